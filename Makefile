@@ -1,0 +1,34 @@
+# Everything a newcomer needs: `make run` and `make test` on a machine with Python 3.11 and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: run test check bench clean setup
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+run: $(STAMP) ## the local cluster, the example search, and its best model put to work
+	$(BIN)/det flow run examples/digits/random.yaml examples/digits
+	$(BIN)/python examples/digits/classify.py
+
+test: $(STAMP) ## every suite
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP) ## prints figures; nothing is asserted
+	$(BIN)/python -m benchmarks
+
+clean: ## ends the local cluster (its data stay) and removes what make built
+	-test -x $(BIN)/det && $(BIN)/det deploy local cluster-down
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

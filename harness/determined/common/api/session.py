@@ -1,0 +1,178 @@
+"""One connection to the service: base URL, bearer token, retries, errors.
+
+The seam where the network is: pass ``transport=httpx.MockTransport(handler)`` (or an ASGI transport)
+and no socket is opened.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import httpx
+import orjson
+
+from determined.common.api import errors
+
+RETRY_STATUSES = frozenset({502, 503, 504})
+
+
+def error_message(response: httpx.Response) -> str:
+    """The text of an error answer: ``{"error": {"error": …}}``, ``{"message": …}`` or the body."""
+    try:
+        body = orjson.loads(response.content)
+    except ValueError:
+        return response.text.strip() or f"HTTP {response.status_code}"
+    if isinstance(body, dict):
+        error = body.get("error")
+        if isinstance(error, dict):
+            error = error.get("error") or error.get("message") or error.get("reason")
+        found = error or body.get("message") or body.get("detail")
+        if found:
+            return str(found)
+    return response.text
+
+
+class Session:
+    """Calls the service at ``master`` (``http://host:port``).
+
+    ``max_retries`` counts repetitions after a connection failure or a 502, 503, 504, with
+    exponential backoff from 0.1 s to 5 s. Every request of the platform may be repeated safely, so
+    POST is repeated too. Thread-safe; not to be shared across a fork.
+
+    Raises (all methods): the tree in :mod:`determined.common.api.errors`.
+    """
+
+    def __init__(
+        self,
+        master: str,
+        token: str | None = None,
+        *,
+        timeout: float = 30.0,
+        max_retries: int = 5,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.master = master.rstrip("/")
+        self.token = token
+        self.max_retries = max_retries
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # trust_env=False: a proxy meant for the internet must not stand between a trial and its
+        # service.
+        self._client = httpx.Client(
+            base_url=self.master,
+            headers=headers,
+            timeout=timeout,
+            transport=transport,
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        json: Any = None,
+        content: bytes | None = None,
+        timeout: float | None = None,
+        max_retries: int | None = None,
+    ) -> httpx.Response:
+        """One call; ``json`` is encoded with NaN refused (send such metrics as strings)."""
+        headers = {}
+        if json is not None:
+            content = orjson.dumps(json, option=orjson.OPT_SERIALIZE_NUMPY)
+            headers["Content-Type"] = "application/json"
+        retries = self.max_retries if max_retries is None else max_retries
+        delay = 0.1
+        for attempt in range(retries + 1):
+            last = attempt == retries
+            try:
+                response = self._client.request(
+                    method,
+                    path,
+                    params=params,
+                    content=content,
+                    headers=headers,
+                    timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
+                )
+            except httpx.TransportError as error:
+                if last:
+                    raise errors.MasterNotFoundException(
+                        f"no answer from the service at {self.master}: {error or type(error).__name__}"
+                    ) from error
+            else:
+                if response.status_code < 400:
+                    return response
+                if last or response.status_code not in RETRY_STATUSES:
+                    raise errors.from_status(response.status_code, error_message(response))
+            time.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(delay * 2, 5.0)
+        raise AssertionError("unreachable")
+
+    def _parsed(self, method: str, path: str, **kwargs: Any) -> Any:
+        response = self.request(method, path, **kwargs)
+        if not response.content:
+            return {}
+        try:
+            return orjson.loads(response.content)
+        except ValueError as error:
+            raise errors.BadResponseException(
+                f"{method} {path}: the answer is not JSON; is {self.master} the service's address?"
+            ) from error
+
+    def get(self, path: str, **kwargs: Any) -> Any:
+        """GET; the parsed JSON. ``kwargs`` as for :meth:`request`."""
+        return self._parsed("GET", path, **kwargs)
+
+    def post(self, path: str, **kwargs: Any) -> Any:
+        """POST; the parsed JSON."""
+        return self._parsed("POST", path, **kwargs)
+
+    def patch(self, path: str, **kwargs: Any) -> Any:
+        """PATCH; the parsed JSON."""
+        return self._parsed("PATCH", path, **kwargs)
+
+    def put(self, path: str, **kwargs: Any) -> Any:
+        """PUT; the parsed JSON."""
+        return self._parsed("PUT", path, **kwargs)
+
+    def delete(self, path: str, **kwargs: Any) -> Any:
+        """DELETE; the parsed JSON."""
+        return self._parsed("DELETE", path, **kwargs)
+
+    def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """GET of newline-delimited JSON, one parsed ``result`` at a time, as the lines arrive."""
+        timeout = httpx.Timeout(30.0, read=None)
+        try:
+            with self._client.stream("GET", path, params=params, timeout=timeout) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise errors.from_status(response.status_code, error_message(response))
+                for line in response.iter_lines():
+                    if not line:
+                        continue
+                    item = orjson.loads(line)
+                    if "error" in item:
+                        raise errors.APIException(str(item["error"]))
+                    yield item.get("result", item)
+        except httpx.TransportError as error:
+            raise errors.MasterNotFoundException(
+                f"lost the connection to the service at {self.master}: {error or type(error).__name__}"
+            ) from error

@@ -1,0 +1,32 @@
+"""The connection pool and the one way to change state: :meth:`Database.tx`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+
+def sqlalchemy_url(db_url: str) -> str:
+    """``postgresql://…`` with psycopg 3 as the driver."""
+    return make_url(db_url).set(drivername="postgresql+psycopg").render_as_string(False)
+
+
+class Database:
+    """One pool per process."""
+
+    def __init__(self, db_url: str, *, pool_size: int = 10) -> None:
+        self.engine: AsyncEngine = create_async_engine(
+            sqlalchemy_url(db_url), pool_size=pool_size, max_overflow=10, pool_pre_ping=True
+        )
+
+    @contextlib.asynccontextmanager
+    async def tx(self) -> AsyncIterator[AsyncConnection]:
+        """One transaction: commits at the end of the block, rolls back on any exception."""
+        async with self.engine.begin() as conn:
+            yield conn
+
+    async def close(self) -> None:
+        await self.engine.dispose()
