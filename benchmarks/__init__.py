@@ -1,0 +1,1 @@
+"""Measures the platform and prints figures; nothing here asserts a time."""

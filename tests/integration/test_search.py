@@ -1,0 +1,114 @@
+"""Whole searches on the real cluster: YAML in, trained models out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.local_cluster import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+
+OPERATIONS_SCRIPT = """
+import determined as det
+info = det.get_cluster_info()
+with det.core.init() as core_context:
+    for op in core_context.searcher.operations():
+        for step in range(1, op.length + 1):
+            core_context.train.report_training_metrics(step, {"loss": 1.0 / step})
+        value = float(info.trial.hparams["a"])
+        core_context.train.report_validation_metrics(op.length, {"x": value})
+        with core_context.checkpoint.store_path({"steps_completed": op.length}) as (path, uuid):
+            (path / "value.txt").write_text(str(value))
+        op.report_completed(value)
+"""
+
+SEARCH = """
+name: space
+entrypoint: python3 script.py
+hyperparameters:
+  a: {type: double, minval: 0, maxval: 1}
+searcher: {name: random, metric: x, max_trials: 5, max_concurrent_trials: 2, max_length: {batches: 7}}
+reproducibility: {experiment_seed: 11}
+max_restarts: 0
+"""
+
+
+def test_a_random_search_runs_to_its_end(cluster: LocalCluster, tmp_path: Path) -> None:
+    experiment = cluster.submit(tmp_path, SEARCH, script_py=OPERATIONS_SCRIPT)
+    assert cluster.wait(experiment) == "COMPLETED"
+    trials = cluster.trials(experiment)
+    assert [trial["state"] for trial in trials] == ["COMPLETED"] * 5
+    checkpoints = cluster.json("experiment", "list-checkpoints", str(experiment))
+    assert {row["trialId"] for row in checkpoints} == {trial["id"] for trial in trials}
+    best = min(trial["hparams"]["a"] for trial in trials)
+    cluster.det("experiment", "download", str(experiment), "-o", str(tmp_path / "best"))
+    (value,) = (tmp_path / "best").rglob("value.txt")
+    assert float(value.read_text()) == best
+
+
+def test_the_same_seed_gives_the_trials_of_the_simulation(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    from determined_searchers import simulate
+
+    experiment = cluster.submit(tmp_path, SEARCH, script_py=OPERATIONS_SCRIPT)
+    assert cluster.wait(experiment) == "COMPLETED"
+    config = cluster.describe(experiment)["config"]
+    expected = simulate(config).trials
+    found = cluster.trials(experiment)
+    assert sorted((t["hparams"]["a"], t["seed"]) for t in found) == sorted(
+        (t.hparams["a"], t.seed) for t in expected
+    )
+
+
+def test_every_metric_is_kept_once(cluster: LocalCluster, tmp_path: Path) -> None:
+    experiment = cluster.submit(tmp_path, SEARCH, script_py=OPERATIONS_SCRIPT)
+    assert cluster.wait(experiment) == "COMPLETED"
+    for trial in cluster.trials(experiment):
+        described = cluster.json("trial", "describe", str(trial["id"]), "--metrics")
+        steps = [
+            row["stepsCompleted"] for row in described["metrics"] if row["group"] == "training"
+        ]
+        assert steps == list(range(1, 8))
+
+
+def prefect_get(cluster: LocalCluster, path: str, **body: object) -> object:
+    state = json.loads((cluster.data_dir / "cluster.json").read_text())
+    auth = tuple(state["prefect_auth"].split(":", 1))
+    url = state["prefect_url"].rstrip("/") + "/api" + path
+    answer = httpx.post(url, json=body, auth=auth) if body else httpx.get(url, auth=auth)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def test_trials_are_subflows_of_the_experiment_in_prefect(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    experiment = cluster.submit(tmp_path, SEARCH, script_py=OPERATIONS_SCRIPT)
+    assert cluster.wait(experiment) == "COMPLETED"
+    tag = {"tags": {"all_": [f"experiment:{experiment}"]}}
+    for _ in range(100):
+        runs = prefect_get(cluster, "/flow_runs/filter", flow_runs=tag)
+        assert isinstance(runs, list)
+        children = [run for run in runs if run["parent_task_run_id"]]
+        if [run["state"]["type"] for run in children] == ["COMPLETED"] * 5:
+            break
+        import time
+
+        time.sleep(0.2)
+    assert [run["state"]["type"] for run in children] == ["COMPLETED"] * 5
+    assert {run["run_count"] for run in children} == {1}
+
+
+@pytest.mark.parametrize("example", ["const", "grid"])
+def test_the_digits_example(cluster: LocalCluster, example: str) -> None:
+    folder = ROOT / "examples/digits"
+    done = cluster.det("flow", "run", str(folder / f"{example}.yaml"), str(folder), timeout=280)
+    experiment = max(row["id"] for row in cluster.json("experiment", "list"))
+    trials = cluster.trials(experiment)
+    assert len(trials) == {"const": 1, "grid": 12}[example], done.stdout
+    assert max(trial["searcherMetricValue"] for trial in trials) >= 0.95
