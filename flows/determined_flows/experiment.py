@@ -73,14 +73,14 @@ def _submit(
 ) -> int:
     if config is None:
         raise ValueError("give either experiment_id or config (the experiment configuration)")
-    from determined.common.context import pack_model_dir
+    from determined.common import context
 
     text = config if isinstance(config, str) else orjson.dumps(config).decode()
     answer = session.post(
         "/api/v1/experiments",
         json={
             "config": text,
-            "modelDefinition": pack_model_dir(Path(model_dir)) if model_dir else [],
+            "modelDefinition": context.to_json(context.pack(Path(model_dir))) if model_dir else [],
             "activate": True,
             "flowRunId": flow_run_id,
         },
@@ -103,8 +103,13 @@ class SearchDriver:
     async def run(self) -> State[Any]:
         try:
             return await self._run()
-        except* errors.ConflictException as group:
-            return await self._replaced(group.exceptions[0])
+        except errors.ConflictException as error:
+            return await self._replaced(error)
+        except BaseExceptionGroup as group:
+            conflict = group.subgroup(errors.ConflictException)
+            if conflict is None:
+                raise
+        return await self._replaced(conflict)
 
     async def _replaced(self, error: BaseException) -> State[Any]:
         """Another process drives this search now: its outcome is that one's to report."""

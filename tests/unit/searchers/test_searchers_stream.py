@@ -25,10 +25,13 @@ def test_known_doubles() -> None:
     assert stream.uniform(0.0, 1.0) == 0.7151893663724195
 
 
-def test_known_request_id_and_trial_seed() -> None:
+def test_known_request_ids_and_trial_seeds() -> None:
     stream = RandomStream(0)
-    assert stream.request_id() == "8bdd748c-75af-48ed-8a29-13b70d0fb499"
-    assert stream.trial_seed() == 3626764237 & 0x7FFFFFFF or True
+    assert stream.request_id() == "ac0a7f8c-2faa-4497-b5a6-16b7c0cc21d8"
+    assert stream.trial_seed() == 441365315
+    stream = RandomStream(42)
+    assert stream.request_id() == "66dce15f-b33d-4acb-9c03-62f30e95f52e"
+    assert stream.trial_seed() == 996406378
 
 
 @pytest.mark.parametrize("seed", SEEDS)
