@@ -1,0 +1,93 @@
+"""The way to the service for the contexts of one process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from determined import errors
+from determined._info import ClusterInfo
+
+if TYPE_CHECKING:
+    import httpx
+
+    from determined.common.api import Session
+
+# About half a minute: a service that is being restarted does not end a training.
+MAX_RETRIES = 12
+
+
+class Connection:
+    """A session that is opened by the first request and again after a fork.
+
+    A training process that reports nothing opens no connection. Every method raises
+    ``errors.AllocationEnded`` once the service has said that this allocation is over, else the
+    errors of :mod:`determined.common.api.errors`. Thread-safe.
+    """
+
+    def __init__(self, info: ClusterInfo, transport: httpx.BaseTransport | None = None) -> None:
+        self._info = info
+        self._transport = transport
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._pid = os.getpid()
+        self._ended: str | None = None
+        self._closed = False
+
+    @property
+    def session(self) -> Session:
+        from determined.common.api import Session
+
+        if self._pid != os.getpid():
+            # The parent's sockets, and maybe its locked lock, are not ours.
+            self._lock = threading.Lock()
+            self._session = None
+            self._pid = os.getpid()
+        with self._lock:
+            if self._session is None:
+                self._session = Session(
+                    self._info.master_url, self._info.session_token, transport=self._transport
+                )
+            return self._session
+
+    def check(self) -> None:
+        """Raise ``errors.AllocationEnded`` if the service has said so."""
+        if self._ended is not None:
+            raise errors.AllocationEnded(self._ended)
+
+    def call(self, method: str, path: str, **kwargs: Any) -> Any:
+        """One request; the parsed JSON of the answer."""
+        from determined.common.api.errors import ConflictException
+
+        self.check()
+        kwargs.setdefault("max_retries", MAX_RETRIES)
+        try:
+            return getattr(self.session, method)(path, **kwargs)
+        except ConflictException as error:
+            if "has ended" not in error.message:
+                raise
+            self._ended = (
+                f"determined: stopping this process, {error.message} "
+                "(the trial was killed, or runs elsewhere now)"
+            )
+            raise errors.AllocationEnded(self._ended) from None
+
+    def get(self, path: str, **kwargs: Any) -> Any:
+        return self.call("get", path, **kwargs)
+
+    def post(self, path: str, **kwargs: Any) -> Any:
+        return self.call("post", path, **kwargs)
+
+    def patch(self, path: str, **kwargs: Any) -> Any:
+        return self.call("patch", path, **kwargs)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Close the session; a long poll of another thread ends with an error."""
+        self._closed = True
+        if self._session is not None and self._pid == os.getpid():
+            self._session.close()

@@ -1,0 +1,271 @@
+"""``core.init()`` and the context it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import logging
+import os
+import signal
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from determined import errors
+from determined._info import ClusterInfo, get_cluster_info
+from determined.core._checkpoint import CheckpointContext, DummyCheckpointContext
+from determined.core._connection import Connection
+from determined.core._distributed import DistributedContext, DummyDistributedContext
+from determined.core._experimental import (
+    DummyExperimentalCoreContext,
+    ExperimentalCoreContext,
+    post_if_offered,
+)
+from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
+from determined.core._profiler import DummyProfilerContext, ProfilerContext
+from determined.core._reporter import Reporter
+from determined.core._searcher import (
+    DummySearcherContext,
+    SearcherContext,
+    SearcherContextMissing,
+    configured_length,
+    has_operations,
+)
+from determined.core._tensorboard import TensorboardFiles, TensorboardMode, tensorboard_prefix
+from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
+from determined.storage import StorageManager, build, from_string
+
+if TYPE_CHECKING:
+    import httpx
+
+logger = logging.getLogger("determined.core")
+
+
+class Context:
+    """What a training script has of the cluster: one attribute per subject.
+
+    ``checkpoint``, ``distributed``, ``preempt``, ``train``, ``searcher``, ``profiler``,
+    ``experimental``, and ``info`` (None off-cluster). Use it as a context manager: the end of the
+    block sends what is still waiting and raises what the service refused; ``det.InvalidHP`` leaving
+    the block ends the trial early.
+    """
+
+    def __init__(
+        self,
+        checkpoint: CheckpointContext,
+        distributed: DistributedContext,
+        preempt: PreemptContext,
+        train: TrainContext,
+        searcher: SearcherContext,
+        profiler: ProfilerContext,
+        experimental: ExperimentalCoreContext,
+        info: ClusterInfo | None = None,
+        _connection: Connection | None = None,
+        _reporter: Reporter | None = None,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.distributed = distributed
+        self.preempt = preempt
+        self.train = train
+        self.searcher = searcher
+        self.profiler = profiler
+        self.experimental = experimental
+        self.info = info
+        self._connection = _connection
+        self._reporter = _reporter
+        self._on_close = contextlib.ExitStack()
+
+    def start(self) -> None:
+        """Nothing needs starting: connections and threads begin with their first use."""
+
+    def __enter__(self) -> Context:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        self.close(exc_type, exc_val, exc_tb)
+
+    def close(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: TracebackType | None = None,
+    ) -> None:
+        """Send what waits, end the threads; may be called twice.
+
+        ``exc_type``: the exception that ends the script, if any. Raises errors.ReportRefused,
+        errors.ReportsLost, errors.AllocationEnded; when the script ends in an exception already,
+        they are logged instead.
+        """
+        try:
+            if exc_type is not None and issubclass(exc_type, errors.InvalidHP):
+                self.train.report_early_exit(EarlyExitReason.INVALID_HP)
+            self.profiler.off()
+            self._on_close.close()
+            if self._reporter is not None:
+                self._reporter.close()
+        except (Exception, errors.AllocationEnded) as error:
+            # sys.exit(0) says that all is well: then lost reports have to say that it is not.
+            clean_exit = isinstance(exc_val, SystemExit) and not exc_val.code
+            if exc_type is None or clean_exit:
+                raise
+            logger.error("%s", error)
+        finally:
+            self.preempt.close()
+            self.distributed.close()
+            if self._connection is not None:
+                self._connection.close()
+
+    def alert(
+        self,
+        title: str | None = None,
+        description: str | None = None,
+        level: Literal["debug", "info", "warn", "error"] | None = "info",
+    ) -> None:
+        """Trigger the webhooks of the experiment that listen for custom events.
+
+        Raises NotImplementedError when the service has no webhooks.
+        """
+        if level not in ("debug", "info", "warn", "error", None):
+            raise ValueError(f"level must be debug, info, warn or error, found {level!r}")
+        if self._connection is None or self.info is None:
+            logger.info("alert (%s): %s: %s", level, title, description)
+            return
+        names = {"warn": "WARNING"}
+        data = {
+            "title": title or "",
+            "description": description or "",
+            "level": f"LOG_LEVEL_{names.get(level or '', level or 'UNSPECIFIED').upper()}",
+        }
+        trial = self.info.trial
+        body = {"data": data, "experimentId": trial.experiment_id, "trialId": trial.trial_id}
+        post_if_offered(self._connection, "/api/v1/webhooks/custom", body, "alerts")
+
+
+def init(
+    *,
+    distributed: DistributedContext | None = None,
+    checkpoint_storage: str | dict[str, Any] | None = None,
+    preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
+    storage_manager: StorageManager | None = None,
+) -> Context:
+    """The context of this process: the trial's on the cluster, working dummies elsewhere.
+
+    ``distributed`` is needed by trials of several processes. ``checkpoint_storage`` replaces the
+    experiment's: a path, a URL, or a section as in the configuration (``storage_manager``: an object, as
+    in early releases). No request is made here; a local checkpoint storage is tried, so that a
+    read-only one fails now and not after the first epoch.
+
+    SIGUSR1 prints the stacks of all threads. Raises errors.StorageError. In a task that is not a
+    trial (a notebook, a command) the dummies are given too.
+    """
+    _dump_stacks_on_sigusr1()
+    info = get_cluster_info()
+    dist = distributed if distributed is not None else DummyDistributedContext()
+    storage = storage_manager
+    if storage is None and checkpoint_storage is not None:
+        storage = build(_section(checkpoint_storage, on_cluster=info is not None))
+    if info is None or info.task_type != "TRIAL":
+        return _dummy_context(dist, storage, preempt_mode)
+    if storage is None:
+        storage = build(info.trial._config.get("checkpoint_storage") or {})
+    if dist.local_rank == 0:
+        storage.validate()
+    return _trial_context(info, dist, storage, preempt_mode, tensorboard_mode)
+
+
+def _section(checkpoint_storage: str | dict[str, Any], on_cluster: bool) -> dict[str, Any]:
+    if isinstance(checkpoint_storage, str):
+        return from_string(checkpoint_storage, on_cluster)
+    return checkpoint_storage
+
+
+def _trial_context(
+    info: ClusterInfo,
+    dist: DistributedContext,
+    storage: StorageManager,
+    preempt_mode: PreemptMode,
+    tensorboard_mode: TensorboardMode,
+    transport: httpx.BaseTransport | None = None,
+) -> Context:
+    trial = info.trial
+    searcher = trial._config.get("searcher") or {}
+    connection = Connection(info, transport)
+    reporter = Reporter(connection, trial.trial_id, trial._trial_run_id)
+    tensorboard = TensorboardFiles(
+        Path(os.environ.get("DET_RUN_DIR") or tempfile.gettempdir())
+        / f"tensorboard-{info.allocation_id}-{dist.rank}",
+        storage,
+        tensorboard_prefix(info.cluster_id, trial.experiment_id, trial.trial_id),
+    )
+
+    def upload_tensorboard() -> None:
+        if TensorboardMode(tensorboard_mode) == TensorboardMode.AUTO:
+            try:
+                tensorboard.sync(rank=dist.rank)
+            except errors.StorageError as error:
+                # Charts are no reason to lose a training.
+                logger.warning("TensorBoard files are not uploaded: %s", error)
+
+    searching: SearcherContext = SearcherContextMissing()
+    if has_operations(searcher):
+        max_time, units = configured_length(searcher)
+        searching = SearcherContext(
+            connection, reporter, dist, trial.trial_id, info.allocation_id, max_time, units
+        )
+    context = Context(
+        checkpoint=CheckpointContext(dist, storage, connection, reporter, info, upload_tensorboard),
+        distributed=dist,
+        preempt=PreemptContext(connection, info.allocation_id, dist, preempt_mode),
+        train=TrainContext(
+            connection,
+            reporter,
+            dist,
+            trial.trial_id,
+            trial.experiment_id,
+            searcher,
+            tensorboard_mode,
+            tensorboard,
+        ),
+        searcher=searching,
+        profiler=ProfilerContext(info.agent_id, reporter),
+        experimental=ExperimentalCoreContext(connection, trial.trial_id),
+        info=info,
+        _connection=connection,
+        _reporter=reporter,
+    )
+    context._on_close.callback(upload_tensorboard)
+    return context
+
+
+def _dummy_context(
+    dist: DistributedContext, storage: StorageManager | None, preempt_mode: PreemptMode
+) -> Context:
+    if storage is None:
+        from platformdirs import user_data_path
+
+        root = user_data_path("determined") / "checkpoints"
+        storage = build({"type": "directory", "container_path": str(root)})
+    return Context(
+        checkpoint=DummyCheckpointContext(dist, storage),
+        distributed=dist,
+        preempt=DummyPreemptContext(dist, preempt_mode),
+        train=DummyTrainContext(),
+        searcher=DummySearcherContext(dist),
+        profiler=DummyProfilerContext(),
+        experimental=DummyExperimentalCoreContext(),
+    )
+
+
+def _dump_stacks_on_sigusr1() -> None:
+    # Without a real stderr (notebooks, some tests) there is nowhere to print to.
+    with contextlib.suppress(AttributeError, ValueError, OSError, io.UnsupportedOperation):
+        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)

@@ -1,0 +1,190 @@
+"""Learning that the cluster wants this trial to stop and give its slots back."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from determined.core._connection import Connection
+from determined.core._distributed import DistributedContext
+
+logger = logging.getLogger("determined.core")
+
+# Seconds a poll may hang at the service, and the first answer may take.
+_POLL = 60.0
+_FIRST_ANSWER = 5.0
+# Seconds between polls that were not held.
+_PAUSE = 0.5
+
+
+class PreemptMode(enum.Enum):
+    """Who asks whom in ``should_preempt()``.
+
+    WorkersAskChief: all workers call in step, the chief's answer counts. ChiefOnly: only the chief may
+    call. WorkersAskMaster: any worker, any time; workers may get different answers.
+    """
+
+    WorkersAskChief = "WORKERS_ASK_CHIEF"
+    ChiefOnly = "CHIEF_ONLY"
+    WorkersAskMaster = "WORKERS_ASK_MASTER"
+
+
+class Watcher:
+    """Long-polls the service from a thread of its own until the signal comes."""
+
+    def __init__(self, connection: Connection, allocation_id: str) -> None:
+        self._connection = connection
+        self._path = f"/api/v1/allocations/{allocation_id}/signals/preemption"
+        self._answered = threading.Event()
+        self._preempt = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="determined-preempt", daemon=True)
+        self._thread.start()
+
+    def signalled(self) -> bool:
+        """Whether the signal came; waits for the first answer only.
+
+        Raises errors.AllocationEnded, or what the service answered instead.
+        """
+        if not self._answered.wait(_FIRST_ANSWER):
+            logger.warning("the service has not said yet whether this trial is to be preempted")
+        self._connection.check()
+        if self._failure is not None:
+            raise self._failure
+        return self._preempt
+
+    def _run(self) -> None:
+        try:
+            timeout = 0.0
+            while not self._preempt and not self._connection.closed:
+                answer = self._poll(timeout)
+                if answer is not None:
+                    self._preempt = bool(answer.get("preempt"))
+                    self._answered.set()
+                    timeout = _POLL
+        except BaseException as error:
+            if not self._connection.closed:
+                self._failure = error
+            self._answered.set()
+
+    def _poll(self, timeout: float) -> dict[str, Any] | None:
+        """One poll; None while the service is away."""
+        from determined.common.api.errors import APIException
+
+        began = time.monotonic()
+        try:
+            answer: dict[str, Any] = self._connection.get(
+                self._path, params={"timeout_s": timeout}, timeout=timeout + 10
+            )
+        except APIException as error:
+            if error.status_code is not None and error.status_code < 500:
+                raise
+            logger.debug("asking for the preemption signal failed: %s", error)
+            time.sleep(_PAUSE)
+            return None
+        if timeout and not answer.get("preempt") and time.monotonic() - began < _PAUSE:
+            # A service that does not hold the poll must not be asked in a hot loop.
+            time.sleep(_PAUSE)
+        return answer
+
+
+class PreemptContext:
+    """``should_preempt()``: ask often, between batches; checkpoint and exit when it says True.
+
+    Asking costs no request: a thread, started by the first call, holds a long poll.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        allocation_id: str,
+        dist: DistributedContext,
+        preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    ) -> None:
+        self._connection = connection
+        self._allocation_id = allocation_id
+        self._dist = dist
+        self._mode = PreemptMode(preempt_mode)
+        self._watcher: Watcher | None = None
+        self._acknowledged = False
+
+    def start(self) -> PreemptContext:
+        """Begin watching now rather than at the first ``should_preempt()``."""
+        if self._watcher is None and self._may_ask():
+            self._watcher = Watcher(self._connection, self._allocation_id)
+        return self
+
+    def close(self) -> None:
+        """May be called twice; the thread ends with the connection."""
+
+    def __enter__(self) -> PreemptContext:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _may_ask(self) -> bool:
+        return self._dist.rank == 0 or self._mode == PreemptMode.WorkersAskMaster
+
+    def should_preempt(self, auto_ack: bool = True) -> bool:
+        """Whether to save a checkpoint and exit soon.
+
+        True is acknowledged to the service (once) unless ``auto_ack`` is False: an exit after that
+        means "preempted", the trial goes on later from its last checkpoint; an exit without it means
+        that the trial is done. Raises errors.AllocationEnded, RuntimeError from a worker in the
+        mode ChiefOnly.
+        """
+        if self._mode == PreemptMode.ChiefOnly and self._dist.rank != 0:
+            raise RuntimeError("in the mode ChiefOnly, only the chief may call should_preempt()")
+        preempt = False
+        if self._may_ask():
+            self.start()
+            assert self._watcher is not None
+            preempt = self._watcher.signalled()
+        if self._mode == PreemptMode.WorkersAskChief:
+            preempt = bool(self._dist.broadcast(preempt))
+        if preempt and auto_ack and self._may_ask():
+            self.acknowledge_preemption_signal()
+        return preempt
+
+    def acknowledge_preemption_signal(self) -> None:
+        """Tell the service that the next exit follows its signal. Further calls do nothing."""
+        if not self._acknowledged:
+            self._connection.post(
+                f"/api/v1/allocations/{self._allocation_id}/signals/ack_preemption", json={}
+            )
+            self._acknowledged = True
+
+
+class DummyPreemptContext(PreemptContext):
+    """Off-cluster nobody preempts."""
+
+    def __init__(
+        self,
+        dist: DistributedContext,
+        preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    ) -> None:
+        self._dist = dist
+        self._mode = PreemptMode(preempt_mode)
+
+    def start(self) -> PreemptContext:
+        return self
+
+    def should_preempt(self, auto_ack: bool = True) -> bool:
+        if self._mode == PreemptMode.ChiefOnly and self._dist.rank != 0:
+            raise RuntimeError("in the mode ChiefOnly, only the chief may call should_preempt()")
+        if self._mode == PreemptMode.WorkersAskChief:
+            self._dist.broadcast(False)
+        return False
+
+    def acknowledge_preemption_signal(self) -> None:
+        """Nobody to tell."""

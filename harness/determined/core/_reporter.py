@@ -1,0 +1,385 @@
+"""Reports on their way to the service: a queue in memory, one thread, batches in order.
+
+The training loop pays for a copy of its metrics and an append. The thread starts with the first
+report; a batch goes out when it is full, half a second after its first report, at once for a
+validation, and when somebody waits for it (checkpoint, searcher, exit). Each batch carries the
+stream's id and a number, so the service stores a batch that is sent twice only once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import logging
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from determined import errors
+from determined.core._connection import Connection
+from determined.core._metrics import Freezer
+
+logger = logging.getLogger("determined.core")
+
+# Statuses that say "this content", so that sending the halves finds the one report at fault.
+_CONTENT_STATUSES = frozenset({400, 413, 422})
+_TRANSIENT_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
+
+
+class Report(NamedTuple):
+    """A frozen report; ``time`` in epoch seconds, ``size`` the number of values in it."""
+
+    group: str
+    steps_completed: int
+    metrics: dict[str, Any]
+    batch_metrics: list[dict[str, Any]] | None
+    time: float
+    size: int
+
+    def encode(self) -> bytes:
+        """JSON as the service takes it."""
+        import orjson
+
+        end_time = datetime.datetime.fromtimestamp(self.time, datetime.UTC).isoformat()
+        body = {
+            "group": self.group,
+            "steps_completed": self.steps_completed,
+            "metrics": self.metrics,
+            "end_time": end_time,
+        }
+        if self.batch_metrics is not None:
+            body["batch_metrics"] = self.batch_metrics
+        return orjson.dumps(body)
+
+
+class Reporter:
+    """Sends what a trial reports.
+
+    ``max_reports`` and ``max_bytes`` limit a batch, ``interval`` (s) its age; ``capacity`` is the number
+    of values that may wait in memory before reporting blocks; ``patience`` (s) is how long
+    :meth:`flush` and :meth:`close` wait for a service that is away.
+
+    A report that the service refuses is raised by the next call of any method. Thread-safe;
+    after a fork the child has a stream of its own.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        trial_id: int,
+        run_id: int,
+        *,
+        max_reports: int = 1000,
+        max_bytes: int = 512 * 1024,
+        interval: float = 0.5,
+        capacity: int = 1_000_000,
+        patience: float = 300.0,
+    ) -> None:
+        self._connection = connection
+        self._path = f"/api/v1/trials/{trial_id}/metrics/batch"
+        self._run_id = run_id
+        self._max_reports = max_reports
+        self._max_bytes = max_bytes
+        self._interval = interval
+        self._capacity = capacity
+        self._patience = patience
+        self._freezer = Freezer()
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stream = str(uuid.uuid4())
+        self._seq = 0
+        self._pending: list[Report] = []
+        self._latest: dict[str, dict[str, Any]] = {}
+        # Values that wait, pending or on their way.
+        self._size = 0
+        # Reports and latest values accepted, and settled (stored or refused).
+        self._accepted = 0
+        self._settled = 0
+        self._urgent = False
+        self._closing = False
+        self._deadline: float | None = None
+        self._failures: list[BaseException] = []
+        # Why the thread died, if it did: nothing is sent any more.
+        self._broken: BaseException | None = None
+        self._idle = False
+        self.last_steps = 0
+
+    def report(
+        self,
+        group: str,
+        steps_completed: int,
+        metrics: Mapping[str, Any],
+        batch_metrics: Sequence[Mapping[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Accept a report and return its frozen metrics; blocks only when ``capacity`` is reached.
+
+        Raises errors.ReportRefused for an earlier report, errors.AllocationEnded.
+        """
+        self._check()
+        return self._accept(group, steps_completed, metrics, batch_metrics)
+
+    def _accept(
+        self,
+        group: str,
+        steps_completed: int,
+        metrics: Mapping[str, Any],
+        batch_metrics: Sequence[Mapping[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        frozen, size = self._freezer.freeze(metrics)
+        batches = None
+        if batch_metrics is not None:
+            pairs = [self._freezer.freeze(batch) for batch in batch_metrics]
+            batches = [batch for batch, _ in pairs]
+            size += sum(leaves for _, leaves in pairs)
+        report = Report(group, steps_completed, frozen, batches, time.time(), size)
+        with self._changed:
+            if self._size >= self._capacity:
+                self._wait_for_room()
+            self._start()
+            self._pending.append(report)
+            self._size += size
+            self._accepted += 1
+            if len(self._pending) >= self._max_reports or group == "validation":
+                self._urgent = True
+            if self._urgent or self._idle:
+                self._changed.notify_all()
+        self.last_steps = steps_completed
+        return frozen
+
+    def sampled(self, group: str, metrics: Mapping[str, Any]) -> None:
+        """A report about the machine, at the last steps; not taken when reports fail already.
+
+        Never raises what other reports met: that is for the training loop to see.
+        """
+        if not self._failures and self._broken is None and not self._closing:
+            self._accept(group, self.last_steps, metrics)
+
+    def post_latest(self, path: str, body: dict[str, Any]) -> None:
+        """POST ``body`` soon; a newer body for the same path replaces one not sent yet."""
+        self._check()
+        with self._changed:
+            self._start()
+            if path not in self._latest:
+                self._accepted += 1
+            self._latest[path] = body
+            if self._idle:
+                self._changed.notify_all()
+
+    def drop_latest(self, path: str) -> None:
+        """Forget a body for ``path`` that is not on its way yet: something newer says more."""
+        with self._changed:
+            if self._latest.pop(path, None) is not None:
+                self._settled += 1
+
+    def flush(self) -> None:
+        """Return when everything accepted so far is stored.
+
+        Raises errors.ReportRefused, errors.AllocationEnded, and MasterNotFoundException when the
+        service stays away for ``patience`` seconds (the reports go on waiting).
+        """
+        self._check()
+        with self._changed:
+            target = self._accepted
+            if self._settled < target:
+                self._urgent = True
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._settled >= target or bool(self._failures), self._patience
+                )
+            waiting = target - self._settled
+        self._check()
+        if waiting > 0:
+            from determined.common.api.errors import MasterNotFoundException
+
+            raise MasterNotFoundException(
+                f"the service has not taken reports for {self._patience:.0f} s, {waiting} wait"
+            )
+
+    def close(self) -> None:
+        """Send what waits and end the thread; may be called twice.
+
+        Raises errors.ReportRefused, errors.ReportsLost, errors.AllocationEnded.
+        """
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            self._closing = True
+            self._deadline = time.monotonic() + self._patience
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+        atexit.unregister(self._at_exit)
+        self._check()
+
+    # Callers' side, helpers.
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            self._start_over()
+        self._connection.check()
+        if self._broken is not None:
+            raise RuntimeError("sending reports failed") from self._broken
+        if self._failures:
+            with self._changed:
+                failures, self._failures = self._failures, []
+            first = failures[0]
+            if len(failures) > 1:
+                first.add_note(f"{len(failures) - 1} more reports failed")
+            raise first
+
+    def _start(self) -> None:
+        if self._closing:
+            raise RuntimeError("the core context is closed, it takes no more reports")
+        if self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._run, name="determined-reports", daemon=True)
+        self._thread.start()
+        # For scripts that never close their context.
+        atexit.register(self._at_exit)
+
+    def _wait_for_room(self) -> None:
+        logger.warning(
+            "%d metric values wait for the service to take them; training waits too", self._size
+        )
+        self._changed.wait_for(lambda: self._size < self._capacity or bool(self._failures))
+
+    def _at_exit(self) -> None:
+        try:
+            self.close()
+        except BaseException as error:
+            # The interpreter ignores what exit handlers raise and would end with 0.
+            print(f"determined: {error}", file=sys.stderr)
+            with contextlib.suppress(Exception):
+                logging.shutdown()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(1)
+
+    # The thread's side.
+
+    def _run(self) -> None:
+        try:
+            while self._send_some():
+                pass
+        except BaseException as error:
+            with self._changed:
+                self._broken = error
+                self._failures.append(error)
+                self._changed.notify_all()
+
+    def _send_some(self) -> bool:
+        """Wait for reports and send them; False when closed and nothing is left."""
+        with self._changed:
+            self._idle = True
+            self._changed.wait_for(lambda: self._pending or self._latest or self._closing)
+            self._idle = False
+            self._changed.wait_for(lambda: self._urgent or self._closing, self._interval)
+            self._urgent = False
+            reports, self._pending = self._pending, []
+            latest, self._latest = self._latest, {}
+            if not reports and not latest:
+                return not self._closing
+        self._send_reports(reports)
+        for path, body in latest.items():
+            self._send_latest(path, body)
+        return True
+
+    def _send_reports(self, reports: list[Report]) -> None:
+        batch: list[Report] = []
+        parts: list[bytes] = []
+        size = 0
+        for report in reports:
+            part = report.encode()
+            if batch and (len(batch) >= self._max_reports or size + len(part) > self._max_bytes):
+                self._deliver(batch, parts)
+                batch, parts, size = [], [], 0
+            batch.append(report)
+            parts.append(part)
+            size += len(part)
+        if batch:
+            self._deliver(batch, parts)
+
+    def _deliver(self, batch: list[Report], parts: list[bytes]) -> None:
+        self._seq += 1
+        head = f'{{"stream":"{self._stream}","seq":{self._seq},"run_id":{self._run_id},"reports":['
+        body = head.encode() + b",".join(parts) + b"]}"
+        failure = self._post(self._path, content=body)
+        status = getattr(failure, "status_code", None)
+        if status in _CONTENT_STATUSES and len(batch) > 1:
+            # Nothing of a refused batch is stored: all but the report at fault still can be.
+            middle = len(batch) // 2
+            self._deliver(batch[:middle], parts[:middle])
+            self._deliver(batch[middle:], parts[middle:])
+            return
+        if failure is not None:
+            failure = self._explain(failure, batch)
+        self._settle(len(batch), sum(report.size for report in batch), failure)
+
+    def _explain(self, failure: BaseException, batch: list[Report]) -> BaseException:
+        first = batch[0]
+        what = f"{len(batch)} reports" if len(batch) > 1 else "a report"
+        what += f" ({first.group}, steps_completed={first.steps_completed})"
+        if isinstance(failure, errors.AllocationEnded):
+            return failure
+        if isinstance(failure, TimeoutError):
+            return errors.ReportsLost(f"{what} could not be stored: {failure}")
+        return errors.ReportRefused(f"the service refused {what}: {failure}")
+
+    def _send_latest(self, path: str, body: dict[str, Any]) -> None:
+        failure = self._post(path, json=body)
+        if failure is not None and not isinstance(failure, errors.AllocationEnded):
+            failure = errors.ReportRefused(f"the service refused {body} for {path}: {failure}")
+        self._settle(1, 0, failure)
+
+    def _settle(self, count: int, size: int, failure: BaseException | None) -> None:
+        with self._changed:
+            self._settled += count
+            self._size -= size
+            if failure is not None:
+                self._failures.append(failure)
+            self._changed.notify_all()
+
+    def _post(self, path: str, **content: Any) -> BaseException | None:
+        """POST until the service answers; None, or why it will never be stored."""
+        from determined.common.api.errors import APIException
+
+        delay, away_since, broken_since = 0.05, None, None
+        while True:
+            try:
+                self._connection.post(path, max_retries=0, **content)
+            except errors.AllocationEnded as error:
+                return error
+            except APIException as error:
+                status = error.status_code
+                now = time.monotonic()
+                if status is not None and status < 500 and status not in _TRANSIENT_STATUSES:
+                    return error
+                if status is not None and status not in _TRANSIENT_STATUSES:
+                    # A fault of the service: this content may never be taken.
+                    broken_since = broken_since or now
+                    if now - broken_since > self._patience / 5:
+                        return error
+                if self._deadline is not None and now > self._deadline:
+                    return TimeoutError(f"no answer for {self._patience:.0f} s: {error}")
+                if away_since is None:
+                    away_since = now
+                    logger.warning("reports wait, the service does not take them: %s", error)
+            else:
+                if away_since is not None:
+                    logger.info("the service takes reports again")
+                return None
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing, delay)
+            if self._closing:
+                time.sleep(delay)
+            delay = min(delay * 2, 5.0)

@@ -1,0 +1,58 @@
+"""The experiment configuration: reading, checking, merging and completing it.
+
+The usual way of a file::
+
+    document = read_yaml("config.yaml")
+    document = apply_overrides(document, ["searcher.max_trials=8"])
+    stored = complete(document, template=..., defaults=...)   # plain JSON, every default filled in
+    config = validate(stored)                                 # the same, typed
+
+Whatever is wrong is raised as one :class:`ConfigError` that names every problem with its path, its line,
+what was found and what is allowed.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from determined.expconf.completion import check as check
+    from determined.expconf.completion import complete as complete
+    from determined.expconf.config import ExperimentConfig as ExperimentConfig
+    from determined.expconf.document import Document as Document
+    from determined.expconf.document import load_yaml as load_yaml
+    from determined.expconf.document import read_yaml as read_yaml
+    from determined.expconf.launch import launch_command as launch_command
+    from determined.expconf.masking import masked as masked
+    from determined.expconf.merging import merge as merge
+    from determined.expconf.overrides import apply_overrides as apply_overrides
+    from determined.expconf.problems import ConfigError as ConfigError
+    from determined.expconf.problems import Problem as Problem
+    from determined.expconf.schema import json_schema as json_schema
+    from determined.expconf.validation import validate as validate
+
+# Where each name lives. Loaded on first use: the models take 0.15 s to build, and who starts a training
+# process needs only `launch_command`.
+_HOMES = {
+    "ConfigError": "problems",
+    "Document": "document",
+    "ExperimentConfig": "config",
+    "Problem": "problems",
+    "apply_overrides": "overrides",
+    "check": "completion",
+    "complete": "completion",
+    "json_schema": "schema",
+    "launch_command": "launch",
+    "load_yaml": "document",
+    "masked": "masking",
+    "merge": "merging",
+    "read_yaml": "document",
+    "validate": "validation",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

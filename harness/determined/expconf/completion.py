@@ -1,0 +1,90 @@
+"""From what a user wrote to what is stored: merged, with every default filled in, checked."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from determined.expconf import merging, rules
+from determined.expconf.document import Document
+from determined.expconf.logs import BUILT_IN
+from determined.expconf.names import experiment_name
+from determined.expconf.problems import ConfigError, Problem
+from determined.expconf.validation import as_document, examine, located
+
+#: Stands for the storage that a cluster would give, where there is no cluster to ask.
+_SOME_STORAGE = {"checkpoint_storage": {"type": "directory", "container_path": "/"}}
+
+
+def complete(
+    config: Mapping[str, Any] | Document,
+    *,
+    template: Mapping[str, Any] | Document | None = None,
+    defaults: Mapping[str, Any] | Document | None = None,
+    seed: int | None = None,
+    name_factory: Callable[[], str] | None = None,
+    unmanaged: bool = False,
+) -> dict[str, Any]:
+    """Make the complete configuration of a new experiment.
+
+    Args:
+        config: what the user wrote.
+        template: laid under it.
+        defaults: the cluster's, such as its ``checkpoint_storage``; laid under both.
+        seed: experiment seed if the configuration has none; default: the time in seconds.
+        name_factory: makes the name if the configuration has none; default: three random words.
+        unmanaged: whether the experiment runs outside the platform and so needs no entrypoint.
+
+    Returns:
+        Plain JSON data with every field of the format in it. Completing it again changes nothing.
+
+    Raises:
+        ConfigError: something is malformed in one of the three, or missing or contradictory in all of
+            them together. All problems are in it.
+    """
+    document = as_document(config)
+    under = as_document(template or {}, "template")
+    lowest = as_document(defaults or {}, "cluster defaults")
+    own = examine(document.data, complete=False)[1]
+    problems: list[Problem] = []
+    for layer in (under, lowest):
+        problems += located(examine(layer.data, complete=False)[1], layer)
+
+    merged = merging.merge(document.data, under.data, lowest.data)
+    _fill(merged, seed, name_factory or experiment_name)
+    model, found = examine(merged, complete=True)
+    found += rules.novelty(merged, unmanaged=unmanaged)
+    if own or problems:
+        # What is malformed has been said at its place in its own file.
+        said = {(finding.path, finding.kind) for finding in examine(merged, complete=False)[1]}
+        found = [finding for finding in found if (finding.path, finding.kind) not in said]
+    problems = located([*own, *found], document) + problems
+    if problems or model is None:
+        raise ConfigError(problems)
+    return model.model_dump(mode="json")
+
+
+def check(
+    config: Mapping[str, Any] | Document, *, template: Mapping[str, Any] | Document | None = None
+) -> None:
+    """Check what a user wrote as far as that goes without a cluster.
+
+    The cluster is taken to have a default checkpoint storage.
+
+    Raises:
+        ConfigError: as :func:`complete`.
+    """
+    complete(config, template=template, defaults=_SOME_STORAGE)
+
+
+def _fill(merged: dict[str, Any], seed: int | None, name_factory: Callable[[], str]) -> None:
+    """Put in what is not a constant default. Fields of a wrong type are left for the models to refuse."""
+    if merged.get("name") is None:
+        merged["name"] = name_factory()
+    merged.setdefault("hyperparameters", {})
+    reproducibility = merged.setdefault("reproducibility", {})
+    if isinstance(reproducibility, dict) and reproducibility.get("experiment_seed") is None:
+        reproducibility["experiment_seed"] = int(time.time()) if seed is None else seed
+    policies = merged.setdefault("log_policies", [])
+    if isinstance(policies, list):
+        named = [policy.get("name") for policy in policies if isinstance(policy, dict)]
+        policies.extend(dict(policy) for policy in BUILT_IN if policy["name"] not in named)

@@ -1,0 +1,111 @@
+"""The experiment configuration as a whole."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from determined.expconf import legacy
+from determined.expconf.base import WHOLE, AlsoAccepts, Natural, Positive, Section, by_shape, member
+from determined.expconf.environment import Environment
+from determined.expconf.hpc import Pbs, Slurm
+from determined.expconf.hyperparameters import Hyperparameter
+from determined.expconf.integrations import Integrations
+from determined.expconf.length import Length
+from determined.expconf.logs import LogPolicy, RetentionPolicy
+from determined.expconf.mounts import BindMount
+from determined.expconf.optimizations import Optimizations, Profiling
+from determined.expconf.resources import Resources
+from determined.expconf.searcher import Searcher
+from determined.expconf.storage import CheckpointStorage
+
+Entrypoint = Annotated[
+    Annotated[str, member("text"), Field(min_length=1)]
+    | Annotated[list[str], member("argv"), Field(min_length=1)],
+    by_shape("a command, as text or as a list of words", text=str, argv=list),
+]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1), WHOLE]
+
+
+class Reproducibility(Section):
+    """The ``reproducibility`` section."""
+
+    experiment_seed: Seed = Field(description="seed of the search and of the trials' own seeds")
+
+
+class Kerberos(Section):
+    """Not used any more."""
+
+    config_file: Any = Field(None, description="not used any more")
+
+
+class Security(Section):
+    """Not used any more."""
+
+    kerberos: Kerberos | None = Field(None, description="not used any more")
+
+
+def _no_periods() -> Length:
+    return Length(batches=0)
+
+
+class ExperimentConfig(Section):
+    """A complete experiment configuration: what the service stores and every part reads.
+
+    ``validate`` reads one with readable errors and all rules; ``ExperimentConfig.model_validate`` checks
+    fields and types only.
+    """
+
+    name: str = Field(min_length=1, description="name of the experiment")
+    description: str | None = Field(None, description="what it is about")
+    labels: Annotated[
+        list[str],
+        BeforeValidator(legacy.labels),
+        AlsoAccepts({"type": "object", "additionalProperties": {"type": ["boolean", "null"]}}),
+    ] = Field([], description="labels to find it by")
+    workspace: str = Field("", description="workspace it belongs to")
+    project: str = Field("", description="project it belongs to")
+    data: dict[str, Any] = Field({}, description="anything the training code wants to know")
+    entrypoint: Entrypoint | None = Field(
+        None, description="what to run: a shell command, a list of words, or module:TrialClass"
+    )
+    hyperparameters: dict[str, Hyperparameter] = Field(description="the search space")
+    searcher: Searcher = Field(description="which trials to make")
+    checkpoint_storage: CheckpointStorage = Field(description="where checkpoints are kept")
+    checkpoint_policy: Literal["best", "all", "none"] = Field(
+        "best", description="when to checkpoint after a validation"
+    )
+    min_validation_period: Length = Field(
+        default_factory=_no_periods, description="validate at least this often; 0 = at the end"
+    )
+    min_checkpoint_period: Length = Field(
+        default_factory=_no_periods, description="checkpoint at least this often; 0 = at the end"
+    )
+    perform_initial_validation: bool = Field(False, description="validate before training")
+    records_per_epoch: Natural = Field(0, description="records in an epoch")
+    scheduling_unit: Positive = Field(100, description="batches between progress reports")
+    max_restarts: Natural = Field(5, description="how often a failed trial is started again")
+    preemption_timeout: Positive | None = Field(
+        None, description="seconds a trial has to save its state before it is killed"
+    )
+    reproducibility: Reproducibility = Field(description="seeds")
+    resources: Resources = Field(default_factory=Resources, description="slots and memory")
+    environment: Environment = Field(default_factory=Environment, description="surroundings")
+    bind_mounts: list[BindMount] = Field([], description="host directories for the container")
+    optimizations: Optimizations = Field(
+        default_factory=Optimizations, description="distributed training (deprecated)"
+    )
+    profiling: Profiling = Field(default_factory=Profiling, description="system metrics")
+    log_policies: list[LogPolicy] = Field([], description="what log lines make happen")
+    retention_policy: RetentionPolicy | None = Field(None, description="how long logs are kept")
+    integrations: Integrations | None = Field(None, description="other systems")
+    slurm: Slurm = Field(default_factory=Slurm, description="options for Slurm")
+    pbs: Pbs = Field(default_factory=Pbs, description="options for PBS")
+    debug: bool = Field(False, description="more log lines from the harness")
+
+    version: Literal[0] = Field(0, exclude=True, description="version of this format: 0")
+    data_layer: dict[str, Any] | None = Field(None, exclude=True, description="not used any more")
+    security: Security | None = Field(None, exclude=True, description="not used any more")
+    tensorboard_storage: dict[str, Any] | None = Field(
+        None, exclude=True, description="not used any more"
+    )
+    internal: None = Field(None, exclude=True, description="not used any more")

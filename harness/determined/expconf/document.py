@@ -1,0 +1,240 @@
+"""YAML with the place of every value kept, so that errors can name lines."""
+
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml.composer import Composer
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.parser import Parser
+from yaml.reader import Reader, ReaderError
+from yaml.scanner import Scanner
+
+from determined.expconf import paths, scalars
+from determined.expconf.paths import Path
+from determined.expconf.problems import ConfigError, Problem
+
+#: A short text with aliases of aliases can stand for billions of values; no real file comes near this.
+MAX_VALUES = 200_000
+
+_PREFIX = "tag:yaml.org,2002:"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A YAML file read: the data, and where in the text each value stands."""
+
+    data: dict[str, Any]
+    source: str = "<config>"
+    #: path -> (line, column) of its key or list item, both from 1
+    marks: dict[Path, tuple[int, int]] = field(default_factory=dict, repr=False)
+
+    def line(self, path: Path | str) -> int | None:
+        """The line of a value (of its key, in a mapping), from 1; None when there is no such place."""
+        return self._mark(path)[0]
+
+    def column(self, path: Path | str) -> int | None:
+        """The column of a value (of its key, in a mapping), from 1; None when there is none."""
+        return self._mark(path)[1]
+
+    def nearest_line(self, path: Path) -> int | None:
+        """The line of the value, or of the innermost place around it that is in the file."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.marks:
+                return self.marks[path[:end]][0]
+        return None
+
+    def _mark(self, path: Path | str) -> tuple[int, int] | tuple[None, None]:
+        key = paths.parse(path) if isinstance(path, str) else tuple(path)
+        return self.marks.get(key, (None, None))
+
+
+def load_yaml(text: str, source: str = "<config>") -> Document:
+    """Read a YAML mapping.
+
+    Raises:
+        ConfigError: the text is not YAML, holds a tab where YAML has structure, names a key twice,
+            is no mapping, or holds a value that JSON cannot. Each problem has its line.
+    """
+    try:
+        root = _Loader(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError([_syntax_problem(error, text, source)]) from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML"
+        raise ConfigError([_problem(source, line, message)]) from None
+    except RecursionError:
+        raise ConfigError([_problem(source, None, "the values are nested too deeply")]) from None
+    if not isinstance(root, MappingNode):
+        found = "nothing" if root is None else _kind(root)
+        line = root.start_mark.line + 1 if root is not None else 1
+        message = f"expected a mapping of fields such as 'searcher:' at the top, found {found}"
+        raise ConfigError([_problem(source, line, message)])
+    builder = _Builder(source)
+    try:
+        data = builder.mapping(root, ())
+    except RecursionError:
+        raise ConfigError([_problem(source, None, "the values are nested too deeply")]) from None
+    if builder.problems:
+        raise ConfigError(builder.problems)
+    return Document(data, source, builder.marks)
+
+
+def read_yaml(path: str | pathlib.Path) -> Document:
+    """Read a YAML file; its path is the source named in errors.
+
+    Raises:
+        ConfigError: as :func:`load_yaml`, and when the file cannot be read.
+    """
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError([_problem(str(path), line, "the file is not UTF-8 text")]) from None
+    except OSError as error:
+        message = f"the file cannot be read: {error.strerror or error}"
+        raise ConfigError([_problem(str(path), None, message)]) from None
+    return load_yaml(text, source=str(path))
+
+
+class _Loader(Reader, Scanner, Parser, Composer, scalars.ConfigResolver):
+    """PyYAML's parser up to the node graph; values are built by us, who keep the marks."""
+
+    def __init__(self, text: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+        Composer.__init__(self)
+        scalars.ConfigResolver.__init__(self)
+
+
+class _Builder:
+    """Turns the node graph into plain data, collecting marks and every problem on the way."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.marks: dict[Path, tuple[int, int]] = {}
+        self.problems: list[Problem] = []
+        self._open: set[int] = set()
+        self._values = 0
+
+    def value(self, node: Node, path: Path) -> Any:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            message = f"the file expands to more than {MAX_VALUES} values"
+            raise ConfigError([_problem(self.source, node.start_mark.line + 1, message)])
+        if id(node) in self._open:
+            return self._refuse(node, path, "an alias refers to the value it is part of")
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        self._open.add(id(node))
+        try:
+            if isinstance(node, MappingNode):
+                return self.mapping(node, path)
+            assert isinstance(node, SequenceNode)  # the third and last kind of node
+            return self._sequence(node, path)
+        finally:
+            self._open.discard(id(node))
+
+    def mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        self._check_tag(node, path, "map")
+        data: dict[str, Any] = {}
+        first_line: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_PREFIX}merge":
+                continue
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, ScalarNode) or not key_node.value:
+                self._refuse(key_node, path, "a key must be a word")
+                continue
+            try:
+                # As typed: `1:` is the field "1", `on:` the field "on".
+                key = scalars.construct("str", key_node.value)
+            except scalars.ScalarError as error:
+                self._refuse(key_node, path, str(error))
+                continue
+            if key in first_line:
+                message = f"duplicate key (first on line {first_line[key]})"
+                self._refuse(key_node, (*path, key), message)
+                continue
+            first_line[key] = line
+            self.marks[(*path, key)] = (line, key_node.start_mark.column + 1)
+            data[key] = self.value(value_node, (*path, key))
+        for merged in self._merged(node, path):
+            for key_node, value_node in merged.value:
+                key = str(key_node.value)
+                if key not in data:
+                    mark = key_node.start_mark
+                    self.marks[(*path, key)] = (mark.line + 1, mark.column + 1)
+                    data[key] = self.value(value_node, (*path, key))
+        return data
+
+    def _merged(self, node: MappingNode, path: Path) -> Iterator[MappingNode]:
+        """The mappings that `<<` brings in, most important first."""
+        for key_node, value_node in node.value:
+            if key_node.tag != f"{_PREFIX}merge":
+                continue
+            listed = value_node.value if isinstance(value_node, SequenceNode) else [value_node]
+            for merged in listed:
+                if not isinstance(merged, MappingNode) or id(merged) in self._open:
+                    self._refuse(key_node, path, "'<<' takes a mapping or a list of mappings")
+                    continue
+                yield merged
+                self._open.add(id(merged))
+                try:
+                    yield from self._merged(merged, path)
+                finally:
+                    self._open.discard(id(merged))
+
+    def _sequence(self, node: SequenceNode, path: Path) -> list[Any]:
+        self._check_tag(node, path, "seq")
+        items = []
+        for index, item in enumerate(node.value):
+            self.marks[(*path, index)] = (item.start_mark.line + 1, item.start_mark.column + 1)
+            items.append(self.value(item, (*path, index)))
+        return items
+
+    def _scalar(self, node: ScalarNode, path: Path) -> Any:
+        try:
+            return scalars.construct(node.tag.removeprefix(_PREFIX), node.value)
+        except scalars.ScalarError as error:
+            return self._refuse(node, path, str(error))
+
+    def _check_tag(self, node: Node, path: Path, expected: str) -> None:
+        if node.tag != f"{_PREFIX}{expected}":
+            self._refuse(node, path, f"the YAML tag {node.tag!r} is not supported")
+
+    def _refuse(self, node: Node, path: Path, message: str) -> None:
+        self.problems.append(
+            _problem(self.source, node.start_mark.line + 1, message, paths.render(path))
+        )
+
+
+def _problem(source: str, line: int | None, message: str, path: str = "") -> Problem:
+    return Problem(path, line, None, None, None, message, source)
+
+
+def _kind(node: Node) -> str:
+    if isinstance(node, SequenceNode):
+        return "a list"
+    return "nothing" if node.tag == f"{_PREFIX}null" else "a single value"
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, source: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return _problem(source, None, f"not YAML: {error.problem}")
+    lines = text.split("\n")
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    indent = line[: len(line) - len(line.lstrip())]
+    if line[mark.column : mark.column + 1] == "\t" or "\t" in indent:
+        column = (line.index("\t") if "\t" in indent else mark.column) + 1
+        message = f"a tab in column {column}: YAML allows only spaces for indenting and spacing"
+        return _problem(source, mark.line + 1, message)
+    message = f"not YAML: {error.problem}"
+    if error.context:
+        message += f" ({error.context})"
+    return _problem(source, mark.line + 1, message)

@@ -1,0 +1,75 @@
+"""What surrounds the training process: image, variables, ports, credentials, pod."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from determined.expconf import legacy
+from determined.expconf.base import AlsoAccepts, Port, Section
+
+#: Nothing before the "=" is a mistake; nothing after it is an empty variable.
+Variable = Annotated[str, Field(pattern=r"^[^=]+=")]
+
+
+class Images(Section):
+    """Container image per kind of device; null runs in the agent's own environment."""
+
+    cpu: str | None = Field(None, description="image on machines without accelerator")
+    cuda: str | None = Field(None, description="image on machines with NVIDIA GPUs")
+    rocm: str | None = Field(None, description="image on machines with AMD GPUs")
+
+
+class Variables(Section):
+    """Environment variables per kind of device."""
+
+    cpu: list[Variable] = Field([], description="on machines without accelerator")
+    cuda: list[Variable] = Field([], description="on machines with NVIDIA GPUs")
+    rocm: list[Variable] = Field([], description="on machines with AMD GPUs")
+
+
+class ProxyPort(Section):
+    """A port of the trial that can be reached through the service."""
+
+    proxy_port: Port = Field(description="the port")
+    proxy_tcp: bool = Field(False, description="whether it speaks something other than HTTP")
+    unauthenticated: bool = Field(False, description="whether anyone may connect")
+    default_service_id: bool = Field(False, description="whether it is the task's own address")
+
+
+class RegistryAuth(Section):
+    """Credentials for the image registry."""
+
+    username: str | None = Field(None, description="user name")
+    password: str | None = Field(None, description="password")
+    auth: str | None = Field(None, description="user name and password, encoded")
+    email: str | None = Field(None, description="e-mail address")
+    serveraddress: str | None = Field(None, description="address of the registry")
+    identitytoken: str | None = Field(None, description="token to get access tokens with")
+    registrytoken: str | None = Field(None, description="token sent to the registry")
+
+
+_LIST = {"type": "array", "items": {"type": "string"}}
+
+
+class Environment(Section):
+    """The ``environment`` section."""
+
+    image: Annotated[
+        Images,
+        BeforeValidator(legacy.images),
+        AlsoAccepts({"type": "string"}),
+        AlsoAccepts(legacy.gpu_schema({"type": ["string", "null"]})),
+    ] = Field(default_factory=Images, description="container image, or one per kind of device")
+    environment_variables: Annotated[
+        Variables,
+        BeforeValidator(legacy.environment_variables),
+        AlsoAccepts(_LIST),
+        AlsoAccepts(legacy.gpu_schema({"anyOf": [_LIST, {"type": "null"}]})),
+    ] = Field(default_factory=Variables, description="NAME=VALUE, in a list or per kind of device")
+    proxy_ports: list[ProxyPort] = Field([], description="ports reachable through the service")
+    ports: dict[str, Port] = Field({}, description="ports by name")
+    force_pull_image: bool = Field(False, description="fetch the image even if it is there")
+    registry_auth: RegistryAuth | None = Field(None, description="registry credentials")
+    add_capabilities: list[str] = Field([], description="Linux capabilities to add")
+    drop_capabilities: list[str] = Field([], description="Linux capabilities to take away")
+    pod_spec: dict[str, Any] | None = Field(None, description="Kubernetes Pod to start from")

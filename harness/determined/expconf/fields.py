@@ -1,0 +1,81 @@
+"""Which fields a place of the configuration has: what a misspelled one could have been."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from typing_extensions import TypeAliasType
+
+from determined.expconf.base import MEMBER_MARK, Section
+from determined.expconf.config import ExperimentConfig
+
+
+def sections_at(location: tuple[str | int, ...]) -> list[type[Section]]:
+    """The sections that can stand at a location of pydantic's errors (with its union members).
+
+    Several when the location ends before a union's member is chosen, none below free-form values.
+    """
+    here: list[type[Section]] = [ExperimentConfig]
+    for step in location:
+        if isinstance(step, int):
+            continue
+        if step.startswith(MEMBER_MARK):
+            here = [section for section in here if section.__name__ == step[len(MEMBER_MARK) :]]
+            continue
+        if any(step not in section.model_fields for section in here):
+            # Inside a mapping with free keys, such as a group of hyperparameters.
+            continue
+        here = [
+            found
+            for section in here
+            for found in sections_in(section.model_fields[step].annotation)
+        ]
+    return here
+
+
+def of_kind(path: tuple[str | int, ...], tag: str, kind: object) -> list[type[Section]]:
+    """The section that a union at ``path`` has for a value of its tag; none for an unknown value."""
+    return [
+        section
+        for section in sections_at(path)
+        if kind in get_args(section.model_fields[tag].annotation)
+    ]
+
+
+def names(sections: list[type[Section]]) -> list[str]:
+    """The field names of sections, in order, those without a meaning any more left out."""
+    current = [section for section in sections if not section.retired]
+    fields = {
+        name: None
+        for section in current or sections
+        for name, field in section.model_fields.items()
+        if not field.exclude
+    }
+    return list(fields)
+
+
+def known(sections: list[type[Section]], key: str) -> bool:
+    """Whether one of the sections has the field."""
+    return any(key in section.model_fields for section in sections)
+
+
+@functools.cache
+def elsewhere() -> dict[str, str]:
+    """For each field of a top-level section (and each top-level field): the path it is written at."""
+    found = {name: name for name in names([ExperimentConfig])}
+    for name in ("environment", "resources", "searcher", "profiling", "reproducibility"):
+        for field in names(sections_at((name,))):
+            found.setdefault(field, f"{name}.{field}")
+    return found
+
+
+def sections_in(annotation: Any) -> Iterator[type[Section]]:
+    """Every section a type mentions, through unions, lists and annotations."""
+    if isinstance(annotation, TypeAliasType):
+        annotation = annotation.__value__
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+        return
+    for argument in get_args(annotation):
+        if not isinstance(argument, str):
+            yield from sections_in(argument)

@@ -1,0 +1,31 @@
+"""What an entrypoint means."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_TRIAL_CLASS = re.compile(r"[\w.]+:\w+")
+
+
+def launch_command(config: Mapping[str, Any]) -> list[str]:
+    """The command line that starts a trial's training code.
+
+    Args:
+        config: an experiment configuration with an ``entrypoint``.
+
+    Returns:
+        A list of words as it is; ``module:TrialClass`` by the launcher for trial classes; any other text
+        by ``sh -c``.
+
+    Raises:
+        ValueError: there is no entrypoint.
+    """
+    entrypoint = config.get("entrypoint")
+    if not entrypoint:
+        raise ValueError("the experiment configuration has no entrypoint")
+    if isinstance(entrypoint, str):
+        if _TRIAL_CLASS.fullmatch(entrypoint.strip()):
+            launcher = "determined.launch.torch_distributed"
+            return ["python3", "-m", launcher, "--trial", entrypoint.strip()]
+        return ["sh", "-c", entrypoint]
+    return [str(word) for word in entrypoint]

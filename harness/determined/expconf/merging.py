@@ -1,0 +1,138 @@
+"""Laying one configuration over another: config over template over cluster defaults.
+
+Mappings merge key by key and the upper one wins; lists replace each other, but for the fields below whose
+items mean something on their own. Nothing here complains: a value of a wrong type simply wins.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from determined.expconf import fields, legacy
+from determined.expconf.base import Section
+from determined.expconf.paths import Path
+from determined.expconf.pod_spec import merge_pod_specs
+from determined.expconf.searcher import WarmStart
+from determined.expconf.storage import BaseStorage
+
+_Merge = Callable[[Any, Any], Any]
+
+
+def merge(
+    config: Mapping[str, Any],
+    template: Mapping[str, Any] | None,
+    defaults: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Lay a configuration over a template over the cluster's defaults.
+
+    Returns:
+        A new mapping in today's form (older forms are rewritten first), without nulls.
+    """
+    merged = legacy.shim(config)
+    for below in (template, defaults):
+        if below is not None:
+            merged = _over(merged, legacy.shim(below), ())
+    return merged
+
+
+def _over(mine: Any, other: Any, path: Path) -> Any:
+    special = _SPECIAL.get(path)
+    if special is not None:
+        return special(mine, other)
+    if not isinstance(mine, dict) or not isinstance(other, dict):
+        return mine
+    merged = dict(mine)
+    for key, value in other.items():
+        merged[key] = _over(mine[key], value, (*path, key)) if key in mine else value
+    return merged
+
+
+def _upper(mine: Any, other: Any) -> Any:
+    return mine
+
+
+def _keys(mine: Any, other: Any) -> Any:
+    """The keys of both; no further."""
+    return {**other, **mine} if isinstance(mine, dict) and isinstance(other, dict) else mine
+
+
+def _groups(mine: Any, other: Any) -> Any:
+    """Hyperparameters: only groups merge, ranges and values are one thing each."""
+    if not (_is_group(mine) and _is_group(other)):
+        return mine
+    merged = dict(mine)
+    for key, value in other.items():
+        merged[key] = _groups(mine[key], value) if key in mine else value
+    return merged
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, dict) and "type" not in value
+
+
+def _upper_last(mine: Any, other: Any) -> Any:
+    """Environment variables: both, the upper ones last, because the last of a name counts."""
+    if not isinstance(mine, list) or not isinstance(other, list):
+        return mine
+    return [variable for variable in other if variable not in mine] + mine
+
+
+def _items_by(identity: Callable[[Any], Any]) -> _Merge:
+    """Lists whose items are told apart by something: items of the lower one that are new are added."""
+
+    def combine(mine: Any, other: Any) -> Any:
+        if not isinstance(mine, list) or not isinstance(other, list):
+            return mine
+        taken = [identity(item) for item in mine]
+        return mine + [item for item in other if identity(item) not in taken]
+
+    return combine
+
+
+def _field(name: str) -> Callable[[Any], Any]:
+    return lambda item: item.get(name) if isinstance(item, dict) else item
+
+
+def _policy(item: Any) -> Any:
+    if not isinstance(item, dict):
+        return item
+    name = item.get("name")
+    return name if name is not None else (item.get("action"), item.get("pattern"))
+
+
+def _kinds(path: Path, tag: str, common: type[Section]) -> _Merge:
+    """Searchers and storages: of another kind only the common fields are taken over."""
+
+    def combine(mine: Any, other: Any) -> Any:
+        if not isinstance(mine, dict) or not isinstance(other, dict):
+            return mine
+        kind, below = mine.get(tag), other.get(tag)
+        taken = set(other)
+        if kind is not None and below is not None and kind != below:
+            taken &= common.model_fields.keys()
+        for section in fields.of_kind(path, tag, kind) if kind != below else ():
+            # A nameless template may have been written for a custom searcher's own fields.
+            if below is not None or section.model_config.get("extra") != "allow":
+                taken &= section.model_fields.keys()
+        return {**{key: other[key] for key in other if key in taken}, **mine}
+
+    return combine
+
+
+_SPECIAL: dict[Path, _Merge] = {
+    ("searcher",): _kinds(("searcher",), "name", WarmStart),
+    ("checkpoint_storage",): _kinds(("checkpoint_storage",), "type", BaseStorage),
+    ("hyperparameters",): _groups,
+    ("data",): _keys,
+    ("labels",): _items_by(lambda label: label),
+    ("bind_mounts",): _items_by(_field("container_path")),
+    ("resources", "devices"): _items_by(_field("container_path")),
+    ("log_policies",): _items_by(_policy),
+    ("environment", "proxy_ports"): _items_by(_field("proxy_port")),
+    ("environment", "environment_variables", "cpu"): _upper_last,
+    ("environment", "environment_variables", "cuda"): _upper_last,
+    ("environment", "environment_variables", "rocm"): _upper_last,
+    ("environment", "pod_spec"): merge_pod_specs,
+    # A length is one value, whatever its unit.
+    ("min_validation_period",): _upper,
+    ("min_checkpoint_period",): _upper,
+}

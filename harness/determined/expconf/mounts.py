@@ -1,0 +1,17 @@
+"""Host directories that are made visible inside the trial's container."""
+
+from pydantic import Field
+
+from determined.expconf.base import AbsolutePath, Section, Text
+from determined.expconf.storage import Propagation
+
+
+class BindMount(Section):
+    """One item of ``bind_mounts``."""
+
+    host_path: AbsolutePath = Field(description="directory on the machine")
+    container_path: Text = Field(
+        description="directory in the container; a relative path is under the working directory"
+    )
+    read_only: bool = Field(False, description="whether the trial may only read")
+    propagation: Propagation = Field("rprivate", description="mount propagation")

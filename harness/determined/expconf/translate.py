@@ -1,0 +1,254 @@
+"""Pydantic's errors, turned into problems at places of the user's own file."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from determined.expconf import fields, legacy
+from determined.expconf.base import BROKEN_RULE, MEMBER_MARK, NO_MEMBER, WRONG_SHAPE
+from determined.expconf.masking import SECRET_FIELDS
+from determined.expconf.paths import Path, render
+from determined.expconf.problems import MASK, nearest, show
+from determined.expconf.resources import SIZE_PATTERN
+
+#: Kinds of findings that the callers treat in their own way; all others are of kind "value".
+MISSING, UNKNOWN = "missing", "unknown"
+_LISTED = 20  # names that are still readable in one message
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem before its line is looked up; ``kind`` tells the caller which stage it belongs to."""
+
+    kind: str
+    path: Path
+    message: str
+    found: str | None = None
+    allowed: str | None = None
+    suggestion: str | None = None
+
+
+_TYPES = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "none_required": "null",
+    "finite_number": "a finite number",
+}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+_PATTERNS = {
+    r"^/": "an absolute path (one that begins with '/')",
+    r"^[^=]+=": "NAME=VALUE",
+    r"^[rwm]+$": "a mode made of the letters r, w and m",
+    SIZE_PATTERN: "a size such as 4294967296, '4G' or '1.5GiB'",
+}
+
+
+def findings(errors: list[ErrorDetails], data: dict[str, Any]) -> list[Finding]:
+    """Say each error in the user's terms.
+
+    Args:
+        errors: ``ValidationError.errors()`` of the whole configuration.
+        data: the configuration as the user wrote it, in any form that is read.
+    """
+    found = [finding for error in errors for finding in _translate(error, data)]
+    # One list written for all devices is seen once per device.
+    return list({(finding.path, finding.message): finding for finding in found}.values())
+
+
+def repaired(data: dict[str, Any], found: list[Finding]) -> dict[str, Any] | None:
+    """A copy in which misspelled names and types of searcher and storage are as suggested.
+
+    Returns:
+        None when there are none.
+    """
+    changes: dict[str, dict[str, Any]] = {}
+    for section, tag in (("searcher", "name"), ("checkpoint_storage", "type")):
+        for finding in found:
+            if (
+                finding.suggestion is None
+                or finding.path[:1] != (section,)
+                or len(finding.path) != 2
+            ):
+                continue
+            written = changes.get(section, data[section])
+            if finding.path[1] == tag:
+                changes[section] = {**written, tag: finding.suggestion}
+            elif finding.suggestion == tag and tag not in written:
+                value = written[finding.path[1]]
+                rest = {key: item for key, item in written.items() if key != finding.path[1]}
+                changes[section] = {**rest, tag: value}
+    return {**data, **changes} if changes else None
+
+
+def _translate(error: ErrorDetails, data: dict[str, Any]) -> Iterator[Finding]:
+    location, kind, context = error["loc"], error["type"], error.get("ctx", {})
+    path, value = _place(location[:-1] if kind == MISSING else location, data)
+    shown = _show(value, path)
+    if kind == NO_MEMBER:
+        yield from _no_member(location, path, value, context["key"], context["allowed"].split(","))
+    elif kind == "extra_forbidden":
+        yield unknown_field(location[:-1], path, data)
+    elif kind == MISSING:
+        path = (*path, location[-1])
+        yield Finding(MISSING, path, "required field is missing")
+    elif kind == "literal_error":
+        allowed = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
+        yield wrong_choice(path, error["input"], allowed)
+    elif kind == BROKEN_RULE:
+        yield Finding("value", path, context["message"], shown, context["allowed"] or None)
+    elif kind == WRONG_SHAPE:
+        yield _expected(path, context["expected"], value, shown)
+    elif kind in _TYPES:
+        yield _expected(path, _TYPES[kind], value, shown)
+    elif kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        allowed_text = f"{words} {show(context[key])}"
+        message = f"must be {allowed_text}, found {shown}"
+        yield Finding("value", path, message, shown, allowed_text)
+    elif kind == "string_pattern_mismatch":
+        yield _expected(path, _PATTERNS.get(context["pattern"], context["pattern"]), value, shown)
+    elif kind in ("too_short", "string_too_short"):
+        yield Finding("value", path, "must not be empty", shown, "anything but empty")
+    else:
+        yield Finding("value", path, f"{error['msg']}, found {shown}", shown)
+
+
+def unknown_field(location: tuple[str | int, ...], path: Path, data: dict[str, Any]) -> Finding:
+    """A field that does not exist in the section at a location of pydantic's errors."""
+    allowed = fields.names(fields.sections_at(location))
+    suggestion = _meant(path, allowed, _at(path[:-1], data))
+    message = "unknown field"
+    tag = _tag_of(_at(path[:-1], data)) if location and _is_member(location[-1]) else None
+    if tag:
+        message += f" for {tag}"
+    if suggestion:
+        message += f"; did you mean {suggestion!r}?"
+    listed = ", ".join(allowed)
+    shown = listed
+    if suggestion and len(allowed) > _LISTED:
+        shown = f"one of {len(allowed)} fields, which `det experiment schema` lists"
+    return Finding(UNKNOWN, path, f"{message} (allowed: {shown})", None, listed, suggestion)
+
+
+def _meant(path: Path, allowed: list[str], siblings: dict[str, Any]) -> str | None:
+    """The field that an unknown one was meant to be: the same name elsewhere, or a near one here."""
+    key, written = str(path[-1]), fields.elsewhere()
+    if written.get(key, render(path)) != render(path):
+        return written[key]
+    here = nearest(key, [name for name in allowed if name not in siblings])
+    if here is None and len(path) == 1:
+        close = nearest(key, written, cutoff=0.8)
+        return written[close] if close else None
+    return here
+
+
+def wrong_choice(path: Path, value: Any, allowed: list[str]) -> Finding:
+    """A word that is none of the allowed ones."""
+    shown, listed = _show(value, path), ", ".join(allowed)
+    suggestion = nearest(value, allowed)
+    hint = f"; did you mean {suggestion!r}?" if suggestion else ""
+    message = f"found {shown}{hint} (allowed: {listed})"
+    return Finding("value", path, message, shown, listed, suggestion)
+
+
+def _no_member(
+    location: tuple[str | int, ...], path: Path, value: Any, key: str, allowed: list[str]
+) -> Iterator[Finding]:
+    """A union whose ``name`` or ``type`` chooses no member."""
+    if not isinstance(value, dict):
+        finding = _expected(path, "a mapping", value, _show(value, path))
+        example = value if isinstance(value, str) and value in allowed else allowed[0]
+        hint = f"; write it as {{{key}: {example}, ...}}"
+        yield replace(finding, message=finding.message + hint)
+        return
+    if value.get(key) is None:
+        listed = ", ".join(allowed)
+        message = f"required field is missing (allowed: {listed})"
+        yield Finding(MISSING, (*path, key), message, None, listed)
+    else:
+        finding = wrong_choice((*path, key), value[key], allowed)
+        if path[0] == "hyperparameters":
+            note = "; a group of hyperparameters cannot have a member called 'type'"
+            finding = replace(finding, message=finding.message + note)
+        yield finding
+    if path[0] != "hyperparameters":
+        sections = fields.sections_at(location)
+        for name in value:
+            if not fields.known(sections, name):
+                yield unknown_field(location, (*path, name), {})
+
+
+def _expected(path: Path, expected: str, value: Any, shown: str) -> Finding:
+    message = f"expected {expected}, found {shown}"
+    if expected == "text" and isinstance(value, bool | int | float) and shown != MASK:
+        message += f"; put it in quotes: '{shown}'"
+    return Finding("value", path, message, shown, expected)
+
+
+def _place(location: tuple[str | int, ...], data: Any) -> tuple[Path, Any]:
+    """The path in the user's file, and the value there, of a location of pydantic's errors.
+
+    The models see today's form; where the user wrote an older one (one list for all devices, ``gpu``),
+    the steps that only today's form has are left out.
+    """
+    path: list[str | int] = []
+    for step in location:
+        if _is_member(step):
+            continue
+        if isinstance(data, dict) and isinstance(step, str):
+            if step not in data:
+                older = legacy.RENAMED.get((*path, step))
+                if older is None or older not in data:
+                    break
+                step = older
+            data = data[step]
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        elif isinstance(data, list):
+            continue
+        else:
+            break
+        path.append(step)
+    return tuple(path), data
+
+
+def _show(value: Any, path: Path) -> str:
+    hidden = any(step in SECRET_FIELDS or step == "registry_auth" for step in path)
+    if (hidden or "environment_variables" in path) and not isinstance(value, dict | list | None):
+        return MASK
+    return show(value)
+
+
+def _is_member(step: str | int) -> bool:
+    return isinstance(step, str) and step.startswith(MEMBER_MARK)
+
+
+def _at(path: Path, data: Any) -> dict[str, Any]:
+    for step in path:
+        if isinstance(data, dict):
+            data = data.get(step)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        else:
+            return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _tag_of(section: dict[str, Any]) -> str | None:
+    for key in ("name", "type"):
+        if isinstance(section.get(key), str):
+            return f"{key}: {section[key]}"
+    return None

@@ -1,0 +1,233 @@
+"""Checkpoints in a directory that every process can reach under the same path."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from determined import errors
+from determined.storage import files
+from determined.storage.base import Manifest, Selector, Staging, StorageManager
+
+# Sizes and checksums, beside the checkpoint's files but not one of its resources: so every reader
+# can verify without asking the service.
+MANIFEST = ".determined-manifest.json"
+
+
+class DirectoryStorageManager(StorageManager):
+    """``<root>/<storage id>/``, made by renaming a finished, synced directory into place.
+
+    A rename is atomic: a directory of that name is a complete checkpoint. Unfinished ones are called
+    ``.incomplete-…``, half-deleted ones ``.deleting-…``; either may be removed at any time.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], container_path: str | None = None
+    ) -> DirectoryStorageManager:
+        """``{"type": "directory", "container_path": "/absolute"}``; raises errors.StorageError."""
+        return cls(_absolute(config, "container_path"))
+
+    def _path(self, storage_id: str) -> Path:
+        if not storage_id or storage_id.startswith(".") or "/" in storage_id:
+            raise errors.CheckpointNotFound(f"{storage_id!r} is not the id of a checkpoint")
+        return self.root / storage_id
+
+    def validate(self) -> None:
+        probe = self.root / f".probe-{secrets.token_hex(8)}"
+        with files.explained("write", probe):
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"determined")
+            content = probe.read_bytes()
+            probe.unlink()
+        if content != b"determined":
+            raise errors.StorageError(f"checkpoint storage: {probe} does not keep what is written")
+
+    @contextlib.contextmanager
+    def store(self, storage_id: str) -> Iterator[Staging]:
+        final = self._path(storage_id)
+        path = self.root / f".incomplete-{storage_id}-{secrets.token_hex(4)}"
+        with files.explained("write", path):
+            path.mkdir(parents=True)
+        staging = Staging(path)
+        try:
+            try:
+                yield staging
+            except OSError as error:
+                if _is_below(error.filename, path):
+                    raise errors.StorageError(
+                        f"checkpoint storage: cannot write {error.filename}: {error.strerror}"
+                    ) from error
+                raise
+            except Exception as error:
+                # torch says "PytorchStreamWriter failed writing file" when the disk is full.
+                free = shutil.disk_usage(self.root).free
+                error.add_note(
+                    f"while writing a checkpoint to {path} ({free >> 20} MiB free there)"
+                )
+                raise
+            with files.explained("write", path):
+                staging.manifest = self._commit(path, final)
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+
+    def _commit(self, path: Path, final: Path) -> Manifest:
+        resources = files.list_files(path)
+        # There when the caller copied a stored checkpoint's directory; ours replaces it.
+        resources.pop(MANIFEST, None)
+        names = [name for name in resources if not name.endswith("/")]
+        manifest = Manifest(resources, {name: files.checksum(path / name) for name in names})
+        self._write_manifest(path, manifest)
+        # Contents before names before the one name that makes them a checkpoint.
+        for name in resources:
+            files.sync(path / name)
+        files.sync(path / MANIFEST)
+        files.sync(path)
+        path.rename(final)
+        files.sync(self.root)
+        return manifest
+
+    @staticmethod
+    def _write_manifest(directory: Path, manifest: Manifest) -> None:
+        new = directory / (MANIFEST + ".new")
+        content = {"resources": manifest.resources, "checksums": manifest.checksums}
+        new.write_text(json.dumps(content))
+        new.replace(directory / MANIFEST)
+
+    def manifest(self, storage_id: str) -> Manifest:
+        path = self._path(storage_id)
+        with files.explained("read", path):
+            if not path.is_dir():
+                raise errors.CheckpointNotFound(
+                    f"no checkpoint {storage_id} in {self.root}; is checkpoint_storage the one "
+                    "that it was written to?"
+                )
+            try:
+                content = json.loads((path / MANIFEST).read_bytes())
+            except FileNotFoundError:  # written by another tool: nothing to verify against
+                return Manifest(files.list_files(path), {})
+        return Manifest(content["resources"], content["checksums"])
+
+    @contextlib.contextmanager
+    def restore_path(self, storage_id: str) -> Iterator[Path]:
+        path = self._path(storage_id)
+        for name, size in self.manifest(storage_id).resources.items():
+            _verify_size(storage_id, path / name, size)
+        yield path
+
+    def download(
+        self, storage_id: str, dst: Path, selector: Selector | None = None
+    ) -> dict[str, int]:
+        manifest = self.manifest(storage_id)
+        source = self._path(storage_id)
+        wanted = files.selected(dict(manifest.resources), selector)
+        for name, size in wanted.items():
+            target = dst / name
+            with files.explained("write", target):
+                if name.endswith("/"):
+                    target.mkdir(parents=True, exist_ok=True)
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+            _verify_size(storage_id, source / name, size)
+            with files.explained("copy to", target):
+                _, found = files.copy_with_checksum(source / name, target)
+            expected = manifest.checksums.get(name, found)
+            if found != expected:
+                target.unlink()
+                raise errors.CheckpointCorrupted(
+                    f"checkpoint {storage_id}: the contents of {source / name} have changed since "
+                    f"it was stored ({expected} then, {found} now)"
+                )
+        return wanted
+
+    def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
+        path = self._path(storage_id)
+        if globs is None:
+            self._delete_all(path)
+            return {}
+        try:
+            manifest = self.manifest(storage_id)
+        except errors.CheckpointNotFound:
+            return {}
+        gone = _matches(path, dict(manifest.resources), globs)
+        if gone == set(manifest.resources):
+            self._delete_all(path)
+            return {}
+        resources = {n: size for n, size in manifest.resources.items() if n not in gone}
+        checksums = {n: value for n, value in manifest.checksums.items() if n not in gone}
+        with files.explained("delete from", path):
+            # The list first: a file that is not listed is harmless, one that is listed and gone
+            # makes the checkpoint unreadable.
+            self._write_manifest(path, Manifest(resources, checksums))
+            for name in sorted(gone, reverse=True):
+                if name.endswith("/"):
+                    (path / name).rmdir()
+                else:
+                    (path / name).unlink(missing_ok=True)
+        return resources
+
+    def _delete_all(self, path: Path) -> None:
+        doomed = self.root / f".deleting-{path.name}-{secrets.token_hex(4)}"
+        with files.explained("delete", path):
+            try:
+                path.rename(doomed)
+            except FileNotFoundError:
+                return
+            shutil.rmtree(doomed)
+
+    def put(self, key: str, source: Path) -> None:
+        target = self.root / key
+        if not target.resolve().is_relative_to(self.root.resolve()):
+            raise errors.StorageError(f"checkpoint storage: {key} is outside of {self.root}")
+        with files.explained("write", target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            new = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+            shutil.copyfile(source, new)
+            new.replace(target)
+
+
+def _absolute(config: dict[str, Any], key: str) -> Path:
+    value = config.get(key)
+    if not isinstance(value, str) or not os.path.isabs(value):  # noqa: PTH117
+        raise errors.StorageError(
+            f"checkpoint_storage.{key} must be an absolute path, found {value!r}"
+        )
+    return Path(value)
+
+
+def _is_below(filename: object, directory: Path) -> bool:
+    return isinstance(filename, str | os.PathLike) and Path(filename).is_relative_to(directory)
+
+
+def _verify_size(storage_id: str, path: Path, size: int) -> None:
+    with files.explained("read", path):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            raise errors.CheckpointCorrupted(
+                f"checkpoint {storage_id}: {path} is missing"
+            ) from None
+    if path.is_file() and found.st_size != size:
+        raise errors.CheckpointCorrupted(
+            f"checkpoint {storage_id}: {path} has {found.st_size} bytes, {size} were stored"
+        )
+
+
+def _matches(root: Path, resources: dict[str, int], globs: list[str]) -> set[str]:
+    """Resources that match a glob, or lie in a directory that does."""
+    hits = {match for pattern in globs for match in root.glob(pattern.rstrip("/"))}
+    return {
+        name
+        for name in resources
+        if (root / name) in hits or any(parent in hits for parent in (root / name).parents)
+    }

@@ -1,0 +1,193 @@
+"""The tests that every checkpoint storage must pass; needs pytest.
+
+Subclass, give a ``manager`` fixture (an empty storage), and a ``tamper`` fixture (storage id, path,
+bytes → overwrite or, with None, remove that stored file behind the manager's back)::
+
+    class TestMine(StorageContract):
+        @pytest.fixture
+        def manager(self, tmp_path): return MyStorageManager(...)
+        @pytest.fixture
+        def tamper(self, manager): ...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from determined import errors
+from determined.storage.base import StorageManager
+
+Tamper = Callable[[str, str, bytes | None], None]
+
+TREE = {"weights.bin": b"\x00\x01" * 5000, "sub/deep/notes.txt": b"hello", "sub/empty.txt": b""}
+RESOURCES = {**{path: len(data) for path, data in TREE.items()}, "sub/": 0, "sub/deep/": 0}
+
+
+def write_tree(root: Path) -> None:
+    """The files of TREE and an empty directory."""
+    for path, data in TREE.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    (root / "hollow").mkdir()
+
+
+def read_tree(root: Path) -> dict[str, bytes]:
+    """Relative path → contents of the visible files below ``root``."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+class StorageContract:
+    """One test per promise of :class:`StorageManager`."""
+
+    @pytest.fixture
+    def storage_id(self) -> str:
+        return str(uuid.uuid4())
+
+    @pytest.fixture
+    def stored(self, manager: StorageManager, storage_id: str) -> str:
+        with manager.store(storage_id) as staging:
+            write_tree(staging.path)
+        return storage_id
+
+    def test_validate(self, manager: StorageManager) -> None:
+        manager.validate()
+
+    def test_store_then_download(
+        self, manager: StorageManager, stored: str, tmp_path: Path
+    ) -> None:
+        copied = manager.download(stored, tmp_path / "copy")
+        assert read_tree(tmp_path / "copy") == TREE
+        assert copied == {**RESOURCES, "hollow/": 0}
+        assert (tmp_path / "copy" / "hollow").is_dir()
+
+    def test_manifest_has_sizes_and_checksums(self, manager: StorageManager, stored: str) -> None:
+        manifest = manager.manifest(stored)
+        assert dict(manifest.resources) == {**RESOURCES, "hollow/": 0}
+        expected = {p: "sha256:" + hashlib.sha256(data).hexdigest() for p, data in TREE.items()}
+        assert dict(manifest.checksums) == expected
+
+    def test_restore_path_has_the_files(self, manager: StorageManager, stored: str) -> None:
+        with manager.restore_path(stored) as path:
+            assert read_tree(path) == TREE
+
+    def test_upload_selected_files_and_extra_ones(
+        self, manager: StorageManager, storage_id: str, tmp_path: Path
+    ) -> None:
+        source = tmp_path / "source"
+        write_tree(source)
+        (source / "link.txt").symlink_to(source / "sub/deep/notes.txt")
+        manifest = manager.upload(
+            source, storage_id, lambda path: path.endswith(".txt"), {"metadata.json": b"{}"}
+        )
+        expected = {k: v for k, v in TREE.items() if k.endswith(".txt")}
+        manager.download(storage_id, tmp_path / "copy")
+        assert read_tree(tmp_path / "copy") == {
+            **expected,
+            "link.txt": b"hello",
+            "metadata.json": b"{}",
+        }
+        assert "hollow/" not in manifest.resources
+        assert read_tree(source).keys() == {*TREE, "link.txt"}
+
+    def test_upload_of_a_missing_directory(
+        self, manager: StorageManager, storage_id: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(errors.StorageError, match="nowhere"):
+            manager.upload(tmp_path / "nowhere", storage_id)
+        with pytest.raises(errors.CheckpointNotFound):
+            manager.manifest(storage_id)
+
+    def test_download_selected(self, manager: StorageManager, stored: str, tmp_path: Path) -> None:
+        seen: list[str] = []
+
+        def only_weights(path: str) -> bool:
+            seen.append(path)
+            return path == "weights.bin"
+
+        assert manager.download(stored, tmp_path / "copy", only_weights) == {"weights.bin": 10000}
+        assert read_tree(tmp_path / "copy").keys() == {"weights.bin"}
+        assert set(seen) == {*RESOURCES, "hollow/"}
+
+    def test_an_exception_leaves_no_checkpoint(
+        self, manager: StorageManager, storage_id: str, tmp_path: Path
+    ) -> None:
+        class Boom(Exception):
+            pass
+
+        with pytest.raises(Boom), manager.store(storage_id) as staging:
+            write_tree(staging.path)
+            raise Boom
+        assert not staging.path.exists()
+        with pytest.raises(errors.CheckpointNotFound):
+            manager.download(storage_id, tmp_path / "copy")
+
+    def test_nothing_is_there_before_the_block_ends(
+        self, manager: StorageManager, storage_id: str
+    ) -> None:
+        with manager.store(storage_id) as staging:
+            write_tree(staging.path)
+            with pytest.raises(errors.CheckpointNotFound):
+                manager.manifest(storage_id)
+        assert manager.manifest(storage_id).resources
+
+    def test_unknown_checkpoints(self, manager: StorageManager, tmp_path: Path) -> None:
+        for storage_id in (str(uuid.uuid4()), "../etc", "", ".hidden"):
+            with pytest.raises(errors.CheckpointNotFound):
+                manager.download(storage_id, tmp_path / "copy")
+            with pytest.raises(errors.CheckpointNotFound), manager.restore_path(storage_id):
+                pass
+
+    @pytest.mark.parametrize("content", [b"\x01\x00" * 5000, b"short", None])
+    def test_changed_files_are_noticed(
+        self,
+        manager: StorageManager,
+        stored: str,
+        tamper: Tamper,
+        tmp_path: Path,
+        content: bytes | None,
+    ) -> None:
+        tamper(stored, "weights.bin", content)
+        with pytest.raises(errors.CheckpointCorrupted, match=r"weights\.bin"):
+            manager.download(stored, tmp_path / "copy")
+        assert not (tmp_path / "copy" / "weights.bin").exists()
+
+    def test_delete_is_repeatable(self, manager: StorageManager, stored: str) -> None:
+        assert manager.delete(stored) == {}
+        assert manager.delete(stored) == {}
+        assert manager.delete(stored, ["*"]) == {}
+        with pytest.raises(errors.CheckpointNotFound):
+            manager.manifest(stored)
+
+    def test_delete_by_glob(self, manager: StorageManager, stored: str, tmp_path: Path) -> None:
+        rest = manager.delete(stored, ["**/*.bin", "sub/deep"])
+        assert rest == {"sub/": 0, "sub/empty.txt": 0, "hollow/": 0}
+        assert manager.delete(stored, ["**/*.bin"]) == rest
+        manager.download(stored, tmp_path / "copy")
+        assert read_tree(tmp_path / "copy") == {"sub/empty.txt": b""}
+        assert manager.delete(stored, ["**/*"]) == {}
+        with pytest.raises(errors.CheckpointNotFound):
+            manager.manifest(stored)
+
+    def test_a_restored_checkpoint_can_be_stored_again(
+        self, manager: StorageManager, stored: str, storage_id: str
+    ) -> None:
+        again = str(uuid.uuid4())
+        with manager.restore_path(stored) as path:
+            manager.upload(path, again)
+        assert manager.manifest(again) == manager.manifest(stored)
+
+    def test_put_replaces(self, manager: StorageManager, tmp_path: Path) -> None:
+        for text in ("one", "two"):
+            (tmp_path / "events").write_text(text)
+            manager.put("cluster/tensorboard/events", tmp_path / "events")
+        with pytest.raises(errors.StorageError):
+            manager.put("../outside", tmp_path / "events")

@@ -1,0 +1,184 @@
+"""The file system storages: the contract, their paths, and storage that refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determined import errors, storage
+from determined.storage.directory import DirectoryStorageManager
+from determined.storage.shared_fs import SharedFSStorageManager
+from determined.storage.testing import StorageContract, Tamper
+
+
+class FileSystemContract(StorageContract):
+    @pytest.fixture
+    def tamper(self, manager: DirectoryStorageManager) -> Tamper:
+        def change(storage_id: str, path: str, content: bytes | None) -> None:
+            file = manager.root / storage_id / path
+            file.unlink()
+            if content is not None:
+                file.write_bytes(content)
+
+        return change
+
+
+class TestDirectory(FileSystemContract):
+    @pytest.fixture
+    def manager(self, tmp_path: Path) -> storage.StorageManager:
+        return storage.build({"type": "directory", "container_path": str(tmp_path / "storage")})
+
+
+class TestSharedFS(FileSystemContract):
+    @pytest.fixture
+    def manager(self, tmp_path: Path) -> storage.StorageManager:
+        return storage.build(
+            {"type": "shared_fs", "host_path": str(tmp_path), "storage_path": "deep/storage"}
+        )
+
+
+@pytest.mark.parametrize(
+    ("config", "container_path", "root"),
+    [
+        ({"host_path": "/data"}, None, "/data"),
+        ({"host_path": "/data", "storage_path": None}, None, "/data"),
+        ({"host_path": "/data", "storage_path": "a/b"}, None, "/data/a/b"),
+        ({"host_path": "/data", "storage_path": "/data/a"}, None, "/data/a"),
+        ({"host_path": "/data/", "storage_path": "x/../a"}, None, "/data/a"),
+        ({"host_path": "/data", "container_path": "/legacy"}, None, "/data"),
+        ({"host_path": "/data"}, "/mnt", "/mnt"),
+        ({"host_path": "/data", "storage_path": "/data/a"}, "/mnt", "/mnt/a"),
+    ],
+)
+def test_shared_fs_paths(config: dict[str, Any], container_path: str | None, root: str) -> None:
+    assert SharedFSStorageManager.from_config(config, container_path).root == Path(root)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"type": "shared_fs"}, "host_path must be an absolute path, found None"),
+        ({"type": "shared_fs", "host_path": "data"}, "host_path"),
+        ({"type": "shared_fs", "host_path": "/data", "storage_path": "../x"}, "storage_path"),
+        ({"type": "shared_fs", "host_path": "/data", "storage_path": "/database"}, "storage_path"),
+        ({"type": "directory"}, "container_path"),
+        ({"type": "s3", "bucket": "b"}, "'s3' is not supported.*directory, shared_fs"),
+        ({}, "None is not supported"),
+    ],
+)
+def test_configurations_that_cannot_be_used(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.StorageError, match=message):
+        storage.build(config)
+
+
+def test_shortcuts() -> None:
+    assert storage.from_string("/a/b") == {"type": "shared_fs", "host_path": "/a/b"}
+    assert storage.from_string("file:///a", on_cluster=False) == {
+        "type": "directory",
+        "container_path": "/a",
+    }
+    assert storage.from_string("gs://bucket/p/q") == {
+        "type": "gcs",
+        "bucket": "bucket",
+        "prefix": "p/q",
+    }
+    for bad in ("ftp://x", "/a?b=c"):
+        with pytest.raises(ValueError, match="checkpoint storage"):
+            storage.from_string(bad)
+
+
+def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    manager = DirectoryStorageManager(tmp_path / "file" / "storage")
+    with pytest.raises(errors.StorageError, match=r"cannot write .*file.*: Not a directory"):
+        manager.validate()
+    with pytest.raises(errors.StorageError, match="Not a directory"), manager.store("x"):
+        pass
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    manager = DirectoryStorageManager(tmp_path)
+    monkeypatch.setattr(os, call, full)
+    with (
+        pytest.raises(errors.StorageError, match=f"cannot write {tmp_path}.*No space left"),
+        manager.store("x") as staging,
+    ):
+        (staging.path / "a").write_text("a")
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_met_by_the_users_own_write(tmp_path: Path) -> None:
+    manager = DirectoryStorageManager(tmp_path)
+    with (
+        pytest.raises(errors.StorageError, match=r"cannot write .*weights.*No space left"),
+        manager.store("x") as staging,
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(staging.path / "weights"))
+    with pytest.raises(RuntimeError) as caught, manager.store("y"):
+        raise RuntimeError("PytorchStreamWriter failed")
+    assert "MiB free" in caught.value.__notes__[0]
+    with pytest.raises(FileNotFoundError), manager.store("z"):
+        (tmp_path.parent / "no such data set").read_bytes()
+
+
+def test_what_is_neither_file_nor_directory(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "dangling").symlink_to(tmp_path / "gone")
+    with pytest.raises(errors.StorageError, match="dangling"):
+        DirectoryStorageManager(tmp_path / "s").upload(source, "x")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from determined.storage import files
+from determined.storage.directory import DirectoryStorageManager
+synced = 0
+def sync(path):
+    global synced
+    synced += 1
+    if synced == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+files.sync = sync
+with DirectoryStorageManager(Path(sys.argv[1])).store("ckpt") as staging:
+    for i in range(3):
+        (staging.path / f"f{i}").write_text("x" * 100)
+"""
+
+
+@pytest.mark.parametrize("at", [1, 3, 5])
+def test_a_killed_writer_leaves_nothing_that_looks_like_a_checkpoint(
+    tmp_path: Path, at: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), str(at)], timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    manager = DirectoryStorageManager(tmp_path)
+    with pytest.raises(errors.CheckpointNotFound):
+        manager.manifest("ckpt")
+    with manager.store("ckpt") as staging:
+        (staging.path / "f").write_text("second try")
+    assert manager.manifest("ckpt").resources == {"f": 10}
+
+
+def test_a_checkpoint_of_another_tool_is_read_unverified(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir(parents=True)
+    (tmp_path / "old" / "w").write_text("123")
+    manager = DirectoryStorageManager(tmp_path)
+    assert manager.manifest("old").resources == {"w": 3}
+    manager.download("old", tmp_path / "copy")
+    assert (tmp_path / "copy" / "w").read_text() == "123"

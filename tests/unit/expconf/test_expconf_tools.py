@@ -1,0 +1,213 @@
+"""Overrides, secrets, entrypoints, and what importing costs."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from expconf_examples import MINIMAL, STORAGE, VALID
+
+from determined import expconf
+from determined.expconf import (
+    ConfigError,
+    apply_overrides,
+    complete,
+    launch_command,
+    load_yaml,
+    masked,
+    validate,
+)
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("searcher.max_trials=8", ("searcher", "max_trials"), 8),
+        ("hyperparameters.lr=1e-3", ("hyperparameters", "lr"), 0.001),
+        ("a.b.c=", ("a", "b", "c"), None),
+        ("a = b ", ("a",), "b"),
+        ("a.b={type: int, minval: 1}", ("a", "b"), {"type": "int", "minval": 1}),
+        ("a=[x, 2]", ("a",), ["x", 2]),
+        ("a.b=x: y", ("a", "b"), {"x": "y"}),
+        ("a=x=y", ("a",), "x=y"),
+        ("a=yes", ("a",), True),
+        ("a='yes'", ("a",), "yes"),
+        ("items.1.x=5", ("items", 1, "x"), 5),
+        ("items.0=5", ("items", 0), 5),
+    ],
+)
+def test_overrides(override: str, path: tuple, value: object) -> None:
+    data: dict[str, Any] = {"items": [{"x": 1}, {"x": 2}], "searcher": {"max_trials": 1, "m": 2}}
+    changed: Any = apply_overrides(data, [override])
+    for step in path:
+        changed = changed[step]
+    assert changed == value
+    assert data == {"items": [{"x": 1}, {"x": 2}], "searcher": {"max_trials": 1, "m": 2}}
+
+
+def test_overrides_keep_what_they_do_not_name() -> None:
+    data = {"searcher": {"name": "random", "max_trials": 1}}
+    changed = apply_overrides(data, ["searcher.max_trials=8", "searcher.metric=loss"])
+    assert changed == {"searcher": {"name": "random", "max_trials": 8, "metric": "loss"}}
+
+
+def test_overrides_of_a_file_keep_its_lines() -> None:
+    document = load_yaml("entrypoint: x\nsearcher:\n  name: single\n  metric: 3\n", "c.yaml")
+    changed = apply_overrides(document, ["searcher.name=random"])
+    assert (changed.line("searcher.metric"), changed.line("searcher.name")) == (4, None)
+    assert document.data["searcher"]["name"] == "single"
+    with pytest.raises(ConfigError, match=r"c\.yaml:4: searcher\.metric: expected text, found 3"):
+        complete(changed, defaults=STORAGE)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("searcher", "'searcher' is not of the form a.b.c=value"),
+        ("=3", "'=3' is not of the form a.b.c=value"),
+        ("a..b=3", "'a..b=3' is not of the form a.b.c=value"),
+        ("n.x=3", "'n.x=3': n is 5, which has no fields to set"),
+        ("list.2=3", "'list.2=3': list is a list; its items are 0 to 0, found '2'"),
+        ("list.x.y=3", "'list.x.y=3': list is a list; its items are 0 to 0, found 'x'"),
+        ("a=[1", "'a=[1': the value is not usable: not YAML"),
+        ("a=.nan", "'a=.nan': the value is not usable: infinite"),
+    ],
+)
+def test_overrides_that_make_no_sense(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_overrides({"n": 5, "list": [1]}, [override, "fine=1"])
+    assert str(caught.value).startswith(f"--config: {message}")
+
+
+SECRETS = ("key-id", "s3cret", "hunter2", "tok-1", "conn")
+
+
+def secretive() -> dict[str, Any]:
+    return {
+        "entrypoint": "x",
+        "searcher": {"name": "single", "metric": "loss"},
+        "hyperparameters": {"token": 5, "credential": {"type": "const", "val": 1}},
+        "data": {"password": "is the user's own word"},
+        "checkpoint_storage": {
+            "type": "s3",
+            "bucket": "b",
+            "access_key": "key-id",
+            "secret_key": "s3cret",
+        },
+        "environment": {"registry_auth": {"username": "u", "password": "hunter2"}},
+        "integrations": {"pachyderm": {"dataset": {"token": "tok-1"}}},
+    }
+
+
+def test_secrets_are_masked_when_printed() -> None:
+    config = complete(secretive())
+    shown = masked(config)
+    assert shown["checkpoint_storage"]["secret_key"] == "********"
+    assert shown["checkpoint_storage"]["bucket"] == "b"
+    assert shown["environment"]["registry_auth"]["password"] == "********"
+    assert shown["environment"]["registry_auth"]["identitytoken"] is None
+    assert shown["hyperparameters"] == config["hyperparameters"]
+    assert shown["data"] == config["data"]
+    assert not any(secret in str(shown) for secret in SECRETS)
+    assert config["checkpoint_storage"]["secret_key"] == "s3cret"
+
+
+def test_azure_is_masked() -> None:
+    storage = {"type": "azure", "container": "c", "connection_string": "conn"}
+    assert masked({"checkpoint_storage": storage})["checkpoint_storage"] == {
+        "type": "azure",
+        "container": "c",
+        "connection_string": "********",
+    }
+
+
+def test_secrets_are_not_in_the_models_repr_nor_in_errors() -> None:
+    typed = validate(complete(secretive()))
+    assert not any(secret in repr(typed) + str(typed) for secret in SECRETS)
+    broken = secretive()
+    broken["checkpoint_storage"]["secret_kye"] = "s3cret"
+    broken["checkpoint_storage"]["secret_key"] = ["s3cret"]
+    broken["checkpoint_storage"]["prefix"] = 5
+    broken["environment"]["registry_auth"] = "u:hunter2"
+    broken["environment"]["environment_variables"] = ["hunter2"]
+    broken["integrations"]["pachyderm"]["dataset"]["token"] = 12345
+    with pytest.raises(ConfigError) as caught:
+        complete(broken)
+    assert len(caught.value.problems) == 6
+    assert not any(secret in str(caught.value) for secret in (*SECRETS, "12345"))
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "command"),
+    [
+        (["python3", "train.py", "--a b"], ["python3", "train.py", "--a b"]),
+        ("python3 train.py && echo done", ["sh", "-c", "python3 train.py && echo done"]),
+        (
+            "model_def:MNistTrial",
+            [
+                "python3",
+                "-m",
+                "determined.launch.torch_distributed",
+                "--trial",
+                "model_def:MNistTrial",
+            ],
+        ),
+        (
+            "pkg.sub:Trial",
+            ["python3", "-m", "determined.launch.torch_distributed", "--trial", "pkg.sub:Trial"],
+        ),
+        ("echo a:b", ["sh", "-c", "echo a:b"]),
+        ("./run:me", ["sh", "-c", "./run:me"]),
+    ],
+)
+def test_entrypoints(entrypoint: str | list[str], command: list[str]) -> None:
+    config = complete({**load_yaml(MINIMAL).data, **STORAGE, "entrypoint": entrypoint})
+    assert config["entrypoint"] == entrypoint
+    assert launch_command(config) == command
+
+
+def test_no_entrypoint() -> None:
+    with pytest.raises(ValueError, match="no entrypoint"):
+        launch_command({"entrypoint": None})
+
+
+def loaded_by(statement: str, modules: set[str]) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*({modules!r} & sys.modules.keys()))"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(shown.stdout.split())
+
+
+def test_importing_is_light() -> None:
+    heavy = {
+        "prefect",
+        "torch",
+        "sqlalchemy",
+        "fastapi",
+        "mlflow",
+        "numpy",
+        "rich",
+        "httpx",
+        "pydantic",
+    }
+    everything = "from determined.expconf import complete, json_schema, validate"
+    assert loaded_by(everything, heavy) == {"pydantic"}
+    assert loaded_by("from determined.expconf import launch_command", heavy) == set()
+
+
+def test_every_public_name_is_there() -> None:
+    for name in expconf.__all__:
+        assert getattr(expconf, name).__module__.startswith("determined.expconf.")
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        expconf.nothing
+
+
+def test_typed_access() -> None:
+    config = validate(complete(load_yaml(VALID["everything else"])))
+    assert config.checkpoint_storage.save_trial_best == 2
+    assert config.resources.slots_per_trial == 2
+    assert config.environment.environment_variables.rocm == ["B=x=y"]
+    assert config.resources.devices[0].container_path == "/dev/b"
+    assert config.min_validation_period.unit == "records"
+    assert config.searcher.metric == "loss"
