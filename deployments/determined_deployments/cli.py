@@ -1,0 +1,214 @@
+"""`det deploy`: starting and stopping clusters.
+
+Loaded by `det` through the entry point group ``determined.cli``; also runs by itself
+(``python -m determined_deployments.cli local cluster-up``). What each command does is in
+``determined_deployments.local``; it is imported when a command runs, so that `det --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(name="deploy", help="Start and stop clusters.", no_args_is_help=True)
+local = typer.Typer(
+    name="local", help="A cluster of your own on this machine.", no_args_is_help=True
+)
+app.add_typer(local)
+
+talk = Console(stderr=True)
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the cluster.", envvar="DET_DATA_DIR", show_default=False),
+]
+
+
+@contextmanager
+def _failures_in_words() -> Iterator[None]:
+    """Turns a ClusterError into its message (and log) on stderr and exit code 1."""
+    from determined_deployments.local import ClusterError, ComponentFailed
+
+    try:
+        yield
+    except ClusterError as error:
+        if isinstance(error, ComponentFailed) and error.log_tail:
+            talk.print(error.log_tail, markup=False, highlight=False, soft_wrap=True, style="dim")
+        talk.print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        talk.print("interrupted; what this command had started is stopped again")
+        raise typer.Exit(130) from None
+
+
+@local.command("cluster-up")
+def cluster_up(
+    data_dir: DataDir = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(help="Slots of the agent; default: one per GPU, else per CPU core."),
+    ] = None,
+    gpu: Annotated[
+        bool | None,
+        typer.Option("--gpu/--no-gpu", help="Insist on GPUs / use CPU slots even with GPUs."),
+    ] = None,
+    db_url: Annotated[
+        str | None,
+        typer.Option(help="Use this Postgres server (postgresql://user:password@host:port/)."),
+    ] = None,
+    master_port: Annotated[
+        int | None, typer.Option(help="Port of the service; default 8080 or the next free one.")
+    ] = None,
+    cluster_name: Annotated[str | None, typer.Option(help="Shown by `det master info`.")] = None,
+    initial_user_password: Annotated[
+        str | None,
+        typer.Option(help="First password of the users determined and admin; default: random."),
+    ] = None,
+    agents: Annotated[int, typer.Option(help="Number of agents; only 1 so far.")] = 1,
+) -> None:
+    """Start the cluster, or what is missing of it, and print its addresses."""
+    from determined_deployments.local import Wishes
+    from determined_deployments.local import cluster_up as up
+    from determined_deployments.local.report import Terminal
+
+    with _failures_in_words():
+        if agents != 1:
+            raise typer.BadParameter(
+                f"found {agents}; a local cluster has one agent, which offers all slots of the "
+                "machine (see --slots)",
+                param_hint="--agents",
+            )
+        wishes = Wishes(
+            slots=slots,
+            gpu=gpu,
+            db_url=db_url,
+            master_port=master_port,
+            cluster_name=cluster_name,
+            initial_user_password=initial_user_password,
+        )
+        state = up(data_dir, wishes, reporter=Terminal(talk))
+    typer.echo(f"service    {state.master_url}")
+    typer.echo(f"Prefect UI {state.prefect_url}")
+
+
+@local.command("cluster-down")
+def cluster_down(
+    data_dir: DataDir = None,
+    delete_db: Annotated[
+        bool, typer.Option("--delete-db", help="Also delete the databases (asks first).")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    cluster_name: Annotated[
+        str | None, typer.Option(help="Refuse unless the cluster has this name.")
+    ] = None,
+) -> None:
+    """Stop the cluster and everything that trains on it. Data stays unless --delete-db."""
+    from determined_deployments.local import ClusterError
+    from determined_deployments.local import cluster_down as down
+    from determined_deployments.local import state as states
+    from determined_deployments.local.layout import Layout
+    from determined_deployments.local.report import Terminal
+
+    with _failures_in_words():
+        layout = Layout.of(data_dir)
+        if cluster_name is not None:
+            state = states.load(layout)
+            if state is None or state.cluster_name != cluster_name:
+                found = f"is called {state.cluster_name!r}" if state else "does not exist"
+                raise ClusterError(
+                    f"--cluster-name {cluster_name}: the cluster in {layout.root} {found}"
+                )
+        if delete_db and not yes:
+            typer.confirm(
+                f"Delete all experiments, metrics, models and users of {layout.root}?",
+                abort=True,
+                err=True,
+            )
+        if not down(data_dir, delete_db=delete_db, reporter=Terminal(talk)):
+            talk.print("nothing was running", highlight=False)
+
+
+@local.command("status")
+def status(
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show each component: state, pid, address, memory, uptime. Exit code 1 unless all run."""
+    from determined_deployments.local import cluster_status
+    from determined_deployments.local.layout import Layout
+
+    with _failures_in_words():
+        rows = cluster_status(data_dir)
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+    elif not rows:
+        talk.print(f"no cluster in {Layout.of(data_dir).root}", highlight=False)
+    else:
+        table = Table("component", "state", "pid", box=None, pad_edge=False)
+        table.add_column("url", no_wrap=True)
+        for name in ("rss", "memory", "uptime"):
+            table.add_column(name)
+        for row in rows:
+            table.add_row(
+                row.component,
+                row.state,
+                str(row.pid or ""),
+                row.url or "",
+                _megabytes(row.rss),
+                _megabytes(row.memory),
+                _duration(row.uptime_s),
+            )
+        Console().print(table)
+    if not rows or any(row.state != "running" for row in rows):
+        raise typer.Exit(1)
+
+
+@local.command("logs")
+def logs(
+    component: Annotated[
+        str | None, typer.Argument(help="postgres, prefect, service or agent; default: all.")
+    ] = None,
+    data_dir: DataDir = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines.")] = False,
+    tail: Annotated[int, typer.Option(help="Number of old lines per component.", min=0)] = 100,
+) -> None:
+    """Print what the components themselves logged."""
+    from determined_deployments.local import read_logs
+    from determined_deployments.local.plan import ALL
+
+    with _failures_in_words():
+        chosen = [component] if component else ALL
+        try:
+            for name, line in read_logs(data_dir, chosen, tail=tail, follow=follow):
+                typer.echo(line if component else f"{name:<9}{line}")
+        except KeyboardInterrupt:
+            return
+
+
+def _megabytes(size: int | None) -> str:
+    return f"{size / 1e6:.0f} MB" if size is not None else ""
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+if __name__ == "__main__":
+    app()

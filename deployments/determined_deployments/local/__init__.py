@@ -1,0 +1,24 @@
+"""A whole cluster on this machine: Postgres, Prefect's server, the service and one agent.
+
+:func:`cluster_up`, :func:`cluster_down`, :func:`cluster_status` and :func:`read_logs` are what
+`det deploy local` calls. A component is a :class:`~.component.Component`: a command with a question
+"do you work?"; ``plan`` makes the list of them, ``up`` and ``down`` know nothing else about them.
+"""
+
+from determined_deployments.local.down import cluster_down
+from determined_deployments.local.errors import ClusterError, ComponentFailed
+from determined_deployments.local.logs import read_logs
+from determined_deployments.local.plan import Wishes
+from determined_deployments.local.status import ComponentStatus, cluster_status
+from determined_deployments.local.up import cluster_up
+
+__all__ = [
+    "ClusterError",
+    "ComponentFailed",
+    "ComponentStatus",
+    "Wishes",
+    "cluster_down",
+    "cluster_status",
+    "cluster_up",
+    "read_logs",
+]

@@ -1,0 +1,71 @@
+"""The agent: runs what the service places on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from determined_deployments.local import daemon, probe
+from determined_deployments.local.component import Component
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.state import ClusterState
+
+NAME = "agent"
+
+
+def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
+    """The content of ``agent.json``."""
+    return {
+        "agent_id": state.agent_id,
+        "resource_pool": "default",
+        "slots": [slot.model_dump() for slot in state.slots],
+        "slot_type": state.slot_type,
+        "master_url": state.master_url,
+        "agent_token": state.agent_token,
+        "prefect_api_url": state.prefect_api_url,
+        "prefect_auth": state.prefect_auth,
+        "work_dir": str(layout.agent_work),
+    }
+
+
+CLOCK_STEP = 1.0
+"""Seconds by which a process' start time may be off (kernel ticks, rounding)."""
+
+
+def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:
+    """The agent of this machine; started with the service, for which it waits by itself."""
+    config = layout.root / "agent.json"
+    return Component(
+        name=NAME,
+        argv=(sys.executable, "-P", "-m", "determined_deployments.agent"),
+        env={"DET_AGENT_CONFIG": str(config)},
+        files={config: json.dumps(settings(layout, state), indent=2) + "\n"},
+        is_ready=lambda: _is_ready(layout, state),
+        url=state.master_url,
+        after=after,
+        prepare=lambda note: layout.agent_work.mkdir(mode=0o700, exist_ok=True),
+    )
+
+
+def _is_ready(layout: Layout, state: ClusterState) -> bool:
+    process = daemon.running(layout, NAME)
+    return process is not None and is_registered(state, process.create_time())
+
+
+def is_registered(state: ClusterState, since: float) -> bool:
+    """Whether the service has heard of this agent since ``since`` (seconds since the epoch); it
+    goes on listing agents that are gone."""
+    answer = probe.get(f"{state.master_url}/api/v1/agents", token=state.agent_token)
+    agents = answer.get("agents", []) if isinstance(answer, dict) else []
+    return any(
+        agent["id"] == state.agent_id and _last_heard_of(agent) >= since - CLOCK_STEP
+        for agent in agents
+    )
+
+
+def _last_heard_of(agent: Mapping[str, Any]) -> float:
+    times = (agent.get("registeredTime"), agent.get("lastHeartbeat"))
+    return max((datetime.fromisoformat(time).timestamp() for time in times if time), default=0.0)

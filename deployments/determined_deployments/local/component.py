@@ -1,0 +1,61 @@
+"""What a component of the cluster is: one long-running process and how to know it works."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+StopSignals = tuple[tuple[signal.Signals, float], ...]
+"""Signals in order, each with the seconds to wait after it."""
+
+TERMINATE: StopSignals = ((signal.SIGTERM, 15.0),)
+
+
+@dataclass(frozen=True)
+class RunAs:
+    """Another user to run as (only root can)."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class Component:
+    """One process. The order of calls, by ``up``: write ``files`` → ``prepare`` → start ``argv`` →
+    ``is_ready`` until true → ``established``. Each may happen again after a crash at any point.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    is_ready: Callable[[], bool]
+    """Whether it does its work now; returns at once (a second at most), never raises for "not yet"."""
+    url: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the caller's environment."""
+    files: Mapping[Path, str] = field(default_factory=dict)
+    """Settings files (mode 0600) written before each start."""
+    after: tuple[str, ...] = ()
+    """Components that must be ready before this one is started."""
+    prepare: Callable[[Callable[[str], None]], None] | None = None
+    """Makes what the process needs (folders, a fresh database); is given a function for notes."""
+    established: Callable[[], None] | None = None
+    """Runs once the process is ready, before those that come after it start."""
+    stop_signals: StopSignals = TERMINATE
+    """SIGKILL follows the last."""
+    ready_timeout: float = 120.0
+    run_as: RunAs | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a running process would have to be restarted to get these settings."""
+        parts = [
+            list(self.argv),
+            sorted(self.env.items()),
+            sorted((str(path), text) for path, text in self.files.items()),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

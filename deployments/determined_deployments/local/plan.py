@@ -1,0 +1,145 @@
+"""From what was asked and what is recorded to the state and the components of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from determined_deployments.local import (
+    agent,
+    daemon,
+    databases,
+    ports,
+    postgres,
+    prefect_server,
+    service,
+    slots,
+)
+from determined_deployments.local import state as states
+from determined_deployments.local.component import Component
+from determined_deployments.local.errors import ClusterError
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.report import Reporter
+from determined_deployments.local.state import USERS, ClusterState
+
+ALL = (postgres.NAME, prefect_server.NAME, service.NAME, agent.NAME)
+"""In the order they are started; stopped in the reverse order."""
+
+STOP_SIGNALS = {
+    postgres.NAME: postgres.STOP_SIGNALS,
+    prefect_server.NAME: prefect_server.STOP_SIGNALS,
+}
+"""Of those that are not ended the usual way; `cluster-down` needs no more than the name."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asked for; None: as before, or the default on first start."""
+
+    slots: int | None = None
+    gpu: bool | None = None
+    db_url: str | None = None
+    master_port: int | None = None
+    cluster_name: str | None = None
+    initial_user_password: str | None = None
+
+
+def resolve(layout: Layout, wishes: Wishes, reporter: Reporter) -> ClusterState:
+    """The cluster's state: the recorded one (or a new one) with the wishes in it and with free
+    ports for everything that does not run. Writes nothing. Raises ClusterError."""
+    recorded = states.load(layout)
+    if recorded is None and layout.postgres.exists():
+        raise ClusterError(
+            f"{layout.postgres} holds a database but {layout.state} with its password is gone: "
+            "restore that file, or give the data up with "
+            "`det deploy local cluster-down --delete-db`"
+        )
+    state = (recorded or ClusterState()).model_copy(deep=True)
+    _apply_database(state, wishes.db_url, is_new=recorded is None)
+    if wishes.cluster_name:
+        state.cluster_name = wishes.cluster_name
+    if wishes.initial_user_password is not None:
+        if recorded is None:
+            state.passwords = dict.fromkeys(USERS, wishes.initial_user_password)
+        elif set(recorded.passwords.values()) != {wishes.initial_user_password}:
+            reporter.note("--initial-user-password is for the first start; the users exist already")
+    _choose_ports(layout, state, wishes.master_port, reporter)
+    asked = wishes.slots is not None or wishes.gpu is not None
+    # A live agent keeps its slots: detecting others under another CPU affinity must not restart it.
+    if recorded is None or asked or not daemon.running(layout, agent.NAME):
+        _choose_slots(state, wishes)
+    return state
+
+
+def build(layout: Layout, state: ClusterState, names: Collection[str] = ALL) -> list[Component]:
+    """The components of ``names`` in starting order. With an external database there is no
+    ``postgres`` among them."""
+    unknown = sorted(set(names) - set(ALL))
+    if unknown:
+        raise ClusterError(f"no component {unknown[0]!r}; there are {', '.join(ALL)}")
+    own_database = state.external_db_url is None
+    after = (postgres.NAME,) if own_database else ()
+    components: list[Component] = []
+    if own_database and postgres.NAME in names:
+        components.append(postgres.component(layout, state))
+    if prefect_server.NAME in names:
+        components.append(prefect_server.component(layout, state, after))
+    if service.NAME in names:
+        components.append(service.component(layout, state, after))
+    if agent.NAME in names:
+        components.append(agent.component(layout, state, after))
+    return components
+
+
+def _apply_database(state: ClusterState, wanted: str | None, is_new: bool) -> None:
+    if wanted is None:
+        return
+    databases.check_server_url(wanted)
+    current = state.external_db_url
+    if not is_new and (current is None or databases.server(current) != databases.server(wanted)):
+        where = databases.without_password(current) if current else "its own Postgres"
+        raise ClusterError(
+            f"--db-url: this cluster's data is in {where}; choose another --data-dir for a second "
+            "cluster, or give this one's data up with `cluster-down --delete-db` first"
+        )
+    state.external_db_url = wanted
+
+
+def _choose_ports(
+    layout: Layout, state: ClusterState, master_port: int | None, reporter: Reporter
+) -> None:
+    taken: set[int] = set()
+
+    def settle(name: str, wanted: int | None, insist: bool) -> int:
+        if wanted is not None and daemon.running(layout, name):
+            taken.add(wanted)
+            return wanted
+        port = ports.pick(wanted, taken)
+        if wanted is not None and port != wanted:
+            holder = ports.holder(wanted)
+            if insist:
+                raise ClusterError(f"--master-port {wanted}: the port is in use by {holder}")
+            reporter.note(f"port {wanted} is in use by {holder}; {name} takes {port}")
+        taken.add(port)
+        return port
+
+    if master_port is not None and master_port != state.master_port:
+        if not ports.is_free(master_port):
+            raise ClusterError(
+                f"--master-port {master_port}: the port is in use by {ports.holder(master_port)}"
+            )
+        state.master_port = master_port
+        taken.add(master_port)
+    else:
+        state.master_port = settle(service.NAME, state.master_port, master_port is not None)
+    state.prefect_port = settle(prefect_server.NAME, state.prefect_port, False)
+    if state.external_db_url is None:
+        state.postgres_port = settle(postgres.NAME, state.postgres_port, False)
+
+
+def _choose_slots(state: ClusterState, wishes: Wishes) -> None:
+    if wishes.slots is not None:
+        state.slots_wanted = wishes.slots
+    if wishes.gpu is not None:
+        state.gpu_wanted = wishes.gpu
+    state.slot_type, state.slots = slots.detect(state.slots_wanted, state.gpu_wanted)

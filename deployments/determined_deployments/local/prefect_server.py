@@ -1,0 +1,78 @@
+"""The Prefect server: API, UI and its background loops in one process on loopback."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from determined_deployments.local import databases, probe
+from determined_deployments.local.component import Component, StopSignals
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.state import HOST, ClusterState
+
+NAME = "prefect"
+
+QUIET = {
+    # Seconds between looks at the database, for one machine. Schedules and automations stay on;
+    # what is longer here only delays cosmetics (Late marks, offline marks) or rare repairs.
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
+    "PREFECT_SERVER_SERVICES_FOREMAN_LOOP_SECONDS": "30",
+    "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "30",
+    "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "30",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "15",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_PG_NOTIFY_HEARTBEAT_INTERVAL_SECONDS": "30",
+    "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT15S",
+    # No message leaves the machine.
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+}
+
+STOP_SIGNALS: StopSignals = ((signal.SIGTERM, 8.0),)
+"""Not longer: without a database it never ends by itself, and it keeps nothing in memory."""
+
+
+def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:
+    """The server on ``state.prefect_port``, its tables in the database ``prefect``.
+
+    Run by uvicorn directly: `prefect server start` would keep a second interpreter beside it.
+    """
+    port = state.prefect_port
+    argv = (
+        *(
+            sys.executable,
+            "-P",
+            "-m",
+            "uvicorn",
+            "--factory",
+            "prefect.server.api.server:create_app",
+        ),
+        *("--host", HOST, "--port", str(port), "--log-level", "warning", "--no-access-log"),
+        # Open requests and event streams of browsers and agents do not hold up `cluster-down`.
+        *("--timeout-graceful-shutdown", "3"),
+    )
+    env = {
+        **QUIET,
+        "PREFECT_HOME": str(layout.prefect_home),
+        "PREFECT_API_URL": state.prefect_api_url,
+        "PREFECT_API_AUTH_STRING": state.prefect_auth,
+        "PREFECT_SERVER_API_AUTH_STRING": state.prefect_auth,
+        "PREFECT_SERVER_API_HOST": HOST,
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(layout.prefect_home / "ui"),
+        "PREFECT_API_DATABASE_CONNECTION_URL": databases.for_asyncpg(
+            databases.url(state, "prefect")
+        ),
+    }
+    return Component(
+        name=NAME,
+        argv=argv,
+        env=env,
+        is_ready=lambda: probe.is_ok(f"{state.prefect_api_url}/health"),
+        url=state.prefect_url,
+        after=after,
+        stop_signals=STOP_SIGNALS,
+        prepare=lambda note: layout.prefect_home.mkdir(mode=0o700, exist_ok=True),
+    )

@@ -1,0 +1,34 @@
+"""Asking a component over HTTP whether it works."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import httpx
+
+
+@functools.cache
+def _client() -> httpx.Client:
+    # One client: making one costs more than a request. trust_env=False: a proxy must not stand
+    # before a loopback address. No keep-alive: an idle connection would hold up a server's shutdown.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.Client(trust_env=False, verify=False, limits=limits)
+
+
+def get(url: str, *, token: str | None = None, timeout: float = 1.0) -> Any | None:
+    """The JSON of a 200 answer; None for anything else, including no answer in ``timeout`` s."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        response = _client().get(url, headers=headers, timeout=timeout)
+        return response.json() if response.status_code == 200 else None
+    except (httpx.HTTPError, ValueError):
+        return None
+
+
+def is_ok(url: str, timeout: float = 1.0) -> bool:
+    """Whether ``url`` answers with status 200."""
+    try:
+        return _client().get(url, timeout=timeout).status_code == 200
+    except httpx.HTTPError:
+        return False

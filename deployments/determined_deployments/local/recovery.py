@@ -1,0 +1,59 @@
+"""Finding components whose pid file was lost (a command killed at the wrong moment, a deleted file).
+
+Without this a second Prefect or a second agent would be started beside the first.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import psutil
+
+from determined_deployments.local import daemon, postgres
+from determined_deployments.local.daemon import PidFile
+from determined_deployments.local.layout import Layout, write_private
+from determined_deployments.local.report import Reporter
+
+KEYS = {
+    "prefect": "uvicorn",
+    "service": "determined_service",
+    "agent": "determined_deployments.agent",
+}
+"""A word of each component's command line. Processes started by the agent inherit its environment,
+so that alone does not tell the agent from them."""
+
+
+def recover(layout: Layout, marker: str, reporter: Reporter) -> None:
+    """Writes the missing pid files of live components of the cluster ``marker``."""
+    for name in ("postgres", *KEYS):
+        if daemon.running(layout, name):
+            continue
+        process = _postmaster(layout) if name == "postgres" else _find(name, marker)
+        if process is None:
+            continue
+        try:
+            content = PidFile(
+                process.pid, process.create_time(), daemon.fingerprint_of(process), marker
+            )
+        except psutil.NoSuchProcess:
+            continue
+        write_private(layout.pid_file(name), json.dumps(asdict(content)))
+        reporter.note(f"{name} runs as pid {process.pid} without a valid pid file; taken over")
+
+
+def _postmaster(layout: Layout) -> psutil.Process | None:
+    pid = postgres.postmaster(layout.postgres)
+    return psutil.Process(pid) if pid else None
+
+
+def _find(name: str, marker: str) -> psutil.Process | None:
+    """The oldest process that was started as component ``name``."""
+    found = []
+    for process in daemon.members(marker):
+        try:
+            if daemon.component_of(process) == name and KEYS[name] in process.cmdline():
+                found.append((process.create_time(), process.pid, process))
+        except psutil.Error:
+            continue
+    return min(found)[2] if found else None

@@ -1,0 +1,44 @@
+"""The service: the REST API that `det`, the SDK, training processes and agents talk to."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from determined_deployments.local import databases, probe
+from determined_deployments.local.component import Component
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.state import HOST, ClusterState
+
+NAME = "service"
+
+
+def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
+    """The content of ``service.json`` (see ``determined_service.settings``)."""
+    return {
+        "host": HOST,
+        "port": state.master_port,
+        "db_url": databases.url(state, "determined"),
+        "prefect_api_url": state.prefect_api_url,
+        "prefect_auth": state.prefect_auth,
+        "data_dir": str(layout.root),
+        "cluster_id": state.cluster_id,
+        "cluster_name": state.cluster_name,
+        "bootstrap_passwords": state.passwords,
+        "agent_token": state.agent_token,
+        "default_checkpoint_storage": {"type": "shared_fs", "host_path": str(layout.checkpoints)},
+    }
+
+
+def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:
+    """The service on ``state.master_port``; it waits by itself until Prefect answers."""
+    config = layout.root / "service.json"
+    return Component(
+        name=NAME,
+        argv=(sys.executable, "-P", "-m", "determined_service"),
+        env={"DET_SERVICE_CONFIG": str(config)},
+        files={config: json.dumps(settings(layout, state), indent=2) + "\n"},
+        is_ready=lambda: probe.is_ok(f"{state.master_url}/ready"),
+        url=state.master_url,
+        after=after,
+    )

@@ -1,0 +1,174 @@
+"""Starting the cluster, or what is missing of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+from determined_deployments.local import daemon, databases, lock, plan, recovery
+from determined_deployments.local import state as states
+from determined_deployments.local.component import Component
+from determined_deployments.local.errors import ClusterError, ComponentFailed
+from determined_deployments.local.layout import Layout, write_private
+from determined_deployments.local.report import Reporter, Silent, quiet_end
+from determined_deployments.local.state import ClusterState
+
+POLL = 0.1
+"""Seconds between looks at the components that are not ready yet."""
+LOG_LINES = 30
+
+
+def cluster_up(
+    data_dir: str | os.PathLike[str] | None = None,
+    wishes: plan.Wishes | None = None,
+    *,
+    components: Collection[str] = plan.ALL,
+    reporter: Reporter | None = None,
+) -> ClusterState:
+    """Brings the cluster of ``data_dir`` up and returns its state once every component is ready.
+
+    What runs already stays; what died is started again; what runs with other settings than are
+    wanted now is restarted. When a component fails, those started by this call are stopped again.
+    Raises ClusterError (ComponentFailed with the log's last lines).
+    """
+    reporter = reporter or Silent()
+    layout = Layout.of(data_dir)
+    try:
+        layout.create()
+    except OSError as error:
+        raise ClusterError(f"cannot use {layout.root}: {error.strerror}") from error
+    with lock.held(layout.lock, reporter.note), quiet_end(reporter):
+        recorded = states.load(layout)
+        if recorded:
+            recovery.recover(layout, recorded.marker, reporter)
+        state = plan.resolve(layout, wishes or plan.Wishes(), reporter)
+        states.save(layout, state)
+        if state.external_db_url:
+            databases.ensure(databases.maintenance(state.external_db_url))
+        start(layout, state.marker, plan.build(layout, state, components), reporter)
+    return state
+
+
+def start(layout: Layout, marker: str, components: Sequence[Component], reporter: Reporter) -> None:
+    """Starts those of ``components`` that do not run, each as soon as the ones it comes after are
+    ready, and returns when all are. Raises ClusterError; then none it started is left."""
+    _Start(layout, marker, list(components), reporter).run()
+
+
+@dataclass
+class _Running:
+    component: Component
+    process: psutil.Process
+    since: float
+    """Monotonic seconds at its start (or when it was found)."""
+    child: subprocess.Popen[bytes] | None = None
+    """Set for those this call started."""
+
+    def died(self) -> bool:
+        if self.child:
+            return self.child.poll() is not None
+        return daemon.is_gone(self.process)
+
+
+@dataclass
+class _Start:
+    """One pass over the components, each started as soon as those before it are ready."""
+
+    layout: Layout
+    marker: str
+    components: list[Component]
+    reporter: Reporter
+    active: dict[str, _Running] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)
+
+    def run(self) -> None:
+        try:
+            while len(self.ready) < len(self.components):
+                self._step()
+                time.sleep(POLL)
+        except BaseException:
+            self._undo()
+            raise
+
+    def _step(self) -> None:
+        present = {component.name for component in self.components}
+        for component in self.components:
+            name = component.name
+            if name in self.ready:
+                continue
+            waits = any(other in present - self.ready for other in component.after)
+            if name not in self.active and not waits:
+                self.active[name] = self._adopt(component) or self._launch(component)
+            self._look_at(name)
+        self.reporter.waiting([name for name in self.active if name not in self.ready])
+
+    def _look_at(self, name: str) -> None:
+        running = self.active.get(name)
+        if running is None:
+            return
+        component = running.component
+        if component.is_ready() and not running.died():
+            if component.established:
+                component.established()
+            self.ready.add(name)
+            if running.child:
+                self.reporter.done(name, "ready", time.monotonic() - running.since)
+            else:
+                self.reporter.done(name, "already running")
+        elif running.died():
+            code = running.child.returncode if running.child else None
+            how = f" (exit status {code})" if code is not None else ""
+            self._fail(component, f"{name} ended before it was ready{how}")
+        elif time.monotonic() - running.since > component.ready_timeout:
+            advice = "" if running.child else "; `cluster-down` ends it"
+            self._fail(
+                component,
+                f"{name} (pid {running.process.pid}) was not ready after "
+                f"{component.ready_timeout:.0f} s{advice}",
+            )
+
+    def _adopt(self, component: Component) -> _Running | None:
+        """The component's process if it runs with the settings wanted now."""
+        name, path = component.name, self.layout.pid_file(component.name)
+        record = daemon.read_pid_file(path)
+        process = daemon.alive(record) if record else None
+        if process is None:
+            if record:
+                self.reporter.note(f"{name} (pid {record.pid}) is not running any more")
+            return None
+        if record and record.fingerprint != component.fingerprint:
+            self.reporter.note(f"{name} runs with other settings; restarting it")
+            daemon.stop(process, component.stop_signals)
+            return None
+        return _Running(component, process, time.monotonic())
+
+    def _launch(self, component: Component) -> _Running:
+        since = time.monotonic()
+        for path, text in component.files.items():
+            write_private(path, text)
+        if component.prepare:
+            component.prepare(self.reporter.note)
+        try:
+            child = daemon.start(self.layout, component, self.marker)
+        except OSError as error:
+            raise ClusterError(f"cannot start {component.name}: {error}") from error
+        return _Running(component, psutil.Process(child.pid), since, child)
+
+    def _fail(self, component: Component, message: str) -> None:
+        log = self.layout.log(component.name)
+        raise ComponentFailed(f"{message}; its log is {log}", daemon.tail(log, LOG_LINES))
+
+    def _undo(self) -> None:
+        """Stops what this call started, last first."""
+        self.reporter.waiting([])
+        for component in reversed(self.components):
+            running = self.active.get(component.name)
+            if running and running.child:
+                daemon.stop(running.process, component.stop_signals)
+                self.layout.pid_file(component.name).unlink(missing_ok=True)
+                self.reporter.done(component.name, "stopped again")

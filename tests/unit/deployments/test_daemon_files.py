@@ -1,0 +1,88 @@
+"""Pid files, logs, and the environment of daemons."""
+
+import json
+import os
+
+import psutil
+
+from determined_deployments.local import daemon
+from determined_deployments.local.component import Component
+from determined_deployments.local.daemon import PidFile
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.logs import Follower
+
+
+def component(**changes):
+    return Component(
+        **{"name": "x", "argv": ("x",), "is_ready": lambda: True, "url": "", **changes}
+    )
+
+
+def test_pid_file_of_a_reused_pid_is_stale():
+    started = psutil.Process().create_time()
+    assert daemon.alive(PidFile(os.getpid(), started, "", "nobody"))
+    assert daemon.alive(PidFile(os.getpid(), started - 3600, "", "nobody")) is None
+
+
+def test_clock_change_is_told_from_a_reused_pid_by_the_marker(monkeypatch):
+    monkeypatch.setattr(daemon, "_variable", lambda process, name: "cluster-1")
+    started = psutil.Process().create_time() - 3600
+    assert daemon.alive(PidFile(os.getpid(), started, "", "cluster-1"))
+    assert daemon.alive(PidFile(os.getpid(), started, "", "cluster-2")) is None
+
+
+def test_damaged_pid_file_counts_as_none(tmp_path):
+    layout = Layout.of(tmp_path)
+    layout.create()
+    for text in ("", "{", "[1]", json.dumps({"pid": 1})):
+        layout.pid_file("x").write_text(text)
+        assert daemon.running(layout, "x") is None
+
+
+def test_daemons_do_not_inherit_settings_for_other_servers(monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", "https://elsewhere")
+    monkeypatch.setenv("DET_MASTER", "https://elsewhere")
+    monkeypatch.setenv("no_proxy", "intranet")
+    monkeypatch.setenv("KEPT", "yes")
+    made = daemon.environment(component(env={"DET_AGENT_CONFIG": "/a"}), "cluster-1")
+    assert "PREFECT_API_URL" not in made
+    assert "DET_MASTER" not in made
+    assert made["KEPT"] == "yes"
+    assert made["no_proxy"] == "intranet,127.0.0.1,localhost"
+    assert made["DET_AGENT_CONFIG"] == "/a"
+    assert made["DETERMINED_LOCAL_CLUSTER"] == "cluster-1"
+
+
+def test_tail(tmp_path):
+    path = tmp_path / "log"
+    assert daemon.tail(path, 3) == ""
+    path.write_bytes(b"one\ntwo\nthr\xffee\n")
+    assert daemon.tail(path, 2) == "two\nthr\ufffdee"
+    assert daemon.tail(path, 0) == ""
+
+
+def test_follower_yields_whole_lines_once_and_survives_rotation(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("old\n")
+    follower = Follower(path)
+    assert follower.lines() == []
+    with path.open("a") as file:
+        file.write("new\nhal")
+        file.flush()
+        assert follower.lines() == ["new"]
+        file.write("f\n")
+        file.flush()
+        assert follower.lines() == ["half"]
+    path.rename(tmp_path / "log.1")
+    path.write_text("fresh\n")
+    assert follower.lines() == ["fresh"]
+
+
+def test_large_log_is_set_aside(tmp_path, monkeypatch):
+    monkeypatch.setattr(daemon, "LOG_LIMIT", 10)
+    path = tmp_path / "x.log"
+    for text in (b"0123456789", b"+", b"new"):
+        with daemon._open_log(path) as file:
+            file.write(text)
+    assert path.read_bytes() == b"new"
+    assert (tmp_path / "x.log.1").read_bytes() == b"0123456789+"

@@ -1,0 +1,67 @@
+"""The commands' arguments and messages; nothing is started."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from determined_deployments.cli import app
+
+
+@pytest.fixture
+def run(tmp_path):
+    def call(*arguments, **kwargs):
+        return CliRunner().invoke(
+            app, ["local", *arguments], env={"DET_DATA_DIR": str(tmp_path)}, **kwargs
+        )
+
+    return call
+
+
+def test_one_agent_only(run):
+    result = run("cluster-up", "--agents", "2")
+    assert result.exit_code == 2
+    assert "one agent" in result.stderr
+
+
+def test_status_of_nothing(run, tmp_path):
+    result = run("status")
+    assert result.exit_code == 1
+    assert "no cluster in" in result.stderr
+    assert json.loads(run("status", "--json").stdout) == []
+
+
+def test_down_of_nothing(run):
+    result = run("cluster-down")
+    assert result.exit_code == 0
+    assert "nothing was running" in result.stderr
+
+
+def test_down_asks_before_it_deletes(run, tmp_path):
+    (tmp_path / "postgres").mkdir()
+    result = run("cluster-down", "--delete-db", input="n\n")
+    assert result.exit_code == 1
+    assert (tmp_path / "postgres").exists()
+    assert run("cluster-down", "--delete-db", "--yes").exit_code == 0
+    assert not (tmp_path / "postgres").exists()
+
+
+def test_down_of_another_name_is_refused(run):
+    result = run("cluster-down", "--cluster-name", "other")
+    assert result.exit_code == 1
+    assert "--cluster-name other: the cluster in" in result.stderr
+
+
+def test_logs_of_nothing_and_of_nobody(run):
+    result = run("logs")
+    assert (result.exit_code, "never started here" in result.stderr) == (1, True)
+    result = run("logs", "redis")
+    assert (result.exit_code, "no component 'redis'" in result.stderr) == (1, True)
+
+
+def test_damaged_record_is_one_line(run, tmp_path):
+    (tmp_path / "cluster.json").write_text("{")
+    result = run("status")
+    assert result.exit_code == 1
+    assert "is damaged" in result.stderr
+    assert "Traceback" not in result.output

@@ -1,0 +1,177 @@
+"""What `cluster-up` decides before it starts anything."""
+
+import json
+import os
+import socket
+from datetime import UTC, datetime
+
+import psutil
+import pytest
+
+from determined_deployments.local import agent, plan, slots
+from determined_deployments.local import state as states
+from determined_deployments.local.daemon import PidFile
+from determined_deployments.local.errors import ClusterError
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.report import Silent
+from determined_deployments.local.state import ClusterState
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+@pytest.fixture
+def layout(tmp_path, monkeypatch):
+    monkeypatch.setattr(slots, "gpus", list)
+    made = Layout.of(tmp_path)
+    made.create()
+    return made
+
+
+def pretend_running(layout, name):
+    """This process plays the component."""
+    record = PidFile(os.getpid(), psutil.Process().create_time(), "any", "any")
+    layout.pid_file(name).write_text(json.dumps(record.__dict__))
+
+
+def resolve(layout, notes=None, **wishes):
+    state = plan.resolve(layout, plan.Wishes(**wishes), notes or Silent())
+    states.save(layout, state)
+    return state
+
+
+def test_first_start_takes_the_wishes_and_a_second_keeps_them(layout):
+    first = resolve(layout, slots=5, cluster_name="mine", initial_user_password="Secret123")
+    assert first.passwords == {"determined": "Secret123", "admin": "Secret123"}
+    assert len(first.slots) == 5
+    assert resolve(layout) == first
+
+
+def test_password_of_existing_users_is_not_changed(layout):
+    first, notes = resolve(layout), Notes()
+    assert resolve(layout, notes, initial_user_password="Other123").passwords == first.passwords
+    assert any("first start" in line for line in notes.lines)
+
+
+def test_port_in_use_is_replaced_with_a_note_and_remembered(layout):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        states.save(layout, ClusterState(master_port=port, prefect_port=port))
+        notes = Notes()
+        state = resolve(layout, notes)
+        assert len({port, state.master_port, state.prefect_port, state.postgres_port}) == 4
+        assert any(f"port {port} is in use by pid {os.getpid()}" in line for line in notes.lines)
+    assert resolve(layout) == state
+
+
+def test_port_asked_for_must_be_free(layout):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        with pytest.raises(ClusterError, match=f"--master-port {port}: the port is in use"):
+            resolve(layout, master_port=port)
+
+
+def test_running_components_keep_ports_and_slots(layout):
+    with socket.socket() as prefect:
+        prefect.bind(("127.0.0.1", 0))
+        prefect.listen(1)
+        port = prefect.getsockname()[1]
+        before = ClusterState(prefect_port=port, slots=[states.Slot(id=0, device="cpu")] * 1)
+        states.save(layout, before)
+        pretend_running(layout, "prefect")
+        pretend_running(layout, "agent")
+        after = resolve(layout)
+    assert after.prefect_port == port
+    assert after.slots == before.slots
+
+
+def test_external_database_cannot_be_swapped(layout):
+    resolve(layout, db_url="postgresql://u:p@db:5432/")
+    assert resolve(layout).external_db_url == "postgresql://u:p@db:5432/"
+    changed = resolve(layout, db_url="postgresql://u:new@db:5432/")
+    assert changed.external_db_url == "postgresql://u:new@db:5432/"
+    with pytest.raises(ClusterError, match="this cluster's data is in postgresql://u@db:5432/"):
+        resolve(layout, db_url="postgresql://u:p@elsewhere:5432/")
+
+
+def test_own_database_cannot_be_swapped(layout):
+    resolve(layout)
+    with pytest.raises(ClusterError, match="its own Postgres"):
+        resolve(layout, db_url="postgresql://u:p@db:5432/")
+
+
+def test_database_without_its_record_is_not_guessed_at(layout):
+    layout.postgres.mkdir()
+    with pytest.raises(ClusterError, match=r"cluster\.json with its password is gone"):
+        resolve(layout)
+
+
+def test_external_database_leaves_postgres_out(layout):
+    state = resolve(layout, db_url="postgresql://u:p@db:5432/", slots=2)
+    components = {c.name: c for c in plan.build(layout, state)}
+    assert list(components) == ["prefect", "service", "agent"]
+    prefect = components["prefect"].env
+    assert prefect["PREFECT_API_DATABASE_CONNECTION_URL"] == (
+        "postgresql+asyncpg://u:p@db:5432/prefect"
+    )
+    (settings,) = components["service"].files.values()
+    assert json.loads(settings)["db_url"] == "postgresql://u:p@db:5432/determined"
+    (settings,) = components["agent"].files.values()
+    assert json.loads(settings)["slots"] == [
+        {"id": 0, "device": "cpu"},
+        {"id": 1, "device": "cpu"},
+    ]
+
+
+def test_settings_of_the_service_are_those_it_knows(layout):
+    from determined_service.settings import Settings
+
+    state = resolve(layout, db_url="postgresql://u:p@db:5432/")
+    (component,) = plan.build(layout, state, ["service"])
+    (text,) = component.files.values()
+    settings = Settings.model_validate_json(text)
+    assert settings.cluster_id == state.cluster_id
+    assert settings.agent_token.get_secret_value() == state.agent_token
+
+
+def test_fingerprint_follows_settings(layout):
+    state = resolve(layout, db_url="postgresql://u:p@db:5432/", slots=2)
+    one = {c.name: c.fingerprint for c in plan.build(layout, state)}
+    assert one == {c.name: c.fingerprint for c in plan.build(layout, state)}
+    state.cluster_name = "other"
+    two = {c.name: c.fingerprint for c in plan.build(layout, state)}
+    assert {name for name in one if one[name] != two[name]} == {"service"}
+
+
+def test_unknown_component_is_named(layout):
+    with pytest.raises(ClusterError, match="no component 'redis'; there are postgres, prefect"):
+        plan.build(layout, ClusterState(), ["redis"])
+
+
+def test_agent_counts_as_registered_only_when_heard_of_since_its_start(monkeypatch):
+    state = ClusterState(agent_id="me")
+    answer = {
+        "agents": [
+            {"id": "other", "registeredTime": "2026-01-01T00:00:30Z", "lastHeartbeat": None},
+            {
+                "id": "me",
+                "registeredTime": "2026-01-01T00:00:00.000000Z",
+                "lastHeartbeat": "2026-01-01T00:00:10.500000Z",
+            },
+        ]
+    }
+    heard = datetime(2026, 1, 1, 0, 0, 10, 500_000, UTC).timestamp()
+    monkeypatch.setattr(agent.probe, "get", lambda url, token: answer)
+    assert agent.is_registered(state, since=heard - 5)
+    assert not agent.is_registered(state, since=heard + 5)
+    monkeypatch.setattr(agent.probe, "get", lambda url, token: None)
+    assert not agent.is_registered(state, since=0.0)
