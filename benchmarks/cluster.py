@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -36,9 +37,9 @@ class Cluster:
         """The living processes by component, each with all its descendants."""
         found: dict[str, list[psutil.Process]] = {}
         seen: set[int] = set()
-        for path in sorted((self.data_dir / "run").glob("*.pid")):
+        for path in sorted((self.data_dir / "run").glob("*.json")):
             try:
-                root = psutil.Process(int(path.read_text().split()[0]))
+                root = psutil.Process(json.loads(path.read_text())["pid"])
                 tree = [root, *root.children(recursive=True)]
             except (psutil.NoSuchProcess, ValueError):
                 continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +12,16 @@ from tests.local_cluster import LocalCluster
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One local cluster for the whole test session: Postgres, Prefect, the service and an agent."""
-    running = LocalCluster.in_directory(tmp_path_factory.mktemp("cluster"))
-    try:
-        running.up()
-        yield running
-    finally:
-        running.down()
+def cluster() -> Iterator[LocalCluster]:
+    """One local cluster for the whole test session: Postgres, Prefect, the service and an agent.
+
+    Not under pytest's temporary folder: another pytest session closes that to other users, and as root
+    Postgres runs as one.
+    """
+    with tempfile.TemporaryDirectory(prefix="determined-test-") as folder:
+        running = LocalCluster.in_directory(Path(folder))
+        try:
+            running.up()
+            yield running
+        finally:
+            running.down()

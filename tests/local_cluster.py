@@ -84,14 +84,15 @@ class LocalCluster:
             "experiment", "wait", str(experiment_id), "--polling-interval", "0.2",
             check=False, timeout=timeout,
         )  # fmt: skip
-        return str(self.describe(experiment_id)["state"])
+        return self.describe(experiment_id)["state"].removeprefix("STATE_")
 
     def describe(self, experiment_id: int) -> dict[str, Any]:
         rows = self.json("experiment", "describe", str(experiment_id))
         return dict(rows[0] if isinstance(rows, list) else rows)
 
     def trials(self, experiment_id: int) -> list[dict[str, Any]]:
-        return list(self.json("experiment", "list-trials", str(experiment_id)))
+        rows: list[dict[str, Any]] = self.json("experiment", "list-trials", str(experiment_id))
+        return [{**row, "state": row["state"].removeprefix("STATE_")} for row in rows]
 
     def logs(self, experiment_id: int) -> str:
         return self.det("experiment", "logs", str(experiment_id)).stdout

@@ -39,9 +39,10 @@ Uuid = UUID(as_uuid=True)
 cluster = sa.Table(
     "cluster",
     metadata,
-    sa.Column("only", sa.Boolean, sa.CheckConstraint("only", name="one_row"), primary_key=True),
+    sa.Column("singleton", sa.Boolean, primary_key=True),
     sa.Column("id", Uuid, nullable=False),
     sa.Column("created_at", TS, nullable=False, server_default=_now()),
+    sa.CheckConstraint("singleton", name="one_row"),
 )
 
 users = sa.Table(
@@ -293,6 +294,8 @@ checkpoints = sa.Table(
     sa.Column("steps_completed", sa.BigInteger, nullable=False, server_default="0"),
     # {relative path: bytes}; directories end in "/" and have size 0.
     sa.Column("resources", JSONB, nullable=False, server_default=_json("{}")),
+    # Bytes in all.
+    sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
     # {relative path: "sha256:<hex>"}
     sa.Column("checksums", JSONB, nullable=False, server_default=_json("{}")),
     sa.Column("metadata", JSONB, key="user_metadata", nullable=False, server_default=_json("{}")),

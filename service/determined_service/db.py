@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
+import orjson
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -19,7 +20,12 @@ class Database:
 
     def __init__(self, db_url: str, *, pool_size: int = 10) -> None:
         self.engine: AsyncEngine = create_async_engine(
-            sqlalchemy_url(db_url), pool_size=pool_size, max_overflow=10, pool_pre_ping=True
+            sqlalchemy_url(db_url),
+            pool_size=pool_size,
+            max_overflow=10,
+            pool_pre_ping=True,
+            # Postgres gives a jsonb 1e300 back as 301 digits: a float to orjson, an int to json.
+            json_deserializer=orjson.loads,
         )
 
     @contextlib.asynccontextmanager

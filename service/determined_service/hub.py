@@ -38,6 +38,12 @@ class Hub:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self.closed = False
+
+    def close(self) -> None:
+        """The process is stopping: whoever waits goes on now, and nobody waits any more."""
+        self.closed = True
+        self.wake_all()
 
     def wake(self, topic: str) -> None:
         for event in self._waiters.get(topic, ()):
@@ -77,7 +83,7 @@ class Hub:
                 event.clear()
                 found = await check()
                 remaining = deadline - loop.time()
-                if found is not None or remaining <= 0:
+                if found is not None or remaining <= 0 or self.closed:
                     return found
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(event.wait(), remaining)

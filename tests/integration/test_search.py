@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +42,7 @@ def test_a_random_search_runs_to_its_end(cluster: LocalCluster, tmp_path: Path) 
     trials = cluster.trials(experiment)
     assert [trial["state"] for trial in trials] == ["COMPLETED"] * 5
     checkpoints = cluster.json("experiment", "list-checkpoints", str(experiment))
-    assert {row["trialId"] for row in checkpoints} == {trial["id"] for trial in trials}
+    assert {row["training"]["trialId"] for row in checkpoints} == {trial["id"] for trial in trials}
     best = min(trial["hparams"]["a"] for trial in trials)
     cluster.det("experiment", "download", str(experiment), "-o", str(tmp_path / "best"))
     (value,) = (tmp_path / "best").rglob("value.txt")
@@ -76,32 +75,21 @@ def test_every_metric_is_kept_once(cluster: LocalCluster, tmp_path: Path) -> Non
         assert steps == list(range(1, 8))
 
 
-def prefect_get(cluster: LocalCluster, path: str, **body: object) -> object:
-    state = json.loads((cluster.data_dir / "cluster.json").read_text())
-    auth = tuple(state["prefect_auth"].split(":", 1))
-    url = state["prefect_url"].rstrip("/") + "/api" + path
-    answer = httpx.post(url, json=body, auth=auth) if body else httpx.get(url, auth=auth)
-    answer.raise_for_status()
-    return answer.json()
-
-
 def test_trials_are_subflows_of_the_experiment_in_prefect(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     experiment = cluster.submit(tmp_path, SEARCH, script_py=OPERATIONS_SCRIPT)
     assert cluster.wait(experiment) == "COMPLETED"
-    tag = {"tags": {"all_": [f"experiment:{experiment}"]}}
-    for _ in range(100):
-        runs = prefect_get(cluster, "/flow_runs/filter", flow_runs=tag)
-        assert isinstance(runs, list)
-        children = [run for run in runs if run["parent_task_run_id"]]
-        if [run["state"]["type"] for run in children] == ["COMPLETED"] * 5:
-            break
-        import time
-
-        time.sleep(0.2)
-    assert [run["state"]["type"] for run in children] == ["COMPLETED"] * 5
-    assert {run["run_count"] for run in children} == {1}
+    parent = cluster.describe(experiment)["flowRunId"]
+    prefect = Prefect(cluster)
+    assert prefect.wait(parent)["state_type"] == "COMPLETED"
+    runs = prefect.call(
+        "/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [parent]}}}
+    )
+    assert len(runs) == 5
+    ended = [prefect.wait(run["id"]) for run in runs]
+    assert {run["state_type"] for run in ended} == {"COMPLETED"}
+    assert {run["run_count"] for run in ended} == {1}
 
 
 @pytest.mark.parametrize("example", ["const", "grid"])

@@ -1,0 +1,35 @@
+"""``python -m determined_deployments.agent``: settings from the file named by ``DET_AGENT_CONFIG``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from pydantic import ValidationError
+
+from determined_deployments.agent.config import CONFIG_VARIABLE, AgentConfig
+
+
+def main() -> None:
+    try:
+        config = AgentConfig.load()
+    except (ValidationError, OSError) as error:
+        raise SystemExit(f"{os.environ.get(CONFIG_VARIABLE)}: {error}") from None
+    # Prefect reads its settings when it is imported, here and in the fork server.
+    if config.prefect_api_url:
+        os.environ["PREFECT_API_URL"] = config.prefect_api_url
+        os.environ.setdefault("PREFECT_HOME", str(config.work_dir / "prefect"))
+    if config.prefect_auth:
+        os.environ["PREFECT_API_AUTH_STRING"] = config.prefect_auth.get_secret_value()
+    from determined_deployments.agent.agent import run_agent
+
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    asyncio.run(run_agent(config))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Our worker type in Prefect: ``determined-process``.
+
+Inside an agent, runs of deployments whose entrypoint is a module start in a fork; everything else, and a
+worker that was started by hand (``prefect worker start --pool default``), runs a command per flow run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import anyio.abc
+from prefect.workers.base import (
+    BaseJobConfiguration,
+    BaseVariables,
+    BaseWorker,
+    BaseWorkerResult,
+)
+from pydantic import PrivateAttr
+
+from determined_deployments.agent.processes import Child
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.responses import DeploymentResponse
+
+WORKER_TYPE = "determined-process"
+
+
+class ProcessJobConfiguration(BaseJobConfiguration):
+    """What a flow run is started with. ``entrypoint`` is set for module entrypoints only."""
+
+    _entrypoint: str | None = PrivateAttr(default=None)
+
+    @property
+    def entrypoint(self) -> str | None:
+        return self._entrypoint
+
+    def prepare_for_flow_run(
+        self,
+        flow_run: FlowRun,
+        deployment: DeploymentResponse | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        own_command = self.command is not None
+        super().prepare_for_flow_run(flow_run, deployment, *args, **kwargs)
+        entrypoint = deployment.entrypoint if deployment else None
+        # A file, or code that has to be fetched first, is the stock command's business.
+        if (
+            deployment is not None
+            and entrypoint
+            and not own_command
+            and not deployment.pull_steps
+            and ":" not in entrypoint
+            and "/" not in entrypoint
+        ):
+            self._entrypoint = entrypoint
+
+
+class ProcessVariables(BaseVariables):
+    """What a deployment may set for its runs."""
+
+
+class ProcessResult(BaseWorkerResult):
+    """The end of a flow run's process; ``identifier`` is ``host:pid``."""
+
+
+Launcher = Callable[["FlowRun", ProcessJobConfiguration], Awaitable[Child]]
+
+
+class DeterminedProcessWorker(BaseWorker[ProcessJobConfiguration, ProcessVariables, ProcessResult]):
+    """Starts flow runs as processes of this machine. ``launcher`` is set by the agent."""
+
+    type = WORKER_TYPE
+    job_configuration = ProcessJobConfiguration
+    job_configuration_variables = ProcessVariables
+    _description = "Runs Determined's experiments and trials on an agent of a resource pool."
+    _display_name = "Determined (process)"
+
+    launcher: Launcher | None = None
+    is_stopping: Callable[[UUID], bool] = staticmethod(lambda flow_run_id: False)
+    """Whether the agent itself ends this run: then its exit is not a crash."""
+
+    async def run(
+        self,
+        flow_run: FlowRun,
+        configuration: ProcessJobConfiguration,
+        task_status: anyio.abc.TaskStatus[Any] | None = None,
+    ) -> ProcessResult:
+        launch = self.launcher or launch_command
+        child = await launch(flow_run, configuration)
+        identifier = f"{socket.gethostname()}:{child.pid}"
+        if task_status is not None:
+            task_status.started(identifier)
+        status = await child.ended
+        code = 1 if status is None else os.waitstatus_to_exitcode(status)
+        if self.is_stopping(flow_run.id):
+            code = 0
+        return ProcessResult(identifier=identifier, status_code=code)
+
+
+async def launch_command(flow_run: FlowRun, configuration: ProcessJobConfiguration) -> Child:
+    """Starts the configuration's command, else Prefect's own for a flow run."""
+    env = {**os.environ, **{k: v for k, v in configuration.env.items() if v is not None}}
+    command = configuration.command
+    if command is None or command == configuration._base_flow_run_command():
+        program = [sys.executable, "-m", "prefect", "flow-run", "execute"]
+        process = await asyncio.create_subprocess_exec(*program, env=env, start_new_session=True)
+    else:
+        process = await asyncio.create_subprocess_shell(command, env=env, start_new_session=True)
+    child = Child(process.pid)
+
+    async def wait() -> None:
+        code = await process.wait()
+        # As a wait status, which is what a fork server reports.
+        child.set_ended(-code if code < 0 else code << 8)
+
+    child.waiter = asyncio.create_task(wait())
+    return child

@@ -1,0 +1,43 @@
+"""Having a cluster to submit to: the one that answers, else a new one on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from determined.cli._errors import CliError, talk
+from determined.cli._state import State
+
+
+def answers(shared: State) -> bool:
+    """Whether the service answers at the address known now."""
+    from determined.common.api import errors
+
+    try:
+        # What else may listen at the default port has no such field in its answer.
+        return "clusterId" in shared.master_info
+    except errors.APIException:
+        return False
+
+
+def ensure_cluster(shared: State) -> None:
+    """Starts the local cluster unless the service answers, or the user named another address.
+
+    Raises CliError when it does not start.
+    """
+    if shared.address.chosen or answers(shared):
+        return
+    talk(f"no cluster answers at {shared.address.url}: starting one on this machine")
+    code = start_local_cluster()
+    if code != 0:
+        raise CliError(
+            f"the local cluster did not start (exit code {code});"
+            " `det deploy local logs` shows what its parts said"
+        )
+    shared.forget_address()
+
+
+def start_local_cluster() -> int:
+    """Runs ``det deploy local cluster-up``; its exit code. What it says goes to stderr."""
+    command = [sys.executable, "-m", "determined.cli", "deploy", "local", "cluster-up"]
+    return subprocess.run(command, stdout=2, check=False).returncode

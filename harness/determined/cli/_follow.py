@@ -1,0 +1,136 @@
+"""Following an experiment to its end, and saying what came out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from determined.cli import _format as f
+from determined.cli._errors import talk
+from determined.cli._live import View
+from determined.cli._track import Tracker
+from determined.common.api import errors, pages
+from determined.common.api.patience import patiently
+
+if TYPE_CHECKING:
+    from determined.common.api import Session
+
+# Short searches end while one watches; long ones need not be asked so often.
+_INTERVAL_S, _LATER_S, _AFTER_S = 0.35, 1.0, 60.0
+# A look at thousands of trials takes its time: then there are pauses of twice that between looks.
+_PAUSES = 2.0
+_LOG_LINES = 20
+
+
+def look(session: Session, experiment_id: int, tracker: Tracker) -> list[str]:
+    """Asks once; what is new."""
+    path = f"/api/v1/experiments/{experiment_id}"
+    # The experiment first: once it has ended, its trials have.
+    experiment = session.get(path)["experiment"]
+    trials = pages.read(session, f"{path}/trials", "trials", _BY_ID, offset=tracker.offset)
+    return tracker.update(experiment, trials)
+
+
+_BY_ID = {"sortBy": "SORT_BY_ID", "orderBy": "ORDER_BY_ASC"}
+
+
+def follow(
+    session: Session,
+    experiment_id: int,
+    view: View,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Tracker:
+    """Shows the experiment until it has ended; returns all that became of it.
+
+    A service that is away for a while is waited for.
+    """
+    tracker = Tracker()
+    start = time.monotonic()
+    with view:
+        while True:
+            asked = time.monotonic()
+            events = patiently(
+                lambda: look(session, experiment_id, tracker), on_wait=_say_away, sleep=sleep
+            )
+            view.show(tracker, events)
+            if tracker.ended:
+                break
+            now = time.monotonic()
+            usual = _INTERVAL_S if now - start < _AFTER_S else _LATER_S
+            sleep(max(usual, (now - asked) * _PAUSES))
+    tracker.refresh_best()
+    return tracker
+
+
+def _say_away(error: errors.MasterNotFoundException) -> None:
+    talk(f"{error.message}; the experiment goes on without it, waiting for it to come back")
+
+
+def result(tracker: Tracker) -> dict[str, Any]:
+    """What came out, as one JSON document."""
+    best = tracker.best
+    return {
+        "experiment": {
+            "id": tracker.experiment["id"],
+            "name": tracker.experiment.get("name"),
+            "state": tracker.state,
+            "reason": tracker.experiment.get("reason"),
+            "trials": dict(tracker.counts()),
+        },
+        "best": None
+        if best is None
+        else {
+            "trial": best["id"],
+            "metric": tracker.metric,
+            "value": best["searcherMetricValue"],
+            "hparams": best.get("hparams"),
+            "checkpoint": _checkpoint(best),
+        },
+    }
+
+
+def _checkpoint(trial: Any) -> str | None:
+    best = trial.get("bestCheckpoint") or {}
+    found = best.get("uuid") or trial.get("latestCheckpoint")
+    return str(found) if found else None
+
+
+def summary(document: dict[str, Any], seconds: float) -> list[str]:
+    """The same in lines for people."""
+    experiment, best = document["experiment"], document["best"]
+    trials = ", ".join(f"{n} {name.lower()}" for name, n in sorted(experiment["trials"].items()))
+    lines = [
+        f"experiment {experiment['id']} {experiment['state']} after {f.duration(seconds)}"
+        f" (trials: {trials or 'none'})"
+    ]
+    if experiment["reason"] and experiment["state"] != "COMPLETED":
+        lines.append(f"reason: {experiment['reason']}")
+    if best is not None:
+        lines += [
+            f"best trial: {best['trial']}",
+            f"{best['metric']}: {best['value']}",
+            f"hyperparameters: {f.pairs(best['hparams'] or {})}",
+            f"checkpoint: {best['checkpoint'] or 'none'}",
+        ]
+    return lines
+
+
+def explain_failure(session: Session, tracker: Tracker) -> None:
+    """The first failed trial: its reason, the end of its logs and how to see the rest."""
+    failed = [t for t in tracker.trials.values() if f.state(t["state"]) == "ERROR"]
+    if not failed:
+        return
+    trial = failed[0]
+    talk(f"trial {trial['id']} failed: {trial.get('reason') or 'no reason was recorded'}")
+    from determined.experimental import _logs
+
+    try:
+        entries = list(_logs.iter_entries(session, trial["id"], tail=_LOG_LINES))
+    except errors.APIException as error:
+        talk(f"its logs cannot be read: {error.message}")
+        return
+    for entry in entries:
+        talk(f"  {entry['message'].rstrip()}")
+    talk(f"all of its logs: det t logs {trial['id']}")

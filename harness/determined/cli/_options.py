@@ -1,0 +1,48 @@
+"""Options that many commands have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from determined.cli._render import Format
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Csv = Annotated[bool, typer.Option("--csv", help="print CSV")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="items per page")]
+Offset = Annotated[int, typer.Option("--offset", min=0, help="items to skip")]
+Includes = Annotated[
+    list[Path] | None,
+    typer.Option("-i", "--include", help="another file or directory to send along", metavar="PATH"),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--config", help="set one field, e.g. searcher.max_trials=8", metavar="A.B=VALUE"),
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="print the paths only")]
+OutputDir = Annotated[Path | None, typer.Option("-o", "--output-dir", metavar="DIR")]
+
+
+class Pages(StrEnum):
+    """How much of a list to fetch."""
+
+    ONE = "1"
+    ALL = "all"
+
+
+PagesOption = Annotated[Pages, typer.Option("--pages", help="one page, or everything")]
+
+
+def chosen(json: bool, csv: bool) -> Format:
+    """The output format; raises the usage error for two of them."""
+    if json and csv:
+        raise typer.BadParameter("--json and --csv exclude each other")
+    return Format.JSON if json else Format.CSV if csv else Format.TABLE
+
+
+def bound(pages: Pages, limit: int) -> int | None:
+    """How many items to fetch in all; None: every one."""
+    return limit if pages is Pages.ONE else None

@@ -1,0 +1,48 @@
+"""``det e download`` and ``det e download-model-def``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from determined.cli._checkpoints import SmallerIsBetter, SortBy, download_all, ranking
+from determined.cli._options import Quiet
+from determined.cli.experiment._path import ExperimentId, reference
+
+
+def download(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    output_dir: Annotated[
+        Path, typer.Option("-o", "--output-dir", help="each goes to DIR/<uuid>", metavar="DIR")
+    ] = Path("checkpoints"),
+    top_n: Annotated[int, typer.Option("--top-n", min=1, help="of how many trials")] = 1,
+    sort_by: SortBy = None,
+    smaller_is_better: SmallerIsBetter = None,
+    quiet: Quiet = False,
+) -> None:
+    """Download the best checkpoints of the best trials."""
+    experiment = reference(ctx, experiment_id)
+    found = experiment.top_n_checkpoints(top_n, *ranking(sort_by, smaller_is_better))
+    download_all(found, output_dir, quiet)
+
+
+def download_model_def(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    output_dir: Annotated[Path, typer.Option("-o", "--output-dir", metavar="DIR")] = Path(),
+) -> None:
+    """Download the code that was submitted, as experiment_<ID>_model_def.tgz."""
+    archive = reference(ctx, experiment_id).model_definition()
+    output_dir.mkdir(parents=True, exist_ok=True)
+    target = output_dir / f"experiment_{experiment_id}_model_def.tgz"
+    target.write_bytes(archive)
+    typer.echo(str(target))
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("download")(download)
+    app.command("download-model-def")(download_model_def)

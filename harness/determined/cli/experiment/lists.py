@@ -1,0 +1,160 @@
+"""``det e list``, ``list-trials``, ``list-checkpoints``"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from determined.cli import _format as f
+from determined.cli import _render
+from determined.cli._options import Csv, Json, Limit, Offset, Pages, PagesOption, bound, chosen
+from determined.cli._render import Column, Record
+from determined.cli._state import state
+from determined.cli.experiment._path import ExperimentId, path
+
+EXPERIMENTS = (
+    Column("ID", "id"),
+    Column("Owner", "username"),
+    Column("Name", "name"),
+    Column("Parent ID", "forkedFrom"),
+    Column("State", f.field("state", f.state)),
+    Column("Progress", f.field("progress", f.percent)),
+    Column("Started", f.field("startTime", f.time)),
+    Column("Ended", f.field("endTime", f.time)),
+    Column("Trials", "numTrials"),
+    Column("Resource Pool", "resourcePool"),
+)
+PROJECTS = (Column("Workspace", "workspaceName"), Column("Project", "projectName"))
+ARCHIVED = (Column("Archived", "archived"),)
+
+TRIALS = (
+    Column("Trial ID", "id"),
+    Column("State", f.field("state", f.state)),
+    Column("H-Params", "hparams"),
+    Column("Metric", "searcherMetricValue"),
+    Column("Total Batches", "totalBatchesProcessed"),
+    Column("Restarts", "restarts"),
+    Column("Reason", "reason"),
+    Column("Started", f.field("startTime", f.time)),
+    Column("Ended", f.field("endTime", f.time)),
+)
+
+
+def _training(record: Record) -> Record:
+    return record.get("training") or {}
+
+
+def _validation(record: Record) -> Any:
+    return (_training(record).get("validationMetrics") or {}).get("avgMetrics") or None
+
+
+CHECKPOINTS = (
+    Column("Trial ID", lambda r: _training(r).get("trialId")),
+    Column("Total Batches", lambda r: (r.get("metadata") or {}).get("steps_completed")),
+    Column("State", f.field("state", f.state)),
+    Column("Searcher Metric", lambda r: _training(r).get("searcherMetric")),
+    Column("Validation Metrics", _validation),
+    Column("UUID", "uuid"),
+    Column("Size", lambda r: f.size(sum(int(n) for n in (r.get("resources") or {}).values()))),
+    Column("Reported", f.field("reportTime", f.time)),
+)
+
+
+def list_experiments(
+    ctx: typer.Context,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="other users' and archived ones too")
+    ] = False,
+    show_project: Annotated[
+        bool, typer.Option("--show_project", help="workspace and project too")
+    ] = False,
+    limit: Limit = 200,
+    offset: Offset = 0,
+    pages: PagesOption = Pages.ALL,
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """Your experiments."""
+    from determined.common.api import authentication
+    from determined.common.api import pages as paging
+
+    session = state(ctx).session
+    params: dict[str, Any] = {}
+    if not all_:
+        mine = authentication.current_user(session)["username"]
+        params = {"archived": False, "users": [mine]}
+    found = paging.read(
+        session,
+        "/api/v1/experiments",
+        "experiments",
+        params,
+        offset=offset,
+        limit=bound(pages, limit),
+        page_size=limit,
+    )
+    columns = [*EXPERIMENTS, *(PROJECTS if show_project else ()), *(ARCHIVED if all_ else ())]
+    _render.show(columns, found, chosen(json, csv))
+
+
+def list_trials(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    limit: Limit = 200,
+    offset: Offset = 0,
+    pages: PagesOption = Pages.ALL,
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """The trials of an experiment."""
+    from determined.common.api import pages as paging
+
+    found = paging.read(
+        state(ctx).session,
+        path(experiment_id, "/trials"),
+        "trials",
+        offset=offset,
+        limit=bound(pages, limit),
+        page_size=limit,
+    )
+    _render.show(TRIALS, found, chosen(json, csv))
+
+
+def list_checkpoints(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    best: Annotated[
+        int | None,
+        typer.Option(
+            "--best", min=1, metavar="N", help="only the N best that have a validation metric"
+        ),
+    ] = None,
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """The checkpoints of an experiment, best first."""
+    from determined.common.api import pages as paging
+    from determined.experimental import client
+
+    session = state(ctx).session
+    config = client.Experiment(experiment_id, session).get_config()
+    smaller = (config.get("searcher") or {}).get("smaller_is_better", True)
+    order = client.OrderBy.ASC if smaller else client.OrderBy.DESC
+    params = {
+        "sortByAttr": client.CheckpointSortBy.SEARCHER_METRIC.value,
+        "orderBy": order.value,
+        "states": [client.CheckpointState.COMPLETED.value] if best else None,
+    }
+    found = list(
+        paging.read(session, path(experiment_id, "/checkpoints"), "checkpoints", params, limit=best)
+    )
+    if best:
+        found = [item for item in found if _training(item).get("searcherMetric") is not None]
+    _render.show(CHECKPOINTS, found, chosen(json, csv))
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("list|ls")(list_experiments)
+    app.command("list-trials|lt")(list_trials)
+    app.command("list-checkpoints|lc")(list_checkpoints)

@@ -1,0 +1,107 @@
+"""``det e describe`` and ``det e config``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from determined.cli import _render
+from determined.cli._errors import talk
+from determined.cli._options import Csv, Json, chosen
+from determined.cli._render import Column, Format, Record, Section
+from determined.cli._state import state
+from determined.cli._workloads import WORKLOADS, read_workloads
+from determined.cli.experiment._path import ExperimentId, path
+from determined.cli.experiment.lists import EXPERIMENTS, TRIALS
+
+DETAILS = (
+    *EXPERIMENTS,
+    Column("Description", "description"),
+    Column("Archived", "archived"),
+    Column("Labels", lambda record: ", ".join(record.get("labels") or ())),
+    Column("Reason", "reason"),
+)
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a list of experiment IDs such as 3 or 3,4"
+        ) from None
+
+
+def describe(
+    ctx: typer.Context,
+    experiment_ids: Annotated[
+        str, typer.Argument(help="experiment IDs, separated by commas", metavar="IDS")
+    ],
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="every training and validation report too")
+    ] = False,
+    json: Json = False,
+    csv: Csv = False,
+    outdir: Annotated[
+        Path | None,
+        typer.Option("--outdir", help="write CSV files into this directory", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Experiments with their trials."""
+    from determined.common.api import pages
+
+    fmt = chosen(json, csv)
+    if outdir is not None and fmt is not Format.TABLE:
+        raise typer.BadParameter("--outdir excludes --json and --csv")
+    session = state(ctx).session
+    documents: list[dict[str, Any]] = []
+    for experiment_id in _ids(experiment_ids):
+        answer = session.get(path(experiment_id))
+        trials = list(pages.read(session, path(experiment_id, "/trials"), "trials"))
+        if metrics:
+            for trial in trials:
+                trial["workloads"] = list(read_workloads(session, trial["id"], full=True))
+        document = {**answer["experiment"], "trials": trials}
+        document["config"] = answer.get("config") or document.get("config")
+        documents.append(document)
+    sections = _sections(documents, metrics)
+    if outdir is None:
+        _render.show_sections(sections, fmt, document=documents)
+        return
+    outdir.mkdir(parents=True, exist_ok=True)
+    for section in sections:
+        file = outdir / f"{section.title.lower()}.csv"
+        _render.save_csv(section, file)
+        talk(f"wrote {file}")
+
+
+def _sections(documents: list[dict[str, Any]], metrics: bool) -> list[Section]:
+    trials = [trial for document in documents for trial in document["trials"]]
+    columns = [TRIALS[0], Column("Experiment ID", "experimentId"), *TRIALS[1:]]
+    sections = [Section("Experiments", DETAILS, documents), Section("Trials", columns, trials)]
+    if metrics:
+        workloads: list[Record] = [
+            {**workload, "trialId": trial["id"]}
+            for trial in trials
+            for workload in trial["workloads"]
+        ]
+        named = [Column("Trial ID", "trialId"), *WORKLOADS]
+        sections.append(Section("Workloads", named, workloads))
+    return sections
+
+
+def config(ctx: typer.Context, experiment_id: ExperimentId) -> None:
+    """Print the complete configuration as YAML."""
+    import yaml
+
+    answer = state(ctx).session.get(path(experiment_id))
+    found = answer.get("config") or answer["experiment"]["config"]
+    typer.echo(yaml.safe_dump(found, sort_keys=True), nl=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("describe")(describe)
+    app.command("config")(config)

@@ -1,0 +1,54 @@
+"""``det slot`` (``det s``)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from determined.cli import _render
+from determined.cli._groups import group
+from determined.cli._options import Csv, Json, chosen
+from determined.cli._render import Column
+from determined.cli._state import state
+
+app = group("The GPUs or CPU cores of the agents.", default="list")
+
+SLOTS = (
+    Column("Agent ID", "agent_id"),
+    Column("Resource Pool", "resource_pool"),
+    Column("Slot ID", "slot_id"),
+    Column("Enabled", "enabled"),
+    Column("Draining", "draining"),
+    Column("Allocation ID", "allocation_id"),
+    Column("Type", "type"),
+    Column("Device", "device"),
+)
+
+
+def _record(agent: dict[str, Any], slot: dict[str, Any]) -> dict[str, Any]:
+    container, device = slot.get("container") or {}, slot.get("device") or {}
+    return {
+        "agent_id": agent["id"],
+        "resource_pool": ", ".join(agent.get("resourcePools") or ()),
+        "slot_id": slot["id"],
+        "enabled": slot.get("enabled"),
+        "draining": slot.get("draining"),
+        "allocation_id": (container.get("parent") or container.get("id")) or "FREE",
+        "type": (device.get("type") or "").removeprefix("TYPE_").lower(),
+        "device": device.get("brand"),
+    }
+
+
+@app.command("list|ls")
+def list_slots(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
+    """Every slot of every agent, and what runs there."""
+    from determined.common.api import pages
+
+    found = pages.read(state(ctx).session, "/api/v1/agents", "agents")
+    records = [
+        _record(agent, slot)
+        for agent in found
+        for slot in sorted((agent.get("slots") or {}).values(), key=lambda slot: int(slot["id"]))
+    ]
+    _render.show(SLOTS, records, chosen(json, csv))

@@ -1,0 +1,36 @@
+"""``det version``"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import typer
+
+from determined.__version__ import __version__
+from determined.cli._options import Json
+from determined.cli._state import state
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def version(ctx: typer.Context, json: Json = False) -> None:
+    """Versions of client and service; a service that does not answer is no error."""
+    from determined.cli import _render
+    from determined.common.api import errors
+
+    shared = state(ctx)
+    address = shared.address
+    found: dict[str, Any] = {}
+    with contextlib.suppress(errors.APIException):
+        found = shared.master_info
+    record = {
+        "client": {"version": __version__},
+        "master": {"url": address.url, "version": found.get("version")},
+    }
+    if json:
+        _render.print_json(record)
+        return
+    typer.echo(f"client: {__version__}")
+    typer.echo(f"master: {found.get('version') or 'no answer'} ({address.url})")

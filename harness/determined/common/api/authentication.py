@@ -1,0 +1,184 @@
+"""Logging in: which credentials are used, and the tokens that are kept between commands.
+
+The order, first match wins:
+
+1. a user and password given by the caller;
+2. ``$DET_USER_TOKEN``, unless the caller named a user;
+3. ``$DET_USER`` and ``$DET_PASS``;
+4. ``$DET_SESSION_TOKEN`` of the task we run in, when it belongs to this service;
+5. the token kept from an earlier login to this service (of the user named, else the active one),
+   if the service still takes it;
+6. the local cluster's own credentials, when that is what is asked;
+7. a password prompt, where there is someone to ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from determined.common import master as master_address
+from determined.common.api import errors
+from determined.common.api.session import Session
+from determined.common.api.token_store import TokenStore
+from determined.common.master import MasterAddress
+
+DEFAULT_USER = "determined"
+
+# Every published client hides a password behind this salt before it sends it.
+_SALT = "GubPEmmotfiK9TMD6Zdw"
+
+# Somebody waits for the answer: a service that is not there is said soon.
+_RETRIES = 2
+
+AskPassword = Callable[[str], str]
+"""Called with a user name; the password typed."""
+
+
+def salt_and_hash(password: str) -> str:
+    """A password in the form in which it is sent; a blank one stays blank."""
+    if not password:
+        return ""
+    return hashlib.sha512((_SALT + password).encode()).hexdigest()
+
+
+def login(
+    url: str, user: str, password: str, *, transport: httpx.BaseTransport | None = None
+) -> str:
+    """A new token for ``user``.
+
+    Raises InvalidCredentialsException, and what :class:`Session` raises.
+    """
+    body = {"username": user, "password": salt_and_hash(password), "isHashed": True}
+    with Session(url, transport=_kept_open(transport), max_retries=_RETRIES) as session:
+        try:
+            answer = session.post("/api/v1/auth/login", json=body)
+        except (errors.UnauthenticatedException, errors.ForbiddenException) as error:
+            raise errors.InvalidCredentialsException(
+                f"cannot log in to {url} as {user}: {error.message}", error.status_code
+            ) from error
+    return str(answer["token"])
+
+
+def connect(
+    address: MasterAddress | str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    *,
+    ask: AskPassword | None = None,
+    store: TokenStore | None = None,
+    transport: httpx.BaseTransport | None = None,
+) -> Session:
+    """A session with the service at ``address``, logged in; see the module for how.
+
+    Raises:
+        ValueError: ``address`` is none.
+        UnauthenticatedException: there are no credentials, or they are refused.
+        MasterNotFoundException: nothing answers.
+    """
+    if not isinstance(address, MasterAddress):
+        address = master_address.find(address)
+    store = store or TokenStore()
+    token = _token(address, user, password, ask, store, transport)
+    return Session(address.url, token, transport=transport)
+
+
+def logged_in(url: str, token: str, transport: httpx.BaseTransport | None) -> bool:
+    """Whether the service (still) takes ``token``."""
+    with Session(url, token, transport=_kept_open(transport), max_retries=_RETRIES) as session:
+        try:
+            session.get("/api/v1/me")
+        except errors.UnauthenticatedException:
+            return False
+    return True
+
+
+def _token(
+    address: MasterAddress,
+    user: str | None,
+    password: str | None,
+    ask: AskPassword | None,
+    store: TokenStore,
+    transport: httpx.BaseTransport | None,
+) -> str:
+    url = address.url
+
+    def fresh(name: str, secret: str) -> str:
+        token = login(url, name, secret, transport=transport)
+        store.set_token(url, name, token)
+        return token
+
+    if password is not None:
+        return fresh(user or store.active_user(url) or DEFAULT_USER, password)
+    if user is None:
+        given = os.environ.get("DET_USER_TOKEN")
+        if given:
+            return given
+        user = os.environ.get("DET_USER")
+    if user and user == os.environ.get("DET_USER") and "DET_PASS" in os.environ:
+        return fresh(user, os.environ["DET_PASS"])
+    if user is None:
+        task_token = _task_token(url)
+        if task_token:
+            return task_token
+    kept = store.token(url, user)
+    if kept is not None:
+        if logged_in(url, kept, transport):
+            return kept
+        store.drop(url, user)
+    local = address.local
+    if local is not None and user in (None, local.username):
+        try:
+            return fresh(local.username, local.password)
+        except errors.InvalidCredentialsException:
+            # The password was changed since the cluster was made.
+            if ask is None:
+                raise
+    name = user or store.active_user(url) or DEFAULT_USER
+    if ask is not None:
+        return fresh(name, ask(name))
+    raise errors.UnauthenticatedException(
+        f"not logged in to {url}: run `det user login`, or set DET_USER and DET_PASS,"
+        " or DET_USER_TOKEN"
+    )
+
+
+def _task_token(url: str) -> str | None:
+    """The token of the task we run in; only ever sent to the service that gave it."""
+    token, home = os.environ.get("DET_SESSION_TOKEN"), os.environ.get("DET_MASTER")
+    if not token or not home or master_address.canonical(home) != url:
+        return None
+    return token
+
+
+class _KeptOpen(httpx.BaseTransport):
+    """A caller's transport, which several sessions use one after the other."""
+
+    def __init__(self, inner: httpx.BaseTransport) -> None:
+        self._inner = inner
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self._inner.handle_request(request)
+
+
+def _kept_open(transport: httpx.BaseTransport | None) -> httpx.BaseTransport | None:
+    return None if transport is None else _KeptOpen(transport)
+
+
+def current_user(session: Session) -> dict[str, Any]:
+    """The user behind the session's token, as the service describes it."""
+    user: dict[str, Any] = session.get("/api/v1/me")["user"]
+    return user
+
+
+def logout(session: Session, user: str, store: TokenStore | None = None) -> None:
+    """Ends the session at the service and forgets its token; a token already dead is no error."""
+    store = store or TokenStore()
+    with contextlib.suppress(errors.UnauthenticatedException):
+        session.post("/api/v1/auth/logout", json={})
+    store.drop(session.master, user)

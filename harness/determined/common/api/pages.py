@@ -1,0 +1,37 @@
+"""Reading lists that the service answers in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from determined.common.api.session import Session
+
+PAGE_SIZE = 200
+
+
+def read(
+    session: Session,
+    path: str,
+    key: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    offset: int = 0,
+    limit: int | None = None,
+    page_size: int = PAGE_SIZE,
+) -> Iterator[dict[str, Any]]:
+    """The items of ``GET path`` from number ``offset`` on, at most ``limit`` (None: all), one at a
+    time; the next page is asked for when it is needed. ``key`` names the list in the answer."""
+    given = {name: value for name, value in (params or {}).items() if value is not None}
+    left = limit
+    while left is None or left > 0:
+        wanted = page_size if left is None else min(page_size, left)
+        answer = session.get(path, params={**given, "offset": offset, "limit": wanted})
+        items = answer.get(key) or []
+        yield from items
+        offset += len(items)
+        if left is not None:
+            left -= len(items)
+        total = (answer.get("pagination") or {}).get("total")
+        if not items or (total is not None and offset >= total):
+            return

@@ -1,0 +1,42 @@
+"""Waiting for a service that is away, say because it is being restarted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from determined.common.api import errors
+
+T = TypeVar("T")
+
+LIMIT_S = 120.0
+PAUSE_S = 1.0
+
+
+def patiently(
+    ask: Callable[[], T],
+    *,
+    limit_s: float = LIMIT_S,
+    on_wait: Callable[[errors.MasterNotFoundException], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """``ask()``, again and again while nothing answers, for ``limit_s`` seconds at most.
+
+    ``on_wait`` is called once, when the waiting begins. Raises MasterNotFoundException after it, and
+    whatever else ``ask`` raises at once.
+    """
+    away_since: float | None = None
+    while True:
+        try:
+            return ask()
+        except errors.MasterNotFoundException as error:
+            now = clock()
+            if away_since is None:
+                away_since = now
+                if on_wait is not None:
+                    on_wait(error)
+            if now - away_since >= limit_s:
+                raise
+            sleep(PAUSE_S)

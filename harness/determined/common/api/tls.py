@@ -1,0 +1,27 @@
+"""HTTPS to a service whose certificate the system does not know."""
+
+from __future__ import annotations
+
+import ssl
+
+import httpx
+
+
+class TlsTransport(httpx.HTTPTransport):
+    """Trusts the PEM file ``cert_path``, expects ``cert_name`` in the certificate (default: the host
+    asked), or trusts anybody (``noverify``)."""
+
+    def __init__(
+        self, cert_path: str | None = None, cert_name: str | None = None, noverify: bool = False
+    ) -> None:
+        context = ssl.create_default_context(cafile=cert_path)
+        if noverify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        super().__init__(verify=context, trust_env=False)
+        self._name = cert_name
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if self._name:
+            request.extensions = {**request.extensions, "sni_hostname": self._name}
+        return super().handle_request(request)

@@ -1,0 +1,232 @@
+"""Packing a model directory for upload: which files go along, and how they are sent.
+
+``.detignore`` files (gitignore syntax, in any directory, each for what is below it) leave files out, on
+top of a few names that are never wanted. Symbolic links are followed, because their targets do not
+exist where the trial runs. The same tree gives the same list, in the same order.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pathspec
+
+IGNORE_FILE = ".detignore"
+
+# What editors, version control and Python leave behind; a user's own rules may take them back in
+# (`!.git`).
+BUILT_IN_IGNORES = (
+    "__pycache__/",
+    "*.py[co]",
+    "*$py.class",
+    ".git",
+    ".hg",
+    ".svn",
+    ".vscode",
+    ".idea",
+    ".mypy_cache/",
+    ".ruff_cache/",
+    ".pytest_cache/",
+    ".ipynb_checkpoints/",
+    ".DS_Store",
+    ".terraform*",
+    "terraform.tfstate*",
+    "terraform_data",
+    "/shared_fs",
+)
+
+# Base64 of it, with the rest of the request, stays below 128 MiB.
+LIMIT_BYTES = 95 * 1024 * 1024
+
+_REGULAR = ord("0")
+_DIRECTORY = ord("5")
+
+
+class ContextError(ValueError):
+    """The model directory cannot be sent; the message is meant for the user."""
+
+
+@dataclass(frozen=True)
+class ContextItem:
+    """A file or directory of the context.
+
+    ``path`` is relative, with ``/``; ``content`` is None for a directory. ``mode`` is ``st_mode``.
+    """
+
+    path: str
+    mode: int
+    mtime: int
+    content: bytes | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of the REST API; everything belongs to uid 0, whoever sends it."""
+        return {
+            "path": self.path,
+            "type": _DIRECTORY if self.content is None else _REGULAR,
+            "content": base64.b64encode(self.content or b"").decode("ascii"),
+            "mode": self.mode,
+            "mtime": str(self.mtime),
+            "uid": 0,
+            "gid": 0,
+        }
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """The ignore rules of one directory, and of those around it."""
+
+    base: str
+    spec: pathspec.GitIgnoreSpec
+    outer: _Rules | None = None
+
+    def ignores(self, path: str, is_dir: bool) -> bool:
+        """Whether ``path`` is left out; the innermost directory with an opinion decides."""
+        inside = path[len(self.base) + 1 :] if self.base else path
+        found = self.spec.check_file(inside + "/" if is_dir else inside).include
+        if found is not None:
+            return found
+        return self.outer is not None and self.outer.ignores(path, is_dir)
+
+
+def pack(
+    root: str | os.PathLike[str] | None,
+    includes: Iterable[str | os.PathLike[str]] = (),
+    limit: int = LIMIT_BYTES,
+) -> list[ContextItem]:
+    """Everything to send of ``root`` (a directory, or one file) and of ``includes``.
+
+    What is in the directory ``root`` lands at the top of the trial's working directory; an include
+    lands there under its own name, whole. Items are sorted by path, a directory before what is in
+    it.
+
+    Raises:
+        ContextError: a path does not exist or cannot be read, two sources give the same path, a
+            link leads in a circle, or the files are more than ``limit`` bytes together.
+    """
+    found: dict[str, tuple[Path, os.stat_result]] = {}
+    if root is not None:
+        top = _existing(root)
+        if top.is_dir():
+            _add(found, _walk(top, "", _built_in(), _Trail(top)))
+        else:
+            _add(found, _one(top, top.name))
+    for include in includes:
+        path = _existing(include)
+        name = path.resolve().name
+        if path.is_dir():
+            _add(found, [(name, path, path.stat())])
+            _add(found, _walk(path, name, _built_in(name), _Trail(path)))
+        else:
+            _add(found, _one(path, name))
+    _check_size(found, limit)
+    # "/" sorts before what a name may begin with, so that "a/x" comes right after "a".
+    return [_read(*item) for item in sorted(found.items(), key=lambda item: item[0].split("/"))]
+
+
+def to_json(items: Iterable[ContextItem]) -> list[dict[str, Any]]:
+    """``modelDefinition`` of the REST API."""
+    return [item.to_json() for item in items]
+
+
+_Entry = tuple[str, Path, os.stat_result]
+
+
+def _add(found: dict[str, tuple[Path, os.stat_result]], entries: Iterable[_Entry]) -> None:
+    for name, path, status in entries:
+        if name in found:
+            raise ContextError(
+                f"{name!r} would be sent twice: from {found[name][0]} and from {path}"
+            )
+        found[name] = (path, status)
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise ContextError(f"{path}: no such file or directory")
+    return found
+
+
+def _built_in(base: str = "") -> _Rules:
+    return _Rules(base, pathspec.GitIgnoreSpec.from_lines(BUILT_IN_IGNORES))
+
+
+class _Trail:
+    """The directories from the root down, resolved, to notice a link that leads back up."""
+
+    def __init__(self, path: Path, outer: frozenset[str] = frozenset()) -> None:
+        real = os.path.realpath(path)
+        if real in outer:
+            raise ContextError(f"{path}: this link leads in a circle; put it into {IGNORE_FILE}")
+        self.seen = outer | {real}
+
+
+def _walk(directory: Path, prefix: str, rules: _Rules, trail: _Trail) -> Iterator[_Entry]:
+    ignore_file = directory / IGNORE_FILE
+    if ignore_file.is_file():
+        lines = ignore_file.read_text(encoding="utf-8").splitlines()
+        rules = _Rules(prefix, pathspec.GitIgnoreSpec.from_lines(lines), rules)
+    try:
+        paths = sorted(directory.iterdir())
+    except OSError as error:
+        raise ContextError(f"{directory}: {error.strerror}") from error
+    for path in paths:
+        sent_as = f"{prefix}/{path.name}" if prefix else path.name
+        try:
+            status = path.stat()
+        except OSError:
+            if rules.ignores(sent_as, False):
+                continue
+            raise ContextError(
+                f"{path}: this link leads nowhere; remove it or put it into {IGNORE_FILE}"
+            ) from None
+        if stat.S_ISDIR(status.st_mode):
+            if not rules.ignores(sent_as, True):
+                yield sent_as, path, status
+                yield from _walk(path, sent_as, rules, _Trail(path, trail.seen))
+        elif stat.S_ISREG(status.st_mode) and not rules.ignores(sent_as, False):
+            yield sent_as, path, status
+        # Sockets, pipes and devices mean nothing on another machine.
+
+
+def _one(path: Path, name: str) -> list[_Entry]:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ContextError(f"{path}: neither a file nor a directory")
+    return [(name, path, status)]
+
+
+def _check_size(found: dict[str, tuple[Path, os.stat_result]], limit: int) -> None:
+    sizes = {
+        name: status.st_size for name, (_, status) in found.items() if stat.S_ISREG(status.st_mode)
+    }
+    total = sum(sizes.values())
+    if total <= limit:
+        return
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
+    named = ", ".join(f"{name} ({_mib(size)})" for name, size in largest)
+    raise ContextError(
+        f"the model directory has {_mib(total)}, at most {_mib(limit)} can be sent; the largest"
+        f" files are {named}: leave data out with {IGNORE_FILE} (gitignore syntax)"
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / 1024 / 1024:.1f} MiB"
+
+
+def _read(name: str, source: tuple[Path, os.stat_result]) -> ContextItem:
+    path, status = source
+    content = None
+    if stat.S_ISREG(status.st_mode):
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ContextError(f"{path}: {error.strerror}") from error
+    return ContextItem(name, status.st_mode, int(status.st_mtime), content)

@@ -1,0 +1,81 @@
+"""Where the service is: the address given, the environment, the local cluster, the default."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import urlsplit
+
+from determined.common import local_cluster
+from determined.common.local_cluster import LocalCluster
+
+DEFAULT_URL = "http://localhost:8080"
+VARIABLES = ("DET_MASTER", "DET_MASTER_ADDR")
+
+
+class Source(Enum):
+    """Who said where the service is."""
+
+    ARGUMENT = "argument"
+    ENVIRONMENT = "environment"
+    LOCAL_CLUSTER = "local cluster"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class MasterAddress:
+    """``url`` has scheme, host and port and no slash at its end."""
+
+    url: str
+    source: Source
+    local: LocalCluster | None = None
+    """The local cluster's record, when ``url`` is its address, whoever said it."""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the user named this address, so that nothing may be started in its place."""
+        return self.source in (Source.ARGUMENT, Source.ENVIRONMENT)
+
+
+def find(given: str | None = None) -> MasterAddress:
+    """The first of: ``given``, ``$DET_MASTER``, ``$DET_MASTER_ADDR``, the local cluster,
+    ``http://localhost:8080``.
+
+    Raises ValueError for an address that is none, or a damaged record of the local cluster.
+    """
+    if given:
+        return _named(given, Source.ARGUMENT)
+    for variable in VARIABLES:
+        value = os.environ.get(variable)
+        if value:
+            return _named(value, Source.ENVIRONMENT)
+    record = local_cluster.read()
+    if record is not None:
+        return MasterAddress(canonical(record.master_url), Source.LOCAL_CLUSTER, record)
+    return MasterAddress(DEFAULT_URL, Source.DEFAULT)
+
+
+def canonical(address: str) -> str:
+    """``host`` → ``http://host:8080``, ``https://host`` → ``https://host:443``, without a path's end
+    slash. Raises ValueError when there is no host in it."""
+    text = address.strip()
+    bare = "://" not in text
+    parts = urlsplit(f"http://{text}" if bare else text)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{address!r} is not an address: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{address!r} is not an address; write http://host:port")
+    if port is None:
+        port = 8080 if bare else 443 if parts.scheme == "https" else 80
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
+
+
+def _named(address: str, source: Source) -> MasterAddress:
+    url = canonical(address)
+    record = local_cluster.read()
+    mine = record is not None and canonical(record.master_url) == url
+    return MasterAddress(url, source, record if mine else None)

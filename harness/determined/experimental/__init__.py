@@ -1,0 +1,21 @@
+"""The Python SDK: ``from determined.experimental import client``."""
+
+from determined.experimental import client
+from determined.experimental._checkpoint import Checkpoint
+from determined.experimental._determined import Determined
+from determined.experimental._enums import OrderBy, TrialOrderBy, TrialSortBy
+from determined.experimental._experiment import Experiment, ExperimentReference
+from determined.experimental._trial import Trial, TrialReference
+
+__all__ = [
+    "Checkpoint",
+    "Determined",
+    "Experiment",
+    "ExperimentReference",
+    "OrderBy",
+    "Trial",
+    "TrialOrderBy",
+    "TrialReference",
+    "TrialSortBy",
+    "client",
+]

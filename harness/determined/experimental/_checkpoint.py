@@ -1,0 +1,237 @@
+"""A checkpoint: what the service knows of it, and its files."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from determined import errors
+from determined.common.api import pages
+from determined.common.api.session import Session
+from determined.experimental._download import METADATA_FILE, fetch
+from determined.experimental._enums import (
+    CheckpointSortBy,
+    CheckpointState,
+    DownloadMode,
+    OrderBy,
+)
+from determined.experimental._metrics import TrialMetrics, iter_metrics, numbers, parse_time
+
+
+@dataclass
+class CheckpointTrainingMetadata:
+    """The training that wrote a checkpoint, and the validation that belongs to it.
+
+    ``validation_metrics`` is ``{"avgMetrics": {metric: value}, …}``, empty without a validation at
+    the same step.
+    """
+
+    experiment_config: dict[str, Any]
+    experiment_id: int | None
+    trial_id: int | None
+    hparams: dict[str, Any]
+    validation_metrics: dict[str, Any]
+
+    @classmethod
+    def _from_json(cls, data: dict[str, Any]) -> CheckpointTrainingMetadata:
+        return cls(
+            experiment_config=data.get("experimentConfig") or {},
+            experiment_id=data.get("experimentId"),
+            trial_id=data.get("trialId"),
+            hparams=data.get("hparams") or {},
+            validation_metrics=numbers(data.get("validationMetrics") or {}),
+        )
+
+
+class Checkpoint:
+    """A checkpoint at the service. Attributes are as of the last :meth:`reload`.
+
+    Attributes:
+        uuid: its name, in the service and in storage.
+        task_id, allocation_id, report_time: what wrote it, and when.
+        resources: ``{path: bytes}``; directories end in ``/``.
+        checksums: ``{path: "sha256:<hex>"}`` of what was written; may be empty.
+        metadata: ``steps_completed`` and whatever the training gave.
+        state: a :class:`CheckpointState`.
+        training: a :class:`CheckpointTrainingMetadata`.
+    """
+
+    def __init__(self, session: Session, uuid: str) -> None:
+        self._session = session
+        self.uuid = uuid
+        self.task_id: str | None = None
+        self.allocation_id: str | None = None
+        self.report_time: datetime.datetime | None = None
+        self.resources: dict[str, int] | None = None
+        self.checksums: dict[str, str] = {}
+        self.metadata: dict[str, Any] | None = None
+        self.state: CheckpointState | None = None
+        self.training: CheckpointTrainingMetadata | None = None
+
+    @classmethod
+    def _from_json(cls, data: dict[str, Any], session: Session) -> Checkpoint:
+        checkpoint = cls(session, data["uuid"])
+        checkpoint._fill(data)
+        return checkpoint
+
+    def _fill(self, data: dict[str, Any]) -> None:
+        self.task_id = data.get("taskId")
+        self.allocation_id = data.get("allocationId")
+        self.report_time = parse_time(data.get("reportTime"))
+        # Sizes are 64-bit numbers, which the JSON of the REST API writes as strings.
+        sizes = (data.get("resources") or {}).items()
+        self.resources = {path: int(size) for path, size in sizes}
+        self.checksums = data.get("checksums") or {}
+        self.metadata = data.get("metadata") or {}
+        self.state = CheckpointState(data["state"])
+        self.training = CheckpointTrainingMetadata._from_json(data.get("training") or {})
+
+    @property
+    def trial_id(self) -> int | None:
+        """The trial that wrote it; None for a checkpoint written by something else."""
+        return self.training.trial_id if self.training else None
+
+    def reload(self) -> None:
+        """Asks the service for everything again. Raises NotFoundException."""
+        self._fill(self._session.get(f"/api/v1/checkpoints/{self.uuid}")["checkpoint"])
+
+    def download(self, path: str | None = None, mode: DownloadMode = DownloadMode.AUTO) -> str:
+        """Copies the files to ``path`` (default ``checkpoints/<uuid>``); returns that path.
+
+        Every file's size and, where it is known, its checksum is verified. ``metadata.json`` is
+        written beside the files. A directory that holds all of it already is not copied again.
+
+        Raises:
+            CheckpointStateException: its files are not (all) there, by its state.
+            NoDirectStorageAccess: this machine does not reach the storage.
+            CheckpointNotFound, CheckpointCorrupted: the storage does not have what was written.
+            ProxiedDownloadFailed: ``DownloadMode.MASTER`` was asked for, which this service
+                does not offer.
+        """
+        if self.state is None:
+            self.reload()
+        if self.state not in (CheckpointState.COMPLETED, CheckpointState.PARTIALLY_DELETED):
+            raise errors.CheckpointStateException(
+                f"checkpoint {self.uuid} cannot be downloaded: it is {self.state}"
+            )
+        if mode is DownloadMode.MASTER:
+            raise errors.ProxiedDownloadFailed(
+                "the service does not hand out checkpoint files: download where the checkpoint"
+                " storage can be reached"
+            )
+        target = Path(path) if path is not None else Path("checkpoints") / self.uuid
+        config = self.training.experiment_config if self.training else {}
+        storage = config.get("checkpoint_storage") or {}
+        fetch(self.uuid, storage, self.resources or {}, self.checksums, target)
+        self.write_metadata_file(str(target / METADATA_FILE))
+        return str(target)
+
+    def write_metadata_file(self, path: str) -> None:
+        """Writes ``metadata`` to ``path`` as JSON."""
+        text = json.dumps(self.metadata or {}, indent=2)
+        Path(path).write_text(text + "\n")
+
+    def add_metadata(self, metadata: dict[str, Any]) -> None:
+        """Adds top-level keys; a key that is there already gets the new value."""
+        self._push({**self._known_metadata(), **metadata})
+
+    def remove_metadata(self, keys: list[str]) -> None:
+        """Removes top-level keys; keys that are not there are no error."""
+        kept = {name: value for name, value in self._known_metadata().items() if name not in keys}
+        self._push(kept)
+
+    def _known_metadata(self) -> dict[str, Any]:
+        if self.metadata is None:
+            self.reload()
+        return self.metadata or {}
+
+    def _push(self, metadata: dict[str, Any]) -> None:
+        body = {"checkpoint": {"uuid": self.uuid, "metadata": metadata}}
+        self._session.post(f"/api/v1/checkpoints/{self.uuid}/metadata", json=body)
+        self.metadata = metadata
+
+    def get_metrics(self, group: str | None = None) -> Iterable[TrialMetrics]:
+        """The reports of ``group`` (default: validation) at the checkpoint's own step."""
+        if self.training is None:
+            self.reload()
+        if self.trial_id is None:
+            return
+        step = self._known_metadata().get("steps_completed")
+        for report in iter_metrics(self._session, [self.trial_id], group or "validation"):
+            if report.steps_completed == step:
+                yield report
+
+    def __repr__(self) -> str:
+        return f"Checkpoint(uuid={self.uuid!r}, trial_id={self.trial_id})"
+
+
+def read(
+    session: Session,
+    path: str,
+    sort_by: str | CheckpointSortBy | None,
+    order_by: OrderBy | None,
+    max_results: int | None,
+) -> list[Checkpoint]:
+    """A list of checkpoints, sorted by the service.
+
+    Raises ValueError when a metric is given without its order.
+    """
+    if isinstance(sort_by, str) and order_by is None:
+        raise ValueError("order_by must be given with a metric's name in sort_by")
+    params = {
+        "sortByAttr": sort_by.value if isinstance(sort_by, CheckpointSortBy) else None,
+        "sortByMetric": sort_by if isinstance(sort_by, str) else None,
+        "orderBy": order_by.value if order_by else None,
+    }
+    if sort_by is None:
+        params["sortByAttr"] = CheckpointSortBy.SEARCHER_METRIC.value
+    found = pages.read(session, path, "checkpoints", params, limit=max_results)
+    return [Checkpoint._from_json(data, session) for data in found]
+
+
+def best_first(
+    session: Session,
+    path: str,
+    sort_by: str | None,
+    smaller_is_better: bool | None,
+    searcher: dict[str, Any],
+) -> Iterator[Checkpoint]:
+    """The whole checkpoints of the list by the metric of ``searcher`` (a configuration's section),
+    or by ``sort_by``; those without the metric come last. Asks for more as they are taken.
+
+    Raises ValueError when only one of ``sort_by`` and ``smaller_is_better`` is given.
+    """
+    if (sort_by is None) != (smaller_is_better is None):
+        raise ValueError("sort_by and smaller_is_better must be given together")
+    if smaller_is_better is None:
+        smaller_is_better = searcher.get("smaller_is_better", True)
+    order = OrderBy.ASC if smaller_is_better else OrderBy.DESC
+    params = {
+        "states": [CheckpointState.COMPLETED.value],
+        "sortByAttr": CheckpointSortBy.SEARCHER_METRIC.value if sort_by is None else None,
+        "sortByMetric": sort_by,
+        "orderBy": order.value,
+    }
+    for data in pages.read(session, path, "checkpoints", params, page_size=20):
+        yield Checkpoint._from_json(data, session)
+
+
+def latest(session: Session, path: str) -> Checkpoint | None:
+    """The whole checkpoint with the most steps."""
+    params = {
+        "states": [CheckpointState.COMPLETED.value],
+        "sortByAttr": CheckpointSortBy.BATCH_NUMBER.value,
+        "orderBy": OrderBy.DESC.value,
+    }
+    for data in pages.read(session, path, "checkpoints", params, limit=1):
+        return Checkpoint._from_json(data, session)
+    return None
+
+
+def none_found(where: str) -> errors.CheckpointNotFound:
+    """The error for ``where`` without a checkpoint to choose."""
+    return errors.CheckpointNotFound(f"{where} has no completed checkpoint")

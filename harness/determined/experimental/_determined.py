@@ -1,0 +1,174 @@
+"""The SDK's root object: one login at one service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from determined.common.api import Session, authentication, pages
+from determined.common.api.tls import TlsTransport
+from determined.experimental import _submission
+from determined.experimental._checkpoint import Checkpoint
+from determined.experimental._enums import ExperimentSortBy, ExperimentState, OrderBy
+from determined.experimental._experiment import Experiment
+from determined.experimental._metrics import TRAINING, VALIDATION, TrialMetrics, iter_metrics
+from determined.experimental._trial import Trial
+from determined.experimental._user import User
+
+Config = str | Path | dict[str, Any]
+
+
+class Determined:
+    """A login at the service; what ``client``'s functions do for the whole process.
+
+    ``master`` defaults to ``$DET_MASTER``, then the local cluster, then ``http://localhost:8080``;
+    credentials are found as :mod:`determined.common.api.authentication` says. ``cert_path`` is a PEM
+    file to trust, ``cert_name`` the name expected in the server's certificate, ``noverify`` trusts
+    any certificate. ``transport`` takes the place of the network, in tests.
+
+    Raises:
+        MasterNotFoundException, UnauthenticatedException.
+    """
+
+    def __init__(
+        self,
+        master: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        cert_path: str | None = None,
+        cert_name: str | None = None,
+        noverify: bool = False,
+        *,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        if transport is None and (cert_path or cert_name or noverify):
+            transport = TlsTransport(cert_path, cert_name, noverify)
+        self._session = authentication.connect(master, user, password, transport=transport)
+
+    @classmethod
+    def _with_session(cls, session: Session) -> Determined:
+        client = cls.__new__(cls)
+        client._session = session
+        return client
+
+    # Users.
+
+    def whoami(self) -> User:
+        """The user who is logged in."""
+        return User._from_json(authentication.current_user(self._session))
+
+    def get_session_username(self) -> str:
+        """The name of the user who is logged in."""
+        return self.whoami().username
+
+    def logout(self) -> None:
+        """Ends this login, here and at the service."""
+        authentication.logout(self._session, self.get_session_username())
+
+    def list_users(self, active: bool | None = None) -> list[User]:
+        """All users; only the active or inactive ones when ``active`` is given."""
+        found = pages.read(self._session, "/api/v1/users", "users", {"active": active})
+        return [User._from_json(data) for data in found]
+
+    # Experiments.
+
+    def create_experiment(
+        self,
+        config: Config,
+        model_dir: str | Path | None = None,
+        includes: Iterable[str | Path] | None = None,
+        project_id: int | None = None,
+        template: str | None = None,
+        parent_id: int | None = None,
+    ) -> Experiment:
+        """Submits an experiment and starts it.
+
+        Args:
+            config: a YAML file's path, a mapping, or YAML text (more than one line).
+            model_dir: the directory with the training code; see ``docs/cli.md`` for what is
+                left out of it.
+            includes: further files and directories to put into the trial's working directory.
+            project_id: the project that it is shown in.
+            template: the name of a template at the service, below ``config``.
+            parent_id: the experiment that this one is made from.
+
+        Raises:
+            ConfigError: the configuration is wrong; nothing was sent.
+            ContextError: ``model_dir`` or an include cannot be sent.
+            BadRequestException: the service refused it.
+        """
+        submission = _submission.plan(
+            _submission.read_config(config),
+            model_dir,
+            includes or (),
+            project_id=project_id,
+            template=template,
+            parent_id=parent_id,
+        )
+        return submission.send(self._session).experiment
+
+    def get_experiment(self, experiment_id: int) -> Experiment:
+        """Raises NotFoundException."""
+        experiment = Experiment(experiment_id, self._session)
+        experiment.reload()
+        return experiment
+
+    def list_experiments(
+        self,
+        sort_by: ExperimentSortBy | None = None,
+        order_by: OrderBy | None = None,
+        experiment_ids: list[int] | None = None,
+        labels: list[str] | None = None,
+        users: list[str] | None = None,
+        states: list[ExperimentState] | None = None,
+        name: str | None = None,
+        project_id: int | None = None,
+    ) -> list[Experiment]:
+        """The experiments that match everything given; ``name`` matches a part of the name."""
+        params = {
+            "sortBy": sort_by.value if sort_by else None,
+            "orderBy": order_by.value if order_by else None,
+            "labels": labels,
+            "users": users,
+            "states": [state.value for state in states] if states else None,
+            "name": name,
+            "projectId": project_id,
+        }
+        found = pages.read(self._session, "/api/v1/experiments", "experiments", params)
+        wanted = set(experiment_ids) if experiment_ids is not None else None
+        return [
+            Experiment._from_json(data, self._session)
+            for data in found
+            if wanted is None or data["id"] in wanted
+        ]
+
+    def get_trial(self, trial_id: int) -> Trial:
+        """Raises NotFoundException."""
+        trial = Trial(trial_id, self._session)
+        trial.reload()
+        return trial
+
+    def get_checkpoint(self, uuid: str) -> Checkpoint:
+        """Raises NotFoundException."""
+        checkpoint = Checkpoint(self._session, uuid)
+        checkpoint.reload()
+        return checkpoint
+
+    # Metrics.
+
+    def iter_trials_metrics(self, trial_ids: list[int], group: str) -> Iterator[TrialMetrics]:
+        """Every report of ``group`` by these trials."""
+        return iter_metrics(self._session, trial_ids, group)
+
+    stream_trials_metrics = iter_trials_metrics
+
+    def stream_trials_training_metrics(self, trial_ids: list[int]) -> Iterator[TrialMetrics]:
+        """Every training report by these trials."""
+        return iter_metrics(self._session, trial_ids, TRAINING)
+
+    def stream_trials_validation_metrics(self, trial_ids: list[int]) -> Iterator[TrialMetrics]:
+        """Every validation report by these trials."""
+        return iter_metrics(self._session, trial_ids, VALIDATION)

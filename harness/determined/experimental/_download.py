@@ -1,0 +1,114 @@
+"""Copying a checkpoint's files straight from its storage."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from determined import errors
+
+METADATA_FILE = "metadata.json"
+
+
+def fetch(
+    uuid: str,
+    storage_config: Mapping[str, Any],
+    resources: Mapping[str, int],
+    checksums: Mapping[str, str],
+    target: Path,
+) -> None:
+    """Copies checkpoint ``uuid`` to ``target``, all of it or nothing.
+
+    ``resources`` (path to bytes) and ``checksums`` (path to ``sha256:<hex>``) are what the service
+    was told when it was written. Files in ``target`` that do not belong to it are left alone.
+
+    Raises as :meth:`determined.experimental.Checkpoint.download`.
+    """
+    if resources and _is_there(target, resources, checksums):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target, so that moving it there is a rename.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as staging:
+        copied = Path(staging)
+        _copy(uuid, storage_config, resources, copied)
+        wrong = _wrong_sizes(copied, resources)
+        if wrong:
+            raise errors.CheckpointCorrupted(
+                f"checkpoint {uuid}: {wrong[0]} is missing or has another size than when it was"
+                " written"
+            )
+        changed = _wrong_contents(copied, checksums)
+        if changed:
+            raise errors.CheckpointCorrupted(
+                f"checkpoint {uuid}: {changed[0]} is not what was written (its checksum differs)"
+            )
+        target.mkdir(exist_ok=True)
+        for item in copied.iterdir():
+            _replace(item, target / item.name)
+
+
+def _copy(
+    uuid: str, storage_config: Mapping[str, Any], resources: Mapping[str, int], target: Path
+) -> None:
+    from determined import storage
+
+    if not storage_config:
+        raise errors.NoDirectStorageAccess(f"checkpoint {uuid}: its storage is not known")
+    known = storage_config.get("type")
+    try:
+        manager = storage.build(dict(storage_config))
+    except errors.StorageError as error:
+        raise errors.NoDirectStorageAccess(str(error)) from error
+    root = getattr(manager, "root", None)
+    if isinstance(root, Path) and not root.is_dir():
+        raise errors.NoDirectStorageAccess(
+            f"checkpoint {uuid} is in {root} ({known}), which is not there on this machine"
+        )
+    selector = None if not resources else resources.__contains__
+    manager.download(uuid, target, selector)
+
+
+def _wrong_sizes(directory: Path, resources: Mapping[str, int]) -> list[str]:
+    wrong = []
+    for name, size in resources.items():
+        path = directory / name
+        right = path.is_dir() if name.endswith("/") else _size(path) == size
+        if not right:
+            wrong.append(name)
+    return wrong
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _wrong_contents(directory: Path, checksums: Mapping[str, str]) -> list[str]:
+    from determined.storage import files
+
+    return [
+        name
+        for name, expected in checksums.items()
+        if (directory / name).is_file() and files.checksum(directory / name) != expected
+    ]
+
+
+def _is_there(directory: Path, resources: Mapping[str, int], checksums: Mapping[str, str]) -> bool:
+    """Whether an earlier download is whole; its metadata is written anew each time."""
+    sizes = {name: size for name, size in resources.items() if name != METADATA_FILE}
+    sums = {name: value for name, value in checksums.items() if name != METADATA_FILE}
+    return not _wrong_sizes(directory, sizes) and not _wrong_contents(directory, sums)
+
+
+def _replace(source: Path, target: Path) -> None:
+    if source.is_dir():
+        target.mkdir(exist_ok=True)
+        for item in source.iterdir():
+            _replace(item, target / item.name)
+    elif target.is_dir():
+        shutil.rmtree(target)
+        source.replace(target)
+    else:
+        source.replace(target)

@@ -1,0 +1,172 @@
+"""States and sort keys; the values are the REST API's names."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class _State(Enum):
+    """A state of the REST API; printed without its ``STATE_`` prefix."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ExperimentState(_State):
+    """QUEUED, PULLING, STARTING and RUNNING say what an ACTIVE experiment is doing."""
+
+    UNSPECIFIED = "STATE_UNSPECIFIED"
+    ACTIVE = "STATE_ACTIVE"
+    PAUSED = "STATE_PAUSED"
+    STOPPING_COMPLETED = "STATE_STOPPING_COMPLETED"
+    STOPPING_CANCELED = "STATE_STOPPING_CANCELED"
+    STOPPING_ERROR = "STATE_STOPPING_ERROR"
+    STOPPING_KILLED = "STATE_STOPPING_KILLED"
+    COMPLETED = "STATE_COMPLETED"
+    CANCELED = "STATE_CANCELED"
+    ERROR = "STATE_ERROR"
+    DELETED = "STATE_DELETED"
+    DELETING = "STATE_DELETING"
+    DELETE_FAILED = "STATE_DELETE_FAILED"
+    QUEUED = "STATE_QUEUED"
+    PULLING = "STATE_PULLING"
+    STARTING = "STATE_STARTING"
+    RUNNING = "STATE_RUNNING"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing of the experiment runs or will run any more."""
+        return self in _ENDS
+
+
+_ENDS = frozenset(
+    {
+        ExperimentState.COMPLETED,
+        ExperimentState.CANCELED,
+        ExperimentState.ERROR,
+        ExperimentState.DELETED,
+        ExperimentState.DELETING,
+        ExperimentState.DELETE_FAILED,
+    }
+)
+
+
+class TrialState(_State):
+    """As :class:`ExperimentState`, for one trial."""
+
+    UNSPECIFIED = "STATE_UNSPECIFIED"
+    ACTIVE = "STATE_ACTIVE"
+    PAUSED = "STATE_PAUSED"
+    STOPPING_CANCELED = "STATE_STOPPING_CANCELED"
+    STOPPING_KILLED = "STATE_STOPPING_KILLED"
+    STOPPING_COMPLETED = "STATE_STOPPING_COMPLETED"
+    STOPPING_ERROR = "STATE_STOPPING_ERROR"
+    CANCELED = "STATE_CANCELED"
+    COMPLETED = "STATE_COMPLETED"
+    ERROR = "STATE_ERROR"
+    QUEUED = "STATE_QUEUED"
+    PULLING = "STATE_PULLING"
+    STARTING = "STATE_STARTING"
+    RUNNING = "STATE_RUNNING"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the trial will not run any more."""
+        return self in (TrialState.COMPLETED, TrialState.CANCELED, TrialState.ERROR)
+
+
+class CheckpointState(_State):
+    """What became of a checkpoint's files."""
+
+    UNSPECIFIED = "STATE_UNSPECIFIED"
+    ACTIVE = "STATE_ACTIVE"
+    COMPLETED = "STATE_COMPLETED"
+    ERROR = "STATE_ERROR"
+    DELETED = "STATE_DELETED"
+    PARTIALLY_DELETED = "STATE_PARTIALLY_DELETED"
+
+
+class OrderBy(Enum):
+    """Ascending or descending, under every name that it has had."""
+
+    ASCENDING = "ORDER_BY_ASC"
+    DESCENDING = "ORDER_BY_DESC"
+    ASC = ASCENDING
+    DESC = DESCENDING
+
+
+ExperimentOrderBy = OrderBy
+TrialOrderBy = OrderBy
+CheckpointOrderBy = OrderBy
+
+
+class ExperimentSortBy(Enum):
+    """What lists of experiments can be sorted by."""
+
+    ID = "SORT_BY_ID"
+    DESCRIPTION = "SORT_BY_DESCRIPTION"
+    START_TIME = "SORT_BY_START_TIME"
+    END_TIME = "SORT_BY_END_TIME"
+    STATE = "SORT_BY_STATE"
+    NUM_TRIALS = "SORT_BY_NUM_TRIALS"
+    PROGRESS = "SORT_BY_PROGRESS"
+    USER = "SORT_BY_USER"
+    NAME = "SORT_BY_NAME"
+    FORKED_FROM = "SORT_BY_FORKED_FROM"
+    RESOURCE_POOL = "SORT_BY_RESOURCE_POOL"
+    PROJECT_ID = "SORT_BY_PROJECT_ID"
+    CHECKPOINT_SIZE = "SORT_BY_CHECKPOINT_SIZE"
+    CHECKPOINT_COUNT = "SORT_BY_CHECKPOINT_COUNT"
+    SEARCHER_METRIC_VAL = "SORT_BY_SEARCHER_METRIC_VAL"
+
+
+class TrialSortBy(Enum):
+    """What lists of trials can be sorted by."""
+
+    ID = "SORT_BY_ID"
+    START_TIME = "SORT_BY_START_TIME"
+    END_TIME = "SORT_BY_END_TIME"
+    STATE = "SORT_BY_STATE"
+    BEST_VALIDATION_METRIC = "SORT_BY_BEST_VALIDATION_METRIC"
+    LATEST_VALIDATION_METRIC = "SORT_BY_LATEST_VALIDATION_METRIC"
+    BATCHES_PROCESSED = "SORT_BY_BATCHES_PROCESSED"
+    DURATION = "SORT_BY_DURATION"
+    RESTARTS = "SORT_BY_RESTARTS"
+    CHECKPOINT_SIZE = "SORT_BY_CHECKPOINT_SIZE"
+    LOG_RETENTION_DAYS = "SORT_BY_LOG_RETENTION_DAYS"
+
+
+class CheckpointSortBy(Enum):
+    """What lists of checkpoints can be sorted by, besides the name of a validation metric."""
+
+    UUID = "SORT_BY_UUID"
+    TRIAL_ID = "SORT_BY_TRIAL_ID"
+    BATCH_NUMBER = "SORT_BY_BATCH_NUMBER"
+    END_TIME = "SORT_BY_END_TIME"
+    STATE = "SORT_BY_STATE"
+    SEARCHER_METRIC = "SORT_BY_SEARCHER_METRIC"
+
+
+class LogLevel(Enum):
+    """Levels of task logs, in order."""
+
+    TRACE = "LOG_LEVEL_TRACE"
+    DEBUG = "LOG_LEVEL_DEBUG"
+    INFO = "LOG_LEVEL_INFO"
+    WARNING = "LOG_LEVEL_WARNING"
+    ERROR = "LOG_LEVEL_ERROR"
+    CRITICAL = "LOG_LEVEL_CRITICAL"
+
+
+def levels_from(lowest: LogLevel) -> list[str]:
+    """The REST names of ``lowest`` and everything more severe."""
+    names = list(LogLevel)
+    return [level.value for level in names[names.index(lowest) :]]
+
+
+class DownloadMode(Enum):
+    """How a checkpoint is fetched: from its storage, through the service, or whichever works."""
+
+    DIRECT = "direct"
+    MASTER = "master"
+    AUTO = "auto"

@@ -1,0 +1,273 @@
+"""An experiment: a search, or a single training."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from determined.common.api import pages
+from determined.common.api.patience import patiently
+from determined.common.api.session import Session
+from determined.experimental import _checkpoint
+from determined.experimental._checkpoint import Checkpoint
+from determined.experimental._enums import (
+    CheckpointSortBy,
+    ExperimentState,
+    OrderBy,
+    TrialSortBy,
+)
+from determined.experimental._trial import Trial
+
+
+class Experiment:
+    """An experiment at the service. Attributes are as of the last :meth:`reload`.
+
+    Attributes:
+        id: its number.
+        config: the complete configuration, with defaults filled in.
+        state: an :class:`ExperimentState`.
+        progress: 0 to 1, None while unknown.
+        name, description, notes, labels, archived, project_id, workspace_id: as shown in lists.
+    """
+
+    def __init__(self, experiment_id: int, session: Session) -> None:
+        self._id = experiment_id
+        self._session = session
+        self.config: dict[str, Any] | None = None
+        self.state: ExperimentState | None = None
+        self.progress: float | None = None
+        self.name: str | None = None
+        self.description: str | None = None
+        self.notes: str | None = None
+        self.labels: set[str] | None = None
+        self.archived: bool | None = None
+        self.project_id: int | None = None
+        self.workspace_id: int | None = None
+
+    @property
+    def id(self) -> int:
+        """The experiment's number."""
+        return self._id
+
+    @classmethod
+    def _from_json(
+        cls, data: dict[str, Any], session: Session, config: dict[str, Any] | None = None
+    ) -> Experiment:
+        experiment = cls(data["id"], session)
+        experiment._fill(data, config)
+        return experiment
+
+    def _fill(self, data: dict[str, Any], config: dict[str, Any] | None) -> None:
+        self.config = config or data.get("config") or self.config
+        self.state = ExperimentState(data["state"])
+        self.progress = data.get("progress")
+        self.name = data["name"]
+        self.description = data.get("description") or ""
+        self.notes = data.get("notes") or ""
+        self.labels = set(data.get("labels") or ())
+        self.archived = data["archived"]
+        self.project_id = data.get("projectId")
+        self.workspace_id = data.get("workspaceId")
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/experiments/{self._id}"
+
+    def reload(self) -> None:
+        """Asks the service for everything again. Raises NotFoundException."""
+        answer = self._session.get(self._path)
+        self._fill(answer["experiment"], answer.get("config"))
+
+    def get_config(self) -> dict[str, Any]:
+        """The complete configuration."""
+        if self.config is None:
+            self.reload()
+        assert self.config is not None
+        return self.config
+
+    # What it does.
+
+    def activate(self) -> None:
+        """Lets a paused experiment go on."""
+        self._post("activate")
+
+    def pause(self) -> None:
+        """Its trials save a checkpoint and give up their slots until it is activated."""
+        self._post("pause")
+
+    def cancel(self) -> None:
+        """Its trials save a checkpoint and end."""
+        self._post("cancel")
+
+    def kill(self) -> None:
+        """Its trials are ended at once. An experiment that has ended is left as it is."""
+        self._post("kill")
+
+    def archive(self) -> None:
+        """Hides an experiment that has ended from lists."""
+        self._post("archive")
+
+    def unarchive(self) -> None:
+        """Shows it in lists again."""
+        self._post("unarchive")
+
+    def _post(self, action: str) -> None:
+        self._session.post(f"{self._path}/{action}", json={})
+
+    def wait(self, interval: float = 5.0) -> ExperimentState:
+        """Returns the state it ended in. Asks every ``interval`` seconds, at first more often.
+
+        A service that is restarted meanwhile is waited for; MasterNotFoundException after 2 minutes.
+        """
+        pause = min(0.2, interval)
+        while True:
+            patiently(self.reload)
+            assert self.state is not None
+            if self.state.terminal:
+                return self.state
+            time.sleep(pause)
+            pause = min(pause * 1.5, interval)
+
+    # What it has.
+
+    def await_first_trial(self, interval: float = 0.1) -> Trial:
+        """The trial with the smallest number, as soon as there is one.
+
+        Raises RuntimeError when the experiment ended without any.
+        """
+        while True:
+            # The state first: a trial made just before the end must still be seen.
+            self.reload()
+            for trial in self.iter_trials(limit=1):
+                return trial
+            assert self.state is not None
+            if self.state.terminal:
+                raise RuntimeError(f"experiment {self._id} ended {self.state} without a trial")
+            time.sleep(interval)
+
+    def iter_trials(
+        self,
+        sort_by: TrialSortBy = TrialSortBy.ID,
+        order_by: OrderBy = OrderBy.ASCENDING,
+        limit: int | None = None,
+    ) -> Iterator[Trial]:
+        """Its trials, asked for a page of ``limit`` at a time, as upstream does; all of them."""
+        params = {"sortBy": sort_by.value, "orderBy": order_by.value}
+        size = limit or pages.PAGE_SIZE
+        path = f"{self._path}/trials"
+        for data in pages.read(self._session, path, "trials", params, page_size=size):
+            yield Trial._from_json(data, self._session)
+
+    def list_trials(
+        self, sort_by: TrialSortBy = TrialSortBy.ID, order_by: OrderBy = OrderBy.ASCENDING
+    ) -> list[Trial]:
+        """All its trials."""
+        return list(self.iter_trials(sort_by, order_by))
+
+    get_trials = list_trials
+
+    def list_checkpoints(
+        self,
+        sort_by: str | CheckpointSortBy | None = None,
+        order_by: OrderBy | None = None,
+        max_results: int | None = None,
+    ) -> list[Checkpoint]:
+        """The checkpoints of all its trials, by default by the searcher's metric.
+
+        ``sort_by`` names a validation metric or is a :class:`CheckpointSortBy`.
+        """
+        path = f"{self._path}/checkpoints"
+        return _checkpoint.read(self._session, path, sort_by, order_by, max_results)
+
+    def top_checkpoint(
+        self, sort_by: str | None = None, smaller_is_better: bool | None = None
+    ) -> Checkpoint:
+        """The first of :meth:`top_n_checkpoints`. Raises CheckpointNotFound when there is none."""
+        return self.top_n_checkpoints(1, sort_by, smaller_is_better)[0]
+
+    def top_n_checkpoints(
+        self, limit: int, sort_by: str | None = None, smaller_is_better: bool | None = None
+    ) -> list[Checkpoint]:
+        """The best checkpoint of each of the ``limit`` best trials, best first.
+
+        They are compared by the searcher's metric, or by the validation metric ``sort_by``, which
+        needs ``smaller_is_better`` (else ValueError). Checkpoints without the metric come last.
+
+        Raises CheckpointNotFound when there is none.
+        """
+        searcher = self.get_config().get("searcher") or {}
+        ordered = _checkpoint.best_first(
+            self._session, f"{self._path}/checkpoints", sort_by, smaller_is_better, searcher
+        )
+        best_of_trial: dict[int | None, Checkpoint] = {}
+        for checkpoint in ordered:
+            best_of_trial.setdefault(checkpoint.trial_id, checkpoint)
+            if len(best_of_trial) >= limit:
+                break
+        if not best_of_trial:
+            raise _checkpoint.none_found(f"experiment {self._id}")
+        return list(best_of_trial.values())
+
+    def logs(self, follow: bool = False, **filters: Any) -> Iterator[str]:
+        """Log lines of its first trial; ``filters`` as for :meth:`Trial.logs`."""
+        return self.await_first_trial().logs(follow, **filters)
+
+    def download_code(self, output_dir: str | None = None) -> str:
+        """Writes the model definition as it was submitted to ``exp-<id>_model_def.tar.gz``.
+
+        ``output_dir`` (default: the current directory) is made if need be. Returns the file's path.
+        """
+        directory = Path(output_dir or ".").expanduser()
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"exp-{self._id}_model_def.tar.gz"
+        path.write_bytes(self.model_definition())
+        return str(path)
+
+    def model_definition(self) -> bytes:
+        """The model definition as a tar.gz."""
+        return base64.b64decode(self._session.get(f"{self._path}/model_def")["b64Tgz"])
+
+    # What is said about it.
+
+    def set_name(self, name: str) -> None:
+        """Renames it."""
+        self._patch(name=name)
+
+    def set_description(self, description: str) -> None:
+        """Describes it anew."""
+        self._patch(description=description)
+
+    def set_notes(self, notes: str) -> None:
+        """Replaces its notes."""
+        self._patch(notes=notes)
+
+    def set_labels(self, labels: Iterable[str]) -> None:
+        """Replaces all its labels."""
+        self._patch(labels=sorted(set(labels)))
+
+    def add_label(self, label: str) -> None:
+        """Adds a label; one that it has already changes nothing."""
+        self._label("PUT", label)
+
+    def remove_label(self, label: str) -> None:
+        """Removes a label; one that it does not have changes nothing."""
+        self._label("DELETE", label)
+
+    def _label(self, method: str, label: str) -> None:
+        path = f"{self._path}/labels/{quote(label, safe='')}"
+        self.labels = set(self._session.request(method, path).json()["labels"])
+
+    def _patch(self, **changes: Any) -> None:
+        answer = self._session.patch(self._path, json={"id": self._id, **changes})
+        if answer.get("experiment"):
+            self._fill(answer["experiment"], None)
+
+    def __repr__(self) -> str:
+        return f"Experiment(id={self._id}, name={self.name!r})"
+
+
+ExperimentReference = Experiment

@@ -1,0 +1,85 @@
+"""Reported metrics, as the SDK gives them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from determined.common.api.session import Session
+
+TRAINING = "training"
+VALIDATION = "validation"
+
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def numbers(value: Any) -> Any:
+    """``value`` with the strings that stand for NaN and the infinities in JSON made floats again."""
+    if isinstance(value, str):
+        return _FLOATS.get(value, value)
+    if isinstance(value, dict):
+        return {name: numbers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [numbers(inner) for inner in value]
+    return value
+
+
+def parse_time(text: str | None) -> datetime.datetime | None:
+    """An ISO 8601 time of the REST API; None stays None."""
+    return datetime.datetime.fromisoformat(text) if text else None
+
+
+@dataclass
+class TrialMetrics:
+    """One report. ``steps_completed`` is what the trial said; reports need not be in its order."""
+
+    trial_id: int
+    trial_run_id: int
+    steps_completed: int
+    end_time: datetime.datetime | None
+    metrics: dict[str, Any]
+    group: str
+    batch_metrics: list[dict[str, Any]] | None = None
+
+    @property
+    def total_batches(self) -> int:
+        """``steps_completed``, under its older name."""
+        return self.steps_completed
+
+
+class TrainingMetrics(TrialMetrics):
+    """A report of the group ``training``."""
+
+
+class ValidationMetrics(TrialMetrics):
+    """A report of the group ``validation``."""
+
+
+_KINDS = {TRAINING: TrainingMetrics, VALIDATION: ValidationMetrics}
+
+
+def iter_metrics(session: Session, trial_ids: Sequence[int], group: str) -> Iterator[TrialMetrics]:
+    """Every report of ``group`` by these trials, trial by trial."""
+    params = {"trialIds": list(trial_ids), "group": group}
+    for answer in session.stream("/api/v1/trials/metrics/trial_metrics", params=params):
+        for report in answer["metrics"]:
+            yield _parse(report)
+
+
+def _parse(report: dict[str, Any]) -> TrialMetrics:
+    group = report["group"]
+    values = report.get("metrics") or {}
+    # The REST API's names, from the time when there were these two groups only.
+    key = "validation_metrics" if group == VALIDATION else "avg_metrics"
+    return _KINDS.get(group, TrialMetrics)(
+        trial_id=report["trialId"],
+        trial_run_id=report["trialRunId"],
+        steps_completed=report["totalBatches"],
+        end_time=parse_time(report.get("endTime")),
+        metrics=numbers(values.get(key) or {}),
+        group=group,
+        batch_metrics=numbers(values.get("batch_metrics")),
+    )

@@ -1,0 +1,175 @@
+"""The SDK as plain functions: ``from determined.experimental import client``.
+
+The first call logs in as :class:`Determined` without arguments does; call :func:`login` before it to
+say where and as whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from determined.experimental._checkpoint import Checkpoint
+from determined.experimental._determined import Config, Determined
+from determined.experimental._enums import (
+    CheckpointOrderBy,
+    CheckpointSortBy,
+    CheckpointState,
+    DownloadMode,
+    ExperimentOrderBy,
+    ExperimentSortBy,
+    ExperimentState,
+    LogLevel,
+    OrderBy,
+    TrialOrderBy,
+    TrialSortBy,
+    TrialState,
+)
+from determined.experimental._experiment import Experiment, ExperimentReference
+from determined.experimental._metrics import TrainingMetrics, TrialMetrics, ValidationMetrics
+from determined.experimental._trial import Trial, TrialReference
+from determined.experimental._user import User
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointOrderBy",
+    "CheckpointSortBy",
+    "CheckpointState",
+    "Determined",
+    "DownloadMode",
+    "Experiment",
+    "ExperimentOrderBy",
+    "ExperimentReference",
+    "ExperimentSortBy",
+    "ExperimentState",
+    "LogLevel",
+    "OrderBy",
+    "TrainingMetrics",
+    "Trial",
+    "TrialMetrics",
+    "TrialOrderBy",
+    "TrialReference",
+    "TrialSortBy",
+    "TrialState",
+    "User",
+    "ValidationMetrics",
+    "create_experiment",
+    "get_checkpoint",
+    "get_experiment",
+    "get_session_username",
+    "get_trial",
+    "iter_trials_metrics",
+    "list_experiments",
+    "list_users",
+    "login",
+    "logout",
+    "stream_trials_metrics",
+    "stream_trials_training_metrics",
+    "stream_trials_validation_metrics",
+    "whoami",
+]
+
+_determined: Determined | None = None
+
+
+def login(
+    master: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    cert_path: str | None = None,
+    cert_name: str | None = None,
+    noverify: bool = False,
+) -> None:
+    """Logs in; arguments as for :class:`Determined`.
+
+    Raises RuntimeError after a login: two services in one process need two Determined objects.
+    """
+    global _determined
+    if _determined is not None:
+        raise RuntimeError(
+            "login() must come before the other functions of client, and only once;"
+            " make Determined objects for more than one login"
+        )
+    _determined = Determined(master, user, password, cert_path, cert_name, noverify)
+
+
+def logout() -> None:
+    """Ends the login; the next call logs in anew."""
+    global _determined
+    _logged_in().logout()
+    _determined = None
+
+
+def _logged_in() -> Determined:
+    global _determined
+    if _determined is None:
+        _determined = Determined()
+    return _determined
+
+
+def whoami() -> User:
+    """The user who is logged in."""
+    return _logged_in().whoami()
+
+
+def get_session_username() -> str:
+    """The name of the user who is logged in."""
+    return _logged_in().get_session_username()
+
+
+def list_users(active: bool | None = None) -> list[User]:
+    """All users; only the active or inactive ones when ``active`` is given."""
+    return _logged_in().list_users(active)
+
+
+def create_experiment(
+    config: Config,
+    model_dir: str | Path | None = None,
+    includes: Iterable[str | Path] | None = None,
+    project_id: int | None = None,
+    template: str | None = None,
+    parent_id: int | None = None,
+) -> Experiment:
+    """Submits an experiment; see :meth:`Determined.create_experiment`."""
+    return _logged_in().create_experiment(
+        config, model_dir, includes, project_id, template, parent_id
+    )
+
+
+def get_experiment(experiment_id: int) -> Experiment:
+    """Raises NotFoundException."""
+    return _logged_in().get_experiment(experiment_id)
+
+
+def list_experiments(**filters: Any) -> list[Experiment]:
+    """The experiments that match; see :meth:`Determined.list_experiments`."""
+    return _logged_in().list_experiments(**filters)
+
+
+def get_trial(trial_id: int) -> Trial:
+    """Raises NotFoundException."""
+    return _logged_in().get_trial(trial_id)
+
+
+def get_checkpoint(uuid: str) -> Checkpoint:
+    """Raises NotFoundException."""
+    return _logged_in().get_checkpoint(uuid)
+
+
+def iter_trials_metrics(trial_ids: list[int], group: str) -> Iterator[TrialMetrics]:
+    """Every report of ``group`` by these trials."""
+    return _logged_in().iter_trials_metrics(trial_ids, group)
+
+
+stream_trials_metrics = iter_trials_metrics
+
+
+def stream_trials_training_metrics(trial_ids: list[int]) -> Iterator[TrialMetrics]:
+    """Every training report by these trials."""
+    return _logged_in().stream_trials_training_metrics(trial_ids)
+
+
+def stream_trials_validation_metrics(trial_ids: list[int]) -> Iterator[TrialMetrics]:
+    """Every validation report by these trials."""
+    return _logged_in().stream_trials_validation_metrics(trial_ids)

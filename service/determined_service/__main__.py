@@ -1,0 +1,51 @@
+"""``python -m determined_service``: serves until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import uvicorn
+from fastapi import FastAPI
+
+from determined_service.app import create_app
+from determined_service.settings import Settings
+
+
+class Server(uvicorn.Server):
+    """Ends long polls and followed logs when it stops, instead of waiting for them."""
+
+    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        hub = getattr(self._app.state, "hub", None)
+        if hub is not None:
+            hub.close()
+        await super().shutdown(sockets)
+
+
+def main() -> None:
+    """One process; settings from the file named by ``DET_SERVICE_CONFIG``."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # It says which database it looks at, each time.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    settings = Settings.load()
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=75,
+    )
+    Server(app, config).run()
+
+
+if __name__ == "__main__":
+    main()

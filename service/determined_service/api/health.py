@@ -1,0 +1,63 @@
+"""Is it up, is it ready."""
+
+from __future__ import annotations
+
+import httpx
+import sqlalchemy as sa
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from determined_registry import migrate
+from determined_service.json import JsonResponse
+from determined_service.settings import Settings
+
+router = APIRouter(tags=["Health"])
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """The process is up."""
+    return {"status": "up"}
+
+
+async def _database(request: Request) -> str | None:
+    try:
+        async with request.app.state.db.tx() as conn:
+            found = await conn.run_sync(migrate.current)
+    except sa.exc.SQLAlchemyError as error:
+        return f"the database does not answer: {error}"
+    wanted = migrate.head()
+    if found != wanted:
+        return f"the database is at revision {found}, this service needs {wanted}"
+    return None
+
+
+async def _prefect(settings: Settings) -> str | None:
+    url = settings.prefect_api_url
+    if url is None:
+        return None
+    auth = None
+    if settings.prefect_auth is not None:
+        user, _, password = settings.prefect_auth.get_secret_value().partition(":")
+        auth = httpx.BasicAuth(user, password)
+    try:
+        async with httpx.AsyncClient(trust_env=False, timeout=5.0, auth=auth) as client:
+            (await client.get(f"{url.rstrip('/')}/health")).raise_for_status()
+    except httpx.HTTPError as error:
+        return f"Prefect at {url} does not answer: {error or type(error).__name__}"
+    return None
+
+
+@router.get("/ready", response_model=None)
+async def ready(request: Request) -> Response:
+    """The database is migrated and answers, and so does Prefect; else 503 with the reasons."""
+    if not request.app.state.started:
+        return JsonResponse({"status": "starting"}, status_code=503)
+    problems = {
+        "database": await _database(request),
+        "prefect": await _prefect(request.app.state.settings),
+    }
+    bad = {name: problem for name, problem in problems.items() if problem}
+    if bad:
+        return JsonResponse({"status": "not ready", "problems": bad}, status_code=503)
+    return JsonResponse({"status": "ready"})

@@ -1,0 +1,92 @@
+"""Trials: finding and reading them, their metadata."""
+
+# Parameters are named as in the API.
+# ruff: noqa: N803
+from __future__ import annotations
+
+from typing import Annotated
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from determined_registry.tables import trials
+from determined_service.api.state import Db
+from determined_service.auth import AllocationOrUser, CurrentUser
+from determined_service.errors import BadRequest
+from determined_service.ingest.values import replace_nul
+from determined_service.json import JsonResponse
+from determined_service.request import body
+from determined_service.views.experiments import require_experiment
+from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.trials import (
+    SHOWN_STATE,
+    SORT_KEYS,
+    get_trial,
+    require_trial,
+    select_trials,
+    trials_json,
+)
+from determined_service.views.values import state_filter
+
+router = APIRouter(prefix="/api/v1", tags=["Trials"])
+
+t = trials.c
+
+
+@router.get("/experiments/{experiment_id}/trials")
+async def list_trials(
+    experiment_id: int,
+    user: CurrentUser,
+    db: Db,
+    states: Annotated[list[str], Query(default_factory=list)],
+    offset: Offset = 0,
+    limit: Limit = 0,
+    sortBy: str = "SORT_BY_UNSPECIFIED",
+    orderBy: OrderBy = "ORDER_BY_ASC",
+) -> Response:
+    """An experiment's trials."""
+    statement = (
+        select_trials()
+        .where(t.experiment_id == experiment_id)
+        .order_by(*ordered(SORT_KEYS, sortBy, orderBy, t.id))
+    )
+    if states:
+        statement = statement.where(state_filter(t.state, SHOWN_STATE, states))
+    async with db.tx() as conn:
+        await require_experiment(conn, experiment_id)
+        rows, pages = await fetch_page(conn, statement, offset, limit)
+        found = await trials_json(conn, rows)
+    return JsonResponse({"trials": found, "pagination": pages})
+
+
+@router.get("/trials/{trial_id}")
+async def read_trial(trial_id: int, user: CurrentUser, db: Db) -> Response:
+    """One trial, its legs included."""
+    async with db.tx() as conn:
+        return JsonResponse({"trial": await get_trial(conn, trial_id)})
+
+
+@router.get("/runs/{trial_id}/metadata", tags=["Trials"])
+async def read_metadata(trial_id: int, user: CurrentUser, db: Db) -> Response:
+    """What the training code (or a user) noted about the trial."""
+    async with db.tx() as conn:
+        await require_trial(conn, trial_id)
+        found = await conn.execute(sa.select(t.run_metadata).where(t.id == trial_id))
+        return JsonResponse({"metadata": found.scalar_one()})
+
+
+@router.post("/runs/{trial_id}/metadata", tags=["Trials"])
+async def replace_metadata(
+    trial_id: int, request: Request, principal: AllocationOrUser, db: Db
+) -> Response:
+    """``{"metadata": {…}}`` takes the place of what was noted before."""
+    principal.require_trial(trial_id)
+    given = (await body(request)).get("metadata")
+    if not isinstance(given, dict):
+        raise BadRequest("metadata must be an object")
+    given = replace_nul(given)
+    async with db.tx() as conn:
+        await require_trial(conn, trial_id)
+        await conn.execute(sa.update(trials).where(t.id == trial_id).values(run_metadata=given))
+    return JsonResponse({"metadata": given})

@@ -1,0 +1,71 @@
+"""The service: :func:`create_app`.
+
+``app.state`` holds what routes need: ``settings``, ``db`` (:class:`~determined_service.db.Database`),
+``hub`` (:class:`~determined_service.hub.Hub`), ``auth`` and the two ingest queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+
+from determined.__version__ import __version__
+from determined_registry import migrate
+from determined_service import api, errors, routes
+from determined_service.auth import Authenticator
+from determined_service.bootstrap import bootstrap
+from determined_service.control import runtime
+from determined_service.db import Database
+from determined_service.hub import Hub
+from determined_service.settings import Settings
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    settings: Settings = app.state.settings
+    await asyncio.to_thread(migrate.upgrade, settings.db_url)
+    db = Database(settings.db_url)
+    hub = Hub(settings.db_url)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(db.close)
+        cluster_id = await bootstrap(db, settings)
+        app.state.settings = settings.model_copy(update={"cluster_id": str(cluster_id)})
+        app.state.db = db
+        app.state.hub = hub
+        app.state.auth = Authenticator(db, hub, settings)
+        stack.push_async_callback(_stop, [asyncio.create_task(hub.run(), name="hub")])
+        await api.start(app, stack)
+        stack.push_async_callback(_stop, await runtime.start(app))
+        app.state.started = True
+        yield
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application; migrates and bootstraps the database when it starts.
+
+    Raises sqlalchemy.exc.OperationalError at start when the database does not answer.
+    """
+    app = FastAPI(
+        title="Determined on Prefect",
+        version=__version__,
+        description="Determined's REST API: experiments, trials, metrics, checkpoints, logs.",
+        lifespan=_lifespan,
+        openapi_tags=api.TAGS,
+        # Determined's own clients send JSON without saying so.
+        strict_content_type=False,
+    )
+    app.state.settings = settings
+    app.state.started = False
+    errors.install(app)
+    for router in [*api.routers(), *routes.routers()]:
+        app.include_router(router)
+    return app

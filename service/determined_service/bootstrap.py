@@ -1,0 +1,50 @@
+"""What every cluster has from its first start: two users, a pool, an identity. And sweeping up."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from determined_registry.tables import cluster, pools, report_streams, users
+from determined_service import passwords
+from determined_service.db import Database
+from determined_service.settings import Settings
+
+BUILT_IN_USERS = {"admin": True, "determined": False}
+DEFAULT_POOL = "default"
+NO_CLUSTER = uuid.UUID(int=0)
+
+
+async def bootstrap(db: Database, settings: Settings) -> uuid.UUID:
+    """Creates what is missing; returns the cluster's id. Safe to run in several processes at once.
+
+    A user without an entry in ``settings.bootstrap_passwords`` is made with a blank password, as
+    Determined does.
+    """
+    wanted = uuid.UUID(settings.cluster_id)
+    async with db.tx() as conn:
+        present = set((await conn.execute(sa.select(users.c.username))).scalars())
+        for name, admin in BUILT_IN_USERS.items():
+            if name in present:
+                continue
+            secret = settings.bootstrap_passwords.get(name)
+            sent = passwords.as_sent(secret.get_secret_value() if secret else "")
+            await conn.execute(
+                insert(users)
+                .values(username=name, admin=admin, password_hash=passwords.store(sent))
+                .on_conflict_do_nothing()
+            )
+        # Nobody repeats a batch after a week.
+        week_ago = sa.func.now() - datetime.timedelta(days=7)
+        await conn.execute(sa.delete(report_streams).where(report_streams.c.updated_at < week_ago))
+        await conn.execute(insert(pools).values(name=DEFAULT_POOL).on_conflict_do_nothing())
+        await conn.execute(
+            insert(cluster)
+            .values(singleton=True, id=uuid.uuid4() if wanted == NO_CLUSTER else wanted)
+            .on_conflict_do_nothing()
+        )
+        found: uuid.UUID = (await conn.execute(sa.select(cluster.c.id))).scalar_one()
+        return found

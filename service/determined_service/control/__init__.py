@@ -1,0 +1,1 @@
+"""State changes, scheduling, the mirror to Prefect."""

@@ -1,0 +1,59 @@
+"""A trial whose flow run a stock Prefect worker executes: it takes the waiting leg itself."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from determined_registry.tables import allocations, trials
+from determined_service.auth import new_token, token_hash
+from determined_service.control import lifecycle as states
+from determined_service.control.change import Change
+from determined_service.control.lifecycle import ALLOCATION, transition
+from determined_service.errors import Conflict, NotFound
+
+
+async def claim(change: Change, trial_id: int, flow_run_id: UUID, agent_id: str) -> str:
+    """Assigns the trial's waiting allocation to ``agent_id``, which is no agent; returns its id.
+
+    Asking again gives the same one. Raises NotFound; Conflict when no leg waits, another has it,
+    or ``flow_run_id`` is not the trial's run.
+    """
+    conn = change.conn
+    found = await conn.execute(
+        sa.select(trials.c.flow_run_id)
+        .where(trials.c.id == trial_id)
+        .with_for_update(key_share=True)
+    )
+    trial = found.first()
+    if trial is None:
+        raise NotFound(f"trial {trial_id} does not exist")
+    if trial.flow_run_id != flow_run_id:
+        raise Conflict(f"run {flow_run_id} is not the run of trial {trial_id}")
+    waiting = await conn.execute(
+        sa.select(allocations.c.id, allocations.c.state, allocations.c.agent_id)
+        .where(
+            allocations.c.trial_id == trial_id,
+            allocations.c.state.in_([states.REQUESTED, states.ASSIGNED]),
+        )
+        .with_for_update(key_share=True)
+    )
+    row = waiting.first()
+    if row is None:
+        raise Conflict(f"no leg of trial {trial_id} waits to be run")
+    if row.state == states.ASSIGNED:
+        if row.agent_id != agent_id:
+            raise Conflict(f"agent {row.agent_id} runs the next leg of trial {trial_id}")
+        return str(row.id)
+    token = new_token()
+    await transition(
+        change,
+        ALLOCATION,
+        row.id,
+        states.ASSIGNED,
+        agent_id=agent_id,
+        token=token,
+        token_hash=token_hash(token),
+    )
+    return str(row.id)

@@ -1,0 +1,205 @@
+"""An experiment as a whole: pause, activate, cancel, kill, archive, and its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from determined_registry.tables import allocations, experiments, searches, trials
+from determined_service.control import allocations as allocating
+from determined_service.control import lifecycle as states
+from determined_service.control import prefect_states
+from determined_service.control.change import Change
+from determined_service.control.lifecycle import EXPERIMENT, TRIAL, transition, transition_all
+from determined_service.errors import Conflict, NotFound
+
+
+async def lock_experiment(change: Change, experiment_id: int) -> sa.Row[Any]:
+    """The experiment's row, locked. Raises NotFound."""
+    found = await change.conn.execute(
+        sa.select(experiments)
+        .where(experiments.c.id == experiment_id)
+        .with_for_update(key_share=True)
+    )
+    row = found.first()
+    if row is None:
+        raise NotFound(f"experiment {experiment_id} does not exist")
+    return row
+
+
+async def live_trials(change: Change, experiment_id: int) -> list[sa.Row[Any]]:
+    """The trials that have not ended, locked, in order."""
+    found = await change.conn.execute(
+        sa.select(trials)
+        .where(trials.c.experiment_id == experiment_id, trials.c.state.not_in(states.TERMINAL))
+        .order_by(trials.c.id)
+        .with_for_update(key_share=True)
+    )
+    return list(found)
+
+
+def _announce(change: Change, experiment_id: int) -> None:
+    change.notify(f"experiment:{experiment_id}", f"search:{experiment_id}")
+
+
+async def pause(change: Change, experiment_id: int) -> None:
+    """Running trials get the preemption signal; waiting ones lose their place in the queue.
+
+    Raises NotFound, Conflict when the experiment stops or has ended.
+    """
+    await lock_experiment(change, experiment_id)
+    if not await transition(change, EXPERIMENT, experiment_id, states.PAUSED):
+        return
+    _announce(change, experiment_id)
+    rows = await live_trials(change, experiment_id)
+    await transition_all(change, TRIAL, [row.id for row in rows], states.PAUSED)
+    live = await allocating.live_of_experiment(change, experiment_id)
+    held = set()
+    for row in live:
+        if row.state == states.REQUESTED:
+            await allocating.withdraw(change, row.id, "the experiment was paused")
+        else:
+            held.add(row.trial_id)
+            await allocating.preempt(change, row.id)
+    for row in rows:
+        if row.id not in held:
+            prefect_states.paused(change, row.id, "the experiment is paused")
+
+
+async def activate(change: Change, experiment_id: int) -> None:
+    """Trials that have something to do queue for slots again.
+
+    Raises NotFound, Conflict when the experiment stops or has ended.
+    """
+    experiment = await lock_experiment(change, experiment_id)
+    if not await transition(change, EXPERIMENT, experiment_id, states.ACTIVE, reason=None):
+        return
+    _announce(change, experiment_id)
+    if experiment.flow_run_id is None:
+        await request_run(change, experiment_id, experiment.name)
+    rows = await live_trials(change, experiment_id)
+    await transition_all(change, TRIAL, [row.id for row in rows], states.ACTIVE)
+    live = await allocating.live_of_experiment(change, experiment_id)
+    held = {row.trial_id for row in live}
+    reports = allocating.is_reports_form(experiment.config)
+    wanting = [row.id for row in rows if row.id not in held and (reports or not row.op_complete)]
+    await allocating.request(change, wanting)
+    for row in rows:
+        if row.id not in held:
+            prefect_states.awaiting_slots(change, row.id, "the experiment was activated")
+
+
+async def request_run(change: Change, experiment_id: int, name: str) -> None:
+    """Has the mirror create the Prefect run that drives the search; repeated requests are one."""
+    entity = prefect_states.experiment_entity(experiment_id)
+    waiting = await change.conn.execute(
+        sa.text("SELECT 1 FROM prefect_outbox WHERE entity = :entity AND kind = :kind"),
+        {"entity": entity, "kind": prefect_states.CREATE_RUN},
+    )
+    if waiting.first() is None:
+        change.tell_prefect(entity, prefect_states.CREATE_RUN, name=f"{name} #{experiment_id}")
+
+
+async def cancel(change: Change, experiment_id: int) -> None:
+    """Trials may save a checkpoint and exit; those that have not started end now."""
+    experiment = await lock_experiment(change, experiment_id)
+    if experiment.state in states.RUNNABLE or experiment.state == states.STOPPING_COMPLETED:
+        await stop(change, experiment_id, states.STOPPING_CANCELED, "canceled by the user")
+
+
+async def kill(change: Change, experiment_id: int) -> None:
+    """Every process of the experiment is killed now."""
+    experiment = await lock_experiment(change, experiment_id)
+    if experiment.state not in states.TERMINAL:
+        await stop(change, experiment_id, states.STOPPING_KILLED, "killed by the user")
+
+
+async def fail(change: Change, experiment_id: int, reason: str) -> None:
+    """The search cannot go on: everything stops, and the experiment ends in error."""
+    experiment = await lock_experiment(change, experiment_id)
+    if experiment.state in states.RUNNABLE or experiment.state == states.STOPPING_COMPLETED:
+        await stop(change, experiment_id, states.STOPPING_ERROR, reason)
+
+
+async def stop(change: Change, experiment_id: int, to: str, reason: str) -> None:
+    """The locked experiment begins to stop; it ends at once when no process of it is left."""
+    await transition(change, EXPERIMENT, experiment_id, to, reason=reason)
+    _announce(change, experiment_id)
+    hard = to in (states.STOPPING_KILLED, states.STOPPING_ERROR)
+    rows = await live_trials(change, experiment_id)
+    live = await allocating.live_of_experiment(change, experiment_id)
+    held = set()
+    for row in live:
+        if row.state == states.REQUESTED:
+            await allocating.withdraw(change, row.id, reason)
+            continue
+        held.add(row.trial_id)
+        # A process that has not begun has nothing to save.
+        if hard or row.state == states.ASSIGNED:
+            await allocating.kill(change, row.id)
+        else:
+            await allocating.preempt(change, row.id)
+    stopping = [row.id for row in rows if row.id in held]
+    await transition_all(change, TRIAL, stopping, to)
+    await _end_trials(change, [row.id for row in rows if row.id not in held], to, reason)
+    if not held:
+        await _end(change, experiment_id, to)
+
+
+async def _end_trials(change: Change, ids: list[int], stopping: str, reason: str) -> None:
+    completed = stopping == states.STOPPING_COMPLETED
+    to = states.COMPLETED if completed else states.CANCELED
+    for trial_id in await transition_all(change, TRIAL, ids, to, reason=reason):
+        prefect_states.ended(change, prefect_states.trial_entity(trial_id), to, reason)
+
+
+async def finish_if_quiet(change: Change, experiment_id: int, state: str) -> None:
+    """Ends the locked experiment if it is stopping and holds no slots any more."""
+    if state not in states.STOPPING:
+        return
+    live = await change.conn.execute(
+        sa.select(allocations.c.id)
+        .where(
+            allocations.c.experiment_id == experiment_id,
+            allocations.c.state != states.TERMINATED,
+        )
+        .limit(1)
+    )
+    if live.first() is not None:
+        return
+    rows = await live_trials(change, experiment_id)
+    await _end_trials(change, [row.id for row in rows], state, "the experiment has ended")
+    await _end(change, experiment_id, state)
+
+
+async def _end(change: Change, experiment_id: int, stopping: str) -> None:
+    to = states.OUTCOME[stopping]
+    values = {"progress": 1.0} if to == states.COMPLETED else {}
+    await transition(change, EXPERIMENT, experiment_id, to, **values)
+    _announce(change, experiment_id)
+    found = await change.conn.execute(
+        sa.select(searches.c.driver, experiments.c.flow_run_id, experiments.c.reason)
+        .join(experiments, experiments.c.id == searches.c.experiment_id)
+        .where(searches.c.experiment_id == experiment_id)
+    )
+    row = found.one()
+    # A flow that drives the search sets the end of its own run.
+    if row.driver is None:
+        prefect_states.ended(
+            change, prefect_states.experiment_entity(experiment_id), to, row.reason
+        )
+
+
+async def archive(change: Change, experiment_id: int, archived: bool) -> None:
+    """Hides an ended experiment from lists, or shows it again. Raises Conflict, NotFound."""
+    experiment = await lock_experiment(change, experiment_id)
+    if experiment.state not in states.TERMINAL:
+        raise Conflict(
+            f"experiment {experiment_id} is {experiment.state}: only an experiment that has "
+            f"ended can be archived"
+        )
+    await change.conn.execute(
+        sa.update(experiments).where(experiments.c.id == experiment_id).values(archived=archived)
+    )
+    change.notify(f"experiment:{experiment_id}")

@@ -1,0 +1,123 @@
+"""The scheduler's doing: snapshot from the tables, :func:`~.scheduler.place`, assignments back."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_service.auth import new_token, token_hash
+from determined_service.control import lifecycle as states
+from determined_service.control import prefect_states
+from determined_service.control.change import Change, changing, reader
+from determined_service.control.lifecycle import ALLOCATION, transition
+from determined_service.control.scheduler import Agent, Placement, Request, Snapshot, place
+from determined_service.db import Database
+from determined_service.errors import Conflict
+from determined_service.hub import Hub
+
+SWEEP_S = 30.0
+"""Seconds after which the queue is looked at even if nothing was announced (agents come back)."""
+
+_REQUESTS = sa.text(
+    """
+    SELECT a.id, a.resource_pool, a.slots, a.experiment_id,
+           (e.config #>> '{resources,max_slots}')::int AS max_slots
+    FROM allocations a LEFT JOIN experiments e ON e.id = a.experiment_id
+    WHERE a.state = 'REQUESTED'
+    ORDER BY a.requested_at, a.trial_id, a.id
+    """
+)
+_AGENTS = sa.text(
+    """
+    SELECT g.id, g.resource_pool,
+           ARRAY(SELECT slot_id FROM slots s WHERE s.agent_id = g.id AND s.enabled
+                 ORDER BY slot_id) AS slots,
+           (SELECT coalesce(jsonb_agg(jsonb_build_array(a.experiment_id, a.slot_ids)), '[]')
+            FROM allocations a
+            WHERE a.agent_id = g.id AND a.state IN ('ASSIGNED', 'RUNNING')) AS held
+    FROM agents g
+    WHERE g.enabled AND NOT g.draining
+      AND g.last_heartbeat > now() - make_interval(secs => :timeout)
+    ORDER BY g.id
+    """
+)
+
+
+async def read_snapshot(conn: AsyncConnection, agent_timeout_s: float) -> Snapshot | None:
+    """The waiting requests and the agents that may take them; None: nobody waits."""
+    requests = tuple(
+        Request(row.id, row.resource_pool, row.slots, row.experiment_id, row.max_slots)
+        for row in await conn.execute(_REQUESTS)
+    )
+    if not requests:
+        return None
+    used_by_group: Counter[int] = Counter()
+    agents = []
+    for row in await conn.execute(_AGENTS, {"timeout": agent_timeout_s}):
+        used: set[int] = set()
+        zero = 0
+        for group, slot_ids in row.held:
+            used.update(slot_ids)
+            zero += not slot_ids
+            if group is not None:
+                used_by_group[group] += len(slot_ids)
+        agents.append(Agent(row.id, row.resource_pool, tuple(row.slots), frozenset(used), zero))
+    return Snapshot(requests, tuple(agents), used_by_group)
+
+
+async def assign(change: Change, placement: Placement) -> bool:
+    """REQUESTED → ASSIGNED with a fresh token; False when the request is gone."""
+    token = new_token()
+    try:
+        moved = await transition(
+            change,
+            ALLOCATION,
+            placement.id,
+            states.ASSIGNED,
+            agent_id=placement.agent_id,
+            slot_ids=list(placement.slot_ids),
+            token=token,
+            token_hash=token_hash(token),
+        )
+    except Conflict:
+        return False
+    change.notify(f"agent:{placement.agent_id}")
+    return moved
+
+
+async def schedule_once(db: Database, agent_timeout_s: float) -> list[Placement]:
+    """Makes the placements that are possible now."""
+    async with reader(db).connect() as conn:
+        snapshot = await read_snapshot(conn, agent_timeout_s)
+    placements = [] if snapshot is None else place(snapshot)
+    if not placements:
+        return []
+    made = []
+    async with changing(db) as change:
+        # In the order of the ids, as every change locks its rows.
+        for placement in sorted(placements, key=lambda placement: placement.id):
+            if await assign(change, placement):
+                made.append(placement)
+        for trial in await change.conn.execute(
+            sa.text("SELECT id, trial_id FROM allocations WHERE id = ANY(:ids)"),
+            {"ids": [placement.id for placement in made]},
+        ):
+            found = next(placement for placement in made if placement.id == trial.id)
+            if trial.trial_id is not None:
+                prefect_states.assigned(
+                    change, trial.trial_id, found.agent_id, list(found.slot_ids)
+                )
+    return made
+
+
+async def schedule_forever(db: Database, hub: Hub, agent_timeout_s: float) -> None:
+    """Places whenever requests, slots or agents change."""
+
+    async def nothing_left() -> None:
+        while await schedule_once(db, agent_timeout_s):
+            pass
+
+    while True:
+        await hub.poll(["scheduler"], nothing_left, SWEEP_S)

@@ -1,0 +1,274 @@
+"""Brings to an end, or back to life, what would otherwise stay stuck. Every pass may run twice.
+
+* agents without a sign of life: their legs end as lost;
+* processes that do not heed a preemption in time, or linger after calling their hyperparameters
+  invalid: killed;
+* searches whose driver is gone: their Prefect run is scheduled again;
+* runs that somebody cancels in Prefect's UI: their trial or experiment is stopped.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+from determined_registry.tables import experiments
+from determined_service.control import agents, prefect_states
+from determined_service.control import allocations as allocating
+from determined_service.control import experiments as experimenting
+from determined_service.control import lifecycle as states
+from determined_service.control import trials as trialing
+from determined_service.control.change import changing, reader
+from determined_service.control.mirror import bump_pools
+from determined_service.control.prefect_gateway import ENDED, Gateway, RunGone, RunState
+from determined_service.db import Database
+
+logger = logging.getLogger(__name__)
+
+PASS_S = 5.0
+PREEMPTION_TIMEOUT_S = 3600
+INVALID_HP_GRACE_S = 10.0
+DRIVER_QUIET_S = 20.0
+"""A driver reads its events at least every 10 s; after this Prefect is asked what became of it."""
+DRIVER_LOST_S = 60.0
+MAX_DRIVER_RUNS = 10
+"""So often the run of one experiment is started before the experiment is given up."""
+FORGET_S = 600.0
+
+_TO_KILL = sa.text(
+    """
+    SELECT a.id FROM allocations a JOIN experiments e ON e.id = a.experiment_id
+    WHERE a.state IN ('ASSIGNED', 'RUNNING') AND a.kill_requested_at IS NULL
+      AND a.preempt_requested_at IS NOT NULL
+      AND a.preempt_requested_at + make_interval(
+            secs => coalesce((e.config ->> 'preemption_timeout')::float8, :default)) < now()
+    ORDER BY a.id
+    """
+)
+_INVALID = sa.text(
+    """
+    SELECT a.id FROM allocations a JOIN trials t ON t.id = a.trial_id
+    WHERE a.state IN ('ASSIGNED', 'RUNNING') AND a.kill_requested_at IS NULL
+      AND t.early_exit IN ('INVALID_HP', 'INIT_INVALID_HP')
+    ORDER BY a.id
+    """
+)
+_QUIET_DRIVERS = sa.text(
+    """
+    SELECT e.id, e.flow_run_id, e.state,
+           extract(epoch FROM now() - s.driver_seen_at)::float8 AS silent_s
+    FROM experiments e JOIN searches s ON s.experiment_id = e.id
+    WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR') AND e.flow_run_id IS NOT NULL
+      AND NOT e.unmanaged
+      AND coalesce(s.driver_seen_at, e.start_time) < now() - make_interval(secs => :quiet)
+    ORDER BY e.id
+    """
+)
+_UNSETTLED = sa.text(
+    """
+    SELECT e.id, e.flow_run_id, e.state, e.reason
+    FROM experiments e JOIN searches s ON s.experiment_id = e.id
+    WHERE e.state IN ('COMPLETED', 'CANCELED', 'ERROR') AND e.flow_run_id IS NOT NULL
+      AND s.driver_seen_at < now() - make_interval(secs => :quiet)
+      AND e.end_time BETWEEN now() - make_interval(secs => :forget)
+                         AND now() - make_interval(secs => :quiet)
+    """
+)
+_QUIETLY_STOPPING = sa.text(
+    """
+    SELECT e.id FROM experiments e
+    WHERE e.state LIKE 'STOPPING%' AND NOT EXISTS (
+        SELECT FROM allocations a WHERE a.experiment_id = e.id AND a.state <> 'TERMINATED')
+    """
+)
+_WITHOUT_RUN = sa.text(
+    """
+    SELECT e.id, e.name FROM experiments e
+    WHERE e.state = 'ACTIVE' AND e.flow_run_id IS NULL AND NOT e.unmanaged
+      AND e.start_time < now() - interval '30 s'
+      AND NOT EXISTS (SELECT FROM prefect_outbox o WHERE o.entity = 'experiment:' || e.id)
+    """
+)
+_DROP_ORPHANS = sa.text(
+    """
+    DELETE FROM prefect_outbox o USING trials t, experiments e
+    WHERE o.entity = 'trial:' || t.id AND t.flow_run_id IS NULL AND e.id = t.experiment_id
+      AND e.end_time < now() - make_interval(secs => :forget)
+    """
+)
+
+
+class Reconciler:
+    """One per cluster (the leader's). ``gateway`` None: there is no Prefect to ask."""
+
+    def __init__(self, db: Database, gateway: Gateway | None, agent_timeout_s: float) -> None:
+        self._db = db
+        self._gateway = gateway
+        self._agent_timeout_s = agent_timeout_s
+        self._began = time.monotonic()
+        self._invalid_since: dict[str, float] = {}
+        self._ask_again: dict[int, tuple[float, float]] = {}
+        self._settled: set[int] = set()
+
+    async def run_pass(self) -> None:
+        """Looks at everything once."""
+        await self._end_lost_agents()
+        await self._kill_overdue()
+        await self._kill_invalid()
+        await self._finish_stuck()
+        if self._gateway is not None:
+            await self._revive_drivers(self._gateway)
+            await self._settle_runs(self._gateway)
+            await self._heed_prefect_cancels(self._gateway)
+
+    async def _end_lost_agents(self) -> None:
+        # Agents could not show themselves while no service ran.
+        if time.monotonic() - self._began < self._agent_timeout_s:
+            return
+        for lost in await agents.end_lost(self._db, self._agent_timeout_s):
+            logger.warning("allocation %s ended: its agent is lost", lost)
+
+    async def _select(self, statement: sa.Executable, **parameters: Any) -> list[sa.Row[Any]]:
+        async with reader(self._db).connect() as conn:
+            return list(await conn.execute(statement, parameters))
+
+    async def _kill_overdue(self) -> None:
+        rows = await self._select(_TO_KILL, default=PREEMPTION_TIMEOUT_S)
+        for row in rows:
+            logger.warning("allocation %s did not heed its preemption in time", row.id)
+            async with changing(self._db) as change:
+                await allocating.kill(change, row.id)
+
+    async def _kill_invalid(self) -> None:
+        now = time.monotonic()
+        found = {row.id for row in await self._select(_INVALID)}
+        self._invalid_since = {key: self._invalid_since.get(key, now) for key in found}
+        for key, since in self._invalid_since.items():
+            if now - since >= INVALID_HP_GRACE_S:
+                async with changing(self._db) as change:
+                    await allocating.kill(change, key)
+
+    async def _finish_stuck(self) -> None:
+        for row in await self._select(_QUIETLY_STOPPING):
+            async with changing(self._db) as change:
+                experiment = await experimenting.lock_experiment(change, row.id)
+                await experimenting.finish_if_quiet(change, row.id, experiment.state)
+        for row in await self._select(_WITHOUT_RUN):
+            async with changing(self._db) as change:
+                await experimenting.lock_experiment(change, row.id)
+                await experimenting.request_run(change, row.id, row.name)
+        async with reader(self._db).connect() as conn:
+            await conn.execute(_DROP_ORPHANS, {"forget": FORGET_S})
+
+    async def _revive_drivers(self, gateway: Gateway) -> None:
+        now = time.monotonic()
+        rows = await self._select(_QUIET_DRIVERS, quiet=DRIVER_QUIET_S)
+        quiet = {row.id for row in rows}
+        self._ask_again = {key: at for key, at in self._ask_again.items() if key in quiet}
+        for row in rows:
+            at, delay = self._ask_again.get(row.id, (0.0, PASS_S))
+            if now < at:
+                continue
+            self._ask_again[row.id] = (now + delay, min(delay * 2, 300.0))
+            await self._revive(gateway, row)
+
+    async def _revive(self, gateway: Gateway, row: sa.Row[Any]) -> None:
+        try:
+            run = await gateway.read_state(row.flow_run_id)
+        except RunGone:
+            async with changing(self._db) as change:
+                await experimenting.fail(change, row.id, "its run was deleted in Prefect")
+            return
+        silent_s = DRIVER_LOST_S if row.silent_s is None else row.silent_s
+        verdict = judge_driver(run, silent_s, datetime.datetime.now(datetime.UTC))
+        if verdict == "wait":
+            return
+        if verdict == "poll":
+            async with changing(self._db) as change:
+                await bump_pools(change, row.id)
+        elif verdict == "cancel":
+            async with changing(self._db) as change:
+                await experimenting.cancel(change, row.id)
+        elif run.run_count >= MAX_DRIVER_RUNS:
+            reason = f"its driver failed {run.run_count} times; the last: {run.message}"
+            async with changing(self._db) as change:
+                await experimenting.fail(change, row.id, reason)
+        else:
+            logger.warning(
+                "experiment %s has no driver (its run is %s): starting it again",
+                row.id,
+                run.name,
+            )
+            await gateway.set_state(
+                row.flow_run_id, "SCHEDULED", "Scheduled", "the driver was lost: started again"
+            )
+            async with changing(self._db) as change:
+                await bump_pools(change, row.id)
+
+    async def _settle_runs(self, gateway: Gateway) -> None:
+        """Ends the Prefect runs of ended experiments whose driver died before it could."""
+        for row in await self._select(_UNSETTLED, quiet=DRIVER_LOST_S, forget=FORGET_S):
+            if row.id in self._settled:
+                continue
+            try:
+                run = await gateway.read_state(row.flow_run_id)
+            except RunGone:
+                run = None
+            if run is not None and run.type not in ENDED:
+                async with changing(self._db) as change:
+                    entity = prefect_states.experiment_entity(row.id)
+                    prefect_states.ended(change, entity, row.state, row.reason)
+            self._settled.add(row.id)
+
+    async def _heed_prefect_cancels(self, gateway: Gateway) -> None:
+        if not await self._select(_ANY_OPEN):
+            return
+        ids = await gateway.cancelling()
+        if not ids:
+            return
+        async with reader(self._db).connect() as conn:
+            known = await conn.execute(_BY_RUN, {"ids": ids})
+            rows = list(known)
+        for row in rows:
+            await self._stop_cancelled(row)
+
+    async def _stop_cancelled(self, row: sa.Row[Any]) -> None:
+        async with changing(self._db) as change:
+            if row.kind == "experiment":
+                await experimenting.cancel(change, row.id)
+            elif row.state in states.TERMINAL:
+                # It ended while somebody cancelled it in the UI: say so once more.
+                entity = prefect_states.trial_entity(row.id)
+                prefect_states.ended(change, entity, row.state, row.reason)
+            else:
+                await trialing.kill(change, row.id)
+
+
+_ANY_OPEN = sa.select(experiments.c.id).where(experiments.c.state.not_in(states.TERMINAL)).limit(1)
+_BY_RUN = sa.text(
+    """
+    SELECT 'trial' AS kind, id, state, reason FROM trials WHERE flow_run_id = ANY(:ids)
+    UNION ALL
+    SELECT 'experiment', id, state, reason FROM experiments WHERE flow_run_id = ANY(:ids)
+    """
+)
+
+
+def judge_driver(run: RunState, silent_s: float, now: datetime.datetime) -> str:
+    """What to do about a driver that has not spoken for ``silent_s`` seconds.
+
+    "wait" (it may come back), "poll" (its run waits for an agent: remind them), "cancel" (somebody
+    cancelled it in Prefect), "restart".
+    """
+    if run.type in ("CANCELLED", "CANCELLING"):
+        return "cancel"
+    if run.type == "SCHEDULED":
+        return "poll"
+    if run.type in ENDED:
+        return "restart"
+    in_state_s = (now - run.since).total_seconds()
+    return "restart" if min(silent_s, in_state_s) >= DRIVER_LOST_S else "wait"

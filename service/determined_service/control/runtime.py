@@ -1,0 +1,95 @@
+"""The service's background loops: scheduler, mirror, reconciler, in one process of the cluster.
+
+Leader is who holds an advisory lock of Postgres; it is lost with the connection, so a leader that
+dies or hangs up is replaced by another service process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+from collections.abc import AsyncIterator
+
+import httpx
+import psycopg
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from determined_service.control.mirror import Mirror
+from determined_service.control.placement import schedule_forever
+from determined_service.control.prefect_gateway import PrefectGateway
+from determined_service.control.reconciler import PASS_S, Reconciler
+from determined_service.db import Database
+from determined_service.hub import Hub
+from determined_service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# Any constant will do, so long as nothing else in the database locks the same one.
+_LEADER_KEY = 0x6465746C6561
+_TRY_AGAIN_S = 5.0
+_WATCH_S = 10.0
+
+
+async def start(app: FastAPI) -> list[asyncio.Task[None]]:
+    """Starts every loop; the caller cancels them at stop."""
+    state = app.state
+    return [asyncio.create_task(_lead_for_ever(state.settings, state.db, state.hub), name="leader")]
+
+
+async def _lead_for_ever(settings: Settings, db: Database, hub: Hub) -> None:
+    while True:
+        try:
+            async with _leadership(settings.db_url) as lock:
+                if lock is not None:
+                    await _lead(settings, db, hub, lock)
+        except* (psycopg.OperationalError, OSError) as group:
+            logger.warning("leadership lost: %s", group.exceptions[0])
+        except* Exception:
+            logger.exception("a background loop failed; all of them start again")
+        await asyncio.sleep(_TRY_AGAIN_S)
+
+
+@contextlib.asynccontextmanager
+async def _leadership(db_url: str) -> AsyncIterator[psycopg.AsyncConnection | None]:
+    """The connection that holds the lock; None: another process leads."""
+    async with await psycopg.AsyncConnection.connect(db_url, autocommit=True) as conn:
+        found = await conn.execute("SELECT pg_try_advisory_lock(%s)", [_LEADER_KEY])
+        row = await found.fetchone()
+        yield conn if row is not None and row[0] else None
+
+
+async def _lead(settings: Settings, db: Database, hub: Hub, lock: psycopg.AsyncConnection) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        gateway = None
+        if settings.prefect_api_url is not None:
+            # Most of a second of imports: not in the event loop's thread.
+            await asyncio.to_thread(importlib.import_module, "prefect.client.orchestration")
+            gateway = await stack.enter_async_context(PrefectGateway(settings))
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        tasks.create_task(_watch(lock), name="leader's lock")
+        tasks.create_task(schedule_forever(db, hub, settings.agent_timeout_s), name="scheduler")
+        if gateway is not None:
+            mirror = Mirror(db, hub, gateway, settings.cluster_id)
+            tasks.create_task(mirror.run(), name="mirror")
+        reconciler = Reconciler(db, gateway, settings.agent_timeout_s)
+        tasks.create_task(_reconcile(reconciler), name="reconciler")
+
+
+async def _watch(lock: psycopg.AsyncConnection) -> None:
+    """Fails when the lock's connection does."""
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        await lock.execute("SELECT 1")
+
+
+async def _reconcile(reconciler: Reconciler) -> None:
+    while True:
+        await asyncio.sleep(PASS_S)
+        try:
+            await reconciler.run_pass()
+        except (httpx.HTTPError, sa.exc.OperationalError) as error:
+            # Prefect or Postgres is away for a while: the next pass sees the same again.
+            logger.warning("a reconciling pass was given up: %s", error)

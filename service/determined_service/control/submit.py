@@ -1,0 +1,181 @@
+"""A new experiment: everything that can be wrong is said here, before anything is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined import expconf
+from determined_registry.tables import experiments, model_definitions, pools, searches
+from determined_searchers import SearcherError, create_searcher
+from determined_service.control import lifecycle as states
+from determined_service.control.change import Change
+from determined_service.control.experiments import request_run
+from determined_service.control.model_definition import ModelDefinition, pack
+from determined_service.control.warm_start import find_warm_start
+from determined_service.errors import BadRequest, Conflict
+from determined_service.settings import Settings
+
+DEFAULT_POOL = "default"
+SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What was sent (upstream's ``CreateExperimentRequest``, plus ``flow_run_id``)."""
+
+    config: str
+    model_definition: Sequence[Mapping[str, Any]] = ()
+    activate: bool = True
+    parent_id: int | None = None
+    project_id: int | None = None
+    template: str | None = None
+    flow_run_id: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A submission that passed every check: what :func:`store` writes."""
+
+    config: dict[str, Any]
+    original_config: str
+    resource_pool: str
+    model_definition: ModelDefinition | None
+    warnings: tuple[str, ...]
+
+
+async def plan(conn: AsyncConnection, submission: Submission, settings: Settings) -> Plan:
+    """Checks everything, changes nothing. Raises BadRequest with all that is wrong."""
+    if submission.template:
+        raise BadRequest(
+            f"template {submission.template!r}: this cluster keeps no templates yet; put its "
+            f"fields into the configuration"
+        )
+    config = complete_config(submission.config, settings)
+    definition = await asyncio.to_thread(pack, submission.model_definition)
+    pool, warnings = await _check_slots(conn, config)
+    await _check_parent(conn, submission)
+    await find_warm_start(conn, config["searcher"])
+    return Plan(config, submission.config, pool, definition, warnings)
+
+
+def complete_config(text: str, settings: Settings) -> dict[str, Any]:
+    """The complete configuration; its search is tried out. Raises BadRequest."""
+    defaults: dict[str, Any] = {}
+    if settings.default_checkpoint_storage is not None:
+        defaults["checkpoint_storage"] = settings.default_checkpoint_storage
+    try:
+        config = expconf.complete(expconf.load_yaml(text), defaults=defaults)
+        create_searcher(config).initial_operations()
+    except (expconf.ConfigError, SearcherError) as error:
+        raise BadRequest(str(error)) from error
+    return config
+
+
+async def _check_slots(
+    conn: AsyncConnection, config: Mapping[str, Any]
+) -> tuple[str, tuple[str, ...]]:
+    resources = config.get("resources") or {}
+    pool = resources.get("resource_pool") or DEFAULT_POOL
+    wanted = resources.get("slots_per_trial", 1)
+    names = set((await conn.execute(sa.select(pools.c.name))).scalars())
+    if pool not in names:
+        raise BadRequest(
+            f"resources.resource_pool: there is no resource pool {pool!r}; there are "
+            f"{', '.join(sorted(names))}"
+        )
+    # Agents that were here within the last minutes: one that is just restarting counts.
+    found = await conn.execute(
+        sa.text(
+            """
+            SELECT g.id, (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS n
+            FROM agents g
+            WHERE g.resource_pool = :pool AND g.last_heartbeat > now() - interval '5 minutes'
+            ORDER BY n DESC, g.id
+            """
+        ),
+        {"pool": pool},
+    )
+    sizes = {row.id: row.n for row in found}
+    if not sizes:
+        return pool, (SLOTS_EXCEEDED,) if wanted else ()
+    widest = next(iter(sizes))
+    if wanted > sizes[widest]:
+        listed = ", ".join(f"{name} {count}" for name, count in list(sizes.items())[:8])
+        raise BadRequest(
+            f"resources.slots_per_trial: {wanted} slots are more than any agent of the resource "
+            f"pool {pool!r} has (agents and their slots: {listed})"
+        )
+    return pool, ()
+
+
+async def _check_parent(conn: AsyncConnection, submission: Submission) -> None:
+    parent = submission.parent_id
+    if parent is None:
+        return
+    found = await conn.execute(sa.select(experiments.c.id).where(experiments.c.id == parent))
+    if found.first() is None:
+        raise BadRequest(f"parentId: experiment {parent} does not exist")
+
+
+async def find_by_run(conn: AsyncConnection, flow_run_id: uuid.UUID) -> int | None:
+    """The experiment that the Prefect run ``flow_run_id`` has submitted already."""
+    found = await conn.execute(
+        sa.select(experiments.c.id).where(experiments.c.flow_run_id == flow_run_id)
+    )
+    return found.scalar_one_or_none()
+
+
+async def store(change: Change, plan: Plan, submission: Submission, owner_id: int) -> int:
+    """Writes the experiment and, unless it is paused, asks for its Prefect run; returns its id.
+
+    Raises Conflict when the Prefect run has submitted an experiment meanwhile.
+    """
+    conn = change.conn
+    definition = plan.model_definition
+    if definition is not None:
+        await conn.execute(
+            insert(model_definitions)
+            .values(hash=definition.hash, archive=definition.archive)
+            .on_conflict_do_nothing()
+        )
+    if submission.flow_run_id is not None:
+        # Two requests of one run are one experiment: the second waits here, then sees it.
+        await conn.execute(
+            sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:run, 0))"),
+            {"run": str(submission.flow_run_id)},
+        )
+        if await find_by_run(conn, submission.flow_run_id) is not None:
+            raise Conflict(f"run {submission.flow_run_id} has submitted its experiment already")
+    config = plan.config
+    found = await conn.execute(
+        sa.insert(experiments)
+        .values(
+            state=states.ACTIVE if submission.activate else states.PAUSED,
+            name=config["name"],
+            description=config.get("description") or "",
+            labels=list(config.get("labels") or []),
+            config=config,
+            original_config=plan.original_config,
+            model_def_hash=definition and definition.hash,
+            owner_id=owner_id,
+            parent_id=submission.parent_id,
+            project_id=submission.project_id or 1,
+            resource_pool=plan.resource_pool,
+            flow_run_id=submission.flow_run_id,
+        )
+        .returning(experiments.c.id)
+    )
+    experiment_id: int = found.scalar_one()
+    await conn.execute(sa.insert(searches).values(experiment_id=experiment_id))
+    change.notify(f"experiment:{experiment_id}")
+    if submission.activate and submission.flow_run_id is None:
+        await request_run(change, experiment_id, config["name"])
+    return experiment_id

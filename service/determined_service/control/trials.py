@@ -1,0 +1,266 @@
+"""What a training process and a user do to one trial: operations, progress, early exit, kill."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import sqlalchemy as sa
+
+from determined_registry.tables import experiments, search_events, searches, trials
+from determined_searchers import (
+    ExitReason,
+    TrialProgress,
+    ValidationCompleted,
+)
+from determined_searchers.metrics import decode_metric
+from determined_service.control import allocations as allocating
+from determined_service.control import lifecycle as states
+from determined_service.control.change import Change
+from determined_service.control.experiments import lock_experiment
+from determined_service.control.legs import end_trial
+from determined_service.control.lifecycle import TRIAL, transition
+from determined_service.errors import BadRequest, NotFound
+
+# A trial may call its hyperparameters invalid, or ask to stop; other reasons are the platform's.
+REPORTABLE = (
+    ExitReason.INVALID_HP,
+    ExitReason.INIT_INVALID_HP,
+    ExitReason.USER_REQUESTED_STOP,
+)
+
+
+async def _lock_trial(change: Change, trial_id: int) -> sa.Row[Any]:
+    found = await change.conn.execute(
+        sa.select(
+            trials.c.id,
+            trials.c.experiment_id,
+            trials.c.request_id,
+            trials.c.state,
+            trials.c.op_length,
+            trials.c.op_complete,
+            trials.c.progress,
+            experiments.c.config["searcher"].label("searcher"),
+        )
+        .join(experiments, experiments.c.id == trials.c.experiment_id)
+        .where(trials.c.id == trial_id)
+        .with_for_update(key_share=True, of=trials)
+    )
+    row = found.first()
+    if row is None:
+        raise NotFound(f"trial {trial_id} does not exist")
+    return row
+
+
+async def complete_operation(change: Change, trial_id: int, length: int, metric: Any) -> None:
+    """The trial has trained to ``length`` and reports the searcher's metric.
+
+    Raises NotFound; BadRequest when that is not what it was asked for, or the metric is no number.
+    The same report sent again changes nothing.
+    """
+    row = await _lock_trial(change, trial_id)
+    custom = row.searcher.get("name") == "custom"
+    number = decode_metric(metric)
+    if not custom and (isinstance(number, bool) or not isinstance(number, (int, float))):
+        raise BadRequest(
+            f"the searcher metric {row.searcher.get('metric')!r} must be a number, but trial "
+            f"{trial_id} reported {metric!r}"
+        )
+    event = ValidationCompleted(row.request_id, number, length)
+    problem = None
+    if row.op_length is None:
+        problem = f"trial {trial_id} has no searcher operation to complete"
+    elif length != row.op_length:
+        problem = f"expected the operation of length {row.op_length}, but received length {length}"
+    elif row.op_complete:
+        problem = f"the operation of length {length} of trial {trial_id} was already completed"
+    if problem is not None:
+        if await _last_report(change, row) == event.to_json():
+            return
+        raise BadRequest(problem)
+    await change.conn.execute(
+        sa.update(trials).where(trials.c.id == trial_id).values(op_complete=True, progress=1.0)
+    )
+    change.notify(f"trial:{trial_id}")
+    if not allocating.is_reports_form({"searcher": row.searcher}):
+        change.tell_search(row.experiment_id, event)
+
+
+async def _last_report(change: Change, row: sa.Row[Any]) -> Any:
+    event = search_events.c.event
+    found = await change.conn.execute(
+        sa.select(event)
+        .where(
+            search_events.c.experiment_id == row.experiment_id,
+            event["request_id"].astext == row.request_id,
+            event["type"].astext == ValidationCompleted.type,
+        )
+        .order_by(search_events.c.id.desc())
+        .limit(1)
+    )
+    return found.scalar_one_or_none()
+
+
+async def report_progress(
+    change: Change, trial_id: int, value: float, *, fraction: bool, tell_search: bool
+) -> None:
+    """How far the trial is: units of its operation's length, or with ``fraction`` 0..1.
+
+    ``tell_search``: also make an event of it (the caller throttles).
+    """
+    if not math.isfinite(value) or value < 0:
+        raise BadRequest(f"progress must be a number of at least 0, not {value!r}")
+    row = await _lock_trial(change, trial_id)
+    reports = allocating.is_reports_form({"searcher": row.searcher})
+    length = row.op_length
+    if fraction or not length:
+        done, units = value, value * (length or 1)
+    else:
+        done, units = value / length, value
+    await change.conn.execute(
+        sa.update(trials).where(trials.c.id == trial_id).values(progress=min(done, 1.0))
+    )
+    change.notify(f"trial:{trial_id}")
+    if tell_search and row.state not in states.TERMINAL:
+        event = TrialProgress(row.request_id, min(done, 1.0) if reports else units)
+        change.tell_search(row.experiment_id, event)
+
+
+async def report_early_exit(change: Change, trial_id: int, reason: str) -> None:
+    """The process says why it is about to exit; the searcher hears of it when it has.
+
+    Raises NotFound, BadRequest for a reason that is not the trial's to give.
+    """
+    name = reason.removeprefix("EXITED_REASON_")
+    if name not in REPORTABLE:
+        raise BadRequest(
+            f"a trial cannot report the early exit {reason!r}; allowed are {', '.join(REPORTABLE)}"
+        )
+    row = await _lock_trial(change, trial_id)
+    if row.state in states.TERMINAL:
+        return
+    await change.conn.execute(
+        sa.update(trials).where(trials.c.id == trial_id).values(early_exit=name)
+    )
+    change.notify(f"trial:{trial_id}")
+
+
+async def set_runner_state(change: Change, trial_id: int, state: str) -> None:
+    """The status that the training code shows. Raises NotFound."""
+    found = await change.conn.execute(
+        sa.update(trials)
+        .where(trials.c.id == trial_id)
+        .values(runner_state=state)
+        .returning(trials.c.id)
+    )
+    if found.first() is None:
+        raise NotFound(f"trial {trial_id} does not exist")
+    change.notify(f"trial:{trial_id}")
+
+
+async def kill(change: Change, trial_id: int) -> None:
+    """Kills the trial; the search goes on without it. Raises NotFound."""
+    conn = change.conn
+    experiment_id = (
+        await conn.execute(sa.select(trials.c.experiment_id).where(trials.c.id == trial_id))
+    ).scalar_one_or_none()
+    if experiment_id is None:
+        raise NotFound(f"trial {trial_id} does not exist")
+    await lock_experiment(change, experiment_id)
+    row = await _lock_trial(change, trial_id)
+    if row.state in states.TERMINAL:
+        return
+    live = await allocating.live_of_trial(change, trial_id)
+    if live is not None and live.state != states.REQUESTED:
+        await transition(
+            change, TRIAL, trial_id, states.STOPPING_KILLED, reason="killed by the user"
+        )
+        await allocating.kill(change, live.id)
+        change.notify(f"experiment:{experiment_id}")
+        return
+    if live is not None:
+        await allocating.withdraw(change, live.id, "killed by the user")
+    await end_trial(
+        change,
+        experiment_id,
+        trial_id,
+        row.request_id,
+        states.CANCELED,
+        "killed by the user",
+        ExitReason.USER_CANCELED,
+    )
+
+
+async def set_flow_run(change: Change, trial_id: int, flow_run_id: Any) -> None:
+    """The trial's Prefect run exists: its states, kept until now, may be delivered."""
+    found = await change.conn.execute(
+        sa.update(trials)
+        .where(trials.c.id == trial_id)
+        .values(flow_run_id=flow_run_id)
+        .returning(trials.c.experiment_id)
+    )
+    if found.first() is None:
+        raise NotFound(f"trial {trial_id} does not exist")
+    change.notify("outbox")
+
+
+class OperationWatch:
+    """Answers "what is the trial to do now?", waiting while the searcher still thinks.
+
+    A completed operation is an event in the searcher's inbox; until its answer is committed nobody
+    knows whether there is a next one.
+    """
+
+    def __init__(self, trial_id: int) -> None:
+        self._trial_id = trial_id
+        self._asked_at: int | None = None
+        self.experiment_id: int | None = None
+        self.last: dict[str, Any] | None = None
+
+    async def check(self, conn: Any) -> dict[str, Any] | None:
+        """The answer, or None: not known yet. Raises NotFound, BadRequest."""
+        found = await conn.execute(
+            sa.select(
+                trials.c.request_id,
+                trials.c.experiment_id,
+                trials.c.op_length,
+                trials.c.op_complete,
+                trials.c.closed,
+                trials.c.state,
+                experiments.c.state.label("experiment_state"),
+                searches.c.last_event_id,
+                searches.c.committed_event_id,
+            )
+            .select_from(
+                trials.join(experiments, experiments.c.id == trials.c.experiment_id).join(
+                    searches, searches.c.experiment_id == trials.c.experiment_id
+                )
+            )
+            .where(trials.c.id == self._trial_id)
+        )
+        row = found.first()
+        if row is None:
+            raise NotFound(f"trial {self._trial_id} does not exist")
+        if row.op_length is None and row.committed_event_id >= 0:
+            raise BadRequest(
+                f"the searcher of experiment {row.experiment_id} gives its trials no lengths: set "
+                f"searcher.max_length, or let the training code decide how long it trains"
+            )
+        if self._asked_at is None:
+            self._asked_at = row.last_event_id
+        self.experiment_id = row.experiment_id
+        self.last = _operation_json(row)
+        decided = (
+            not row.op_complete
+            or row.closed
+            or row.committed_event_id >= self._asked_at
+            or row.state != states.ACTIVE
+            or row.experiment_state not in states.RUNNABLE
+        )
+        return self.last if decided else None
+
+
+def _operation_json(row: sa.Row[Any]) -> dict[str, Any]:
+    # A 64-bit length is a string in Determined's JSON.
+    length = {"requestId": row.request_id, "length": str(row.op_length)}
+    return {"op": {"validateAfter": length}, "completed": row.op_complete}

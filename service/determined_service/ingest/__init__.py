@@ -1,0 +1,1 @@
+"""The hot paths: metrics and task logs into Postgres, many requests per transaction."""

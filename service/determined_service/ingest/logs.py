@@ -1,0 +1,134 @@
+"""Task logs into Postgres: :func:`read_lines`, :func:`read_upstream_lines`, :func:`write_logs`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_service.errors import BadRequest
+from determined_service.hub import notify
+from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field
+from determined_service.ingest.streams import (
+    Position,
+    advance_streams,
+    is_repeated,
+    lock_streams,
+    read_position,
+)
+
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+COLUMNS = "task_id, allocation_id, agent_id, container_id, rank_id, timestamp, level, stdtype, source, log"
+# Ids of one task's lines become visible in order, so that whoever follows them misses none: a second
+# service process waits here for the first one's commit.
+_LOCK_TASK = sa.text("SELECT pg_advisory_xact_lock(7301, hashtext(:task_id))")
+
+
+@dataclass(slots=True)
+class LogLines:
+    """Lines ready for COPY, and the tasks they belong to."""
+
+    position: Position | None = None
+    rows: list[bytes] = field(default_factory=list)
+    tasks: set[str] = field(default_factory=set)
+
+    def add(
+        self,
+        *,
+        task_id: str,
+        log: str,
+        time: datetime.datetime,
+        allocation_id: str | None = None,
+        agent_id: str | None = None,
+        container_id: str | None = None,
+        rank: int | None = None,
+        level: str | None = None,
+        stdtype: str | None = None,
+        source: str | None = None,
+    ) -> None:
+        """Adds one line as it was printed, its newline included."""
+        self.tasks.add(task_id)
+        self.rows.append(
+            b"\t".join(
+                (
+                    text_field(task_id),
+                    text_field(allocation_id),
+                    text_field(agent_id),
+                    text_field(container_id),
+                    NULL if rank is None else b"%d" % rank,
+                    time.isoformat().encode(),
+                    text_field(level if level in LEVELS else None),
+                    text_field(stdtype),
+                    text_field(source),
+                    bytea_field(log.encode("utf-8", "backslashreplace")),
+                )
+            )
+            + b"\n"
+        )
+
+
+def read_lines(body: Any) -> LogLines:
+    """The body of ``POST /internal/v1/logs``; raises BadRequest."""
+    try:
+        lines = LogLines(read_position(body))
+        for line in body["lines"]:
+            lines.add(
+                task_id=body["task_id"],
+                allocation_id=body.get("allocation_id"),
+                agent_id=body.get("agent_id"),
+                log=line["log"],
+                time=datetime.datetime.fromtimestamp(line["t"], datetime.UTC),
+                rank=line.get("rank"),
+                level=line.get("level"),
+                stdtype=line.get("stdtype"),
+                source=line.get("source"),
+            )
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise BadRequest(f"these are no log lines: {type(error).__name__}: {error}") from error
+    return lines
+
+
+def read_upstream_lines(body: Any) -> LogLines:
+    """The body of ``POST /api/v1/task/logs`` (``v1TaskLog``); raises BadRequest."""
+    lines = LogLines()
+    try:
+        for line in body["logs"]:
+            time = line.get("timestamp")
+            lines.add(
+                task_id=line["taskId"],
+                allocation_id=line.get("allocationId"),
+                agent_id=line.get("agentId"),
+                container_id=line.get("containerId"),
+                log=line["log"],
+                time=datetime.datetime.fromisoformat(time)
+                if time
+                else datetime.datetime.now(datetime.UTC),
+                rank=line.get("rankId"),
+                level=(line.get("level") or "").removeprefix("LOG_LEVEL_"),
+                stdtype=line.get("stdtype"),
+                source=line.get("source"),
+            )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BadRequest(f"these are no log lines: {type(error).__name__}: {error}") from error
+    return lines
+
+
+async def write_logs(conn: AsyncConnection, groups: Sequence[LogLines]) -> Sequence[int]:
+    """Stores ``groups``; answers with the number of lines stored of each (0: a repetition)."""
+    last = await lock_streams(conn, [group.position for group in groups])
+    after = dict(last)
+    new = [group for group in groups if not is_repeated(group.position, after)]
+    tasks = sorted({task for group in new for task in group.tasks})
+    for task in tasks:
+        await conn.execute(_LOCK_TASK, {"task_id": task})
+    rows = [row for group in new for row in group.rows]
+    if rows:
+        await copy_rows(conn, f"task_logs ({COLUMNS})", rows)
+    await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
+    await notify(conn, *(f"logs:{task}" for task in tasks))
+    stored = {id(group) for group in new}
+    return [len(group.rows) if id(group) in stored else 0 for group in groups]

@@ -1,0 +1,114 @@
+"""Writes groups of metric batches: :meth:`MetricsWriter.write`, for a group commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.tables import allocations
+from determined_service import auth
+from determined_service.errors import ApiError, NotFound
+from determined_service.ingest.copy_text import copy_rows
+from determined_service.ingest.reports import Batch
+from determined_service.ingest.rollback import archive, recompute, validations_of
+from determined_service.ingest.streams import advance_streams, is_repeated, lock_streams
+from determined_service.ingest.summaries import Summaries, store_summaries
+from determined_service.ingest.trial_facts import TrialFactsCache
+from determined_service.ingest.validations import Reported, note_validations
+
+COLUMNS = "trial_id, run_id, group_name, steps_completed, end_time, metrics, batch_metrics"
+
+
+class MetricsWriter:
+    """Remembers only what cannot change, so several processes may write the same trials."""
+
+    def __init__(self) -> None:
+        self._trials = TrialFactsCache()
+
+    async def write(
+        self, conn: AsyncConnection, batches: Sequence[Batch]
+    ) -> Sequence[int | ApiError]:
+        """Stores ``batches``; answers with the number of reports stored (0: a repetition) or the
+        refusal of each: NotFound (no such trial), Conflict (its allocation has ended).
+
+        Locks are taken in the service's order: streams (only ingest has them), trials, search.
+        """
+        last = await lock_streams(conn, [batch.position for batch in batches])
+        facts = await self._trials.get(conn, {batch.trial_id for batch in batches})
+        dead = await _ended(conn, batches)
+        after = dict(last)
+        answers: list[int | ApiError] = []
+        new: list[Batch] = []
+        for batch in batches:
+            if batch.trial_id not in facts:
+                answers.append(NotFound(f"trial {batch.trial_id} does not exist"))
+            elif batch.allocation_id is not None and batch.allocation_id in dead:
+                answers.append(auth.ended(batch.allocation_id))
+            elif is_repeated(batch.position, after):
+                answers.append(0)
+            else:
+                answers.append(len(batch.lines))
+                new.append(batch)
+        if not new:
+            return answers
+        archived = await archive(conn, new)
+        by_trial, reported = await _copy(conn, new)
+        await store_summaries(conn, by_trial)
+        await recompute(conn, archived)
+        await note_validations(conn, facts, reported, rolled_back=validations_of(archived))
+        await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
+        return answers
+
+
+async def _ended(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:
+    senders = {batch.allocation_id for batch in batches if batch.allocation_id is not None}
+    if not senders:
+        return set()
+    rows = await conn.execute(
+        sa.select(allocations.c.id).where(
+            allocations.c.id.in_(senders), allocations.c.state == "TERMINATED"
+        )
+    )
+    return set(rows.scalars())
+
+
+async def _new_ids(conn: AsyncConnection, count: int) -> Iterator[int]:
+    if not count:
+        return iter(())
+    rows = await conn.execute(
+        sa.text(
+            "SELECT nextval(pg_get_serial_sequence('metrics', 'id')) FROM generate_series(1, :n)"
+        ),
+        {"n": count},
+    )
+    return iter(sorted(rows.scalars()))
+
+
+async def _copy(
+    conn: AsyncConnection, batches: list[Batch]
+) -> tuple[dict[int, Summaries], list[Reported]]:
+    """Validations get their row ids beforehand, because trials refer to the best and the latest."""
+    ids = await _new_ids(conn, sum(len(batch.validations) for batch in batches))
+    plain: list[bytes] = []
+    numbered: list[bytes] = []
+    by_trial: dict[int, Summaries] = {}
+    reported: list[Reported] = []
+    for batch in batches:
+        prefix = b"%d\t%d\t" % (batch.trial_id, batch.run_id)
+        row_ids = {validation.line: next(ids) for validation in batch.validations}
+        for validation in batch.validations:
+            reported.append(Reported(batch.trial_id, row_ids[validation.line], validation))
+        for index, line in enumerate(batch.lines):
+            row_id = row_ids.get(index)
+            if row_id is None:
+                plain.append(prefix + line)
+            else:
+                numbered.append(b"%d\t%s%s" % (row_id, prefix, line))
+        by_trial.setdefault(batch.trial_id, Summaries()).merge(batch.summaries)
+    if plain:
+        await copy_rows(conn, f"metrics ({COLUMNS})", plain)
+    if numbered:
+        await copy_rows(conn, f"metrics (id, {COLUMNS})", numbered)
+    return by_trial, reported

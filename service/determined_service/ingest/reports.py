@@ -1,0 +1,137 @@
+"""A batch of metric reports: from JSON to rows for COPY and what they add to the summaries."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from determined_service.errors import BadRequest
+from determined_service.ingest.copy_text import NULL, json_field, text_field
+from determined_service.ingest.streams import Position, read_position
+from determined_service.ingest.summaries import Summaries
+from determined_service.ingest.values import replace_nul
+
+VALIDATION = "validation"
+MAX_STEPS = 2**63 - 1
+
+
+@dataclass(slots=True)
+class Validation:
+    """A report of the group ``validation``; ``line`` is its place among the batch's rows."""
+
+    line: int
+    steps: int
+    metrics: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Reports of one leg, ready to be written."""
+
+    trial_id: int
+    run_id: int
+    position: Position | None = None
+    # The allocation that sent it; None: a user or an agent did.
+    allocation_id: str | None = None
+    # One line per report: everything after the columns id, trial_id and run_id.
+    lines: list[bytes] = field(default_factory=list)
+    validations: list[Validation] = field(default_factory=list)
+    # {group: lowest steps_completed}
+    first_steps: dict[str, int] = field(default_factory=dict)
+    summaries: Summaries = field(default_factory=Summaries)
+
+    def add(
+        self,
+        group: str,
+        steps: int,
+        metrics: dict[str, Any],
+        batch_metrics: list[Any] | None,
+        end_time: str | None,
+    ) -> None:
+        """Adds one report; raises BadRequest for what cannot be one."""
+        moment = _moment(end_time)
+        if type(steps) is not int or not 0 <= steps <= MAX_STEPS:
+            raise BadRequest(f"steps_completed must be a whole number from 0 on, not {steps!r}")
+        if not isinstance(metrics, dict):
+            raise BadRequest(f"metrics must be an object of names and values, not {metrics!r}")
+        if not isinstance(group, str) or not group:
+            raise BadRequest(f"group must be a name, not {group!r}")
+        encoded = orjson.dumps(metrics)
+        if b"\\u0000" in encoded:
+            metrics = replace_nul(metrics)
+            encoded = orjson.dumps(metrics)
+        extra = NULL
+        if batch_metrics:
+            extra = json_field(orjson.dumps(replace_nul(batch_metrics)))
+        if group == VALIDATION:
+            self.validations.append(Validation(len(self.lines), steps, metrics))
+        self.lines.append(
+            b"%s\t%d\t%s\t%s\t%s\n" % (text_field(group), steps, moment, json_field(encoded), extra)
+        )
+        if steps < self.first_steps.get(group, MAX_STEPS + 1):
+            self.first_steps[group] = steps
+        self.summaries.add(group, steps, metrics)
+
+
+def _moment(text: str | None) -> bytes:
+    if text is None:
+        return datetime.datetime.now(datetime.UTC).isoformat().encode()
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except (ValueError, TypeError) as error:
+        raise BadRequest(f"end_time must be an ISO 8601 time, not {text!r}") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.isoformat().encode()
+
+
+def _reports(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    reports = body.get("reports")
+    if not isinstance(reports, list):
+        raise BadRequest("reports must be a list")
+    for report in reports:
+        if not isinstance(report, dict):
+            raise BadRequest(f"a report must be an object, not {report!r}")
+        yield report
+
+
+def read_batch(trial_id: int, body: Any) -> Batch:
+    """The body of ``POST /api/v1/trials/{id}/metrics/batch``; raises BadRequest."""
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be an object")
+    run_id = body.get("run_id")
+    if type(run_id) is not int or not 0 <= run_id < 2**31:
+        raise BadRequest(f"run_id must be a whole number, not {run_id!r}")
+    batch = Batch(trial_id, run_id, read_position(body))
+    for report in _reports(body):
+        batch.add(
+            report.get("group"),  # type: ignore[arg-type]
+            report.get("steps_completed"),  # type: ignore[arg-type]
+            report.get("metrics"),  # type: ignore[arg-type]
+            report.get("batch_metrics"),
+            report.get("end_time"),
+        )
+    return batch
+
+
+def read_upstream_report(trial_id: int, group: str | None, body: Any) -> Batch:
+    """One report as Determined's own harness sends it (``v1TrialMetrics``); raises BadRequest.
+
+    ``metrics`` is ``{"avgMetrics": {…}, "batchMetrics": […]}``.
+    """
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be an object")
+    given = body.get("metrics") or {}
+    batch = Batch(trial_id, int(body.get("trialRunId") or 0))
+    batch.add(
+        group or "",
+        body.get("stepsCompleted") or 0,
+        given.get("avgMetrics") or {},
+        given.get("batchMetrics"),
+        body.get("reportTime"),
+    )
+    return batch

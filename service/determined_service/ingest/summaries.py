@@ -1,0 +1,170 @@
+"""What is known of a metric without reading its reports: count, sum, min, max, last.
+
+Rules:
+
+* ``count`` counts every report that holds the metric, whatever the value;
+* ``sum``, ``min`` and ``max`` are over the finite numbers only: one NaN or infinity does not spoil
+  them. A sum that leaves the range of a double becomes infinite;
+* ``last`` is the value that arrived last, as it is (NaN and infinities as strings);
+* ``type`` is the JSON type; ``string`` once a metric has had values of two types.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_service.ingest.values import NON_FINITE, replace_nul, type_name
+
+
+@dataclass(slots=True)
+class Summary:
+    """One metric of one group; ``sum``, ``low`` and ``high`` mean nothing while ``finite`` is 0."""
+
+    type: str
+    count: int = 0
+    finite: int = 0
+    sum: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    last: Any = None
+    steps: int = 0
+
+    def merge(self, later: Summary) -> None:
+        """Adds what came after."""
+        if later.type != self.type:
+            self.type = "string"
+        self.count += later.count
+        self.finite += later.finite
+        self.sum += later.sum
+        self.low = min(self.low, later.low)
+        self.high = max(self.high, later.high)
+        self.last = later.last
+        self.steps = max(self.steps, later.steps)
+
+
+class Summaries:
+    """``groups[group][metric]`` of some reports."""
+
+    __slots__ = ("groups",)
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[str, Summary]] = {}
+
+    def add(self, group: str, steps: int, metrics: dict[str, Any]) -> None:
+        """One report. The hot loop of ingest: it runs once per metric value."""
+        known = self.groups.setdefault(group, {})
+        for name, value in metrics.items():
+            kind = type(value)
+            if kind is float or kind is int:
+                type_of = "number"
+            elif kind is str:
+                type_of = "number" if value in NON_FINITE else "string"
+            else:
+                type_of = type_name(value)
+            summary = known.get(name)
+            if summary is None:
+                summary = known[name] = Summary(type_of)
+            elif summary.type != type_of:
+                summary.type = "string"
+            summary.count += 1
+            summary.last = value
+            if steps > summary.steps:
+                summary.steps = steps
+            if kind is float or kind is int:
+                summary.finite += 1
+                summary.sum += value
+                if value < summary.low:
+                    summary.low = value
+                if value > summary.high:
+                    summary.high = value
+
+    def merge(self, later: Summaries) -> None:
+        """Adds reports that came after."""
+        for group, metrics in later.groups.items():
+            known = self.groups.setdefault(group, {})
+            for name, summary in metrics.items():
+                mine = known.get(name)
+                if mine is None:
+                    # A copy: what is added to it must not change the batch it came from.
+                    known[name] = copy.copy(summary)
+                else:
+                    mine.merge(summary)
+
+
+# Near the end of a double's range Postgres raises instead of giving an infinity.
+_UPSERT = sa.text(
+    """
+    INSERT INTO metric_summaries AS m (
+        trial_id, group_name, metric, type, count, finite_count, sum, min, max, last, last_steps
+    )
+    SELECT g.trial_id, g.group_name, g.metric, g.type, g.count, g.finite_count,
+           g.sum, g.min, g.max, g.last::jsonb, g.last_steps
+    FROM unnest(
+        cast(:trial_id AS int[]), cast(:group_name AS text[]), cast(:metric AS text[]),
+        cast(:type AS text[]), cast(:count AS bigint[]), cast(:finite_count AS bigint[]),
+        cast(:sum AS float8[]), cast(:min AS float8[]), cast(:max AS float8[]),
+        cast(:last AS text[]), cast(:last_steps AS bigint[])
+    ) AS g(trial_id, group_name, metric, type, count, finite_count, sum, min, max, last, last_steps)
+    ON CONFLICT (trial_id, group_name, metric) DO UPDATE SET
+        type = CASE WHEN m.type = excluded.type THEN m.type ELSE 'string' END,
+        count = m.count + excluded.count,
+        finite_count = m.finite_count + excluded.finite_count,
+        sum = CASE
+            WHEN m.sum IS NULL THEN excluded.sum
+            WHEN excluded.sum IS NULL THEN m.sum
+            WHEN abs(m.sum / 2 + excluded.sum / 2) > 8.9e307
+                THEN (m.sum / 2 + excluded.sum / 2) * 'Infinity'::float8
+            ELSE m.sum + excluded.sum
+        END,
+        min = least(m.min, excluded.min),
+        max = greatest(m.max, excluded.max),
+        last = excluded.last,
+        last_steps = greatest(m.last_steps, excluded.last_steps)
+    """
+)
+
+
+async def store_summaries(conn: AsyncConnection, by_trial: dict[int, Summaries]) -> None:
+    """Adds to what is stored, in one statement; rows are locked in the order of their key."""
+    rows = sorted(
+        (
+            (trial_id, group, name, summary)
+            for trial_id, summaries in by_trial.items()
+            for group, metrics in summaries.groups.items()
+            for name, summary in metrics.items()
+        ),
+        key=lambda row: row[:3],
+    )
+    if not rows:
+        return
+    await conn.execute(
+        _UPSERT,
+        {
+            "trial_id": [row[0] for row in rows],
+            "group_name": [replace_nul(row[1]) for row in rows],
+            "metric": [row[2] for row in rows],
+            **_columns(row[3] for row in rows),
+        },
+    )
+
+
+def _columns(summaries: Iterable[Summary]) -> dict[str, list[Any]]:
+    given = list(summaries)
+    return {
+        "type": [one.type for one in given],
+        "count": [one.count for one in given],
+        "finite_count": [one.finite for one in given],
+        "sum": [float(one.sum) if one.finite else None for one in given],
+        "min": [float(one.low) if one.finite else None for one in given],
+        "max": [float(one.high) if one.finite else None for one in given],
+        "last": [orjson.dumps(one.last).decode() for one in given],
+        "last_steps": [one.steps for one in given],
+    }

@@ -1,0 +1,79 @@
+"""What never changes about a trial and matters to its reports."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.tables import experiments, trials
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFacts:
+    """``time_metric`` is None unless the searcher goes by reports (the newer form)."""
+
+    id: int
+    experiment_id: int
+    request_id: str
+    metric: str
+    smaller_is_better: bool
+    time_metric: str | None
+
+    def better(self, value: float, than: float | None) -> bool:
+        """Whether ``value`` is a new best; a tie is not."""
+        if than is None:
+            return True
+        return value < than if self.smaller_is_better else value > than
+
+
+class TrialFactsCache:
+    """The ``size`` trials asked for last."""
+
+    def __init__(self, size: int = 10_000) -> None:
+        self._known: OrderedDict[int, TrialFacts] = OrderedDict()
+        self._size = size
+
+    async def get(self, conn: AsyncConnection, ids: Iterable[int]) -> dict[int, TrialFacts]:
+        """Those of ``ids`` that exist."""
+        wanted = set(ids)
+        found = {one: self._known[one] for one in wanted if one in self._known}
+        missing = wanted - found.keys()
+        if missing:
+            for facts in await _load(conn, missing):
+                found[facts.id] = self._known[facts.id] = facts
+        for one in found:
+            self._known.move_to_end(one)
+        while len(self._known) > self._size:
+            self._known.popitem(last=False)
+        return found
+
+
+async def _load(conn: AsyncConnection, ids: set[int]) -> list[TrialFacts]:
+    searcher = experiments.c.config["searcher"]
+    rows = await conn.execute(
+        sa.select(
+            trials.c.id,
+            trials.c.experiment_id,
+            trials.c.request_id,
+            searcher["metric"].astext.label("metric"),
+            searcher["smaller_is_better"].astext.label("smaller"),
+            searcher["time_metric"].astext.label("time_metric"),
+        )
+        .join(experiments, experiments.c.id == trials.c.experiment_id)
+        .where(trials.c.id.in_(ids))
+    )
+    return [
+        TrialFacts(
+            id=row.id,
+            experiment_id=row.experiment_id,
+            request_id=row.request_id,
+            metric=row.metric or "",
+            smaller_is_better=row.smaller != "false",
+            time_metric=row.time_metric,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,126 @@
+"""What a validation report changes beside its row: the trial's best and latest, the search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.tables import metrics, trials
+from determined_searchers.events import TrialReported
+from determined_service.control.events import append_events
+from determined_service.hub import notify
+from determined_service.ingest.reports import VALIDATION, Validation
+from determined_service.ingest.trial_facts import TrialFacts
+from determined_service.ingest.values import finite
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A validation that is now a row."""
+
+    trial_id: int
+    row_id: int
+    validation: Validation
+
+
+async def note_validations(
+    conn: AsyncConnection,
+    facts: Mapping[int, TrialFacts],
+    reported: Sequence[Reported],
+    *,
+    rolled_back: set[int],
+) -> None:
+    """Updates best and latest of the trials, tells searchers that go by reports.
+
+    ``rolled_back``: trials some of whose validations were archived just now, whose best may be gone.
+    A searcher metric that is NaN, infinite or no number never is a trial's best.
+    """
+    by_trial: dict[int, list[Reported]] = {trial_id: [] for trial_id in rolled_back}
+    for one in reported:
+        by_trial.setdefault(one.trial_id, []).append(one)
+    for trial_id in sorted(by_trial):
+        await _best_and_latest(
+            conn, facts[trial_id], by_trial[trial_id], again=trial_id in rolled_back
+        )
+    await _tell_searches(conn, [(facts[one.trial_id], one.validation) for one in reported])
+    changed = {facts[trial_id].experiment_id for trial_id in by_trial}
+    await notify(conn, *(f"experiment:{experiment_id}" for experiment_id in sorted(changed)))
+
+
+async def _best_and_latest(
+    conn: AsyncConnection, facts: TrialFacts, reported: Sequence[Reported], *, again: bool
+) -> None:
+    row = (
+        await conn.execute(
+            sa.select(
+                trials.c.best_validation_id,
+                trials.c.latest_validation_id,
+                trials.c.searcher_metric_value,
+            )
+            .where(trials.c.id == facts.id)
+            .with_for_update(key_share=True)
+        )
+    ).one()
+    if again:
+        best_id, value, latest_id = await _from_rows(conn, facts)
+    else:
+        best_id, value = row.best_validation_id, row.searcher_metric_value
+        latest_id = row.latest_validation_id
+        for one in reported:
+            latest_id = one.row_id
+            metric = finite(one.validation.metrics.get(facts.metric))
+            if metric is not None and facts.better(metric, value):
+                best_id, value = one.row_id, metric
+    await conn.execute(
+        sa.update(trials)
+        .where(trials.c.id == facts.id)
+        .values(
+            best_validation_id=best_id,
+            searcher_metric_value=value,
+            latest_validation_id=latest_id,
+        )
+    )
+
+
+async def _from_rows(
+    conn: AsyncConnection, facts: TrialFacts
+) -> tuple[int | None, float | None, int | None]:
+    rows = await conn.execute(
+        sa.select(metrics.c.id, metrics.c.metrics[facts.metric].label("metric"))
+        .where(
+            metrics.c.trial_id == facts.id,
+            metrics.c.group_name == VALIDATION,
+            ~metrics.c.archived,
+        )
+        .order_by(metrics.c.id)
+    )
+    best_id: int | None = None
+    value: float | None = None
+    latest_id: int | None = None
+    for row in rows:
+        latest_id = row.id
+        metric = finite(row.metric)
+        if metric is not None and facts.better(metric, value):
+            best_id, value = row.id, metric
+    return best_id, value, latest_id
+
+
+async def _tell_searches(
+    conn: AsyncConnection, validations: Sequence[tuple[TrialFacts, Validation]]
+) -> None:
+    events: dict[int, list[dict[str, object]]] = {}
+    for facts, validation in validations:
+        if facts.time_metric is None or facts.metric not in validation.metrics:
+            continue
+        event = TrialReported(
+            request_id=facts.request_id,
+            time=finite(validation.metrics.get(facts.time_metric)),
+            metric=finite(validation.metrics[facts.metric]),
+            step=validation.steps or None,
+        )
+        events.setdefault(facts.experiment_id, []).append(event.to_json())
+    for experiment_id in sorted(events):
+        await append_events(conn, experiment_id, events[experiment_id])

@@ -1,0 +1,51 @@
+"""JSON as Determined's clients expect it, by orjson."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
+
+
+def dumps(value: Any) -> bytes:
+    """UTF-8 JSON; datetimes (UTC) end in ``Z``, UUIDs are text, numpy values are plain ones."""
+    return orjson.dumps(
+        value,
+        default=_default,
+        option=orjson.OPT_UTC_Z | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS,
+    )
+
+
+# Many clients take these for line ends too (as str.splitlines does).
+_LINE_ENDS = (("\u2028", b"\\u2028"), ("\u2029", b"\\u2029"), ("\x85", b"\\u0085"))
+
+
+def ndjson(result: Any) -> bytes:
+    """One line ``{"result": …}`` of a streamed answer."""
+    line = dumps({"result": result})
+    if not line.isascii():
+        for character, escape in _LINE_ENDS:
+            line = line.replace(character.encode(), escape)
+    return line + b"\n"
+
+
+class JsonResponse(Response):
+    """An answer of JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return dumps(content)
+
+
+def utc(moment: datetime.datetime | None) -> datetime.datetime | None:
+    """``moment`` in UTC, which :func:`dumps` writes with ``Z``."""
+    return None if moment is None else moment.astimezone(datetime.UTC)

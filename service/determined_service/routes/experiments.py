@@ -1,0 +1,136 @@
+"""Submitting experiments, and telling them what to do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
+
+from determined_service.api.state import Db, SettingsOf
+from determined_service.auth import CurrentUser
+from determined_service.control import experiments as experimenting
+from determined_service.control import submit
+from determined_service.control.change import Change, changing
+from determined_service.db import Database
+from determined_service.errors import Conflict
+from determined_service.json import JsonResponse
+from determined_service.views.experiments import get_experiment
+
+router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
+
+
+class NewExperiment(BaseModel):
+    """``CreateExperimentRequest``; ours: ``flowRunId``. Unknown fields are ignored, as upstream."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    config: str = Field(description="The experiment configuration, YAML text.")
+    model_definition: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="Files: `path`, `type` (48 file, 53 directory), `content` (base64), `mode`.",
+    )
+    activate: bool = Field(default=True, description="False: created paused.")
+    validate_only: bool = Field(default=False, description="Check it, store nothing.")
+    parent_id: int | None = None
+    project_id: int | None = None
+    template: str | None = None
+    flow_run_id: uuid.UUID | None = Field(
+        default=None, description="The Prefect run that submits, and that will drive the search."
+    )
+
+    def submission(self) -> submit.Submission:
+        return submit.Submission(
+            config=self.config,
+            model_definition=self.model_definition,
+            activate=self.activate,
+            parent_id=self.parent_id,
+            project_id=self.project_id,
+            template=self.template,
+            flow_run_id=self.flow_run_id,
+        )
+
+
+@router.post("")
+async def create_experiment(
+    given: NewExperiment, user: CurrentUser, db: Db, settings: SettingsOf
+) -> Response:
+    """Checks the submission whole, stores it and has its search begin."""
+    submission = given.submission()
+    run = submission.flow_run_id
+    if run is not None and (known := await _submitted_by(db, run)) is not None:
+        return await _answer(db, known, ())
+    async with db.tx() as conn:
+        plan = await submit.plan(conn, submission, settings)
+    if given.validate_only:
+        return JsonResponse(
+            {"experiment": None, "config": plan.config, "warnings": list(plan.warnings)}
+        )
+    try:
+        async with changing(db) as change:
+            experiment_id = await submit.store(change, plan, submission, user.user_id)
+    except Conflict:
+        known = None if run is None else await _submitted_by(db, run)
+        if known is None:
+            raise
+        experiment_id = known
+    return await _answer(db, experiment_id, plan.warnings)
+
+
+async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
+    async with db.tx() as conn:
+        return await submit.find_by_run(conn, flow_run_id)
+
+
+async def _answer(db: Database, experiment_id: int, warnings: tuple[str, ...]) -> Response:
+    async with db.tx() as conn:
+        found = await get_experiment(conn, experiment_id)
+    return JsonResponse(
+        {"experiment": found, "config": found["config"], "warnings": list(warnings)}
+    )
+
+
+async def _do(db: Database, act: Callable[[Change], Awaitable[None]]) -> Response:
+    async with changing(db) as change:
+        await act(change)
+    return JsonResponse({})
+
+
+@router.post("/{experiment_id}/activate")
+async def activate(experiment_id: int, user: CurrentUser, db: Db) -> Response:
+    """Lets a paused experiment go on."""
+    return await _do(db, lambda change: experimenting.activate(change, experiment_id))
+
+
+@router.post("/{experiment_id}/pause")
+async def pause(experiment_id: int, user: CurrentUser, db: Db) -> Response:
+    """Has every trial save a checkpoint and give its slots back."""
+    return await _do(db, lambda change: experimenting.pause(change, experiment_id))
+
+
+@router.post("/{experiment_id}/cancel")
+async def cancel(experiment_id: int, user: CurrentUser, db: Db) -> Response:
+    """Has every trial save a checkpoint and exit for good."""
+    return await _do(db, lambda change: experimenting.cancel(change, experiment_id))
+
+
+@router.post("/{experiment_id}/kill")
+async def kill(experiment_id: int, user: CurrentUser, db: Db) -> Response:
+    """Kills every process of the experiment now."""
+    return await _do(db, lambda change: experimenting.kill(change, experiment_id))
+
+
+@router.post("/{experiment_id}/archive")
+async def archive(experiment_id: int, user: CurrentUser, db: Db) -> Response:
+    """Hides an experiment that has ended from lists."""
+    return await _do(db, lambda change: experimenting.archive(change, experiment_id, True))
+
+
+@router.post("/{experiment_id}/unarchive")
+async def unarchive(experiment_id: int, user: CurrentUser, db: Db) -> Response:
+    """Shows an archived experiment in lists again."""
+    return await _do(db, lambda change: experimenting.archive(change, experiment_id, False))

@@ -1,0 +1,1 @@
+"""Rows to the JSON that Determined's clients read."""

@@ -1,0 +1,144 @@
+"""Checkpoints: the query and its JSON (``v1Checkpoint``)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.selectable import LateralFromClause
+
+from determined_registry.tables import checkpoints, experiments, metrics, trials
+from determined_service.errors import NotFound
+from determined_service.views.values import moment, number, state
+
+c = checkpoints.c
+
+
+def _reported(group: str) -> LateralFromClause:
+    """What the trial reported in ``group`` at the checkpoint's step, last."""
+    return (
+        sa.select(metrics.c.metrics, metrics.c.batch_metrics)
+        .where(
+            metrics.c.trial_id == c.trial_id,
+            metrics.c.group_name == group,
+            metrics.c.steps_completed == c.steps_completed,
+            ~metrics.c.archived,
+        )
+        .order_by(metrics.c.id.desc())
+        .limit(1)
+        .lateral(f"{group}_report")
+    )
+
+
+_validation = _reported("validation")
+_training = _reported("training")
+_metric_name = experiments.c.config["searcher"]["metric"].astext
+
+
+def metric_value(name: sa.ColumnElement[str]) -> sa.ColumnElement[float]:
+    """A number of the validation at the checkpoint's step; NULL when there is none."""
+    return sa.case(
+        (
+            sa.func.jsonb_typeof(_validation.c.metrics.op("->")(name)) == "number",
+            _validation.c.metrics.op("->>")(name).cast(sa.Float(53)),
+        )
+    )
+
+
+SEARCHER_METRIC = metric_value(_metric_name)
+
+SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
+    "UNSPECIFIED": c.report_time,
+    "UUID": c.uuid,
+    "TRIAL_ID": c.trial_id,
+    "BATCH_NUMBER": c.steps_completed,
+    "END_TIME": c.report_time,
+    "STATE": c.state,
+    "SEARCHER_METRIC": SEARCHER_METRIC,
+}
+
+
+def select_checkpoints() -> sa.Select[Any]:
+    """Every column that :func:`checkpoint_json` reads."""
+    return (
+        sa.select(
+            checkpoints,
+            trials.c.hparams,
+            experiments.c.config,
+            SEARCHER_METRIC.label("searcher_metric"),
+            _validation.c.metrics.label("validation_metrics"),
+            _training.c.metrics.label("training_metrics"),
+        )
+        .select_from(checkpoints)
+        .outerjoin(trials, trials.c.id == c.trial_id)
+        .outerjoin(experiments, experiments.c.id == c.experiment_id)
+        .outerjoin(_validation, sa.true())
+        .outerjoin(_training, sa.true())
+    )
+
+
+def checkpoint_json(row: sa.Row[Any]) -> dict[str, Any]:
+    """``v1Checkpoint``, and ours: ``checksums``, ``stepsCompleted``."""
+    return {
+        "uuid": str(row.uuid),
+        "state": state(row.state),
+        "taskId": row.task_id,
+        "allocationId": row.allocation_id,
+        "reportTime": moment(row.report_time),
+        "resources": {path: str(size) for path, size in row.resources.items()},
+        "checksums": row.checksums,
+        "stepsCompleted": row.steps_completed,
+        "metadata": row.user_metadata,
+        "training": {
+            "trialId": row.trial_id,
+            "experimentId": row.experiment_id,
+            "experimentConfig": row.config,
+            "hparams": row.hparams,
+            "searcherMetric": number(row.searcher_metric),
+            "validationMetrics": {"avgMetrics": row.validation_metrics or {}},
+            "trainingMetrics": {"avgMetrics": row.training_metrics or {}},
+        },
+    }
+
+
+async def get_checkpoint(conn: AsyncConnection, checkpoint: uuid.UUID) -> dict[str, Any]:
+    """One checkpoint's JSON; raises NotFound."""
+    row = (await conn.execute(select_checkpoints().where(c.uuid == checkpoint))).first()
+    if row is None:
+        raise NotFound(f"checkpoint {checkpoint} does not exist")
+    return checkpoint_json(row)
+
+
+def checkpoint_workload(row: sa.Row[Any]) -> dict[str, Any]:
+    """``v1CheckpointWorkload``."""
+    return {
+        "uuid": str(row.uuid),
+        "state": state(row.state),
+        "totalBatches": row.steps_completed,
+        "endTime": moment(row.report_time),
+        "resources": {path: str(size) for path, size in row.resources.items()},
+        "metadata": row.user_metadata,
+    }
+
+
+async def best_checkpoints(
+    conn: AsyncConnection, trial_ids: list[int]
+) -> dict[int, dict[str, Any]]:
+    """By trial, the usable checkpoint with the best searcher metric, as ``v1CheckpointWorkload``."""
+    if not trial_ids:
+        return {}
+    signed = SEARCHER_METRIC * sa.case(
+        (experiments.c.config["searcher"]["smaller_is_better"].astext == "false", -1), else_=1
+    )
+    rows = await conn.execute(
+        sa.select(checkpoints)
+        .join(trials, trials.c.id == c.trial_id)
+        .join(experiments, experiments.c.id == trials.c.experiment_id)
+        .join(_validation, sa.true())
+        .where(c.trial_id.in_(trial_ids), c.state == "COMPLETED", SEARCHER_METRIC.is_not(None))
+        .distinct(c.trial_id)
+        .order_by(c.trial_id, signed, c.steps_completed.desc())
+    )
+    return {row.trial_id: checkpoint_workload(row) for row in rows}

@@ -1,0 +1,130 @@
+"""Experiments: the query and its JSON (``v1Experiment``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.tables import allocations, checkpoints, experiments, trials, users
+from determined_service.errors import NotFound
+from determined_service.views.values import display_state, moment, number, state
+
+e = experiments.c
+_mine = trials.c.experiment_id == e.id
+_kept = sa.and_(checkpoints.c.experiment_id == e.id, checkpoints.c.state != "DELETED")
+_signed = trials.c.searcher_metric_value * sa.case(
+    (e.config["searcher"]["smaller_is_better"].astext == "false", -1), else_=1
+)
+_best = (
+    sa.select(trials.c.id, trials.c.searcher_metric_value)
+    .where(_mine, trials.c.searcher_metric_value.is_not(None))
+    .order_by(_signed, trials.c.id)
+    .limit(1)
+    .lateral("best")
+)
+
+SHOWN_STATE = display_state(e.state, allocations.c.experiment_id == e.id)
+NUM_TRIALS = sa.select(sa.func.count()).where(_mine).scalar_subquery()
+CHECKPOINT_COUNT = sa.select(sa.func.count()).where(_kept).scalar_subquery()
+CHECKPOINT_SIZE = (
+    sa.select(sa.func.coalesce(sa.func.sum(checkpoints.c.size), 0)).where(_kept).scalar_subquery()
+)
+DURATION = sa.extract("epoch", sa.func.coalesce(e.end_time, sa.func.now()) - e.start_time)
+
+SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
+    "UNSPECIFIED": e.id,
+    "ID": e.id,
+    "DESCRIPTION": e.description,
+    "START_TIME": e.start_time,
+    "END_TIME": e.end_time,
+    "STATE": e.state,
+    "NUM_TRIALS": NUM_TRIALS,
+    "PROGRESS": e.progress,
+    "USER": users.c.username,
+    "NAME": e.name,
+    "FORKED_FROM": e.parent_id,
+    "RESOURCE_POOL": e.resource_pool,
+    "PROJECT_ID": e.project_id,
+    "CHECKPOINT_SIZE": CHECKPOINT_SIZE,
+    "CHECKPOINT_COUNT": CHECKPOINT_COUNT,
+    "SEARCHER_METRIC_VAL": _best.c.searcher_metric_value,
+}
+
+
+def select_experiments() -> sa.Select[Any]:
+    """Every column that :func:`experiment_json` reads."""
+    return (
+        sa.select(
+            experiments,
+            users.c.username,
+            users.c.display_name,
+            SHOWN_STATE.label("shown_state"),
+            NUM_TRIALS.label("num_trials"),
+            CHECKPOINT_COUNT.label("checkpoint_count"),
+            CHECKPOINT_SIZE.label("checkpoint_size"),
+            DURATION.label("duration"),
+            _best.c.id.label("best_trial_id"),
+            _best.c.searcher_metric_value.label("best_metric"),
+        )
+        .join(users, users.c.id == e.owner_id)
+        .outerjoin(_best, sa.true())
+    )
+
+
+def experiment_json(row: sa.Row[Any]) -> dict[str, Any]:
+    """``v1Experiment``, and ours: ``reason`` (why it is in its state), ``flowRunId`` (Prefect's)."""
+    searcher = row.config.get("searcher", {})
+    return {
+        "id": row.id,
+        "name": row.name,
+        "description": row.description,
+        "notes": row.notes,
+        "labels": row.labels,
+        "state": state(row.shown_state),
+        "reason": row.reason,
+        "archived": row.archived,
+        "unmanaged": row.unmanaged,
+        "progress": row.progress,
+        "startTime": moment(row.start_time),
+        "endTime": moment(row.end_time),
+        "duration": int(row.duration),
+        "numTrials": row.num_trials,
+        "username": row.username,
+        "displayName": row.display_name or "",
+        "userId": row.owner_id,
+        "jobId": str(row.job_id),
+        "flowRunId": str(row.flow_run_id) if row.flow_run_id else None,
+        "forkedFrom": row.parent_id,
+        "projectId": row.project_id,
+        "projectName": "Uncategorized",
+        "projectOwnerId": row.owner_id,
+        "workspaceId": 1,
+        "workspaceName": "Uncategorized",
+        "resourcePool": row.resource_pool,
+        "searcherType": searcher.get("name", ""),
+        "searcherMetric": searcher.get("metric"),
+        "hyperparameters": row.config.get("hyperparameters"),
+        "checkpointCount": row.checkpoint_count,
+        "checkpointSize": str(row.checkpoint_size),
+        "bestTrialId": row.best_trial_id,
+        "bestTrialSearcherMetric": number(row.best_metric),
+        "config": row.config,
+        "originalConfig": row.original_config,
+    }
+
+
+async def get_experiment(conn: AsyncConnection, experiment_id: int) -> dict[str, Any]:
+    """One experiment's JSON; raises NotFound."""
+    row = (await conn.execute(select_experiments().where(e.id == experiment_id))).first()
+    if row is None:
+        raise NotFound(f"experiment {experiment_id} does not exist")
+    return experiment_json(row)
+
+
+async def require_experiment(conn: AsyncConnection, experiment_id: int) -> None:
+    """Raises NotFound."""
+    found = await conn.execute(sa.select(e.id).where(e.id == experiment_id))
+    if found.first() is None:
+        raise NotFound(f"experiment {experiment_id} does not exist")

@@ -1,0 +1,220 @@
+"""Task logs: filters, reading, following, the JSON (``v1TaskLogsResponse``)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.tables import task_logs
+from determined_service.db import Database
+from determined_service.errors import BadRequest, Unavailable
+from determined_service.hub import Hub
+from determined_service.views.tasks import has_ended, topics
+from determined_service.views.values import moment, parse_time
+
+CHUNK = 1000
+# A chunk ends early once it holds so many bytes: lines may be a megabyte each.
+CHUNK_BYTES = 4 * 2**20
+# Ends of tasks that nobody announced (a lost connection) are noticed after so many seconds.
+RECHECK_S = 10.0
+
+c = task_logs.c
+# A line without a level counts as INFO, which is also how it is shown.
+_LEVEL = sa.func.coalesce(c.level, "INFO")
+# Arbitrary bytes cannot be cast to text; the escape format leaves ASCII as it is.
+_TEXT = sa.func.encode(c.log, "escape")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """A condition on task_logs."""
+
+    clauses: tuple[sa.ColumnElement[bool], ...] = ()
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        allocation_ids: Sequence[str] = (),
+        agent_ids: Sequence[str] = (),
+        container_ids: Sequence[str] = (),
+        rank_ids: Sequence[int] = (),
+        levels: Sequence[str] = (),
+        stdtypes: Sequence[str] = (),
+        sources: Sequence[str] = (),
+        before: str | None = None,
+        after: str | None = None,
+        text: str | None = None,
+        regex: bool = False,
+    ) -> Self:
+        """From a request's parameters; raises BadRequest."""
+        clauses: list[sa.ColumnElement[bool]] = []
+        for column, values in (
+            (c.allocation_id, allocation_ids),
+            (c.agent_id, agent_ids),
+            (c.container_id, container_ids),
+            (c.rank_id, rank_ids),
+            (c.stdtype, stdtypes),
+            (c.source, sources),
+            (_LEVEL, [level.removeprefix("LOG_LEVEL_") for level in levels]),
+        ):
+            if values:
+                clauses.append(column.in_(values))
+        if before:
+            clauses.append(c.timestamp < parse_time(before, "timestampBefore"))
+        if after:
+            clauses.append(c.timestamp > parse_time(after, "timestampAfter"))
+        if text:
+            if regex:
+                _check_regex(text)
+                clauses.append(_TEXT.regexp_match(text))
+            else:
+                clauses.append(_TEXT.icontains(_escaped(text), autoescape=True))
+        return cls(tuple(clauses))
+
+
+def _escaped(text: str) -> str:
+    """``text`` in Postgres' escape format, as ``_TEXT`` is."""
+    return "".join(
+        f"\\{byte:03o}" if byte == 0 or byte >= 128 else "\\\\" if byte == 92 else chr(byte)
+        for byte in text.encode()
+    )
+
+
+def _check_regex(text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise BadRequest(f"{text!r} is not a regular expression: {error}") from error
+
+
+async def _chunk(
+    db: Database, task_id: str, wanted: LogFilter, limit: int, after: int, descending: bool
+) -> list[sa.Row[Any]]:
+    statement = sa.select(task_logs).where(c.task_id == task_id, *wanted.clauses)
+    if descending:
+        statement = statement.order_by(c.id.desc())
+        if after:
+            statement = statement.where(c.id < after)
+    else:
+        statement = statement.order_by(c.id).where(c.id > after)
+    async with db.tx() as conn:
+        found: list[sa.Row[Any]] = []
+        held = 0
+        async with conn.stream(
+            statement.limit(limit), execution_options={"yield_per": 100}
+        ) as rows:
+            async for row in rows:
+                found.append(row)
+                held += len(row.log)
+                if held > CHUNK_BYTES:
+                    break
+        return found
+
+
+async def read_logs(
+    db: Database, task_id: str, wanted: LogFilter, *, limit: int = 0, descending: bool = False
+) -> AsyncIterator[list[sa.Row[Any]]]:
+    """What is stored now, in the order of storing (or backwards), at most ``limit`` lines if not 0."""
+    after = 0
+    left = limit
+    while True:
+        size = min(CHUNK, left) if limit else CHUNK
+        rows = await _chunk(db, task_id, wanted, size, after, descending)
+        if not rows:
+            return
+        yield rows
+        after = rows[-1].id
+        left -= len(rows)
+        if limit and left <= 0:
+            return
+
+
+async def follow_logs(
+    db: Database, hub: Hub, task_id: str, wanted: LogFilter, *, limit: int = 0
+) -> AsyncIterator[list[sa.Row[Any]]]:
+    """What is stored and what comes, until the task has ended and all of it was given."""
+    after = 0
+    left = limit
+    async with db.tx() as conn:
+        announced = await topics(conn, task_id)
+    with hub.subscribe(announced) as event:
+        while True:
+            event.clear()
+            # Before the rows: what is stored after the end was seen belongs to no task.
+            async with db.tx() as conn:
+                ended = await has_ended(conn, task_id)
+            while True:
+                size = min(CHUNK, left) if limit else CHUNK
+                rows = await _chunk(db, task_id, wanted, size, after, False)
+                if not rows:
+                    break
+                yield rows
+                after = rows[-1].id
+                left -= len(rows)
+                if limit and left <= 0:
+                    return
+            if ended:
+                return
+            if hub.closed:
+                raise Unavailable("the service is stopping: follow again in a moment")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), RECHECK_S)
+
+
+def log_json(row: sa.Row[Any], trial_id: int | None = None) -> dict[str, Any]:
+    """``v1TaskLogsResponse``; with ``trial_id``, ``v1TrialLogsResponse``. ``log`` is the line as
+    printed, ``message`` the line to show."""
+    log = row.log.decode("utf-8", "backslashreplace")
+    return {
+        "id": str(row.id),
+        **({"taskId": row.task_id} if trial_id is None else {"trialId": trial_id}),
+        "timestamp": moment(row.timestamp),
+        "level": f"LOG_LEVEL_{row.level or 'INFO'}",
+        "message": _message(row, log),
+        "log": log,
+        "allocationId": row.allocation_id,
+        "agentId": row.agent_id,
+        "containerId": row.container_id,
+        "rankId": row.rank_id,
+        "stdtype": row.stdtype,
+        "source": row.source,
+    }
+
+
+def _message(row: sa.Row[Any], log: str) -> str:
+    time = row.timestamp.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+    parts = [f"[{time}Z]"]
+    if row.container_id:
+        parts.append(row.container_id[:8])
+    if row.rank_id is not None:
+        parts.append(f"[rank={row.rank_id}]")
+    ending = "" if log.endswith("\n") else "\n"
+    return f"{' '.join(parts)} || {log}{ending}"
+
+
+async def log_fields(conn: AsyncConnection, task_id: str) -> dict[str, Any]:
+    """The values that occur, sorted."""
+
+    async def values(column: sa.ColumnElement[Any]) -> list[Any]:
+        rows = await conn.execute(
+            sa.select(column).where(c.task_id == task_id, column.is_not(None)).distinct()
+        )
+        return sorted(rows.scalars())
+
+    return {
+        "allocationIds": await values(c.allocation_id),
+        "agentIds": await values(c.agent_id),
+        "containerIds": await values(c.container_id),
+        "rankIds": await values(c.rank_id),
+        "stdtypes": await values(c.stdtype),
+        "sources": await values(c.source),
+    }

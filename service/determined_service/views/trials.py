@@ -1,0 +1,235 @@
+"""Trials: the query and its JSON (``trialv1Trial``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.tables import (
+    allocations,
+    checkpoints,
+    experiments,
+    legs,
+    metric_summaries,
+    metrics,
+    trials,
+)
+from determined_service.errors import NotFound
+from determined_service.views.checkpoints import best_checkpoints
+from determined_service.views.values import display_state, moment, number, state
+
+t = trials.c
+_best = metrics.alias("best")
+_latest = metrics.alias("latest")
+_kept = sa.and_(checkpoints.c.trial_id == t.id, checkpoints.c.state != "DELETED")
+
+SHOWN_STATE = display_state(t.state, allocations.c.trial_id == t.id)
+STEPS = (
+    sa.select(sa.func.coalesce(sa.func.max(metric_summaries.c.last_steps), 0))
+    .where(metric_summaries.c.trial_id == t.id)
+    .scalar_subquery()
+)
+CHECKPOINT_COUNT = sa.select(sa.func.count()).where(_kept).scalar_subquery()
+CHECKPOINT_SIZE = (
+    sa.select(sa.func.coalesce(sa.func.sum(checkpoints.c.size), 0)).where(_kept).scalar_subquery()
+)
+# Time on slots: what its legs took, the running one included.
+WALL_CLOCK = (
+    sa.select(
+        sa.func.coalesce(
+            sa.func.sum(
+                sa.extract(
+                    "epoch", sa.func.coalesce(legs.c.end_time, sa.func.now()) - legs.c.start_time
+                )
+            ),
+            0,
+        )
+    )
+    .where(legs.c.trial_id == t.id)
+    .scalar_subquery()
+)
+_latest_metric = sa.case(
+    (
+        sa.func.jsonb_typeof(
+            _latest.c.metrics.op("->")(experiments.c.config["searcher"]["metric"].astext)
+        )
+        == "number",
+        _latest.c.metrics.op("->>")(experiments.c.config["searcher"]["metric"].astext).cast(
+            sa.Float(53)
+        ),
+    )
+)
+
+SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
+    "UNSPECIFIED": t.id,
+    "ID": t.id,
+    "START_TIME": t.start_time,
+    "END_TIME": t.end_time,
+    "STATE": t.state,
+    "BEST_VALIDATION_METRIC": t.searcher_metric_value,
+    "LATEST_VALIDATION_METRIC": _latest_metric,
+    "BATCHES_PROCESSED": STEPS,
+    "DURATION": sa.func.coalesce(t.end_time, sa.func.now()) - t.start_time,
+    "RESTARTS": t.restarts,
+    "CHECKPOINT_SIZE": CHECKPOINT_SIZE,
+}
+
+
+def select_trials() -> sa.Select[Any]:
+    """Every column that :func:`trials_json` reads."""
+    return (
+        sa.select(
+            trials,
+            SHOWN_STATE.label("shown_state"),
+            STEPS.label("steps"),
+            CHECKPOINT_COUNT.label("checkpoint_count"),
+            CHECKPOINT_SIZE.label("checkpoint_size"),
+            WALL_CLOCK.label("wall_clock"),
+            _best.c.metrics.label("best_metrics"),
+            _best.c.steps_completed.label("best_steps"),
+            _best.c.end_time.label("best_time"),
+            _latest.c.metrics.label("latest_metrics"),
+            _latest.c.steps_completed.label("latest_steps"),
+            _latest.c.end_time.label("latest_time"),
+        )
+        .join(experiments, experiments.c.id == t.experiment_id)
+        .outerjoin(_best, _best.c.id == t.best_validation_id)
+        .outerjoin(_latest, _latest.c.id == t.latest_validation_id)
+    )
+
+
+def _workload(metric_values: Any, steps: int | None, time: Any) -> dict[str, Any] | None:
+    if metric_values is None:
+        return None
+    return {
+        "metrics": {"avgMetrics": metric_values},
+        "totalBatches": steps,
+        "numInputs": 0,
+        "endTime": moment(time),
+    }
+
+
+def _trial_json(row: sa.Row[Any]) -> dict[str, Any]:
+    task_id = f"{row.experiment_id}.{row.request_id}"
+    return {
+        "id": row.id,
+        "experimentId": row.experiment_id,
+        "requestId": row.request_id,
+        "taskId": task_id,
+        "taskIds": [task_id],
+        "state": state(row.shown_state),
+        "reason": row.reason,
+        "hparams": row.hparams,
+        "restarts": row.restarts,
+        "runCount": row.run_count,
+        "startTime": moment(row.start_time),
+        "endTime": moment(row.end_time),
+        "wallClockTime": float(row.wall_clock),
+        "totalBatchesProcessed": row.steps,
+        "progress": row.progress,
+        "runnerState": row.runner_state,
+        "metadata": row.run_metadata,
+        "searcherMetricValue": number(row.searcher_metric_value),
+        "bestValidation": _workload(row.best_metrics, row.best_steps, row.best_time),
+        "latestValidation": _workload(row.latest_metrics, row.latest_steps, row.latest_time),
+        "checkpointCount": row.checkpoint_count,
+        "totalCheckpointSize": str(row.checkpoint_size),
+        "latestCheckpoint": str(row.latest_checkpoint) if row.latest_checkpoint else None,
+        "warmStartCheckpointUuid": str(row.warm_start_checkpoint)
+        if row.warm_start_checkpoint
+        else None,
+        "flowRunId": str(row.flow_run_id) if row.flow_run_id else None,
+    }
+
+
+async def trials_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[dict[str, Any]]:
+    """``trialv1Trial`` of each row; ours besides: ``reason``, ``requestId``, ``runCount``,
+    ``progress``, ``latestCheckpoint``, ``flowRunId``."""
+    found = [_trial_json(row) for row in rows]
+    ids = [row.id for row in rows]
+    summaries = await _summaries(conn, ids)
+    best = await best_checkpoints(conn, ids)
+    for trial in found:
+        trial["summaryMetrics"] = summaries.get(trial["id"], {})
+        trial["bestCheckpoint"] = best.get(trial["id"])
+    return found
+
+
+async def _summaries(conn: AsyncConnection, ids: list[int]) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    if not ids:
+        return found
+    s = metric_summaries.c
+    rows = await conn.execute(
+        sa.select(metric_summaries).where(s.trial_id.in_(ids)).order_by(s.group_name, s.metric)
+    )
+    for row in rows:
+        groups = found.setdefault(row.trial_id, {})
+        groups.setdefault(summary_key(row.group_name), {})[row.metric] = summary_json(row)
+    return found
+
+
+def summary_key(group: str) -> str:
+    """The name under which Determined's API has a group in ``summaryMetrics``."""
+    return {"training": "avg_metrics", "validation": "validation_metrics"}.get(group, group)
+
+
+def summary_json(row: sa.Row[Any]) -> dict[str, Any]:
+    """One metric's summary; ``sum``, ``min``, ``max`` and ``mean`` only where there are numbers."""
+    found: dict[str, Any] = {"type": row.type, "count": row.count, "last": row.last}
+    if row.finite_count:
+        found |= {
+            "sum": number(row.sum),
+            "min": number(row.min),
+            "max": number(row.max),
+            "mean": number(row.sum / row.finite_count),
+        }
+    return found
+
+
+async def get_trial(conn: AsyncConnection, trial_id: int) -> dict[str, Any]:
+    """One trial's JSON with its ``legs``; raises NotFound."""
+    rows = (await conn.execute(select_trials().where(t.id == trial_id))).all()
+    if not rows:
+        raise NotFound(f"trial {trial_id} does not exist")
+    (found,) = await trials_json(conn, rows)
+    found["legs"] = await _legs(conn, trial_id)
+    return found
+
+
+async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
+    rows = await conn.execute(
+        sa.select(legs, allocations.c.agent_id, allocations.c.slot_ids, allocations.c.exit_code)
+        .outerjoin(allocations, allocations.c.id == legs.c.allocation_id)
+        .where(legs.c.trial_id == trial_id)
+        .order_by(legs.c.run_id)
+    )
+    return [
+        {
+            "runId": row.run_id,
+            "allocationId": row.allocation_id,
+            "state": state(row.state),
+            "reason": row.reason,
+            "startTime": moment(row.start_time),
+            "endTime": moment(row.end_time),
+            "agentId": row.agent_id,
+            "slotIds": row.slot_ids,
+            "exitCode": row.exit_code,
+        }
+        for row in rows
+    ]
+
+
+async def require_trial(conn: AsyncConnection, trial_id: int) -> sa.Row[Any]:
+    """Its ids (id, experiment_id, request_id) and state; raises NotFound."""
+    row = (
+        await conn.execute(
+            sa.select(t.id, t.experiment_id, t.request_id, t.state).where(t.id == trial_id)
+        )
+    ).first()
+    if row is None:
+        raise NotFound(f"trial {trial_id} does not exist")
+    return row

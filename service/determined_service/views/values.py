@@ -1,0 +1,79 @@
+"""Small pieces that several views share."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Any
+
+import sqlalchemy as sa
+
+from determined_registry.tables import allocations
+from determined_service.errors import BadRequest
+
+
+def number(value: float | None) -> float | str | None:
+    """A float as JSON can hold it: NaN and infinities as strings."""
+    if value is None or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def moment(value: datetime.datetime | None) -> str | None:
+    """RFC 3339 in UTC with microseconds and ``Z``."""
+    if value is None:
+        return None
+    return value.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def state(value: str) -> str:
+    """A state's name in the REST API."""
+    return f"STATE_{value}"
+
+
+def state_names(given: list[str]) -> list[str]:
+    """The states meant by a filter (``STATE_ACTIVE`` or ``ACTIVE``)."""
+    return [one.removeprefix("STATE_") for one in given]
+
+
+def display_state(column: Any, of: sa.ColumnElement[bool]) -> sa.ColumnElement[str]:
+    """``column``'s state; for ACTIVE, how far the live allocations (those that match ``of``) are."""
+    progress = (
+        sa.select(
+            sa.func.max(
+                sa.case(
+                    (allocations.c.state == "RUNNING", 3),
+                    (allocations.c.state == "ASSIGNED", 2),
+                    else_=1,
+                )
+            )
+        )
+        .where(of, allocations.c.state != "TERMINATED")
+        .scalar_subquery()
+    )
+    return sa.case(
+        (
+            column == "ACTIVE",
+            sa.case({1: "QUEUED", 2: "STARTING", 3: "RUNNING"}, value=progress, else_="ACTIVE"),
+        ),
+        else_=column,
+    )
+
+
+def state_filter(
+    stored: sa.ColumnElement[str], shown: sa.ColumnElement[str], given: list[str]
+) -> sa.ColumnElement[bool]:
+    """Rows in one of the states ``given``: ACTIVE means all that are active, whatever is shown."""
+    names = state_names(given)
+    return sa.or_(stored.in_(names), shown.in_(names))
+
+
+def parse_time(text: str, what: str) -> datetime.datetime:
+    """ISO 8601, UTC unless it says otherwise; raises BadRequest."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadRequest(f"{what} must be an ISO 8601 time, not {text!r}") from error
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)

@@ -1,0 +1,136 @@
+"""The directory of one allocation, with the model definition unpacked in it.
+
+``<work_dir>/allocations/<allocation id>/``
+    ``workdir/``  the model definition; the training process starts here
+    ``run/``      info files (``DET_RUN_DIR``)
+    ``leg.json``  who runs here (:mod:`determined_tasks.supervision`)
+``<work_dir>/model_defs/<hash>/``
+    model definitions by hash, unpacked once and copied for each leg
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ALLOCATIONS = "allocations"
+MODEL_DEFS = "model_defs"
+
+# Least recently used model definitions beyond this many are dropped from the cache.
+KEPT_MODEL_DEFS = 20
+
+
+class ModelDefinitionError(Exception):
+    """The model definition cannot be unpacked; the message is meant for the user."""
+
+
+@dataclass(frozen=True)
+class ContextDir:
+    """The paths of one allocation; :func:`prepare` makes them."""
+
+    root: Path
+    tmp: Path
+
+    @property
+    def workdir(self) -> Path:
+        return self.root / "workdir"
+
+    @property
+    def run_dir(self) -> Path:
+        return self.root / "run"
+
+    def remove(self) -> None:
+        """Deletes everything; files the user made undeletable stay."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        shutil.rmtree(self.tmp, ignore_errors=True)
+
+
+def allocation_dir(work_dir: Path, allocation_id: str) -> Path:
+    """``<work_dir>/allocations/<allocation id>``; raises ValueError for an id that is a path."""
+    if "/" in allocation_id or allocation_id in ("", ".", ".."):
+        raise ValueError(f"not an allocation id: {allocation_id!r}")
+    return work_dir / ALLOCATIONS / allocation_id
+
+
+def prepare(
+    work_dir: Path,
+    allocation_id: str,
+    model_def_hash: str | None,
+    fetch: Callable[[str], bytes],
+) -> ContextDir:
+    """An allocation's directory with a copy of its model definition.
+
+    ``fetch`` gets the tar.gz of a hash that is not in the cache. What an earlier attempt at the same
+    allocation left in ``workdir`` is removed.
+
+    Raises ModelDefinitionError for an archive that cannot be unpacked, OSError for a full disk or
+    missing permissions, and whatever ``fetch`` raises.
+    """
+    root = allocation_dir(work_dir, allocation_id)
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Not below `root`: sockets that users' libraries make in TMPDIR may have paths of at most
+    # 107 bytes, and data directories are long.
+    context = ContextDir(root, Path(tempfile.mkdtemp(prefix="det-")))
+    if context.workdir.exists():
+        shutil.rmtree(context.workdir)
+    context.run_dir.mkdir(exist_ok=True)
+    if model_def_hash is None:
+        context.workdir.mkdir()
+    else:
+        source = _cached(work_dir / MODEL_DEFS, model_def_hash, fetch)
+        shutil.copytree(source, context.workdir, symlinks=True)
+    return context
+
+
+def _cached(cache: Path, model_def_hash: str, fetch: Callable[[str], bytes]) -> Path:
+    if not model_def_hash.isalnum():
+        raise ModelDefinitionError(f"not a model definition's hash: {model_def_hash!r}")
+    found = cache / model_def_hash
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(found)  # the cache's clock; also: does it exist
+        return found
+    archive = fetch(model_def_hash)
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Unpacked aside and renamed: a leg that starts meanwhile sees all of it or nothing.
+    aside = Path(tempfile.mkdtemp(prefix=".unpack-", dir=cache))
+    try:
+        _unpack(archive, aside)
+        # The archive may say that the directory is read-only; renaming it and copying into it needs more.
+        aside.chmod(0o755)
+        with contextlib.suppress(OSError):  # another leg was faster
+            aside.rename(found)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    os.utime(found)
+    _drop_old(cache)
+    return found
+
+
+def _unpack(archive: bytes, target: Path) -> None:
+    """The `data` filter refuses absolute paths, `..`, links out of the directory and devices."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as tar:
+            tar.extractall(target, filter="data")
+    except (tarfile.TarError, EOFError) as error:
+        raise ModelDefinitionError(f"the model definition cannot be unpacked: {error}") from error
+
+
+def _drop_old(cache: Path) -> None:
+    def used(path: Path) -> float:
+        with contextlib.suppress(OSError):
+            return path.stat().st_mtime
+        return 0.0
+
+    # An entry used within the last minute may be being copied.
+    entries = sorted((p for p in cache.iterdir() if not p.name.startswith(".")), key=used)
+    for path in entries[:-KEPT_MODEL_DEFS]:
+        if used(path) < time.time() - 60:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,219 @@
+"""From an experiment's ``entrypoint`` to how its process is started.
+
+Python entrypoints (``python3 script.py …``, ``python3 -m module …``, ``module:TrialClass``) can start in a
+fork of an interpreter that has its imports done; anything else, and anything that must be set
+before an interpreter starts, runs as a program of its own. Both ways look the same to the user.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Literal
+
+STARTUP_HOOK = "startup-hook.sh"
+
+TRIAL_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+# Read when the interpreter, the C library or a numerics library starts: too late in a fork.
+EARLY_VARIABLES = re.compile(
+    r"(PYTHON|LD_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|BLIS_|NUMEXPR_|TORCH|PYTORCH|MALLOC_|GLIBC_|LC_)"
+    r"|(LANG|LANGUAGE)$"
+)
+
+# Characters that mean something to a shell, even where shlex would take them as text.
+SHELL_SYNTAX = re.compile(r"[|&;<>()$`\\*?\[\]{}~#!\n]")
+
+# Words that a shell knows without the PATH.
+SHELL_BUILTINS = frozenset(
+    re.split(
+        " ",
+        ". : [ alias bg break case cd command continue echo eval exec exit export false fg for getopts"
+        " hash if jobs kill local printf pwd read readonly return set shift test times trap true type"
+        " ulimit umask unalias unset until wait while",
+    )
+)
+
+
+class EntrypointError(Exception):
+    """The entrypoint cannot be started at all; the message is meant for the user."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a process is started.
+
+    ``form``: ``script`` and ``module`` run in this interpreter (``argv[0]`` is the script or the
+    module's name), ``program`` is executed. ``first_word`` is set when the shell was given a plain
+    command that is not on the PATH: the shell's exit code 127 then means just that.
+    """
+
+    form: Literal["script", "module", "program"]
+    argv: list[str]
+    first_word: str | None = None
+
+
+def command_words(entrypoint: str | list[str]) -> list[str] | None:
+    """The words of an entrypoint, or None when only a shell can tell."""
+    if isinstance(entrypoint, list):
+        return list(entrypoint)
+    text = entrypoint.strip()
+    if TRIAL_CLASS.fullmatch(text):
+        from determined.expconf import launch_command  # its models take a while to import
+
+        return launch_command({"entrypoint": text})
+    if SHELL_SYNTAX.search(text):
+        return None
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote that is not closed: the shell's message is the best one
+        return None
+    if not words or "=" in words[0]:
+        return None
+    return words
+
+
+def plan(
+    entrypoint: str | list[str],
+    *,
+    workdir: Path,
+    env: Mapping[str, str],
+    user_env: Mapping[str, str],
+    may_fork: bool,
+) -> Start:
+    """Decides how to start ``entrypoint`` in ``workdir``.
+
+    ``env`` is the whole environment, ``user_env`` what of it the user set; ``may_fork`` says that
+    this process may become the training process.
+
+    Raises EntrypointError when a script, module or program does not exist.
+    """
+    words = command_words(entrypoint)
+    hook = (workdir / STARTUP_HOOK).is_file()
+    python = _python_call(words, env) if words and not hook else None
+    if python is not None and words is not None:
+        _check_python_target(python, workdir)
+        early = [name for name in user_env if EARLY_VARIABLES.match(name)]
+        if may_fork and not early and not _shadowed(python, workdir):
+            return python
+        return Start("program", words)
+    if hook:
+        return _with_hook(entrypoint, words)
+    if words is None:
+        return Start("program", ["sh", "-c", str(entrypoint)])
+    found = _which(words[0], workdir, env)
+    if found:
+        return Start("program", words)
+    if isinstance(entrypoint, list) or "/" in words[0]:
+        raise EntrypointError(f"entrypoint not found: {_missing(words[0], workdir)}")
+    builtin = words[0] in SHELL_BUILTINS
+    return Start("program", ["sh", "-c", entrypoint], None if builtin else words[0])
+
+
+def _with_hook(entrypoint: str | list[str], words: list[str] | None) -> Start:
+    """The hook is sourced, so that what it exports reaches the entrypoint.
+
+    A hook that fails ends the leg; ``$DET_RUN_DIR/hook-done`` tells its failure from the
+    entrypoint's.
+    """
+    command = shlex.join(words) if words else str(entrypoint)
+    done = 'touch "$DET_RUN_DIR/hook-done"'
+    # Text that is more than one program goes through a shell of its own.
+    single = words is not None and words[0] not in SHELL_BUILTINS
+    run = f"exec {command}" if single else f"exec sh -c {shlex.quote(command)}"
+    shell = "bash" if shutil.which("bash") else "sh"
+    return Start("program", [shell, "-c", f"set -e\n. ./{STARTUP_HOOK}\nset +e\n{done}\n{run}"])
+
+
+def _python_call(words: list[str], env: Mapping[str, str]) -> Start | None:
+    """``words`` as a script or module of this interpreter; None for other programs and options."""
+    if not _is_this_python(words[0], env):
+        return None
+    rest = words[1:]
+    while rest and rest[0] == "-u":  # output is never held back anyway
+        rest = rest[1:]
+    if not rest:
+        return None
+    if rest[0] == "-m":
+        return Start("module", rest[1:]) if len(rest) > 1 else None
+    if rest[0].startswith("-"):
+        return None
+    return Start("script", rest)
+
+
+def _is_this_python(word: str, env: Mapping[str, str]) -> bool:
+    name = Path(word).name
+    if not re.fullmatch(r"python(3(\.\d+)?)?", name):
+        return False
+    found = shutil.which(word, path=env.get("PATH"))
+    # The folder decides which packages a Python has: a virtual environment's is a link to another.
+    return (
+        found is not None
+        and Path(found).parent == Path(sys.executable).parent
+        and os.path.realpath(found) == os.path.realpath(sys.executable)
+    )
+
+
+def _check_python_target(start: Start, workdir: Path) -> None:
+    if start.form == "script":
+        if not (workdir / start.argv[0]).exists():
+            raise EntrypointError(f"entrypoint not found: {_missing(start.argv[0], workdir)}")
+        return
+    top = start.argv[0].partition(".")[0]
+    if top in sys.modules or top in sys.builtin_module_names:
+        return
+    if PathFinder.find_spec(top, [str(workdir), *sys.path]) is None:
+        raise EntrypointError(
+            f"entrypoint not found: no module named {top!r} in the model definition or among the"
+            " installed packages"
+        )
+
+
+def _shadowed(start: Start, workdir: Path) -> bool:
+    """Whether the user's files would hide a module that is already imported here.
+
+    Also true for a script that is a directory or an archive: those have import rules of their own.
+    """
+    folder = workdir
+    if start.form == "script":
+        script = workdir / start.argv[0]
+        if not script.is_file() or script.suffix not in ("", ".py"):
+            return True
+        folder = script.parent
+    names = set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            stem, _, suffix = entry.name.partition(".")
+            package = not suffix and (Path(entry.path) / "__init__.py").exists()
+            if package or suffix == "py" or suffix.endswith("so"):
+                names.add(stem)
+    names.discard("__main__")
+    # Not isdisjoint(): that would look at every module's name, thousands of pages to copy in a fork.
+    return any(name in sys.modules for name in names)
+
+
+def _which(word: str, workdir: Path, env: Mapping[str, str]) -> str | None:
+    if "/" in word:
+        path = workdir / word
+        return str(path) if path.is_file() and os.access(path, os.X_OK) else None
+    return shutil.which(word, path=env.get("PATH"))
+
+
+def _missing(word: str, workdir: Path) -> str:
+    path = workdir / word
+    if "/" not in word and not word.endswith(".py"):
+        return f"no command {word!r} on the PATH"
+    if path.is_dir():
+        return f"{word} is a directory"
+    if path.exists():
+        return f"{word} is not executable (chmod +x {word}, or name its interpreter)"
+    if Path(word).is_absolute():
+        return f"{word} does not exist on the agent"
+    return f"{word} is not in the model definition"

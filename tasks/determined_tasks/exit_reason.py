@@ -1,0 +1,115 @@
+"""How a leg ended, in the words a user reads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from determined_tasks.entrypoint import STARTUP_HOOK, Start
+
+Kind = Literal["exited", "failed_to_start", "infrastructure"]
+
+
+@dataclass(frozen=True)
+class LegResult:
+    """The end of a leg.
+
+    ``failed_to_start``: the user's files or configuration must change before another try can help.
+    ``infrastructure``: not the training code's doing; it does not count as a restart. ``reason``:
+    what the exit code or signal does not say by itself.
+    """
+
+    exit_code: int | None
+    signal: int | None
+    kind: Kind
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The body of ``POST /internal/v1/allocations/{id}/exit``."""
+        return {
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "kind": self.kind,
+            "reason": self.reason,
+        }
+
+    def __str__(self) -> str:
+        """The end in words, as the last line of the task's log."""
+        if self.kind != "exited":
+            return self.reason or "lost"
+        if self.signal is not None:
+            words = f"process was killed by signal {self.signal} ({_signal_name(self.signal)})"
+            if self.signal == signal.SIGKILL and self.reason is None:
+                words += ", perhaps out of memory"
+        else:
+            words = f"process exited with code {self.exit_code}"
+        return words + (f": {self.reason}" if self.reason else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def failed_to_start(reason: str) -> LegResult:
+    return LegResult(None, None, "failed_to_start", reason)
+
+
+def infrastructure(reason: str) -> LegResult:
+    return LegResult(None, None, "infrastructure", reason)
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has killed for memory since it started; None: not known."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
+
+
+def describe(status: int, start: Start, *, hook_pending: bool, oom_before: int | None) -> LegResult:
+    """The result for a wait ``status`` that nobody asked for.
+
+    ``hook_pending``: there is a startup hook and it did not get to its end. ``oom_before``:
+    :func:`oom_kills` when the process started.
+    """
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return LegResult(None, number, "exited", _signal_reason(number, oom_before))
+    code = os.waitstatus_to_exitcode(status)
+    if hook_pending and code != 0:
+        return LegResult(
+            code, None, "failed_to_start", f"{STARTUP_HOOK} failed with exit code {code}"
+        )
+    if code == 127 and start.first_word:
+        reason = f"entrypoint not found: no command {start.first_word!r} on the PATH"
+        return LegResult(code, None, "failed_to_start", reason)
+    return LegResult(code, None, "exited", SHELL_CODES.get(code) if _is_shell(start) else None)
+
+
+SHELL_CODES = {
+    126: "the shell could not execute a command",
+    127: "the shell did not find a command",
+    137: "a command was killed by signal 9, perhaps out of memory",
+    139: "a command was killed by signal 11 (segmentation fault)",
+}
+
+
+def _is_shell(start: Start) -> bool:
+    return start.form == "program" and start.argv[0] in ("sh", "bash")
+
+
+def _signal_reason(number: int, oom_before: int | None) -> str | None:
+    if number != signal.SIGKILL:
+        return None
+    now = oom_kills()
+    if now is not None and oom_before is not None and now > oom_before:
+        return "the machine is out of memory"
+    return None

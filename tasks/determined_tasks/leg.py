@@ -1,0 +1,349 @@
+"""One leg of a task: from the launch order to the reported exit.
+
+The supervisor is a process of its own, next to the training process and independent of the agent: when
+the agent dies it goes on, ships the logs and reports the exit by itself. Two signals end the training
+process at once: KILL_SIGNAL is the service's order, SIGTERM comes from whoever stops this machine or
+its agent, and is not the training code's fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from determined.common.api import Session, errors
+from determined_tasks import context_dir, entrypoint, exit_reason, process, task_environment
+from determined_tasks.context_dir import ContextDir, ModelDefinitionError
+from determined_tasks.entrypoint import EntrypointError, Start
+from determined_tasks.exit_reason import LegResult
+from determined_tasks.leg_reporter import LegReporter
+from determined_tasks.leg_spec import LegSpec
+from determined_tasks.log_lines import LineSplitter, parse
+from determined_tasks.supervision import LegRecord, ProcessName, lock
+from determined_tasks.task_environment import Place
+
+logger = logging.getLogger(__name__)
+
+KILL_SIGNAL = signal.SIGUSR1
+# After a SIGTERM from outside to all processes, the training process may be gone before this one has
+# seen its own.
+SIGTERM_GRACE_SECONDS = 0.3
+
+READ_BYTES = 1 << 18
+# How long a line that ends in "\r" waits for its "\n".
+PROGRESS_SECONDS = 0.5
+# Orphans of the training process are reaped this often.
+REAP_SECONDS = 5.0
+# What has been killed closes its pipes at once; nobody else is waited for.
+DRAIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class ForkOptions:
+    """Set when this process is a fresh single-threaded fork that may become the training process.
+
+    ``base_path``: ``sys.path`` for the program, without the script's directory. ``learn_into``: where
+    to write which installed modules it imported.
+    """
+
+    base_path: list[str]
+    learn_into: Path | None = None
+
+
+def run_leg(
+    spec: Mapping[str, Any],
+    *,
+    work_dir: Path,
+    place: Place | None = None,
+    fork: ForkOptions | None = None,
+) -> LegResult:
+    """Runs the leg that ``spec`` (the service's LegSpec, JSON) describes, to its end.
+
+    Reports to the service that it runs, its logs and its exit. Without ``place`` the service is the
+    one named by ``DET_MASTER`` and ``DET_AGENT_TOKEN``. Without ``fork`` the training process is
+    always a program of its own; then this may be called in a process with other threads.
+
+    What goes wrong with the leg is in the result, not raised. An exception that interrupts it
+    (Ctrl-C, a cancelled flow) kills the training process, is reported as ``infrastructure`` and
+    raised again.
+    """
+    leg = LegSpec.from_json(spec)
+    where = place or Place(
+        work_dir=work_dir,
+        master=os.environ["DET_MASTER"],
+        agent_token=os.environ["DET_AGENT_TOKEN"],
+        agent_id=f"prefect-worker@{socket.gethostname()}",
+    )
+    root = context_dir.allocation_dir(work_dir, leg.allocation_id)
+    with lock(root) as ours, Session(where.master, where.agent_token) as session:
+        if not ours:
+            return exit_reason.infrastructure("another process runs this allocation")
+        return _Leg(leg, where, root, fork, session).run()
+
+
+class _Leg:
+    def __init__(
+        self,
+        spec: LegSpec,
+        place: Place,
+        root: Path,
+        fork: ForkOptions | None,
+        session: Session,
+    ) -> None:
+        self.spec = spec
+        self.place = place
+        self.root = root
+        self.fork = fork
+        self.session = session
+        self._stopped: LegResult | None = None
+        self.user: process.UserProcess | None = None
+        self.context: ContextDir | None = None
+        self.reporter = LegReporter(
+            session, spec, place.agent_id, root / "logs.spool", self._allocation_ended
+        )
+
+    @property
+    def stopped(self) -> LegResult | None:
+        """The result when somebody ends the leg; None while it may run."""
+        return self._stopped
+
+    def run(self) -> LegResult:
+        record = self._write_record()
+        result = exit_reason.infrastructure("the supervisor was interrupted")
+        try:
+            with self._stop_on_signals():
+                result = self._run(record)
+        finally:
+            if self.user is not None:
+                self.user.kill_rest()
+            self._say_why(result)
+            self.reporter.finish(result)
+            self._clean_up()
+        return result
+
+    def stop(self, result: LegResult) -> None:
+        """Kills the training process; safe in a signal handler and from another thread."""
+        if self._stopped is None:
+            self._stopped = result
+        if self.user is not None and self.user.status is None:
+            self.user.kill()
+
+    def _allocation_ended(self) -> None:
+        self.stop(exit_reason.infrastructure("the allocation had ended before its process ran"))
+
+    @contextlib.contextmanager
+    def _stop_on_signals(self) -> Iterator[None]:
+        # Elsewhere the process belongs to others (Prefect's engine), who raise in here.
+        if self.fork is None:
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if number == KILL_SIGNAL:
+                self.stop(LegResult(None, signal.SIGKILL, "exited", "as asked for"))
+            else:
+                self.stop(exit_reason.infrastructure("stopped together with its agent"))
+
+        for number in (KILL_SIGNAL, signal.SIGTERM):
+            signal.signal(number, handle)
+        try:
+            yield
+        finally:
+            # The last logs and the exit are still to be reported.
+            for number in (KILL_SIGNAL, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+
+    def _write_record(self) -> LegRecord:
+        this = ProcessName.of(os.getpid())
+        assert this is not None
+        record = LegRecord(self.spec.allocation_id, self.spec.experiment_id, this)
+        record.write(self.root)
+        return record
+
+    def _run(self, record: LegRecord) -> LegResult:
+        try:
+            context = self.context = context_dir.prepare(
+                self.place.work_dir,
+                self.spec.allocation_id,
+                self.spec.model_def_hash,
+                self._fetch_model_def,
+            )
+            task_environment.write_info_files(self.spec, self.place, context)
+            env = task_environment.build(self.spec, self.place, context)
+            plan = entrypoint.plan(
+                self.spec.entrypoint,
+                workdir=context.workdir,
+                env=env,
+                user_env=self.spec.user_environment(),
+                may_fork=self.fork is not None,
+            )
+            stopped = self.stopped
+            if stopped is not None:
+                return stopped
+            oom_before = exit_reason.oom_kills()
+            self._start(plan, env, context)
+        except (EntrypointError, ModelDefinitionError) as error:
+            return exit_reason.failed_to_start(str(error))
+        except errors.NotFoundException as error:
+            return exit_reason.failed_to_start(f"the model definition cannot be read: {error}")
+        except (OSError, errors.APIException) as error:
+            return exit_reason.infrastructure(f"the leg cannot be prepared: {error}")
+        assert self.user is not None
+        self.reporter.start(self.user.pid)
+        LegRecord(
+            record.allocation_id,
+            record.experiment_id,
+            record.supervisor,
+            ProcessName.of(self.user.pid),
+        ).write(self.root)
+        self._read_until_end(self.user)
+        assert self.user.status is not None
+        if self.user.status == signal.SIGTERM and self.fork is not None:
+            time.sleep(SIGTERM_GRACE_SECONDS)
+        stopped = self.stopped
+        if stopped is not None:
+            return stopped
+        hook = (context.workdir / entrypoint.STARTUP_HOOK).is_file()
+        pending = hook and not (context.run_dir / "hook-done").exists()
+        return exit_reason.describe(
+            self.user.status, plan, hook_pending=pending, oom_before=oom_before
+        )
+
+    def _fetch_model_def(self, model_def_hash: str) -> bytes:
+        return self.session.request("GET", f"/internal/v1/model_defs/{model_def_hash}").content
+
+    def _start(self, plan: Start, env: dict[str, str], context: ContextDir) -> None:
+        self.user = process.start(
+            plan,
+            env=env,
+            workdir=context.workdir,
+            single_threaded=self.fork is not None,
+            base_path=self.fork.base_path if self.fork else None,
+            learn_into=self.fork.learn_into if self.fork else None,
+        )
+        if self._stopped is not None:  # the signal came while there was nothing to kill
+            self.user.kill()
+
+    def _read_until_end(self, user: process.UserProcess) -> None:
+        streams = _Streams(user, self.reporter)
+        while not user.reap():
+            streams.read(REAP_SECONDS)
+        # Whoever holds the pipes open now was left behind by the training process.
+        user.kill_rest()
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while streams.open and (left := deadline - time.monotonic()) > 0:
+            streams.read(left)
+        streams.close()
+
+    def _say_why(self, result: LegResult) -> None:
+        if self.stopped is not None:
+            self.reporter.say(str(result), "INFO")
+        elif result.exit_code != 0:
+            self.reporter.say(str(result), "ERROR")
+
+    def _clean_up(self) -> None:
+        keep = bool(self.spec.config.get("debug"))
+        if self.context is not None and not keep:
+            self.context.remove()
+        elif not keep:
+            ContextDir(self.root, self.root).remove()
+        else:
+            (self.root / "leg.json").unlink(missing_ok=True)
+
+
+class _Streams:
+    """Reads a process's output into the reporter."""
+
+    def __init__(self, user: process.UserProcess, reporter: LegReporter) -> None:
+        self._reporter = reporter
+        self._selector = selectors.DefaultSelector()
+        self._splitters = {user.stdout: LineSplitter(), user.stderr: LineSplitter()}
+        self._names = {user.stdout: "stdout", user.stderr: "stderr"}
+        self.open = set(self._splitters)
+        for descriptor in self.open:
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        self._pidfd: int | None = None
+        if hasattr(os, "pidfd_open"):
+            self._pidfd = os.pidfd_open(user.pid)
+            self._selector.register(self._pidfd, selectors.EVENT_READ)
+
+    def read(self, timeout: float) -> None:
+        """Waits for output or the process's end, at most ``timeout`` seconds, and passes lines on."""
+        if self._reporter.is_full:
+            time.sleep(0.05)  # the process waits in its next write
+            return
+        if self._pidfd is None:
+            timeout = min(timeout, 0.05)
+        if any(splitter.is_progress for splitter in self._splitters.values()):
+            timeout = min(timeout, PROGRESS_SECONDS)
+        events = self._selector.select(timeout)
+        for key, _ in events:
+            descriptor = key.fd
+            if descriptor == self._pidfd:
+                self._selector.unregister(descriptor)
+                os.close(descriptor)
+                self._pidfd = None
+            else:
+                self._read_one(descriptor)
+        if not events:
+            for descriptor, splitter in self._splitters.items():
+                self._pass_on(descriptor, splitter.flush_progress())
+
+    def _read_one(self, descriptor: int) -> None:
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._pass_on(descriptor, self._splitters[descriptor].feed(data))
+        else:
+            self._selector.unregister(descriptor)
+            self.open.discard(descriptor)
+
+    def _pass_on(self, descriptor: int, lines: list[bytes]) -> None:
+        now = time.time()
+        for line in lines:
+            self._reporter.put(parse(line), self._names[descriptor], now)
+
+    def close(self) -> None:
+        """Passes the last, unfinished lines on."""
+        for descriptor, splitter in self._splitters.items():
+            self._pass_on(descriptor, splitter.close())
+            os.close(descriptor)
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+        self._selector.close()
+
+
+def supervise(order: Mapping[str, Any]) -> int:
+    """Entry point for the fork server: a fresh fork becomes a leg's supervisor.
+
+    ``order``: ``spec`` (LegSpec), ``place`` (arguments of :class:`Place`), ``base_path``,
+    ``learn_into`` (a path or None). Returns the exit code: 0 when the leg's exit is reported.
+    """
+    assert threading.active_count() == 1, "a fork server must not start threads"
+    process.become_subreaper()
+    process.set_title("leg")
+    place = dict(order["place"])
+    work_dir = place["work_dir"] = Path(place["work_dir"])
+    uuids = place.get("device_uuids") or {}
+    place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}
+    learn_into = order.get("learn_into")
+    run_leg(
+        order["spec"],
+        work_dir=work_dir,
+        place=Place(**place),
+        fork=ForkOptions(order["base_path"], Path(learn_into) if learn_into else None),
+    )
+    return 0

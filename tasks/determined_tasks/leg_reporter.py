@@ -1,0 +1,108 @@
+"""A leg's side of the conversation with the service: running, logs, exit, in this order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from determined.common.api import Session, errors
+from determined_tasks.exit_reason import LegResult
+from determined_tasks.leg_spec import LegSpec
+from determined_tasks.log_lines import ParsedLine
+from determined_tasks.log_shipping import LogShipper
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = (0.1, 5.0)
+
+
+class LegReporter:
+    """Reports one leg. Nothing here waits for the network except :meth:`finish`.
+
+    Order of calls: :meth:`start` at most once, when the process runs; :meth:`put` and :meth:`say` any
+    number of times; :meth:`finish` once. No thread is started before ``start`` or ``finish``:
+    forks come before. ``on_ended`` is called (in the thread) when the service says
+    that the allocation has ended.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        spec: LegSpec,
+        agent_id: str,
+        spool: Path,
+        on_ended: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._path = f"/internal/v1/allocations/{spec.allocation_id}"
+        self._on_ended = on_ended
+        self._shipper = LogShipper(
+            session,
+            {
+                "task_id": spec.task_id,
+                "allocation_id": spec.allocation_id,
+                "agent_id": agent_id,
+            },
+            spool,
+        )
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """The service is away and there is no more room: let the process wait."""
+        return self._shipper.is_full
+
+    def start(self, pid: int) -> None:
+        """Reports the process as running, then ships logs as they come."""
+        self._begin({"pid": pid, "host": socket.gethostname()})
+
+    def _begin(self, running: dict[str, Any] | None) -> None:
+        self._thread = threading.Thread(target=self._work, args=(running,), name="leg-reporter")
+        self._thread.start()
+
+    def _work(self, running: dict[str, Any] | None) -> None:
+        if running is not None and not self._post("running", running):
+            self._on_ended()
+        self._shipper.run()
+
+    def put(self, line: ParsedLine, stdtype: str, time_s: float) -> None:
+        """A line of the process's output."""
+        self._shipper.put(
+            line.log, time_s=time_s, stdtype=stdtype, level=line.level, rank=line.rank
+        )
+
+    def say(self, text: str, level: str) -> None:
+        """A line of the agent's own, among the task's."""
+        self._shipper.put(
+            f"{text}\n", time_s=time.time(), stdtype="stderr", level=level, source="agent"
+        )
+
+    def finish(self, result: LegResult) -> None:
+        """Ships what is left and reports the exit; waits until the service has both."""
+        if self._thread is None:
+            self._begin(None)
+        self._shipper.finish()
+        assert self._thread is not None
+        self._thread.join()
+        self._post("exit", result.to_json())
+
+    def _post(self, what: str, body: dict[str, Any]) -> bool:
+        """Sends until the service answers; False when it no longer wants to hear of the allocation."""
+        delay, longest = RETRY_SECONDS
+        while True:
+            try:
+                self._session.post(f"{self._path}/{what}", json=body, max_retries=0)
+                return True
+            except errors.BadRequestException as error:
+                logger.warning("[%d] %s/%s: %s", os.getpid(), self._path, what, error)
+                return False
+            except errors.APIException as error:
+                logger.info("%s/%s waits: %s", self._path, what, error)
+            time.sleep(delay)
+            delay = min(delay * 2, longest)

@@ -1,0 +1,215 @@
+"""Sends log lines to the service: in order, each once, through outages.
+
+A batch is numbered within its stream and sent until the service has it; the service stores a number
+once. While the service is away lines wait in memory, beyond :data:`MEMORY_BYTES` in a file; when
+that cannot be written either, :attr:`LogShipper.is_full` asks the reader to let the process wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from determined.common.api import Session, errors
+
+logger = logging.getLogger(__name__)
+
+BATCH_SECONDS = 0.25
+BATCH_BYTES = 1 << 20
+MEMORY_BYTES = 16 << 20
+RETRY_SECONDS = (0.1, 5.0)
+
+PATH = "/internal/v1/logs"
+
+
+class _Queue:
+    """Encoded lines, first in first out: in memory, and in a file once memory is full.
+
+    Not thread-safe: :class:`LogShipper` holds its lock. Order: all of memory is older than the file.
+    """
+
+    def __init__(self, spool: Path) -> None:
+        self._path = spool
+        self._memory: deque[bytes] = deque()
+        self.bytes = 0
+        """Bytes that wait in memory."""
+        self._file: BinaryIO | None = None
+        self._read_at = 0
+        self._spooled = 0
+
+    def __len__(self) -> int:
+        return len(self._memory) + self._spooled
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes > 2 * MEMORY_BYTES
+
+    def put(self, line: bytes) -> None:
+        if (self._spooled or self.bytes > MEMORY_BYTES) and not self.is_full:
+            try:
+                self._write(line)
+                return
+            except OSError as error:
+                if self._spooled:
+                    # Memory is older than the file: to keep the order, what the file has comes first.
+                    self._load_all()
+                logger.warning("cannot keep waiting logs in %s: %s", self._path, error)
+        self._memory.append(line)
+        self.bytes += len(line)
+
+    def _write(self, line: bytes) -> None:
+        if self._file is None:
+            self._file = self._path.open("w+b")
+        end = self._file.seek(0, 2)
+        try:
+            self._file.write(line + b"\n")
+            self._file.flush()
+        except OSError:
+            # A line that was half written before the disk was full must not be read.
+            self._file.truncate(end)
+            raise
+        self._spooled += 1
+
+    def take(self, limit: int) -> list[bytes]:
+        """The oldest lines, about ``limit`` bytes; at least one when there is any."""
+        taken: list[bytes] = []
+        size = 0
+        while self._memory and size < limit:
+            line = self._memory.popleft()
+            self.bytes -= len(line)
+            size += len(line)
+            taken.append(line)
+        while not self._memory and self._spooled and size < limit:
+            line = self._read_spooled()
+            size += len(line)
+            taken.append(line)
+        return taken
+
+    def _read_spooled(self) -> bytes:
+        assert self._file is not None
+        self._file.seek(self._read_at)
+        line = self._file.readline()
+        self._read_at += len(line)
+        self._spooled -= 1
+        if not self._spooled:
+            self._file.truncate(0)
+            self._read_at = 0
+        return line[:-1]
+
+    def _load_all(self) -> None:
+        while self._spooled:
+            line = self._read_spooled()
+            self._memory.append(line)
+            self.bytes += len(line)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+class LogShipper:
+    """One stream of log lines of one allocation.
+
+    Order of calls: :meth:`put` from one thread any number of times, :meth:`run` in another thread,
+    :meth:`finish` once; ``run`` returns when everything before ``finish`` is stored.
+    ``common`` are the fields of the request that are the same for all lines.
+    """
+
+    def __init__(
+        self, session: Session, common: dict[str, Any], spool: Path, *, source: str = "task"
+    ) -> None:
+        self._session = session
+        self._common = {**common, "stream": str(uuid.uuid4())}
+        self._source = source
+        self._queue = _Queue(spool)
+        self._condition = threading.Condition()
+        self._closing = False
+        self._seq = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._queue.is_full
+
+    def put(
+        self,
+        log: str,
+        *,
+        time_s: float,
+        stdtype: str,
+        level: str | None = None,
+        rank: int | None = None,
+        source: str | None = None,
+    ) -> None:
+        """One line, with its end; ``time_s`` in seconds since the epoch."""
+        line = orjson.dumps(
+            {
+                "t": time_s,
+                "stdtype": stdtype,
+                "level": level,
+                "rank": rank,
+                "source": source or self._source,
+                "log": log,
+            }
+        )
+        with self._condition:
+            was_empty = not len(self._queue)
+            self._queue.put(line)
+            if was_empty or self._queue.bytes >= BATCH_BYTES:
+                self._condition.notify()
+
+    def finish(self) -> None:
+        """No further line: :meth:`run` sends the rest at once and returns."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+
+    def run(self) -> None:
+        """Sends until :meth:`finish`. Returns early when the allocation is unknown to the service."""
+        try:
+            while lines := self._next_batch():
+                if not self._send(lines):
+                    return
+        finally:
+            self._queue.close()
+
+    def _next_batch(self) -> list[bytes]:
+        """Waits for a batch by time or size; empty at the end."""
+        with self._condition:
+            self._condition.wait_for(lambda: len(self._queue) or self._closing)
+            if not self._closing:
+                self._condition.wait_for(
+                    lambda: self._closing or self._queue.bytes >= BATCH_BYTES, BATCH_SECONDS
+                )
+            return self._queue.take(BATCH_BYTES)
+
+    def _send(self, lines: list[bytes]) -> bool:
+        self._seq += 1
+        body = {
+            **self._common,
+            "seq": self._seq,
+            "lines": [orjson.Fragment(line) for line in lines],
+        }
+        delay, longest = RETRY_SECONDS
+        while True:
+            try:
+                self._session.post(PATH, json=body, max_retries=0)
+                return True
+            except (errors.NotFoundException, errors.ConflictException) as error:
+                logger.warning("the service does not take the allocation's logs: %s", error)
+                return False
+            except errors.BadRequestException as error:
+                # Sending the same again cannot help, and what comes after it must not wait for ever.
+                logger.error("the service refused a batch of %d log lines: %s", len(lines), error)
+                return True
+            except errors.APIException as error:
+                logger.info("logs wait: %s", error)
+            time.sleep(delay)
+            delay = min(delay * 2, longest)

@@ -1,0 +1,204 @@
+"""The training process: started in a session of its own, and ended with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from determined_tasks import forked_python
+from determined_tasks.entrypoint import EntrypointError, Start
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_F_SETPIPE_SZ = 1031
+
+# Room for a burst of output while the supervisor is busy; the kernel takes the memory when it is used.
+PIPE_BYTES = 1 << 20
+
+# Loaded once, before any fork: a fresh process pays for it otherwise.
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def become_subreaper() -> None:
+    """Processes whose parents died become children of this one instead of init's (Linux)."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when its parent dies (Linux)."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def set_title(title: str) -> None:
+    """The name that ``ps`` and ``top`` show (Linux, 15 characters)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(title[:15])
+
+
+@dataclass
+class UserProcess:
+    """A started process; ``stdout`` and ``stderr`` are the reading ends of its pipes."""
+
+    pid: int
+    stdout: int
+    stderr: int
+    alone: bool
+    """This process has no other children: whatever else turns up is a descendant of the user's."""
+    status: int | None = None
+    """Wait status, once it is reaped."""
+
+    def reap(self) -> bool:
+        """Whether the process has ended; never waits. Also reaps what this process inherited."""
+        with contextlib.suppress(ChildProcessError):
+            while self.alone or self.status is None:
+                pid, status = os.waitpid(-1 if self.alone else self.pid, os.WNOHANG)
+                if pid == 0:
+                    break
+                if pid == self.pid:
+                    self.status = status
+        return self.status is not None
+
+    def kill(self) -> None:
+        """Kills the process and its group; may be called again."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def kill_rest(self, timeout: float = 5.0) -> None:
+        """Kills every descendant, those that moved to another session or lost their parent included.
+
+        They are this process's descendants because it is a subreaper; at the end it has no child left.
+        In a process that has children of its own (``alone`` is False) only the group is killed.
+        """
+        self.kill()
+        deadline = time.monotonic() + timeout
+        while self.alone and _has_children() and time.monotonic() < deadline:
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+            self.reap()
+            if _has_children():
+                time.sleep(0.005)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def start(
+    plan: Start,
+    *,
+    env: Mapping[str, str],
+    workdir: Path,
+    single_threaded: bool,
+    base_path: list[str] | None = None,
+    learn_into: Path | None = None,
+) -> UserProcess:
+    """Starts what :func:`determined_tasks.entrypoint.plan` decided.
+
+    ``single_threaded``: this process has one thread and no other child, so Python code may run
+    between a fork and what follows. The forms ``script`` and ``module`` need it, and ``base_path``.
+
+    Raises EntrypointError when the program cannot be executed.
+    """
+    out_read, out_write = _pipe()
+    err_read, err_write = _pipe()
+    try:
+        if plan.form == "program":
+            pid = _execute(plan.argv, env, workdir, out_write, err_write, single_threaded)
+        else:
+            pid = _fork(
+                lambda: forked_python.run_as_main(plan, env, base_path or [], learn_into),
+                workdir,
+                out_write,
+                err_write,
+            )
+    except BaseException:
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+    return UserProcess(pid, out_read, err_read, alone=single_threaded)
+
+
+def _pipe() -> tuple[int, int]:
+    read, write = os.pipe()
+    if sys.platform == "linux":
+        import fcntl
+
+        with contextlib.suppress(OSError):  # the limit for ordinary users is reached
+            fcntl.fcntl(write, _F_SETPIPE_SZ, PIPE_BYTES)
+    os.set_blocking(read, False)
+    return read, write
+
+
+def _execute(
+    argv: list[str],
+    env: Mapping[str, str],
+    workdir: Path,
+    stdout: int,
+    stderr: int,
+    single_threaded: bool,
+) -> int:
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=dict(env),
+            cwd=workdir,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            preexec_fn=die_with_parent if single_threaded else None,
+        )
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise EntrypointError(f"entrypoint cannot be started: {argv[0]}: {reason}") from error
+    # Reaped with everything else in UserProcess.reap; Popen must not warn that nobody waited.
+    process.returncode = 0
+    return process.pid
+
+
+def _fork(become: Callable[[], object], workdir: Path, stdout: int, stderr: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        die_with_parent()
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.closerange(3, _highest_descriptor() + 1)
+        os.chdir(workdir)
+        set_title("python3")
+        become()
+    finally:
+        os._exit(1)
+
+
+def _highest_descriptor() -> int:
+    with contextlib.suppress(OSError):
+        return max(int(entry.name) for entry in Path("/dev/fd").iterdir())
+    return os.sysconf("SC_OPEN_MAX")

@@ -1,0 +1,107 @@
+"""Who runs in an allocation's directory: ``leg.json`` and a lock.
+
+The record outlives its writer: an agent that starts again finds the supervisors that are alive, and
+what a killed supervisor left running. A process is named by its id and its start time, because
+ids are used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+RECORD = "leg.json"
+LOCK = "lock"
+
+
+@dataclass(frozen=True)
+class ProcessName:
+    """A process that is not confused with a later one of the same id.
+
+    ``started``: start time in seconds since the epoch.
+    """
+
+    pid: int
+    started: float
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessName | None:
+        """The process with this id, or None when there is none (any more)."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.Error:
+            return None
+
+    def is_alive(self) -> bool:
+        """Whether it still runs; a process that only waits to be reaped does not."""
+        try:
+            process = psutil.Process(self.pid)
+            # The start time is kept in clock ticks of 10 ms, and the boot time it counts from is
+            # corrected by up to a second.
+            same = abs(process.create_time() - self.started) < 2.0
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+
+@dataclass(frozen=True)
+class LegRecord:
+    """``leg.json``. ``user``: the training process, leader of its own session."""
+
+    allocation_id: str
+    experiment_id: int | None
+    supervisor: ProcessName
+    user: ProcessName | None = None
+
+    def write(self, root: Path) -> None:
+        aside = root / f"{RECORD}.part"
+        aside.write_text(json.dumps(asdict(self)))
+        aside.rename(root / RECORD)
+
+    @classmethod
+    def read(cls, root: Path) -> LegRecord | None:
+        """The record in an allocation's directory, or None when there is none that can be read."""
+        try:
+            data = json.loads((root / RECORD).read_text())
+            user = data["user"]
+            return cls(
+                allocation_id=data["allocation_id"],
+                experiment_id=data["experiment_id"],
+                supervisor=ProcessName(**data["supervisor"]),
+                user=ProcessName(**user) if user else None,
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def kill_left_over(self) -> None:
+        """Kills the training process' group when its supervisor is gone."""
+        if self.user is not None and self.user.is_alive():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.user.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def lock(root: Path) -> Iterator[bool]:
+    """Yields whether this process may run the allocation: False when another one does.
+
+    An order that reaches an agent twice must not train twice. The lock ends with the process.
+    """
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,152 @@
+"""The environment and the info files of a training process (``DET_*``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from determined_tasks.context_dir import ContextDir
+from determined_tasks.leg_spec import LegSpec
+
+# Linux refuses to start a process with a single variable above 128 KiB; what is longer is left to the
+# info files, where determined.get_cluster_info() finds it too.
+LONGEST_VARIABLE = 100_000
+
+# The agent's own settings and secrets are not the training process's business.
+NOT_INHERITED = ("DET_", "PREFECT_")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where legs run: the agent's side of the environment.
+
+    ``slot_type`` is ``cpu`` or ``cuda``; ``device_uuids`` maps slot ids to device uuids.
+    """
+
+    work_dir: Path
+    master: str
+    agent_token: str
+    agent_id: str
+    slot_type: str = "cpu"
+    device_uuids: Mapping[int, str] | None = None
+
+
+def build(spec: LegSpec, place: Place, context: ContextDir) -> dict[str, str]:
+    """The whole environment: the agent's, the platform's ``DET_*``, then the user's own variables.
+
+    ``PATH`` begins with the directory of this interpreter, so that ``python3`` is it.
+    """
+    env = {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)}
+    bin_dir = str(Path(sys.executable).parent)
+    paths = [path for path in env.get("PATH", os.defpath).split(os.pathsep) if path != bin_dir]
+    env["PATH"] = os.pathsep.join([bin_dir, *paths])
+    # Lines reach the log when they are printed, and a crash in native code leaves a trace.
+    env["PYTHONUNBUFFERED"] = "1"
+    env["PYTHONFAULTHANDLER"] = "1"
+    env["TMPDIR"] = str(context.tmp)
+    env.update(_task_variables(spec, place, context))
+    if spec.trial_id is not None:
+        env.update(_trial_variables(spec))
+    if place.slot_type == "cuda":
+        uuids = place.device_uuids or {}
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(uuids.get(i) or str(i) for i in spec.slot_ids)
+    env.update(spec.env)
+    env.update(spec.user_environment())
+    return {key: value for key, value in env.items() if len(value) <= LONGEST_VARIABLE}
+
+
+def _task_variables(spec: LegSpec, place: Place, context: ContextDir) -> dict[str, str]:
+    url = urlsplit(place.master)
+    tls = url.scheme == "https"
+    port = str(url.port or (443 if tls else 80))
+    resources_id = f"{spec.allocation_id}.{place.agent_id}"
+    return {
+        "DET_MASTER": place.master,
+        "DET_MASTER_HOST": url.hostname or "",
+        "DET_MASTER_ADDR": url.hostname or "",
+        "DET_MASTER_PORT": port,
+        "DET_USE_TLS": "true" if tls else "false",
+        "DET_CLUSTER_ID": spec.cluster_id,
+        "DET_AGENT_ID": place.agent_id,
+        "DET_TASK_ID": spec.task_id,
+        "DET_TASK_TYPE": spec.task_type,
+        "DET_ALLOCATION_ID": spec.allocation_id,
+        "DET_RESOURCES_ID": resources_id,
+        "DET_RESOURCES_TYPE": "process",
+        "DET_CONTAINER_ID": resources_id,
+        "DET_SLOT_IDS": json.dumps(spec.slot_ids),
+        "DET_SESSION_TOKEN": spec.session_token,
+        "DET_USER": spec.owner,
+        "DET_WORKDIR": str(context.workdir),
+        "DET_RUN_DIR": str(context.run_dir),
+        "DET_TASK_LOGGING_METADATA": json.dumps(
+            {"task_id": spec.task_id, "allocation_id": spec.allocation_id}
+        ),
+    }
+
+
+def _trial_variables(spec: LegSpec) -> dict[str, str]:
+    variables = {
+        "DET_EXPERIMENT_ID": str(spec.experiment_id),
+        "DET_TRIAL_ID": str(spec.trial_id),
+        "DET_TRIAL_RUN_ID": str(spec.run_id),
+        "DET_TRIAL_SEED": str(spec.trial_seed),
+        "DET_EXPERIMENT_CONFIG": json.dumps(spec.config),
+        "DET_HPARAMS": json.dumps(spec.hparams),
+        "DET_STEPS_COMPLETED": str(spec.steps_completed),
+    }
+    if spec.latest_checkpoint:
+        variables["DET_LATEST_CHECKPOINT"] = spec.latest_checkpoint
+    return variables
+
+
+def write_info_files(spec: LegSpec, place: Place, context: ContextDir) -> None:
+    """``$DET_RUN_DIR/info/*.json``: the keys are the arguments of ``ClusterInfo`` and its parts.
+
+    Mode 0600: one of them holds the session token.
+    """
+    uuids = place.device_uuids or {}
+    contents: dict[str, dict[str, Any]] = {
+        "cluster": {
+            "master_url": place.master,
+            "cluster_id": spec.cluster_id,
+            "agent_id": place.agent_id,
+            "slot_ids": spec.slot_ids,
+            "task_id": spec.task_id,
+            "allocation_id": spec.allocation_id,
+            "session_token": spec.session_token,
+            "task_type": spec.task_type,
+            "latest_checkpoint": spec.latest_checkpoint,
+        },
+        "rendezvous": {
+            "container_addrs": ["127.0.0.1"],
+            "container_rank": 0,
+            "container_slot_counts": [len(spec.slot_ids)],
+        },
+        "resources": {"gpu_uuids": [uuids[i] for i in spec.slot_ids if uuids.get(i)]},
+    }
+    if spec.trial_id is not None:
+        contents["trial"] = {
+            "trial_id": spec.trial_id,
+            "experiment_id": spec.experiment_id,
+            "trial_seed": spec.trial_seed,
+            "hparams": spec.hparams,
+            "config": spec.config,
+            "steps_completed": spec.steps_completed,
+            "trial_run_id": spec.run_id,
+            "debug": bool(spec.config.get("debug")),
+            "inter_node_network_interface": None,
+        }
+    directory = context.run_dir / "info"
+    directory.mkdir(exist_ok=True, mode=0o700)
+    for name, content in contents.items():
+        path = directory / f"{name}_info.json"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(content, file)

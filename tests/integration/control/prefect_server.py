@@ -1,0 +1,69 @@
+"""A real Prefect server for tests, on a database of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import sqlalchemy as sa
+
+AUTH = "tester:secret"
+
+
+@contextlib.contextmanager
+def prefect_server(admin_url: str, home: Path) -> Iterator[str]:
+    """Runs a server on a new database of the Postgres at ``admin_url``; gives its API's URL."""
+    name = f"prefect_{home.name.replace('-', '_')}"
+    with psycopg.connect(admin_url, autocommit=True) as conn:
+        conn.execute(f'CREATE DATABASE "{name}"')
+    database = sa.make_url(admin_url).set(database=name, drivername="postgresql+asyncpg")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {key: value for key, value in os.environ.items() if "PREFECT" not in key}
+    environment |= {
+        "PREFECT_HOME": str(home),
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": database.render_as_string(False),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_API_AUTH_STRING": AUTH,
+        "PREFECT_SERVER_UI_ENABLED": "false",
+    }
+    command = [sys.executable, "-m", "prefect", "server", "start"]
+    log = home / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    url = f"http://127.0.0.1:{port}/api"
+    try:
+        _wait_until_up(url, process, log)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/health", timeout=2, trust_env=False).status_code == 200:
+                return
+        time.sleep(0.2)
+    raise RuntimeError(f"Prefect's server did not start:\n{log.read_text()[-3000:]}")

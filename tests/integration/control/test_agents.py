@@ -1,0 +1,137 @@
+"""Agents that register, vanish and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from determined_service.control.reconciler import Reconciler
+from tests.integration.control.test_exits import begin
+from tests.integration.control.test_search_path import SINGLE
+from tests.integration.control.world import Driver, Trial, World, ok
+
+
+async def test_work_needs_the_registered_session(world: World) -> None:
+    await world.register()
+    world.session = str(uuid.uuid4())
+    body = {"session": world.session, "running": [], "prefect_poll_seq": 0, "timeout_s": 0}
+    refused = await world.agent.post("/internal/v1/agents/a1/work", json=body)
+    assert refused.status_code == 409
+    unknown = await world.agent.post("/internal/v1/agents/nobody/work", json=body)
+    assert unknown.status_code == 409
+
+
+async def test_users_are_no_agents(world: World) -> None:
+    answer = await world.user.post("/internal/v1/agents/a1/work", json={})
+    assert answer.status_code == 401
+
+
+async def test_a_restarted_agent_keeps_what_lives_and_loses_what_does_not(world: World) -> None:
+    await world.register(slots=2)
+    await world.started()
+    first, second = (Trial(world, spec) for spec in (await world.both())["launch"])
+    for trial in (first, second):
+        ok(await trial.started())
+    world.session = str(uuid.uuid4())
+    answer = await world.register(slots=2, allocations=(first.allocation_id, "1.gone.1"))
+    assert answer["kill"] == ["1.gone.1"]
+    assert (await world.row("SELECT state FROM allocations WHERE id = :i", i=first.allocation_id))[
+        "state"
+    ] == "RUNNING"
+    world.running = {first.allocation_id}
+    again = await world.launched()
+    assert again.id == second.id
+    assert again.spec["run_id"] == 2
+    (leg,) = await world.rows("SELECT reason FROM legs WHERE state = 'LOST'")
+    assert "restarted" in leg["reason"]
+
+
+async def test_a_silent_agent_is_lost_and_its_trials_go_elsewhere(world: World) -> None:
+    _, trial = await begin(world)
+    reconciler = Reconciler(world.app.state.db, None, 30.0)
+    reconciler._began -= 100  # as if the service had been up for long
+    await reconciler.run_pass()
+    assert (await world.trial(trial.id))["run_count"] == 1
+    await world.rows(
+        "UPDATE agents SET last_heartbeat = now() - interval '40 s' WHERE id = 'a1' RETURNING id"
+    )
+    await reconciler.run_pass()
+    await reconciler.run_pass()
+    assert (await world.trial(trial.id))["run_count"] == 2
+    (leg,) = await world.rows("SELECT reason FROM legs")
+    assert leg["reason"] == "agent a1 lost for 40 s"
+    # The late process of the lost leg is refused, and its exit changes nothing.
+    assert (await trial.started()).status_code == 409
+    ok(await trial.exited())
+    assert (await world.trial(trial.id))["state"] == "ACTIVE"
+    await world.register(slots=1, agent_id="a2")
+    moved = (await world.work(5, agent_id="a2"))["launch"]
+    assert [spec["run_id"] for spec in moved] == [2]
+
+
+async def test_an_idle_poll_is_a_heartbeat_and_wakes_for_prefect(world: World) -> None:
+    await world.register()
+    await world.rows("UPDATE agents SET last_heartbeat = now() - interval '1 hour' RETURNING id")
+    await world.work()
+    beat = await world.row("SELECT now() - last_heartbeat < interval '1 min' AS fresh FROM agents")
+    assert beat["fresh"]
+    waiting = asyncio.create_task(world.work(5))
+    await asyncio.sleep(0.1)
+    async with world.app.state.db.tx() as conn:
+        from determined_service.control.change import Change
+        from determined_service.control.mirror import bump_pools
+
+        change = Change(conn)
+        await bump_pools(change, 0, "default")
+        await change.flush()
+    assert (await asyncio.wait_for(waiting, 2))["prefect_poll_seq"] == 1
+
+
+async def test_a_process_that_lingers_is_killed(world: World) -> None:
+    _, trial = await begin(world)
+    reconciler = Reconciler(world.app.state.db, None, 1000.0)
+    await reconciler.run_pass()
+    assert (await world.work())["kill"] == []
+    ok(await trial.early_exit("INVALID_HP"))
+    await reconciler.run_pass()
+    reconciler._invalid_since = dict.fromkeys(reconciler._invalid_since, -100.0)
+    await reconciler.run_pass()
+    assert (await world.work())["kill"] == [trial.allocation_id]
+    ok(await trial.exited(exit_code=None, signal=9))
+    assert (await world.trial(trial.id))["state"] == "COMPLETED"
+
+
+async def test_a_preemption_not_heeded_in_time_ends_in_a_kill_that_does_not_count(
+    world: World,
+) -> None:
+    driver, trial = await begin(world, SINGLE + "preemption_timeout: 1\n")
+    ok(await world.act(driver.experiment_id, "pause"))
+    reconciler = Reconciler(world.app.state.db, None, 1000.0)
+    await reconciler.run_pass()
+    assert (await world.work())["kill"] == []
+    await asyncio.sleep(1.1)
+    await reconciler.run_pass()
+    assert (await world.work())["kill"] == [trial.allocation_id]
+    ok(await trial.exited(exit_code=None, signal=9))
+    found = await world.trial(trial.id)
+    assert (found["state"], found["restarts"]) == ("PAUSED", 0)
+    (leg,) = await world.rows("SELECT state, reason FROM legs")
+    assert leg["state"] == "PREEMPTED"
+    assert "did not exit in time" in leg["reason"]
+
+
+async def test_a_prefect_worker_claims_the_leg_itself(world: World) -> None:
+    await Driver(world, await world.submit(SINGLE)).attach()
+    (trial,) = await world.rows("SELECT id FROM trials")
+    run = str(uuid.uuid4())
+    path = f"/internal/v1/trials/{trial['id']}"
+    body = {"flow_run_id": run, "agent_id": "prefect-worker@h"}
+    assert (await world.agent.post(f"{path}/claim", json=body)).status_code == 409
+    ok(await world.agent.post(f"{path}/run", json={"flow_run_id": run}))
+    spec = ok(await world.agent.post(f"{path}/claim", json=body))
+    assert ok(await world.agent.post(f"{path}/claim", json=body)) == spec
+    other = body | {"agent_id": "another"}
+    assert (await world.agent.post(f"{path}/claim", json=other)).status_code == 409
+    leg = Trial(world, spec)
+    await leg.run_to_end()
+    assert (await world.trial(trial["id"]))["state"] == "COMPLETED"

@@ -1,0 +1,337 @@
+"""What a real Prefect server is told, and how little is needed for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from asgi_lifespan import LifespanManager
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import FlowRun, State, StateDetails, StateType
+
+from determined_service.app import create_app
+from determined_service.control.prefect_gateway import FAR_FUTURE, PrefectGateway, RunGone
+from determined_service.control.reconciler import Reconciler
+from determined_service.settings import Settings
+from tests.integration.conftest import AGENT_TOKEN, client_of
+from tests.integration.control.prefect_server import AUTH, prefect_server
+from tests.integration.control.test_exits import begin
+from tests.integration.control.test_search_path import SINGLE
+from tests.integration.control.world import Driver, World, ok
+
+RunOf = Callable[[uuid.UUID], Awaitable[FlowRun]]
+
+
+@pytest.fixture(scope="module")
+def prefect_url(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with prefect_server(postgres_server, tmp_path_factory.mktemp("prefect")) as url:
+        yield url
+
+
+@pytest.fixture
+def settings(settings: Settings, prefect_url: str) -> Settings:
+    changed = {"prefect_api_url": prefect_url, "prefect_auth": AUTH, "agent_timeout_s": 30.0}
+    return Settings.model_validate(settings.model_dump() | changed)
+
+
+@pytest.fixture
+async def client(prefect_url: str) -> AsyncIterator[PrefectClient]:
+    async with PrefectClient(prefect_url, auth_string=AUTH) as made:
+        yield made
+
+
+@pytest.fixture
+async def deployments(client: PrefectClient) -> AsyncIterator[dict[str, uuid.UUID]]:
+    """Both deployments, as ``prefect deploy`` would make them."""
+    made = {}
+    for name in ("experiment", "trial"):
+        flow = await client.create_flow_from_name(name)
+        made[name] = await client.create_deployment(flow_id=flow, name=name)
+    yield made
+    for deployment in made.values():
+        await client.delete_deployment(deployment)
+
+
+async def create_trial_run(client: PrefectClient, deployment: uuid.UUID) -> uuid.UUID:
+    """A gated run, as the experiment flow makes one."""
+    state: State[Any] = State(
+        type=StateType.SCHEDULED,
+        name="AwaitingSlots",
+        state_details=StateDetails(scheduled_time=FAR_FUTURE),
+    )
+    return (await client.create_flow_run_from_deployment(deployment, state=state)).id
+
+
+async def until(check: Callable[[], Awaitable[Any]], timeout_s: float = 20) -> Any:
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        found = await check()
+        if found:
+            return found
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.05)
+
+
+async def names(client: PrefectClient, run_id: uuid.UUID) -> list[str]:
+    states = await client.read_flow_run_states(run_id)
+    return [state.name or "" for state in sorted(states, key=lambda state: state.timestamp)]
+
+
+async def outbox_is_empty(world: World) -> bool:
+    return not await world.rows("SELECT 1 FROM prefect_outbox")
+
+
+async def experiment_run(world: World, experiment_id: int) -> uuid.UUID:
+    async def known() -> Any:
+        return (await world.experiment(experiment_id))["flow_run_id"]
+
+    return uuid.UUID(str(await until(known)))
+
+
+async def test_an_experiment_gets_its_run_and_agents_are_told_to_look(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    await world.register()
+    experiment = await world.submit(SINGLE)
+    answer = await world.work(10)
+    assert answer["prefect_poll_seq"] == 1
+    run = await client.read_flow_run(await experiment_run(world, experiment))
+    assert run.name == f"scripted #{experiment}"
+    assert run.parameters == {"experiment_id": experiment}
+    assert run.deployment_id == deployments["experiment"]
+    assert run.state is not None
+    assert run.state.type == StateType.SCHEDULED
+    assert f"experiment-{experiment}" in run.tags
+    assert await outbox_is_empty(world)
+
+
+async def test_a_missing_deployment_is_waited_for(world: World, client: PrefectClient) -> None:
+    experiment = await world.submit(SINGLE)
+    await until(lambda: world.rows("SELECT 1 FROM prefect_outbox WHERE attempts > 0"))
+    flow = await client.create_flow_from_name("experiment")
+    deployment = await client.create_deployment(flow_id=flow, name="experiment")
+    await experiment_run(world, experiment)
+    await client.delete_deployment(deployment)
+
+
+async def test_two_calls_tell_a_leg(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    _, trial = await begin(world)
+    run = await create_trial_run(client, deployments["trial"])
+    ok(
+        await world.agent.post(
+            f"/internal/v1/trials/{trial.id}/run", json={"flow_run_id": str(run)}
+        )
+    )
+    await until(lambda: outbox_is_empty(world))
+    running = await client.read_flow_run(run)
+    assert running.state is not None
+    assert (running.state.name, running.run_count) == ("Running", 1)
+    assert running.state.message == "leg 1 on agent a1"
+    ok(await trial.complete(8, 0.1))
+    ok(await trial.exited())
+    await until(lambda: outbox_is_empty(world))
+    ended = await client.read_flow_run(run)
+    assert ended.state is not None
+    assert (ended.state.type, ended.run_count) == (StateType.COMPLETED, 1)
+    assert await names(client, run) == ["AwaitingSlots", "Running", "Completed"]
+
+
+async def test_states_of_a_run_that_comes_late_keep_their_order(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    _, trial = await begin(world)
+    ok(await trial.exited(exit_code=1))
+    second = await world.launched()
+    ok(await second.started())
+    ok(await second.exited(exit_code=1))
+    run = await create_trial_run(client, deployments["trial"])
+    ok(
+        await world.agent.post(
+            f"/internal/v1/trials/{trial.id}/run", json={"flow_run_id": str(run)}
+        )
+    )
+    await until(lambda: outbox_is_empty(world))
+    ended = await client.read_flow_run(run)
+    assert ended.state is not None
+    assert (ended.state.type, ended.run_count) == (StateType.FAILED, 2)
+    assert ended.state.message == "process exited with code 1"
+
+
+async def test_pause_and_requeue_are_shown_while_they_last(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    driver, trial = await begin(world)
+    run = await create_trial_run(client, deployments["trial"])
+    ok(
+        await world.agent.post(
+            f"/internal/v1/trials/{trial.id}/run", json={"flow_run_id": str(run)}
+        )
+    )
+    ok(await world.act(driver.experiment_id, "pause"))
+    await trial.acknowledge()
+    ok(await trial.exited())
+    await until(lambda: outbox_is_empty(world))
+    assert await names(client, run) == ["AwaitingSlots", "Running", "Paused"]
+    await world.register(slots=0)
+    ok(await world.act(driver.experiment_id, "activate"))
+    await until(lambda: outbox_is_empty(world))
+    waiting = await client.read_flow_run(run)
+    assert waiting.state is not None
+    assert waiting.state.name == "AwaitingSlots"
+    # Nobody may take it from the queue.
+    assert waiting.next_scheduled_start_time == FAR_FUTURE
+    ok(await world.act(driver.experiment_id, "kill"))
+    await until(lambda: outbox_is_empty(world))
+    assert (await names(client, run))[-1] == "Cancelled"
+
+
+async def test_a_delivery_whose_answer_was_lost_is_not_a_second_leg(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    _, trial = await begin(world)
+    run = await create_trial_run(client, deployments["trial"])
+    body = {"flow_run_id": str(run)}
+    ok(await world.agent.post(f"/internal/v1/trials/{trial.id}/run", json=body))
+    await until(lambda: outbox_is_empty(world))
+    await world.rows(
+        "INSERT INTO prefect_outbox (entity, kind, payload, attempts)"
+        " VALUES (:e, 'set_state', :p, 1) RETURNING pg_notify('determined', 'outbox')",
+        e=f"trial:{trial.id}",
+        p='{"type": "RUNNING", "name": "Running", "message": "leg 1 on agent a1"}',
+    )
+    await until(lambda: outbox_is_empty(world))
+    assert (await client.read_flow_run(run)).run_count == 1
+
+
+async def test_a_deleted_run_holds_nothing_up(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    _, trial = await begin(world)
+    run = await create_trial_run(client, deployments["trial"])
+    await client.delete_flow_run(run)
+    ok(
+        await world.agent.post(
+            f"/internal/v1/trials/{trial.id}/run", json={"flow_run_id": str(run)}
+        )
+    )
+    await until(lambda: outbox_is_empty(world))
+
+
+async def test_a_crashed_driver_is_started_again(
+    world: World,
+    client: PrefectClient,
+    deployments: dict[str, uuid.UUID],
+    settings: Settings,
+) -> None:
+    driver = Driver(world, await world.submit(SINGLE))
+    run = await experiment_run(world, driver.experiment_id)
+    await driver.attach()
+    crashed: State[Any] = State(type=StateType.CRASHED, name="Crashed", message="killed")
+    await client.set_flow_run_state(run, crashed, force=True)
+    async with PrefectGateway(settings) as gateway:
+        reconciler = Reconciler(world.app.state.db, gateway, 30.0)
+        await reconciler.run_pass()
+        assert (await names(client, run))[-1] == "Crashed"  # it was heard of just now
+        await world.rows("UPDATE searches SET driver_seen_at = now() - interval '30 s' RETURNING 1")
+        await reconciler.run_pass()
+        await reconciler.run_pass()
+    found = await client.read_flow_run(run)
+    assert found.state is not None
+    assert found.state.name == "Scheduled"
+    assert found.next_scheduled_start_time is not None
+    assert found.next_scheduled_start_time < datetime.datetime.now(datetime.UTC)
+    assert (await world.row("SELECT prefect_poll_seq AS n FROM pools"))["n"] >= 2
+
+
+async def test_cancelling_in_prefects_ui_stops_the_trial_or_all(
+    world: World,
+    client: PrefectClient,
+    deployments: dict[str, uuid.UUID],
+    settings: Settings,
+) -> None:
+    driver, trial = await begin(world)
+    run = await create_trial_run(client, deployments["trial"])
+    ok(
+        await world.agent.post(
+            f"/internal/v1/trials/{trial.id}/run", json={"flow_run_id": str(run)}
+        )
+    )
+    await until(lambda: outbox_is_empty(world))
+    cancelling: State[Any] = State(type=StateType.CANCELLING, name="Cancelling")
+    await client.set_flow_run_state(run, cancelling, force=True)
+    async with PrefectGateway(settings) as gateway:
+        await Reconciler(world.app.state.db, gateway, 30.0).run_pass()
+        assert (await world.work())["kill"] == [trial.allocation_id]
+        ok(await trial.exited(exit_code=None, signal=9))
+        await until(lambda: outbox_is_empty(world))
+        assert (await names(client, run))[-1] == "Cancelled"
+        whole = await experiment_run(world, driver.experiment_id)
+        # A run without a process would be cancelled by Prefect itself.
+        await client.update_flow_run(whole, infrastructure_pid="1")
+        running: State[Any] = State(type=StateType.RUNNING, name="Running")
+        await client.set_flow_run_state(whole, running, force=True)
+        await client.set_flow_run_state(whole, cancelling, force=True)
+        await Reconciler(world.app.state.db, gateway, 30.0).run_pass()
+    assert (await world.experiment(driver.experiment_id))["state"] == "CANCELED"
+
+
+async def test_runs_of_dead_drivers_are_settled(
+    world: World,
+    client: PrefectClient,
+    deployments: dict[str, uuid.UUID],
+    settings: Settings,
+) -> None:
+    driver = Driver(world, await world.submit(SINGLE))
+    run = await experiment_run(world, driver.experiment_id)
+    await driver.attach()
+    ok(await world.act(driver.experiment_id, "kill"))
+    await world.rows("UPDATE searches SET driver_seen_at = now() - interval '70 s' RETURNING 1")
+    await world.rows("UPDATE experiments SET end_time = now() - interval '70 s' RETURNING 1")
+    async with PrefectGateway(settings) as gateway:
+        await Reconciler(world.app.state.db, gateway, 30.0).run_pass()
+
+        async def told() -> bool:
+            # The trial has no run, so nobody is told about it.
+            waiting = "SELECT 1 FROM prefect_outbox WHERE entity LIKE 'experiment:%'"
+            return not await world.rows(waiting)
+
+        await until(told)
+        assert (await names(client, run))[-1] == "Cancelled"
+        with pytest.raises(RunGone):
+            await gateway.read_state(uuid.uuid4())
+
+
+@contextlib.asynccontextmanager
+async def served(settings: Settings) -> AsyncIterator[World]:
+    """A service with these settings."""
+    app = create_app(settings)
+    async with (
+        LifespanManager(app, startup_timeout=30, shutdown_timeout=30),
+        client_of(app, AGENT_TOKEN) as agent,
+    ):
+        world = World(app, agent, agent)
+        yield world
+        await world.close()
+
+
+async def test_prefect_away_delays_only_what_it_is_told(
+    settings: Settings, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    away = settings.model_copy(update={"prefect_api_url": "http://127.0.0.1:9/api"})
+    async with served(away) as world:
+        _, trial = await begin(world)
+        await trial.complete(8, 0.1)
+        ok(await trial.exited())
+        assert (await world.trial(trial.id))["state"] == "COMPLETED"
+        waiting = "SELECT 1 FROM prefect_outbox WHERE attempts > 0 AND last_error <> ''"
+        await until(lambda: world.rows(waiting))
+        experiment = int((await world.row("SELECT id FROM experiments"))["id"])
+    async with served(settings) as world:
+        await experiment_run(world, experiment)

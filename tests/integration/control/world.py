@@ -1,0 +1,277 @@
+"""A scripted flow, agent and training process around a real service."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from determined_searchers import Searcher, create_searcher, event_from_json, restore_searcher
+
+CONFIG = """
+name: scripted
+entrypoint: python3 train.py
+hyperparameters:
+  x: {type: int, minval: 1, maxval: 1000}
+searcher: {name: random, metric: loss, max_length: 8, max_trials: 4, max_concurrent_trials: 2}
+max_restarts: 1
+reproducibility: {experiment_seed: 7}
+"""
+
+
+class Trial:
+    """The training process of one leg."""
+
+    def __init__(self, world: World, spec: dict[str, Any]) -> None:
+        self.world = world
+        self.spec = spec
+        self.id: int = spec["trial_id"]
+        self.allocation_id: str = spec["allocation_id"]
+        self.client = world.client(spec["session_token"])
+
+    async def operation(self, **params: Any) -> dict[str, Any]:
+        answer = await self.client.get(
+            f"/api/v1/trials/{self.id}/searcher/operation", params=params
+        )
+        return ok(answer)
+
+    async def complete(self, length: int, metric: Any) -> httpx.Response:
+        return await self.client.post(
+            f"/api/v1/trials/{self.id}/searcher/completed_operation",
+            json={"op": {"length": length}, "searcherMetric": metric},
+        )
+
+    async def preempted(self, timeout_s: float = 0) -> bool:
+        answer = await self.client.get(
+            f"/api/v1/allocations/{self.allocation_id}/signals/preemption",
+            params={"timeout_s": timeout_s},
+        )
+        return bool(ok(answer)["preempt"])
+
+    async def acknowledge(self) -> None:
+        ok(
+            await self.client.post(
+                f"/api/v1/allocations/{self.allocation_id}/signals/ack_preemption"
+            )
+        )
+
+    async def early_exit(self, reason: str) -> httpx.Response:
+        return await self.client.post(
+            f"/api/v1/trials/{self.id}/early_exit", json={"reason": reason}
+        )
+
+    async def started(self) -> httpx.Response:
+        return await self.world.agent.post(
+            f"/internal/v1/allocations/{self.allocation_id}/running", json={"pid": 1, "host": "h"}
+        )
+
+    async def exited(self, **how: Any) -> httpx.Response:
+        how = {"exit_code": 0, "kind": "exited"} | how
+        self.world.running.discard(self.allocation_id)
+        return await self.world.agent.post(
+            f"/internal/v1/allocations/{self.allocation_id}/exit", json=how
+        )
+
+    async def run_to_end(self, metric: float = 0.5) -> None:
+        """All that a well-behaved process does."""
+        ok(await self.started())
+        while not (found := await self.operation())["completed"]:
+            ok(await self.complete(int(found["op"]["validateAfter"]["length"]), metric))
+        await self.acknowledge()
+        ok(await self.exited())
+
+
+class Driver:
+    """The experiment flow, with a real searcher."""
+
+    def __init__(self, world: World, experiment_id: int) -> None:
+        self.world = world
+        self.experiment_id = experiment_id
+        self.path = f"/internal/v1/experiments/{experiment_id}/search"
+        self.driver = str(uuid.uuid4())
+        self.state = ""
+        self.committed = -1
+        self.searcher: Searcher
+
+    async def attach(self) -> dict[str, Any]:
+        answer = ok(
+            await self.world.agent.post(f"{self.path}/attach", json={"driver": self.driver})
+        )
+        self.state = answer["experiment"]["state"]
+        self.committed = answer["committed_event_id"]
+        config = answer["experiment"]["config"]
+        if answer["snapshot"] is None:
+            self.searcher = create_searcher(config)
+            await self.commit(0, self.searcher.initial_operations())
+        else:
+            self.searcher = restore_searcher(config, answer["snapshot"])
+        return answer
+
+    async def commit(self, last_event_id: int, operations: Any) -> dict[str, Any]:
+        answer = ok(
+            await self.world.agent.post(
+                f"{self.path}/commit",
+                json={
+                    "driver": self.driver,
+                    "last_event_id": last_event_id,
+                    "operations": [operation.to_json() for operation in operations],
+                    "snapshot": self.searcher.snapshot(),
+                    "progress": self.searcher.progress(),
+                },
+            )
+        )
+        self.state = answer["state"]
+        self.committed = last_event_id
+        return answer
+
+    async def events(self, timeout_s: float = 0, **params: Any) -> dict[str, Any]:
+        given = {"driver": self.driver, "after": self.committed, "timeout_s": timeout_s}
+        return ok(await self.world.agent.get(f"{self.path}/events", params=given | params))
+
+    async def step(self, timeout_s: float = 0) -> dict[str, Any]:
+        """Answers the events that are there."""
+        answer = await self.events(timeout_s, state=self.state)
+        self.state = answer["state"]
+        operations = []
+        for item in answer["events"]:
+            operations += self.searcher.handle(event_from_json(item["event"]))
+        if answer["events"]:
+            return await self.commit(answer["events"][-1]["id"], operations)
+        return answer
+
+    async def drive(self) -> str:
+        """Drives until the experiment has ended."""
+        while self.state not in ("COMPLETED", "CANCELED", "ERROR"):
+            await self.step(5)
+        return self.state
+
+
+class World:
+    """One service, one agent with ``slots`` slots."""
+
+    def __init__(self, app: FastAPI, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> None:
+        self.app = app
+        self.user = user
+        self.agent = agent
+        self.session = str(uuid.uuid4())
+        self.running: set[str] = set()
+        self.poll_seq = 0
+        self._clients: list[httpx.AsyncClient] = []
+
+    def client(self, token: str) -> httpx.AsyncClient:
+        client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app),
+            base_url="http://service",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.aclose()
+
+    async def register(
+        self, slots: int = 2, agent_id: str = "a1", allocations: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        device = {"type": "cpu", "uuid": "", "brand": "test"}
+        return ok(
+            await self.agent.post(
+                f"/internal/v1/agents/{agent_id}/register",
+                json={
+                    "session": self.session,
+                    "resource_pool": "default",
+                    "host": "h",
+                    "version": "1",
+                    "slot_type": "cpu",
+                    "slots": [{"id": number, "device": device} for number in range(slots)],
+                    "allocations": list(allocations),
+                },
+            )
+        )
+
+    async def work(self, timeout_s: float = 0, agent_id: str = "a1") -> dict[str, Any]:
+        """One call of an agent; what it is told to launch counts as running from then on."""
+        body = {"session": self.session, "running": sorted(self.running), "timeout_s": timeout_s}
+        body["prefect_poll_seq"] = self.poll_seq
+        answer = ok(await self.agent.post(f"/internal/v1/agents/{agent_id}/work", json=body))
+        self.poll_seq = answer["prefect_poll_seq"]
+        self.running |= {spec["allocation_id"] for spec in answer["launch"]}
+        return answer
+
+    async def launched(self, timeout_s: float = 5, agent_id: str = "a1") -> Trial:
+        """The next single leg that the agent is told to start."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not (found := (await self.work(timeout_s, agent_id))["launch"]):
+            assert asyncio.get_running_loop().time() < deadline, "nothing was launched"
+        (spec,) = found
+        return Trial(self, spec)
+
+    async def both(self) -> dict[str, Any]:
+        """Like :meth:`work`, until two legs are there."""
+        launch: list[dict[str, Any]] = []
+        while len(launch) < 2:
+            launch += (await self.work(5))["launch"]
+        return {"launch": launch}
+
+    async def submit(self, config: str = CONFIG, **fields: Any) -> int:
+        answer = await self.user.post("/api/v1/experiments", json={"config": config} | fields)
+        return int(ok(answer)["experiment"]["id"])
+
+    async def started(self, config: str = CONFIG) -> Driver:
+        """An experiment with its driver attached."""
+        driver = Driver(self, await self.submit(config))
+        await driver.attach()
+        return driver
+
+    async def act(self, experiment_id: int, verb: str) -> httpx.Response:
+        return await self.user.post(f"/api/v1/experiments/{experiment_id}/{verb}")
+
+    async def rows(self, query: str, **values: Any) -> list[dict[str, Any]]:
+        async with self.app.state.db.tx() as conn:
+            return [dict(row._mapping) for row in await conn.execute(sa.text(query), values)]
+
+    async def row(self, query: str, **values: Any) -> dict[str, Any]:
+        (found,) = await self.rows(query, **values)
+        return found
+
+    async def trial(self, trial_id: int) -> dict[str, Any]:
+        return await self.row("SELECT * FROM trials WHERE id = :id", id=trial_id)
+
+    async def experiment(self, experiment_id: int) -> dict[str, Any]:
+        return await self.row("SELECT * FROM experiments WHERE id = :id", id=experiment_id)
+
+    async def events(self, experiment_id: int) -> list[dict[str, Any]]:
+        rows = await self.rows(
+            "SELECT event FROM search_events WHERE experiment_id = :id ORDER BY id",
+            id=experiment_id,
+        )
+        return [row["event"] for row in rows]
+
+    async def told_prefect(self, entity: str) -> list[str]:
+        rows = await self.rows(
+            "SELECT payload FROM prefect_outbox WHERE entity = :e ORDER BY id", e=entity
+        )
+        return [row["payload"].get("name", "") for row in rows]
+
+    async def train_all(self, finished: asyncio.Event, metric: float = 0.5) -> int:
+        """An agent whose processes do what they should; returns how many legs it ran."""
+        legs = 0
+        async with asyncio.TaskGroup() as group:
+            while not finished.is_set():
+                for spec in (await self.work(0.2))["launch"]:
+                    legs += 1
+                    group.create_task(self._run(Trial(self, spec), metric))
+        return legs
+
+    async def _run(self, trial: Trial, metric: float) -> None:
+        await trial.run_to_end(metric)
+
+
+def ok(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    return answer.json()

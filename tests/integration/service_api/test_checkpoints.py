@@ -1,0 +1,133 @@
+"""Checkpoints: reported, repeated, found, deleted."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+
+from determined_registry.tables import trials
+from tests.integration.service_api.world import Leg, World, report
+
+
+async def store(leg: Leg, steps: int, name: str | None = None, **more: Any) -> str:
+    checkpoint = name or str(uuid.uuid4())
+    body = {
+        "uuid": checkpoint,
+        "taskId": leg.task_id,
+        "allocationId": leg.allocation_id,
+        "reportTime": "2026-11-21T13:00:00Z",
+        "resources": {"model.pt": "1000", "sub/": 0, "sub/optimizer.pt": 24},
+        "checksums": {"model.pt": "sha256:00"},
+        "metadata": {"steps_completed": steps},
+        "state": "STATE_COMPLETED",
+        **more,
+    }
+    answer = await leg.client.post("/api/v1/checkpoints", json=body)
+    assert answer.status_code == 200, answer.text
+    return checkpoint
+
+
+async def test_a_checkpoint_and_what_was_reported_with_it(world: World) -> None:
+    leg = await world.leg()
+    await leg.store(report(10, loss=0.7), report(10, "validation", loss=0.5, accuracy=0.9))
+    name = await store(leg, 10)
+    found = (await leg.client.get(f"/api/v1/checkpoints/{name}")).json()["checkpoint"]
+    assert found["resources"] == {"model.pt": "1000", "sub/": "0", "sub/optimizer.pt": "24"}
+    assert found["checksums"] == {"model.pt": "sha256:00"}
+    assert found["metadata"] == {"steps_completed": 10}
+    assert found["state"] == "STATE_COMPLETED"
+    assert found["reportTime"] == "2026-11-21T13:00:00.000000Z"
+    training = found["training"]
+    assert (training["trialId"], training["experimentId"]) == (leg.trial_id, leg.experiment_id)
+    assert training["hparams"] == {"lr": 0.1}
+    assert training["searcherMetric"] == 0.5
+    assert training["validationMetrics"] == {"avgMetrics": {"loss": 0.5, "accuracy": 0.9}}
+    assert training["trainingMetrics"] == {"avgMetrics": {"loss": 0.7}}
+    reports = (await leg.client.get(f"/api/v1/checkpoints/{name}/metrics")).json()["metrics"]
+    assert {one["group"] for one in reports} == {"training", "validation"}
+
+
+async def test_it_becomes_where_the_next_leg_starts(world: World) -> None:
+    leg = await world.leg()
+    await store(leg, 10)
+    second = await store(leg, 20)
+    (row,) = await world.rows(sa.select(trials))
+    assert (str(row.latest_checkpoint), row.steps_completed) == (second, 20)
+    trial = (await leg.client.get(f"/api/v1/trials/{leg.trial_id}")).json()["trial"]
+    assert (trial["checkpointCount"], trial["totalCheckpointSize"]) == (2, "2048")
+    assert trial["latestCheckpoint"] == second
+
+
+async def test_a_repeated_report_changes_nothing(world: World) -> None:
+    leg = await world.leg()
+    name = await store(leg, 10)
+    await store(leg, 10, name)
+    path = f"/api/v1/experiments/{leg.experiment_id}/checkpoints"
+    assert len((await leg.client.get(path)).json()["checkpoints"]) == 1
+
+
+async def test_an_ended_allocation_reports_no_checkpoint(world: World) -> None:
+    leg = await world.leg()
+    await world.end(leg)
+    body = {"uuid": str(uuid.uuid4()), "metadata": {"steps_completed": 1}}
+    assert (await leg.client.post("/api/v1/checkpoints", json=body)).status_code == 409
+
+
+async def test_sorted_by_the_searcher_metric_and_by_any_metric(world: World) -> None:
+    leg = await world.leg()
+    names = {}
+    for steps, loss, accuracy in ((1, 0.5, 0.1), (2, 0.1, 0.5), (3, "NaN", 0.9)):
+        await leg.store(report(steps, "validation", loss=loss, accuracy=accuracy))
+        names[await store(leg, steps)] = steps
+    names[await store(leg, 4)] = 4  # no validation there
+
+    async def order(path: str, **params: Any) -> list[int]:
+        found = (await leg.client.get(f"/api/v1/{path}/checkpoints", params=params)).json()
+        return [names[one["uuid"]] for one in found["checkpoints"]]
+
+    trial = f"trials/{leg.trial_id}"
+    assert (await order(trial, sortByAttr="SORT_BY_SEARCHER_METRIC"))[:2] == [2, 1]
+    by_accuracy = await order(
+        f"experiments/{leg.experiment_id}", sortByMetric="accuracy", orderBy="ORDER_BY_DESC"
+    )
+    assert by_accuracy == [3, 2, 1, 4]
+    assert await order(trial, sortByAttr="SORT_BY_BATCH_NUMBER", limit=2, offset=1) == [2, 3]
+    best = (await leg.client.get(f"/api/v1/trials/{leg.trial_id}")).json()["trial"][
+        "bestCheckpoint"
+    ]
+    assert best["totalBatches"] == 2
+
+
+async def test_deleting_files(world: World, user: httpx.AsyncClient) -> None:
+    leg = await world.leg()
+    name = await store(leg, 1)
+
+    async def left(**resources: str) -> str:
+        body = {"checkpoints": [{"uuid": name, "resources": {"resources": resources}}]}
+        assert (await user.patch("/api/v1/checkpoints", json=body)).status_code == 200
+        found = (await user.get(f"/api/v1/checkpoints/{name}")).json()["checkpoint"]
+        assert found["resources"] == resources
+        return str(found["state"])
+
+    assert await left(**{"model.pt": "1000"}) == "STATE_PARTIALLY_DELETED"
+    assert await left() == "STATE_DELETED"
+    trial = (await user.get(f"/api/v1/trials/{leg.trial_id}")).json()["trial"]
+    assert (trial["checkpointCount"], trial["totalCheckpointSize"]) == (0, "0")
+
+
+async def test_metadata_is_replaced(world: World, user: httpx.AsyncClient) -> None:
+    leg = await world.leg()
+    name = await store(leg, 1)
+    body = {"checkpoint": {"metadata": {"steps_completed": 1, "note": "good"}}}
+    answer = await user.post(f"/api/v1/checkpoints/{name}/metadata", json=body)
+    assert answer.json()["checkpoint"]["metadata"] == {"steps_completed": 1, "note": "good"}
+
+
+async def test_unknown_and_malformed_ids(user: httpx.AsyncClient) -> None:
+    for name in (str(uuid.uuid4()), "best"):
+        answer = await user.get(f"/api/v1/checkpoints/{name}")
+        assert answer.status_code == 404
+        assert name in answer.json()["error"]["error"]

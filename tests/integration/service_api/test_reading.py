@@ -1,0 +1,274 @@
+"""Lists and single things: experiments, trials, metrics, model definitions, the cluster."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import tarfile
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+import sqlalchemy as sa
+
+from determined_registry.tables import (
+    agents,
+    allocations,
+    experiments,
+    model_definitions,
+    slots,
+    trials,
+)
+from tests.integration.service_api.world import Leg, World, report
+
+
+async def names(user: httpx.AsyncClient, **params: Any) -> list[str]:
+    answer = await user.get("/api/v1/experiments", params=params)
+    assert answer.status_code == 200, answer.text
+    return [one["name"] for one in answer.json()["experiments"]]
+
+
+async def test_experiments_filtered_sorted_and_paged(world: World, user: httpx.AsyncClient) -> None:
+    ids = {
+        name: await world.experiment(name, **values)
+        for name, values in {
+            "one": {"labels": ["x", "y"], "description": "First 100%"},
+            "two": {"labels": ["x"], "state": "COMPLETED", "archived": True},
+            "three": {"state": "PAUSED"},
+        }.items()
+    }
+    await world.trial(ids["three"])
+    assert await names(user) == ["one", "two", "three"]
+    assert await names(user, orderBy="ORDER_BY_DESC") == ["three", "two", "one"]
+    assert await names(user, sortBy="SORT_BY_NAME") == ["one", "three", "two"]
+    assert await names(user, sortBy="SORT_BY_NUM_TRIALS", orderBy="ORDER_BY_DESC", limit=1) == [
+        "three"
+    ]
+    assert await names(user, labels=["x", "y"]) == ["one"]
+    assert await names(user, archived="false") == ["one", "three"]
+    assert await names(user, states=["STATE_PAUSED", "STATE_COMPLETED"]) == ["two", "three"]
+    assert await names(user, states="STATE_ACTIVE") == ["one"]
+    assert await names(user, name="T") == ["two", "three"]
+    assert await names(user, description="100%") == ["one"]
+    assert await names(user, users="admin") == []
+    assert await names(user, users="determined", offset=1, limit=1) == ["two"]
+    assert await names(user, offset=-1) == ["three"]
+    assert await names(user, limit=-2) == []
+    assert await names(user, **{"experimentIdFilter.incl": [ids["one"], ids["two"]]}) == [
+        "one",
+        "two",
+    ]
+    assert await names(user, **{"experimentIdFilter.gt": ids["one"]}) == ["two", "three"]
+    pages = (await user.get("/api/v1/experiments", params={"limit": 2, "offset": 2})).json()
+    assert pages["pagination"] == {
+        "offset": 2,
+        "limit": 2,
+        "startIndex": 2,
+        "endIndex": 3,
+        "total": 3,
+    }
+    labels = (await user.get("/api/v1/experiment/labels")).json()["labels"]
+    assert labels == ["x", "y"]
+
+
+async def test_a_wrong_sort_key_names_the_right_ones(user: httpx.AsyncClient) -> None:
+    answer = await user.get("/api/v1/experiments", params={"sortBy": "SORT_BY_COLOUR"})
+    assert answer.status_code == 400
+    assert "SORT_BY_NUM_TRIALS" in answer.json()["error"]["error"]
+
+
+async def test_patching_an_experiment(world: World, user: httpx.AsyncClient) -> None:
+    experiment_id = await world.experiment("old")
+    path = f"/api/v1/experiments/{experiment_id}"
+    answer = await user.patch(path, json={"name": "new", "notes": "n", "labels": ["b", "a", "b"]})
+    found = answer.json()["experiment"]
+    assert (found["name"], found["notes"], found["labels"]) == ("new", "n", ["a", "b"])
+    assert (await user.patch(path, json={"description": "d"})).json()["experiment"]["name"] == "new"
+    assert (await user.put(f"{path}/labels/c")).json() == {"labels": ["a", "b", "c"]}
+    assert (await user.delete(f"{path}/labels/a")).json() == {"labels": ["b", "c"]}
+    missing = await user.patch("/api/v1/experiments/999", json={"name": "x"})
+    assert (missing.status_code, missing.json()["error"]["error"]) == (
+        404,
+        "experiment 999 does not exist",
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [
+        ("REQUESTED", "QUEUED"),
+        ("ASSIGNED", "STARTING"),
+        ("RUNNING", "RUNNING"),
+        ("TERMINATED", "ACTIVE"),
+    ],
+)
+async def test_what_an_active_state_shows(world: World, state: str, shown: str) -> None:
+    leg = await world.leg()
+    async with world.db.tx() as conn:
+        await conn.execute(sa.update(allocations).values(state=state))
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(world.app),
+        base_url="http://service",
+        headers={"Authorization": "Bearer agent-token-of-the-tests"},
+    ) as agent:
+        experiment = (await agent.get(f"/api/v1/experiments/{leg.experiment_id}")).json()
+        trial = (await agent.get(f"/api/v1/trials/{leg.trial_id}")).json()["trial"]
+        assert experiment["experiment"]["state"] == trial["state"] == f"STATE_{shown}"
+        assert await names(agent, states=f"STATE_{shown}") == ["try"]
+        assert await names(agent, states="STATE_ACTIVE") == ["try"]
+
+
+async def test_trials_listed(world: World, user: httpx.AsyncClient) -> None:
+    experiment_id = await world.experiment()
+    legs: list[Leg] = []
+    for loss in (0.5, 0.1, 0.9):
+        leg = await world.start(experiment_id, *await world.trial(experiment_id))
+        await leg.store(report(3, "validation", loss=loss), report(4, loss=1.0))
+        legs.append(leg)
+    path = f"/api/v1/experiments/{experiment_id}/trials"
+    found = (await user.get(path, params={"sortBy": "SORT_BY_BEST_VALIDATION_METRIC"})).json()
+    assert [one["searcherMetricValue"] for one in found["trials"]] == [0.1, 0.5, 0.9]
+    assert found["pagination"]["total"] == 3
+    first = found["trials"][0]
+    assert first["id"] == legs[1].trial_id
+    assert first["taskId"] == legs[1].task_id
+    assert first["bestValidation"]["metrics"]["avgMetrics"] == {"loss": 0.1}
+    assert first["totalBatchesProcessed"] == 4
+    assert first["wallClockTime"] > 0
+    latest = {"sortBy": "SORT_BY_LATEST_VALIDATION_METRIC", "orderBy": "ORDER_BY_DESC", "limit": 1}
+    found = (await user.get(path, params=latest)).json()["trials"]
+    assert [one["searcherMetricValue"] for one in found] == [0.9]
+    assert (await user.get("/api/v1/experiments/99/trials")).status_code == 404
+
+
+async def test_legs_of_a_trial(world: World, user: httpx.AsyncClient) -> None:
+    leg = await world.leg()
+    found = (await user.get(f"/api/v1/trials/{leg.trial_id}")).json()["trial"]["legs"]
+    assert [(one["runId"], one["state"], one["agentId"], one["slotIds"]) for one in found] == [
+        (1, "STATE_RUNNING", "agent-1", [0])
+    ]
+    task = (await user.get(f"/api/v1/tasks/{leg.task_id}")).json()["task"]
+    assert [one["allocationId"] for one in task["allocations"]] == [leg.allocation_id]
+    running = (await user.get("/api/v1/tasks")).json()["allocationIdToSummary"]
+    assert running[leg.allocation_id]["slotsNeeded"] == 1
+
+
+async def stream(user: httpx.AsyncClient, path: str, **params: Any) -> list[dict[str, Any]]:
+    answer = await user.get(f"/api/v1/trials/metrics/{path}", params=params)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = []
+    for one in answer.text.splitlines():
+        found += orjson.loads(one)["result"]["metrics"]
+    return found
+
+
+async def test_metric_streams(world: World, user: httpx.AsyncClient) -> None:
+    leg = await world.leg()
+    await leg.store(*(report(step, loss=float(step)) for step in range(2500)))
+    await leg.store(report(7, "validation", loss="NaN"), report(1, "other", x=1))
+    training = await stream(user, "training_metrics", trialIds=leg.trial_id)
+    assert [one["totalBatches"] for one in training] == list(range(2500))
+    assert training[3]["metrics"] == {"avg_metrics": {"loss": 3.0}}
+    (validation,) = await stream(user, "validation_metrics", trialIds=leg.trial_id)
+    assert validation["metrics"] == {"validation_metrics": {"loss": "NaN"}}
+    (other,) = await stream(user, "trial_metrics", trialIds=leg.trial_id, group="other")
+    assert (other["group"], other["metrics"]) == ("other", {"avg_metrics": {"x": 1}})
+    missing = await user.get("/api/v1/trials/metrics/trial_metrics", params={"trialIds": 99})
+    assert missing.status_code == 404
+
+
+async def test_workloads_and_curves(world: World, user: httpx.AsyncClient) -> None:
+    leg = await world.leg()
+    await leg.store(*(report(step, loss=1.0) for step in range(1, 11)))
+    await leg.store(report(10, "validation", loss=0.5))
+    path = f"/api/v1/trials/{leg.trial_id}/workloads"
+    found = (await user.get(path, params={"orderBy": "ORDER_BY_DESC", "limit": 2})).json()
+    assert [next(iter(one)) for one in found["workloads"]] == ["validation", "training"]
+    assert found["pagination"]["total"] == 11
+    only = (await user.get(path, params={"filter": "FILTER_OPTION_VALIDATION"})).json()
+    assert len(only["workloads"]) == 1
+    curves = await user.get(
+        "/api/v1/trials/time-series", params={"trialIds": leg.trial_id, "maxDatapoints": 4}
+    )
+    ((curve,),) = [one["metrics"] for one in curves.json()["trials"]]
+    assert [point["batches"] for point in curve["data"]] == [1, 4, 7, 10]
+
+
+async def test_model_definition(world: World, user: httpx.AsyncClient) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name in ("train.py", "lib/util.py"):
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            tar.addfile(member, io.BytesIO(b"pass"))
+    archive = buffer.getvalue()
+    digest = hashlib.sha256(archive).hexdigest()
+    async with world.db.tx() as conn:
+        await conn.execute(sa.insert(model_definitions).values(hash=digest, archive=archive))
+    path = f"/api/v1/experiments/{await world.experiment(model_def_hash=digest)}"
+    found = (await user.get(f"{path}/model_def")).json()["b64Tgz"]
+    assert base64.b64decode(found) == archive
+    tree = (await user.get(f"{path}/file_tree")).json()["files"]
+    assert [one["path"] for one in tree] == ["train.py", "lib"]
+    assert [one["path"] for one in tree[1]["files"]] == ["lib/util.py"]
+    file = await user.post(f"{path}/file", json={"path": "lib/util.py"})
+    assert base64.b64decode(file.json()["file"]) == b"pass"
+    assert (await user.post(f"{path}/file", json={"path": "no.py"})).status_code == 404
+    without = await world.experiment()
+    assert (await user.get(f"/api/v1/experiments/{without}/model_def")).status_code == 404
+
+
+async def test_run_metadata(world: World) -> None:
+    leg = await world.leg()
+    path = f"/api/v1/runs/{leg.trial_id}/metadata"
+    assert (await leg.client.get(path)).json() == {"metadata": {}}
+    await leg.client.post(path, json={"metadata": {"a": {"b": 1}}})
+    assert (await leg.client.get(path)).json() == {"metadata": {"a": {"b": 1}}}
+    assert (await leg.client.post(path, json={"metadata": 3})).status_code == 400
+
+
+async def test_cluster(world: World, user: httpx.AsyncClient, anonymous: httpx.AsyncClient) -> None:
+    master = (await anonymous.get("/api/v1/master")).json()
+    assert master["clusterName"] == "determined"
+    assert master["clusterId"] == world.app.state.settings.cluster_id
+    async with world.db.tx() as conn:
+        await conn.execute(
+            sa.insert(agents).values(
+                id="agent-1", resource_pool="default", session=sa.func.gen_random_uuid()
+            )
+        )
+        for slot in (0, 1):
+            device = {"type": "cuda", "uuid": f"GPU-{slot}", "brand": "H200"}
+            await conn.execute(
+                sa.insert(slots).values(agent_id="agent-1", slot_id=slot, device=device)
+            )
+    leg = await world.leg()
+    (agent,) = (await user.get("/api/v1/agents")).json()["agents"]
+    assert agent["slots"]["0"]["container"]["id"] == leg.allocation_id
+    assert agent["slots"]["1"]["container"] is None
+    assert agent["slotStats"]["typeStats"]["TYPE_CUDA"]["states"] == {"STATE_RUNNING": 1}
+    (pool,) = (await user.get("/api/v1/resource-pools")).json()["resourcePools"]
+    assert (pool["name"], pool["numAgents"], pool["slotsAvailable"], pool["slotsUsed"]) == (
+        "default",
+        1,
+        2,
+        1,
+    )
+    assert (await user.get("/api/v1/agents/agent-9")).status_code == 404
+
+
+async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> None:
+    paths = (await anonymous.get("/openapi.json")).json()["paths"]
+    assert "/api/v1/trials/{trial_id}/metrics/batch" in paths
+    answer = await anonymous.get("/api/v1/nothing")
+    assert answer.json()["error"]["error"] == "GET /api/v1/nothing: there is no such address here"
+
+
+async def test_deleting_an_experiment_takes_everything_with_it(world: World) -> None:
+    leg = await world.leg()
+    await leg.store(report(1, "validation", loss=1.0))
+    async with world.db.tx() as conn:
+        await conn.execute(sa.delete(experiments))
+    assert await world.rows(sa.select(trials)) == []

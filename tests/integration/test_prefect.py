@@ -1,0 +1,212 @@
+"""The platform as Prefect's users see it: deployments, runs started by hand, the pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.prefect_server import Prefect
+from tests.local_cluster import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = """
+import determined as det
+info = det.get_cluster_info()
+with det.core.init() as core_context:
+    for op in core_context.searcher.operations():
+        core_context.train.report_validation_metrics(op.length, {"x": info.trial.hparams["a"]})
+        op.report_completed(info.trial.hparams["a"])
+"""
+
+CONFIG = """
+name: from-prefect
+entrypoint: python3 script.py
+hyperparameters: {a: {type: categorical, vals: [1, 2, 3]}}
+searcher: {name: grid, metric: x, max_concurrent_trials: 2, max_length: 1}
+max_restarts: 0
+"""
+
+
+@pytest.fixture
+def prefect(cluster: LocalCluster) -> Prefect:
+    return Prefect(cluster)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "script.py").write_text(SCRIPT)
+    return folder
+
+
+def test_an_experiment_started_from_prefect(
+    cluster: LocalCluster, prefect: Prefect, model: Path
+) -> None:
+    deployment = prefect.call("/deployments/name/experiment/experiment")
+    run = prefect.call(
+        f"/deployments/{deployment['id']}/create_flow_run",
+        {"parameters": {"config": CONFIG, "model_dir": str(model)}},
+    )
+    ended = prefect.wait(run["id"])
+    assert ended["state_type"] == "COMPLETED", ended["state"]["message"]
+    newest = cluster.json("experiment", "list", "--all")
+    (experiment,) = [row for row in newest if row["name"] == "from-prefect"]
+    assert cluster.describe(experiment["id"])["flowRunId"] == run["id"]
+    assert len(cluster.trials(experiment["id"])) == 3
+
+
+def test_a_mistake_in_the_configuration_fails_the_run_with_the_message(
+    prefect: Prefect, model: Path
+) -> None:
+    deployment = prefect.call("/deployments/name/experiment/experiment")
+    run = prefect.call(
+        f"/deployments/{deployment['id']}/create_flow_run",
+        {"parameters": {"config": CONFIG.replace("grid", "gird"), "model_dir": str(model)}},
+    )
+    ended = prefect.wait(run["id"])
+    assert ended["state_type"] == "FAILED"
+    assert "searcher.name" in ended["state"]["message"]
+
+
+def test_prefect_deploy_all(prefect: Prefect, tmp_path: Path) -> None:
+    """The same deployments by Prefect's own command, from a copy of the repository's root."""
+    shutil.copy(ROOT / "prefect.yaml", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PREFECT_API_URL": f"{prefect.url}/api",
+            "PREFECT_API_AUTH_STRING": prefect.auth,
+            "PREFECT_HOME": str(tmp_path / "prefect-home"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = prefect.call("/deployments/filter", {})
+    assert {"experiment", "trial"} <= {deployment["name"] for deployment in found}
+    test_pool = {deployment["work_pool_name"] for deployment in found}
+    assert test_pool == {"default"}
+
+
+def test_the_trial_flow_under_prefects_engine(
+    cluster: LocalCluster, prefect: Prefect, model: Path, tmp_path: Path
+) -> None:
+    """A worker without our agent: the `trial` flow, run by Prefect's own engine, claims the leg."""
+    state = json.loads((cluster.data_dir / "cluster.json").read_text())
+    config = tmp_path / "config.yaml"
+    # More slots than are free at once would queue it; a paused agent is simpler to arrange by
+    # asking for the one leg while the scheduler has no agent enabled.
+    config.write_text(CONFIG.replace("[1, 2, 3]", "[4]"))
+    cluster.det("agent", "disable", "--all")
+    try:
+        done = cluster.det("flow", "run", str(config), str(model), "--detach")
+        experiment = int(done.stdout.split()[-1])
+        trials: list[dict[str, Any]] = []
+        for _ in range(100):
+            trials = cluster.trials(experiment)
+            if trials and trials[0].get("flowRunId"):
+                break
+            time.sleep(0.2)
+        ran = subprocess.run(
+            [sys.executable, "-m", "prefect", "flow-run", "execute", trials[0]["flowRunId"]],
+            env={
+                **os.environ,
+                "PREFECT_API_URL": f"{prefect.url}/api",
+                "PREFECT_API_AUTH_STRING": prefect.auth,
+                "PREFECT_HOME": str(tmp_path / "prefect-home"),
+                "DET_MASTER": state["master_url"],
+                "DET_AGENT_TOKEN": state["agent_token"],
+                "DET_WORK_DIR": str(tmp_path / "work"),
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    finally:
+        cluster.det("agent", "enable", "--all")
+    assert cluster.wait(experiment) == "COMPLETED"
+    assert cluster.trials(experiment)[0]["searcherMetricValue"] == 4
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Headless chromium; installed from Debian's packages where that is possible."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            pytest.skip("needs chromium and chromium-driver, and cannot install them here")
+        for command in (["update", "-qq"], ["install", "-y", "-qq", "chromium", "chromium-driver"]):
+            done = subprocess.run(
+                ["apt-get", *command],
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode:
+                pytest.skip(f"apt-get {command[0]} failed: {done.stderr.strip()[-300:]}")
+    options = webdriver.ChromeOptions()
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--window-size=1400,1000",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(argument)
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def test_the_experiment_and_its_subflows_on_prefects_page(
+    cluster: LocalCluster, prefect: Prefect, model: Path, tmp_path: Path, browser: Any
+) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.replace("from-prefect", "seen-in-prefect"))
+    done = cluster.det("flow", "run", str(config), str(model), "--detach")
+    experiment = int(done.stdout.split()[-1])
+    assert cluster.wait(experiment) == "COMPLETED"
+    run_id = cluster.describe(experiment)["flowRunId"]
+    wait = WebDriverWait(browser, 40)
+    browser.get(prefect.url)
+    login = wait.until(lambda page: page.find_elements(By.CSS_SELECTOR, "input"))[0]
+    login.send_keys(prefect.auth, Keys.ENTER)
+    wait.until(lambda page: "login" not in page.current_url)
+    browser.get(f"{prefect.url}/runs/flow-run/{run_id}?tab=SubflowRuns")
+
+    def text() -> str:
+        return str(browser.find_element(By.TAG_NAME, "body").text)
+
+    wait.until(lambda _: f"seen-in-prefect #{experiment}" in text())
+    names = [f"trial {trial['id']}" for trial in cluster.trials(experiment)]
+    try:
+        wait.until(lambda _: all(name in text() for name in names))
+    finally:
+        browser.save_screenshot(str(tmp_path / "experiment.png"))

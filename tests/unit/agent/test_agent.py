@@ -1,0 +1,194 @@
+"""The agent against a service that hands out work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from determined_deployments.agent.config import AgentConfig
+from determined_tasks.supervision import LegRecord
+from tests.unit.agent.conftest import FakeControl, running
+from tests.unit.tasks.fake_service import archive, spec
+
+SLEEP = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
+
+
+async def test_runs_what_the_service_hands_out(config: AgentConfig, control: FakeControl) -> None:
+    async with running(config):
+        await control.until(lambda: control.registrations)
+        for number in range(4):
+            control.start(spec(f"7.abc.{number}"))
+        await control.until(lambda: len(control.exits) == 4)
+    body = control.registrations[0]
+    assert body["resource_pool"] == "default"
+    assert [slot["id"] for slot in body["slots"]] == [0, 1]
+    assert body["allocations"] == []
+    assert control.text("stdout") == "trained\n" * 4
+    assert all(ended["exit_code"] == 0 for ended in control.exits.values())
+    assert not list((config.work_dir / "allocations").iterdir())
+
+
+async def test_kill_reaches_the_process(config: AgentConfig, control: FakeControl) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        polls = len(control.polls)
+        control.end("7.abc.1")
+        await control.until(lambda: "7.abc.1" in control.exits)
+        assert control.exits["7.abc.1"]["kind"] == "exited"
+        assert not psutil.pid_exists(int(control.text("stdout")))
+        assert len(control.polls) - polls < 20, "a kill in progress must not make a hot loop"
+
+
+async def test_registers_again_when_the_service_forgot_it(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        control.session = "another"
+        await control.until(lambda: len(control.registrations) == 2)
+        assert control.registrations[1]["allocations"] == ["7.abc.1"]
+
+
+async def test_waits_for_a_service_that_is_not_up(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    refused = [503, 502, 503]
+    register = control.answers["register"]
+    control.answers["register"] = lambda body: (refused.pop(), {}) if refused else register(body)
+    async with running(config):
+        await control.until(lambda: control.registrations)
+    assert not refused
+
+
+async def test_stopping_the_agent_ends_its_legs_as_infrastructure(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+    ended = control.exits["7.abc.1"]
+    assert (ended["kind"], ended["reason"]) == ("infrastructure", "stopped together with its agent")
+
+
+async def test_supervisor_that_dies_is_reported_by_the_agent(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        record = LegRecord.read(config.work_dir / "allocations" / "7.abc.1")
+        assert record is not None
+        os.kill(record.supervisor.pid, signal.SIGKILL)
+        await control.until(lambda: "7.abc.1" in control.exits)
+        assert control.exits["7.abc.1"]["kind"] == "infrastructure"
+        assert record.user is not None
+        deadline = time.monotonic() + 5
+        while record.user.is_alive():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+
+
+def start_agent(config: AgentConfig, tmp_path: Path) -> subprocess.Popen[bytes]:
+    """An agent process of its own, to be killed."""
+    file = tmp_path / "agent.json"
+    settings = json.loads(config.model_dump_json())
+    settings["agent_token"] = config.agent_token.get_secret_value()
+    file.write_text(json.dumps(settings))
+    code = (
+        "from determined_deployments.agent import __main__ as main, agent\n"
+        "agent.TRIAL_OPTIONAL = []\nmain.main()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "DET_AGENT_CONFIG": str(file)}
+    )
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def test_legs_survive_the_agent_and_are_adopted(
+    config: AgentConfig, control: FakeControl, tmp_path: Path
+) -> None:
+    """kill -9 of the agent: its fork server ends, training goes on and is known to the next agent."""
+    control.model_defs["d1"] = archive(
+        {
+            "train.py": "import os, sys, time\nprint(os.getpid())\nwhile not os.path.exists(sys.argv[1]):"
+            "\n    time.sleep(0.02)\nprint('done')"
+        }
+    )
+    go = tmp_path / "go"
+    first = start_agent(config, tmp_path)
+    try:
+        control.start(spec("7.abc.1", entrypoint=f"python3 train.py {go}1"))
+        control.start(spec("7.abc.2", entrypoint=f"python3 train.py {go}2"))
+        control.wait(lambda: control.text("stdout").count("\n") == 2)
+        zygotes = [p for p in children_of(first.pid) if "zygote" in " ".join(p.cmdline())]
+        legs = {p.pid for p in zygotes if not p.children()}
+        assert zygotes
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        # Ends while there is no agent.
+        Path(f"{go}1").touch()
+        control.wait(lambda: "7.abc.1" in control.exits)
+        assert control.exits["7.abc.1"]["exit_code"] == 0
+    finally:
+        first.kill()
+    second = start_agent(config, tmp_path)
+    try:
+        control.wait(lambda: len(control.registrations) == 2)
+        assert control.registrations[1]["allocations"] == ["7.abc.2"]
+        control.end("7.abc.2")
+        control.wait(lambda: "7.abc.2" in control.exits)
+        assert control.exits["7.abc.2"]["signal"] == signal.SIGKILL
+        control.wait(lambda: control.polls[-1]["running"] == [])
+    finally:
+        second.terminate()
+        assert second.wait(20) == 0
+    deadline = time.monotonic() + 5
+    while any(process.is_running() for process in zygotes if process.pid not in legs):
+        assert time.monotonic() < deadline, "the fork server outlived its agent"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("which", ["root", "trial"])
+async def test_fork_server_that_dies_is_started_again(
+    config: AgentConfig, control: FakeControl, which: str
+) -> None:
+    control.model_defs["d1"] = archive(
+        {
+            "train.py": "import os, sys, time\nprint('begun')\nwhile not os.path.exists(sys.argv[1]):"
+            "\n    time.sleep(0.02)\nprint('done')"
+        }
+    )
+    go = config.work_dir.parent / "go"
+    agent_process = psutil.Process()
+    async with running(config):
+        await control.until(lambda: control.registrations)
+        await asyncio.sleep(0.5)  # for the trial zygote, which needs no torch here
+        control.start(spec("7.abc.1", entrypoint=f"python3 train.py {go}"))
+        await control.until(lambda: control.text("stdout") == "begun\n")
+        root = next(p for p in agent_process.children() if "agent.zygote" in " ".join(p.cmdline()))
+        victim = root if which == "root" else root.children()[0]
+        victim.kill()
+        await asyncio.sleep(0.3)
+        control.start(spec("7.abc.2", entrypoint=f"python3 train.py {go}"))
+        await control.until(lambda: control.text("stdout") == "begun\n" * 2)
+        go.touch()
+        await control.until(lambda: len(control.exits) == 2)
+    assert {ended["exit_code"] for ended in control.exits.values()} == {0}

@@ -1,0 +1,176 @@
+"""Fork servers: what they import, what they refuse, what they learn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from determined_deployments.agent import learning, zygote
+from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.fork_server import ForkServer, ZygotePlan
+from determined_deployments.agent.learning import Learning
+from tests.unit.agent.conftest import FakeControl, running
+from tests.unit.tasks.fake_service import archive, spec
+
+PRINT = "tests.unit.agent.forked:write"
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the fork server's path."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    root = Path(__file__).parents[3]
+    path = os.pathsep.join([str(folder), str(root), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
+    return folder
+
+
+async def call(server: ForkServer, names: list[str], folder: Path, code: str) -> str:
+    """The value of an expression in a fork."""
+    target = folder / "answer"
+    target.unlink(missing_ok=True)
+    child = await server.fork(names, PRINT, {"path": str(target), "code": code})
+    assert await child.ended == 0
+    return target.read_text()
+
+
+async def test_children_know_what_their_zygote_imported(modules: Path) -> None:
+    (modules / "costly.py").write_text("import os\npid = os.getpid()\nseen = os.environ.get('A')")
+    async with ForkServer() as server:
+        server.want(ZygotePlan("warm", "root", ["costly"], env={"A": "5"}))
+        await server.wait_ready(["warm"])
+        first = await call(server, ["warm", "root"], modules, "__import__('costly').pid")
+        second = await call(server, ["warm", "root"], modules, "__import__('costly').pid")
+        assert first == second
+        assert await call(server, ["warm"], modules, "__import__('costly').seen") == "5"
+        cold = await call(server, ["root"], modules, "'costly' in __import__('sys').modules")
+        assert cold == "False"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()",
+            "thread",
+        ),
+        ("raise RuntimeError('no')", "RuntimeError: no"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import absent_package", "absent_package"),
+        (
+            "import _thread, time\n_thread.start_new_thread(time.sleep, (60,))\ntime.sleep(0.1)",
+            "thread",
+        ),
+    ],
+)
+async def test_module_that_must_not_be_imported_is_left_out(
+    modules: Path, caplog: pytest.LogCaptureFixture, source: str, reason: str
+) -> None:
+    (modules / "broken.py").write_text(source)
+    (modules / "fine.py").write_text("")
+    caplog.set_level("INFO")
+    async with ForkServer() as server:
+        server.want(ZygotePlan("warm", "root", ["fine", "broken"]))
+        await asyncio.wait_for(server.wait_ready(["warm"]), 20)
+        known = "sorted({'fine', 'broken'} & set(__import__('sys').modules))"
+        assert await call(server, ["warm"], modules, known) == "['fine']"
+    assert reason in caplog.text
+
+
+async def test_module_that_crashes_the_interpreter_costs_the_zygote_only(modules: Path) -> None:
+    (modules / "crash.py").write_text("import os\nos.abort()")
+    async with ForkServer() as server:
+        server.want(ZygotePlan("warm", "root", ["crash"]))
+        await server.wait_ready(["root"])
+        assert await call(server, ["warm", "root"], modules, "1 + 1") == "2"
+        for _ in range(100):
+            if "warm" not in server._wanted:
+                break
+            await asyncio.sleep(0.05)
+        assert "warm" not in server._wanted
+        assert not server.is_ready("warm")
+
+
+async def test_optional_module_need_not_be_installed(modules: Path) -> None:
+    async with ForkServer() as server:
+        server.want(ZygotePlan("warm", "root", optional=["absent_package.part", "wave"]))
+        await server.wait_ready(["warm"])
+        assert (
+            await call(server, ["warm"], modules, "'wave' in __import__('sys').modules") == "True"
+        )
+
+
+async def test_exit_statuses(modules: Path) -> None:
+    async with ForkServer() as server:
+        target = {"path": str(modules / "x")}
+        child = await server.fork(["root"], PRINT, {**target, "code": "__import__('os')._exit(3)"})
+        assert os.waitstatus_to_exitcode(await child.ended or 0) == 3
+        kill = "__import__('os').kill(__import__('os').getpid(), 9)"
+        child = await server.fork(["root"], PRINT, {**target, "code": kill})
+        assert os.waitstatus_to_exitcode(await child.ended or 0) == -9
+
+
+def test_cuda_initialised_by_an_import_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = type("torch", (), {"cuda": type("cuda", (), {"is_initialized": lambda: True})})
+    monkeypatch.setitem(zygote.sys.modules, "torch", torch)
+    monkeypatch.setattr(zygote.threading, "active_count", lambda: 1)
+    with pytest.raises(zygote.BrokenImportError) as caught:
+        zygote.import_modules(["json"])
+    assert caught.value.args == ("json", "it initialises CUDA")
+
+
+async def test_second_trial_of_an_experiment_starts_with_what_the_first_imported(
+    config: AgentConfig, control: FakeControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
+    script = """
+import sys
+print("wave" in sys.modules, "helper" in sys.modules, "sndhdr" in sys.modules)
+import helper, wave
+"""
+    control.model_defs["d1"] = archive({"train.py": script, "helper.py": "import sndhdr"})
+    async with running(config):
+        control.start(spec("7.abc.1"))
+        await control.until(lambda: "7.abc.1" in control.exits)
+        for number in range(2, 40):
+            control.start(spec(f"7.abc.{number}"))
+            await control.until(lambda n=number: f"7.abc.{n}" in control.exits)
+            if control.text("stdout").endswith("True False True\n"):
+                break
+        control.start(spec("8.abc.1", experiment_id=8))
+        await control.until(lambda: "8.abc.1" in control.exits)
+    lines = control.text("stdout").splitlines()
+    assert lines[0] == "False False False"
+    assert lines[-2] == "True False True", "packages are there, the user's own module is not"
+    assert lines[-1] == "False False False", "another experiment starts from the base"
+
+
+async def test_an_experiments_zygote_is_dropped_after_its_last_leg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
+    monkeypatch.setattr(learning, "KEEP_SECONDS", 0.2)
+    async with ForkServer() as server:
+        server.want(ZygotePlan(learning.TRIAL, "root"))
+        await server.wait_ready([learning.TRIAL])
+        learner = Learning(server, tmp_path)
+        names, path = learner.before_leg(spec())
+        assert names == ["experiment-7", "trial", "root"]
+        assert path is not None
+        await asyncio.to_thread(Path(path).write_text, '["wave"]')
+        learner.after_leg(7)
+        await asyncio.wait_for(server.wait_ready(["experiment-7"]), 10)
+        # A leg that starts within the time keeps it.
+        learner.before_leg(spec())
+        await asyncio.sleep(0.4)
+        assert server.is_ready("experiment-7")
+        learner.after_leg(7)
+        for _ in range(100):
+            if not server.is_ready("experiment-7"):
+                break
+            await asyncio.sleep(0.05)
+        assert not server.is_ready("experiment-7")

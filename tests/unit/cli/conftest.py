@@ -1,0 +1,50 @@
+"""Fixtures of the CLI's tests: `det` in this process, against a service in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from determined.cli._root import app
+from determined.cli._state import State
+from tests.unit.sdk.fake_service import URL, FakeService
+
+Det = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No login, cluster or variable of whoever runs the tests; the fake service is the master."""
+    for name in ("DET_MASTER_ADDR", "DET_USER_TOKEN", "DET_SESSION_TOKEN", "DET_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DET_MASTER", URL)
+    monkeypatch.setenv("DET_USER", "determined")
+    monkeypatch.setenv("DET_PASS", "secret")
+    monkeypatch.setenv("DET_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path / "config"))
+    # Wide enough that help is not wrapped in the middle of what is looked for.
+    monkeypatch.setenv("COLUMNS", "160")
+    return tmp_path
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def det(service: FakeService) -> Det:
+    """Runs `det` with these arguments."""
+
+    def run(*args: object, **kwargs: object) -> Result:
+        return CliRunner().invoke(
+            app,
+            [str(arg) for arg in args],
+            obj=State(transport=service.transport),
+            **kwargs,  # type: ignore[arg-type]
+        )
+
+    return run

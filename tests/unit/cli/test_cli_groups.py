@@ -1,0 +1,119 @@
+"""Finding commands: aliases, prefixes, what is loaded when."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+import typer
+
+from determined.cli import _groups
+from determined.cli._root import Root
+from tests.unit.cli.conftest import Det
+from tests.unit.sdk.fake_service import FakeService, experiment
+
+NAMES = ["list|ls", "list-trials|lt", "list-checkpoints|lc", "logs", "label", "kill"]
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("list", ["list|ls"]),
+        ("ls", ["list|ls"]),
+        ("lt", ["list-trials|lt"]),
+        ("k", ["kill"]),
+        ("list-t", ["list-trials|lt"]),
+        ("lo", ["logs"]),
+        ("l", ["list|ls", "list-trials|lt", "list-checkpoints|lc", "logs", "label"]),
+        ("x", []),
+    ],
+)
+def test_words_stand_for_names(word: str, found: list[str]) -> None:
+    assert _groups.find(word, NAMES) == found
+
+
+def test_an_exact_name_beats_longer_ones() -> None:
+    assert _groups.find("list", ["list-trials", "list"]) == ["list"]
+
+
+@pytest.mark.parametrize("words", ["experiment list", "e ls", "exp ls", "e", "experiment"])
+def test_aliases_prefixes_and_defaults(det: Det, service: FakeService, words: str) -> None:
+    service.experiments[1] = experiment()
+    result = det(*words.split())
+    assert result.exit_code == 0, result.stderr
+    assert "digits" in result.stdout
+
+
+def test_an_ambiguous_prefix_is_a_usage_error(det: Det) -> None:
+    result = det("e", "li")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'li' is ambiguous: list, list-checkpoints, list-trials" in result.stderr
+
+
+def test_an_unknown_command_is_a_usage_error(det: Det) -> None:
+    result = det("experimnet")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "No such command 'experimnet'" in result.stderr
+
+
+@pytest.mark.parametrize("args", [["help"], ["--help"], ["-h"], []])
+def test_help_lists_every_noun(det: Det, args: list[str]) -> None:
+    result = det(*args)
+    assert result.exit_code == 0
+    for name in [*Root.modules, "deploy"]:
+        assert name in result.stdout
+
+
+@pytest.mark.parametrize("name", sorted(Root.modules))
+def test_every_group_loads_and_has_help(det: Det, name: str) -> None:
+    result = det(name.split("|")[0], "--help")
+    assert result.exit_code == 0, result.output
+    if name != "version":
+        assert det(name.split("|")[0], "help").stdout == result.stdout
+
+
+def test_installed_packages_add_groups(det: Det, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def hello() -> None:
+        typer.echo("hello from outside")
+
+    class Point:
+        name = "greet"
+
+        @staticmethod
+        def load() -> typer.Typer:
+            return app
+
+    asked: list[str] = []
+
+    def entry_points(group: str) -> list[type[Point]]:
+        asked.append(group)
+        return [Point]
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+    assert det("gr").stdout == "hello from outside\n"
+    assert set(asked) == {"determined.cli"}
+
+
+@pytest.mark.parametrize("args", [["version"], ["--help"], ["e", "--help"], ["e", "schema"]])
+def test_commands_start_light(args: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from determined.cli import main\n"
+        f"sys.argv = ['det', *{args}]\n"
+        "try:\n    main()\nexcept SystemExit: pass\n"
+        "print(*sorted({m.split('.')[0] for m in sys.modules}), file=sys.stderr)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(out.stderr.split())
+    assert "typer" in loaded
+    heavy = {"torch", "prefect", "numpy", "sqlalchemy", "fastapi", "determined_deployments"}
+    assert loaded & heavy == set()
+    if args == ["--help"]:
+        assert loaded & {"httpx", "yaml", "orjson"} == set()

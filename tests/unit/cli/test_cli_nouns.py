@@ -1,0 +1,208 @@
+"""`det trial`, `checkpoint`, `user`, `agent`, `slot`, `master`, `version`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from determined import storage
+from determined.__version__ import __version__
+from determined.common.api.token_store import TokenStore
+from tests.unit.cli.conftest import Det
+from tests.unit.sdk.fake_service import (
+    URL,
+    FakeService,
+    checkpoint,
+    experiment,
+    log_line,
+    trial,
+)
+
+
+def test_trial_describe(det: Det, service: FakeService) -> None:
+    legs = [{"runId": 1, "state": "STATE_ERROR", "exitCode": 3, "reason": "process exited with 3"}]
+    service.trials[1] = [trial(3, "ERROR", legs=legs)]
+    service.workloads[3] = [{"training": {"totalBatches": 5, "metrics": {"avgMetrics": {"l": 1}}}}]
+    table = det("t", "describe", 3)
+    assert table.exit_code == 0, table.stderr
+    assert "process exited with 3" in table.stdout
+    assert '{"l":1}' in table.stdout
+    document = json.loads(det("t", "describe", 3, "--json", "--metrics").stdout)
+    assert (document["id"], document["workloads"][0]["kind"]) == (3, "training")
+    assert service.params[-1]["includeBatchMetrics"] == "true"
+    summary = det("t", "describe", 3, "--metrics-summary", "--csv").stdout.split("\n\n")[-1]
+    (row,) = csv.DictReader(io.StringIO(summary))
+    assert (row["Group"], row["Metric"], row["Max"]) == (
+        "validation_metrics",
+        "accuracy",
+        "Infinity",
+    )
+
+
+def test_trial_logs_and_kill(det: Det, service: FakeService) -> None:
+    service.trials[1] = [trial(3)]
+    service.logs[3] = [log_line(1, "x"), log_line(2, "y")]
+    assert det("t", "logs", 3, "--head", 1).stdout == "[1] x\n"
+    assert det("trial", "kill", 3).exit_code == 0
+    assert service.calls[-1] == ("POST", "/api/v1/trials/3/kill")
+    missing = det("t", "describe", 4)
+    assert (missing.exit_code, missing.stderr) == (1, "error: trial 4 does not exist\n")
+
+
+@pytest.fixture
+def stored(service: FakeService, tmp_path: Path) -> dict[str, Any]:
+    """Two checkpoints with files; the JSON of the better one."""
+    section = {"type": "directory", "container_path": str(tmp_path / "store")}
+    (tmp_path / "store").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "w").write_bytes(b"abc")
+    for uuid, metric, steps in (("good", 0.9, 5), ("late", 0.1, 9)):
+        manifest = storage.build(section).upload(tmp_path / "src", uuid)
+        found = checkpoint(uuid, 3, metric, resources={"w": "3"}, checksums=manifest.checksums)
+        found["metadata"]["steps_completed"] = steps
+        found["training"]["experimentConfig"]["checkpoint_storage"] = section
+        service.checkpoints.append(found)
+    service.experiments[1] = experiment()
+    service.trials[1] = [trial(3)]
+    return dict(service.checkpoints[0])
+
+
+@pytest.mark.parametrize(
+    ("args", "uuid"),
+    [
+        (["c", "download", "good"], "good"),
+        (["t", "download", 3, "--best"], "good"),
+        (["t", "download", 3, "--latest"], "late"),
+        (["t", "download", 3, "--uuid", "late"], "late"),
+        (
+            ["t", "download", 3, "--best", "--sort-by", "accuracy", "--smaller-is-better", "true"],
+            "late",
+        ),
+    ],
+)
+def test_downloads(
+    det: Det,
+    stored: dict[str, Any],
+    args: list[Any],
+    uuid: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = det(*args, "-q")
+    assert (result.exit_code, result.stdout) == (0, f"checkpoints/{uuid}\n"), result.stderr
+    assert (tmp_path / "checkpoints" / uuid / "w").read_bytes() == b"abc"
+    other = det(*args, "-o", tmp_path / "there")
+    assert str(tmp_path / "there") in other.stdout
+    assert (tmp_path / "there" / "w").is_file()
+
+
+def test_experiment_download(det: Det, stored: dict[str, Any], tmp_path: Path) -> None:
+    result = det("e", "download", 1, "-o", tmp_path / "best", "-q")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/best/good\n")
+    assert det("e", "download", 1, "--sort-by", "loss").exit_code == 2
+
+
+def test_a_download_that_fails_is_one_line(
+    det: Det, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "store" / "good" / "w").write_bytes(b"abX")
+    result = det("c", "download", "good", "-o", tmp_path / "out")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert "good" in result.stderr
+
+
+def test_wrong_choices_are_usage_errors(det: Det, stored: dict[str, Any]) -> None:
+    for args in (
+        ["t", "download", 3],
+        ["t", "download", 3, "--best", "--latest"],
+        ["t", "download", 3, "--latest", "--sort-by", "x", "--smaller-is-better", "true"],
+        ["t", "download", 3, "--best", "--sort-by", "x", "--smaller-is-better", "maybe"],
+        ["c", "download", "good", "--mode", "sideways"],
+    ):
+        assert det(*args).exit_code == 2, args
+
+
+def test_checkpoint_describe(det: Det, stored: dict[str, Any]) -> None:
+    table = det("c", "describe", "good").stdout
+    assert "Files" in table
+    assert "sha256:" in table
+    assert json.loads(det("c", "describe", "good", "--json").stdout) == stored
+
+
+def test_user_login_and_logout(
+    det: Det, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DET_USER")
+    monkeypatch.delenv("DET_PASS")
+    assert "not logged in" in det("user", "whoami").stderr
+    result = det("user", "login", "ann", input="ann's\n")
+    assert (result.exit_code, result.stdout) == (0, ""), result.stderr
+    assert det("user", "whoami").stdout == "ann\n"
+    assert json.loads(det("u", "whoami", "--json").stdout)["username"] == "ann"
+    assert det("u", "logout").exit_code == 0
+    assert TokenStore().token(URL, "ann") is None
+    again = det("u", "logout")
+    assert (again.exit_code, again.stderr) == (1, f"error: not logged in to {URL}\n")
+    wrong = det("u", "login", "ann", input="no\n")
+    assert wrong.exit_code == 1
+    assert "cannot log in" in wrong.stderr
+
+
+def test_user_list(det: Det, service: FakeService) -> None:
+    listed = json.loads(det("user", "list", "--json").stdout)
+    assert [user["username"] for user in listed] == ["determined", "ann"]
+    assert service.params[-1]["active"] == "true"
+    assert det("u").stdout.splitlines()[1].startswith("determined")
+
+
+@pytest.fixture
+def agents(service: FakeService) -> None:
+    def slot(number: int, container: Any = None) -> Any:
+        device = {"type": "TYPE_CPU", "brand": "Some CPU", "uuid": ""}
+        return {"id": str(number), "enabled": True, "device": device, "container": container}
+
+    slots = {str(n): slot(n) for n in (10, 2)}
+    slots["2"]["container"] = {"id": "a-1", "parent": "a-1"}
+    service.agents = [
+        {"id": "agent", "enabled": True, "slots": slots, "resourcePools": ["default"]}
+    ]
+
+
+@pytest.mark.usefixtures("agents")
+def test_agents_and_slots(det: Det) -> None:
+    (row,) = csv.DictReader(io.StringIO(det("agent", "list", "--csv").stdout))
+    assert (row["Agent ID"], row["Slots Used"], row["Resource Pool"]) == (
+        "agent",
+        "1/2",
+        "default",
+    )
+    rows = list(csv.DictReader(io.StringIO(det("s", "ls", "--csv").stdout)))
+    assert [(r["Slot ID"], r["Allocation ID"], r["Type"]) for r in rows] == [
+        ("2", "a-1", "cpu"),
+        ("10", "FREE", "cpu"),
+    ]
+
+
+def test_master_info(det: Det, service: FakeService) -> None:
+    assert json.loads(det("master", "info", "--json").stdout)["clusterId"] == "c-1"
+    assert yaml.safe_load(det("master", "info", "--yaml").stdout)["clusterName"] == "fake"
+    assert "c-1" in det("master", "info").stdout
+    assert service.called("POST", "/api/v1/auth/login") == 0
+
+
+def test_version(det: Det, service: FakeService) -> None:
+    assert det("version").stdout == f"client: {__version__}\nmaster: {__version__} ({URL})\n"
+    service.away = True
+    result = det("version", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["master"] == {"url": URL, "version": None}
+    assert det("--version").stdout == f"det {__version__}\n"
+    assert det("-v").stdout == f"det {__version__}\n"

@@ -1,0 +1,122 @@
+"""The one renderer: tables, JSON, CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from determined.cli import _format as f
+from determined.cli._render import Column, Format, Section, show, show_sections
+
+COLUMNS = [
+    Column("ID", "id"),
+    Column("Name", "name"),
+    Column("Twice", lambda record: record["id"] * 2),
+]
+RECORDS: list[dict[str, Any]] = [
+    {"id": 1, "name": "one", "hidden": [1]},
+    {"id": 20, "name": None},
+    {"id": 3, "name": 'a "quoted", long\nname'},
+]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def rendered(fmt: Format, out: io.StringIO | None = None, **kwargs: Any) -> str:
+    target = out or io.StringIO()
+    show(COLUMNS, RECORDS, fmt, file=target, **kwargs)
+    return target.getvalue()
+
+
+def test_a_pipe_gets_aligned_text_a_record_per_line() -> None:
+    assert rendered(Format.TABLE) == (
+        "ID  Name                   Twice\n"
+        "1   one                    2\n"
+        "20                         40\n"
+        '3   a "quoted", long name  6\n'
+    )
+
+
+def test_json_has_everything() -> None:
+    assert json.loads(rendered(Format.JSON)) == RECORDS
+    assert json.loads(rendered(Format.JSON, document={"x": 1})) == {"x": 1}
+
+
+def test_csv_reads_back() -> None:
+    rows = list(csv.reader(io.StringIO(rendered(Format.CSV))))
+    assert rows == [
+        ["ID", "Name", "Twice"],
+        ["1", "one", "2"],
+        ["20", "", "40"],
+        ["3", 'a "quoted", long\nname', "6"],
+    ]
+
+
+def test_csv_rounds_nothing_and_tables_do() -> None:
+    columns = [Column("X", "x")]
+    records: list[dict[str, Any]] = [{"x": 0.123456789012}, {"x": {"b": [1, None]}}]
+    exact, short = io.StringIO(), io.StringIO()
+    show(columns, records, Format.CSV, file=exact)
+    show(columns, records, Format.TABLE, file=short)
+    assert list(csv.reader(io.StringIO(exact.getvalue())))[1:] == [
+        ["0.123456789012"],
+        ['{"b":[1,null]}'],
+    ]
+    assert short.getvalue().splitlines()[1] == "0.123457"
+
+
+def test_a_terminal_gets_a_rich_table_that_takes_nothing_for_markup() -> None:
+    out = Terminal()
+    show([Column("Name", "name")], [{"name": "[bold]x[/bold] [oops"}], Format.TABLE, file=out)
+    assert "[bold]x[/bold] [oops" in out.getvalue()
+    assert "─" in out.getvalue() or "━" in out.getvalue()
+
+
+def test_sections() -> None:
+    sections = [Section("First", COLUMNS[:1], RECORDS[:1]), Section("Second", COLUMNS[:1], [])]
+    for fmt, expected in [
+        (Format.TABLE, "First\nID\n1\n\nSecond\nID\n"),
+        (Format.CSV, "ID\n1\n\nID\n"),
+    ]:
+        out = io.StringIO()
+        show_sections(sections, fmt, document=None, file=out)
+        assert out.getvalue() == expected
+
+
+def test_no_records_are_a_header() -> None:
+    out = io.StringIO()
+    show(COLUMNS, [], Format.TABLE, file=out)
+    assert out.getvalue() == "ID  Name  Twice\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.24, "4.2s"), (59.99, "60.0s"), (200, "3m20s"), (7500, "2h05m")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert f.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), ("1023", "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (None, "")],
+)
+def test_sizes(count: int | str | None, text: str) -> None:
+    assert f.size(count) == text
+
+
+def test_times_are_utc_to_the_second() -> None:
+    assert f.time("2026-01-02T03:04:05.999+02:00") == "2026-01-02 01:04:05+0000"
+    assert f.time(None) == ""
+
+
+def test_hyperparameters_in_a_line() -> None:
+    assert f.pairs({"lr": 0.001234567, "net": {"depth": 3, "act": "relu"}}) == (
+        "lr=0.0012346 net.depth=3 net.act=relu"
+    )

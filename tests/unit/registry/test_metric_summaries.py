@@ -1,0 +1,86 @@
+"""Summaries of metrics: the same however the reports are cut into batches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from determined_service.ingest.copy_text import bytea_field, json_field, text_field
+from determined_service.ingest.reports import read_batch
+from determined_service.ingest.summaries import Summaries
+from determined_service.request import parse_json
+
+values = st.one_of(
+    st.integers(-(2**53), 2**53),
+    st.floats(-1e6, 1e6, allow_nan=False),
+    st.sampled_from(["NaN", "Infinity", "-Infinity", "text", True, None]),
+)
+reports = st.lists(st.dictionaries(st.sampled_from("abc"), values, max_size=3), max_size=20)
+
+
+def summarise(given: list[dict[str, Any]], first_step: int = 0) -> Summaries:
+    found = Summaries()
+    for index, metrics in enumerate(given):
+        found.add("training", first_step + index, metrics)
+    return found
+
+
+@given(reports, st.integers(0, 20))
+def test_merging_two_parts_gives_the_whole(all_reports: list[dict[str, Any]], cut: int) -> None:
+    whole = summarise(all_reports)
+    merged = summarise(all_reports[:cut])
+    merged.merge(summarise(all_reports[cut:], min(cut, len(all_reports))))
+    for name, expected in whole.groups.get("training", {}).items():
+        found = merged.groups["training"][name]
+        for attribute in ("type", "count", "finite", "low", "high", "last", "steps"):
+            assert getattr(found, attribute) == getattr(expected, attribute), attribute
+        assert math.isclose(found.sum, expected.sum, rel_tol=1e-9, abs_tol=1e-3)
+
+
+@given(reports)
+def test_merging_leaves_what_is_merged_alone(all_reports: list[dict[str, Any]]) -> None:
+    """A group that fails to commit is written again from the same batches."""
+    batch = summarise(all_reports)
+    before = {name: repr(one) for name, one in batch.groups.get("training", {}).items()}
+    total = Summaries()
+    total.merge(batch)
+    total.merge(batch)
+    after = {name: repr(one) for name, one in batch.groups.get("training", {}).items()}
+    assert before == after
+
+
+def test_a_batch_knows_where_each_group_begins() -> None:
+    batch = read_batch(
+        1,
+        {
+            "run_id": 1,
+            "reports": [
+                {"group": group, "steps_completed": steps, "metrics": {"x": 1}}
+                for group, steps in (("training", 5), ("validation", 9), ("training", 3))
+            ],
+        },
+    )
+    assert batch.first_steps == {"training": 3, "validation": 9}
+    assert [(one.line, one.steps) for one in batch.validations] == [(1, 9)]
+
+
+def test_fields_of_the_copy_format() -> None:
+    assert text_field(None) == b"\\N"
+    assert text_field("\\N") == b"\\\\N"
+    assert text_field("a\tb\nc\rd\0") == b"a\\tb\\nc\\rd\xef\xbf\xbd"
+    assert json_field(b'{"a":"\\n"}') == b'{"a":"\\\\n"}'
+    assert bytea_field(b"\x00\xff") == b"\\\\x00ff"
+
+
+def test_numbers_that_json_cannot_hold() -> None:
+    assert parse_json(b"[NaN, Infinity, -Infinity, 1e999, -1e999]") == [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "Infinity",
+        "-Infinity",
+    ]
+    assert parse_json(b"[NaN, 123456789012345678901234567890]") == ["NaN", 1.2345678901234568e29]

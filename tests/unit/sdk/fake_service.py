@@ -1,0 +1,351 @@
+"""A service in memory, behind an httpx transport: what the SDK and the CLI talk to in these tests."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote
+
+import httpx
+
+from determined.common.api.authentication import salt_and_hash
+
+URL = "http://fake:8080"
+
+CONFIG = {
+    "name": "digits",
+    "entrypoint": "python3 train.py",
+    "searcher": {
+        "name": "random",
+        "metric": "accuracy",
+        "smaller_is_better": False,
+        "max_trials": 2,
+        "max_length": {"batches": 10},
+    },
+    "hyperparameters": {"lr": {"type": "double", "minval": 0.1, "maxval": 1.0}},
+}
+
+Handler = Callable[..., Any]
+
+
+def experiment(id: int = 1, state: str = "RUNNING", **more: Any) -> dict[str, Any]:
+    """The JSON of an experiment."""
+    return {
+        "id": id,
+        "name": "digits",
+        "state": f"STATE_{state}",
+        "config": copy.deepcopy(CONFIG),
+        "archived": False,
+        "labels": ["a"],
+        "username": "determined",
+        "startTime": "2026-01-02T03:04:05.678Z",
+        "progress": 0.5,
+        "numTrials": 0,
+        "projectId": 1,
+        "resourcePool": "default",
+        **more,
+    }
+
+
+def trial(id: int, state: str = "RUNNING", metric: float | None = None, **more: Any) -> Any:
+    """The JSON of a trial."""
+    return {
+        "id": id,
+        "experimentId": 1,
+        "state": f"STATE_{state}",
+        "hparams": {"lr": id / 10},
+        "searcherMetricValue": metric,
+        "restarts": 0,
+        "totalBatchesProcessed": 10,
+        "startTime": "2026-01-02T03:04:05Z",
+        "summaryMetrics": {"validation_metrics": {"accuracy": {"count": 1, "max": "Infinity"}}},
+        **more,
+    }
+
+
+def checkpoint(uuid: str, trial_id: int, metric: float | str | None, **more: Any) -> Any:
+    """The JSON of a checkpoint."""
+    metrics = {} if metric is None else {"avgMetrics": {"accuracy": metric, "loss": 1.0}}
+    return {
+        "uuid": uuid,
+        "state": "STATE_COMPLETED",
+        "resources": {"model/": "0", "model/weights": "3"},
+        "metadata": {"steps_completed": trial_id * 10},
+        "reportTime": "2026-01-02T03:04:05Z",
+        "training": {
+            "experimentId": 1,
+            "trialId": trial_id,
+            "experimentConfig": copy.deepcopy(CONFIG),
+            "hparams": {"lr": trial_id / 10},
+            "searcherMetric": metric,
+            "validationMetrics": metrics,
+        },
+        **more,
+    }
+
+
+def log_line(id: int, text: str, **more: Any) -> dict[str, Any]:
+    """The JSON of a log entry; ``id`` is its second, too."""
+    return {
+        "id": id,
+        "timestamp": f"2026-01-02T03:04:{id:02d}+00:00",
+        "message": f"[{id}] {text}\n",
+        "log": f"{text}\n",
+        "level": "LOG_LEVEL_INFO",
+        **more,
+    }
+
+
+class Refused(Exception):
+    """A handler's error answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class FakeService:
+    """Keeps what it was told and counts what it was asked.
+
+    ``experiments`` may hold a list of documents: one per question, the last one for ever.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.bodies: list[Any] = []
+        self.params: list[httpx.QueryParams] = []
+        self.passwords = {"determined": "secret", "ann": "ann's"}
+        self.tokens: dict[str, str] = {}
+        self.experiments: dict[int, Any] = {}
+        self.trials: dict[int, list[Any]] = {}
+        self.checkpoints: list[Any] = []
+        self.logs: dict[int, list[Any]] = {}
+        self.workloads: dict[int, list[Any]] = {}
+        self.metrics: list[Any] = []
+        self.agents: list[Any] = []
+        self.model_def = b""
+        self.warnings: list[str] = []
+        self.refusal: Refused | None = None
+        self.away = False
+        self._numbers = itertools.count(1)
+        self.routes: list[tuple[str, str, Handler]] = [
+            ("GET", r"/api/v1/master", self._master),
+            ("POST", r"/api/v1/auth/login", self._login),
+            ("POST", r"/api/v1/auth/logout", self._logout),
+            ("GET", r"/api/v1/me", self._me),
+            ("GET", r"/api/v1/users", self._users),
+            ("GET", r"/api/v1/agents", lambda r: self._page(r, "agents", self.agents)),
+            ("POST", r"/api/v1/experiments", self._create),
+            ("GET", r"/api/v1/experiments", self._list),
+            ("GET", r"/api/v1/experiments/(\d+)", self._experiment),
+            ("PATCH", r"/api/v1/experiments/(\d+)", self._patch),
+            ("GET", r"/api/v1/experiments/(\d+)/trials", self._trials),
+            ("GET", r"/api/v1/experiments/(\d+)/checkpoints", self._checkpoints),
+            ("GET", r"/api/v1/experiments/(\d+)/model_def", self._model_def),
+            ("PUT", r"/api/v1/experiments/(\d+)/labels/(.+)", self._add_label),
+            ("DELETE", r"/api/v1/experiments/(\d+)/labels/(.+)", self._remove_label),
+            ("POST", r"/api/v1/experiments/(\d+)/(\w+)", lambda r, *_: {}),
+            ("GET", r"/api/v1/trials/metrics/trial_metrics", self._metrics),
+            ("GET", r"/api/v1/trials/(\d+)", self._trial),
+            ("POST", r"/api/v1/trials/(\d+)/kill", lambda r, _: {}),
+            ("GET", r"/api/v1/trials/(\d+)/checkpoints", self._checkpoints),
+            ("GET", r"/api/v1/trials/(\d+)/logs", self._logs),
+            ("GET", r"/api/v1/trials/(\d+)/workloads", self._workloads),
+            ("GET", r"/api/v1/checkpoints/([-\w]+)", self._checkpoint),
+            ("POST", r"/api/v1/checkpoints/([-\w]+)/metadata", self._set_metadata),
+        ]
+        self.transport = httpx.MockTransport(self._handle)
+
+    def token_for(self, user: str) -> str:
+        """A token that it takes."""
+        token = f"token-{user}-{next(self._numbers)}"
+        self.tokens[token] = user
+        return token
+
+    def called(self, method: str, path: str) -> int:
+        """How often."""
+        return self.calls.count((method, path))
+
+    def _handle(self, request: httpx.Request) -> httpx.Response:
+        if self.away:
+            raise httpx.ConnectError("connection refused", request=request)
+        path = request.url.raw_path.decode().partition("?")[0]
+        self.calls.append((request.method, path))
+        self.params.append(request.url.params)
+        self.bodies.append(json.loads(request.content) if request.content else None)
+        try:
+            if path not in ("/api/v1/master", "/api/v1/auth/login"):
+                self._user(request)
+            for method, pattern, handler in self.routes:
+                found = re.fullmatch(pattern, path)
+                if method == request.method and found:
+                    answer = handler(request, *map(unquote, found.groups()))
+                    if isinstance(answer, httpx.Response):
+                        return answer
+                    return httpx.Response(200, json=answer)
+            raise Refused(404, f"no such path: {request.method} {path}")
+        except Refused as refused:
+            return httpx.Response(refused.status, json={"error": {"error": str(refused)}})
+
+    def _user(self, request: httpx.Request) -> str:
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token not in self.tokens:
+            raise Refused(401, "the token is not valid")
+        return self.tokens[token]
+
+    def _master(self, request: httpx.Request) -> Any:
+        from determined.__version__ import __version__
+
+        return {"version": __version__, "clusterId": "c-1", "clusterName": "fake"}
+
+    def _login(self, request: httpx.Request) -> Any:
+        body = json.loads(request.content)
+        assert body["isHashed"] is True
+        expected = self.passwords.get(body["username"])
+        if expected is None or body["password"] != salt_and_hash(expected):
+            raise Refused(401, "wrong user name or password")
+        return {"token": self.token_for(body["username"]), "user": {"username": body["username"]}}
+
+    def _logout(self, request: httpx.Request) -> Any:
+        self.tokens.pop(request.headers["Authorization"].removeprefix("Bearer "))
+        return {}
+
+    def _user_json(self, name: str) -> Any:
+        return {"id": 2, "username": name, "admin": False, "active": True, "displayName": ""}
+
+    def _me(self, request: httpx.Request) -> Any:
+        return {"user": self._user_json(self._user(request))}
+
+    def _users(self, request: httpx.Request) -> Any:
+        return self._page(request, "users", [self._user_json(name) for name in self.passwords])
+
+    def _page(self, request: httpx.Request, key: str, items: Iterable[Any]) -> Any:
+        listed = list(items)
+        offset = int(request.url.params.get("offset", 0))
+        limit = int(request.url.params.get("limit", 100))
+        pagination = {"offset": offset, "limit": limit, "total": len(listed)}
+        return {key: listed[offset : offset + limit], "pagination": pagination}
+
+    def _create(self, request: httpx.Request) -> Any:
+        if self.refusal:
+            raise self.refusal
+        made = self.experiments.setdefault(1, experiment(state="ACTIVE"))
+        made = made[0] if isinstance(made, list) else made
+        return {"experiment": made, "config": CONFIG, "warnings": self.warnings}
+
+    def _list(self, request: httpx.Request) -> Any:
+        return self._page(request, "experiments", self.experiments.values())
+
+    def _now(self, id: str) -> Any:
+        found = self.experiments.get(int(id))
+        if found is None:
+            raise Refused(404, f"experiment {id} does not exist")
+        if isinstance(found, list):
+            return found.pop(0) if len(found) > 1 else found[0]
+        return found
+
+    def _experiment(self, request: httpx.Request, id: str) -> Any:
+        found = self._now(id)
+        return {"experiment": found, "config": found["config"]}
+
+    def _patch(self, request: httpx.Request, id: str) -> Any:
+        found = self._now(id)
+        found.update({k: v for k, v in json.loads(request.content).items() if k != "id"})
+        return {"experiment": found}
+
+    def _add_label(self, request: httpx.Request, id: str, label: str) -> Any:
+        found = self._now(id)
+        found["labels"].append(label)
+        return {"labels": found["labels"]}
+
+    def _remove_label(self, request: httpx.Request, id: str, label: str) -> Any:
+        found = self._now(id)
+        found["labels"].remove(label)
+        return {"labels": found["labels"]}
+
+    def _trials(self, request: httpx.Request, id: str) -> Any:
+        found = self.trials.get(int(id), [])
+        if found and isinstance(found[0], list):
+            found = found.pop(0) if len(found) > 1 else found[0]
+        return self._page(request, "trials", found)
+
+    def _trial(self, request: httpx.Request, id: str) -> Any:
+        for found in itertools.chain(*self.trials.values()):
+            if found["id"] == int(id):
+                return {"trial": found}
+        raise Refused(404, f"trial {id} does not exist")
+
+    def _checkpoints(self, request: httpx.Request, id: str) -> Any:
+        params = request.url.params
+        found = self.checkpoints
+        if "/trials/" in request.url.path:
+            found = [c for c in found if c["training"]["trialId"] == int(id)]
+        wanted = params.get_list("states")
+        found = [c for c in found if not wanted or c["state"] in wanted]
+        key = self._sort_key(params)
+        known = [c for c in found if key(c) is not None]
+        unknown = [c for c in found if key(c) is None]
+        known.sort(key=key, reverse=params.get("orderBy") == "ORDER_BY_DESC")
+        return self._page(request, "checkpoints", known + unknown)
+
+    @staticmethod
+    def _sort_key(params: httpx.QueryParams) -> Callable[[Any], Any]:
+        if params.get("sortByAttr") == "SORT_BY_BATCH_NUMBER":
+            return lambda c: c["metadata"]["steps_completed"]
+        name = params.get("sortByMetric") or "accuracy"
+
+        def value(item: Any) -> Any:
+            found = item["training"]["validationMetrics"].get("avgMetrics", {}).get(name)
+            return found if isinstance(found, float) else None
+
+        return value
+
+    def _checkpoint(self, request: httpx.Request, uuid: str) -> Any:
+        for found in self.checkpoints:
+            if found["uuid"] == uuid:
+                return {"checkpoint": found}
+        raise Refused(404, f"checkpoint {uuid} does not exist")
+
+    def _set_metadata(self, request: httpx.Request, uuid: str) -> Any:
+        found = self._checkpoint(request, uuid)["checkpoint"]
+        found["metadata"] = json.loads(request.content)["checkpoint"]["metadata"]
+        return {"checkpoint": found}
+
+    def _model_def(self, request: httpx.Request, id: str) -> Any:
+        import base64
+
+        return {"b64Tgz": base64.b64encode(self.model_def).decode()}
+
+    def _workloads(self, request: httpx.Request, id: str) -> Any:
+        return self._page(request, "workloads", self.workloads.get(int(id), []))
+
+    def _metrics(self, request: httpx.Request) -> Any:
+        params = request.url.params
+        ids = {int(one) for one in params.get_list("trialIds")}
+        found = [
+            report
+            for report in self.metrics
+            if report["trialId"] in ids and report["group"] == params["group"]
+        ]
+        return self._stream([{"metrics": found[i : i + 2]} for i in range(0, len(found), 2)])
+
+    def _logs(self, request: httpx.Request, id: str) -> Any:
+        params = request.url.params
+        found = list(self.logs.get(int(id), []))
+        after = params.get("timestampAfter")
+        if after:
+            found = [entry for entry in found if entry["timestamp"] > after]
+        levels = params.get_list("levels")
+        found = [entry for entry in found if not levels or entry["level"] in levels]
+        if params.get("orderBy") == "ORDER_BY_DESC":
+            found.reverse()
+        return self._stream(found[: int(params["limit"])] if "limit" in params else found)
+
+    @staticmethod
+    def _stream(results: Iterable[Any]) -> httpx.Response:
+        lines = "".join(json.dumps({"result": result}) + "\n" for result in results)
+        return httpx.Response(200, text=lines)

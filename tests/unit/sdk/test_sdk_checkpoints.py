@@ -1,0 +1,172 @@
+"""Checkpoints through the SDK: what is known of them, and their files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determined import errors, storage
+from determined.common.api.errors import NotFoundException
+from determined.experimental import Determined
+from determined.experimental.client import CheckpointState, DownloadMode
+from tests.unit.sdk.fake_service import FakeService, checkpoint, trial
+
+UUID = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def stored(tmp_path: Path, service: FakeService) -> dict[str, Any]:
+    """A checkpoint with files, written as a training writes it; its JSON."""
+    source = tmp_path / "source"
+    (source / "model").mkdir(parents=True)
+    (source / "model" / "weights").write_bytes(b"abc")
+    (source / "metadata.json").write_text('{"steps_completed": 1}')
+    section = {"type": "shared_fs", "host_path": str(tmp_path / "store"), "storage_path": "ck"}
+    (tmp_path / "store" / "ck").mkdir(parents=True)
+    manifest = storage.build(section).upload(source, UUID)
+    found = checkpoint(UUID, 3, 0.9)
+    found["resources"] = {name: str(size) for name, size in manifest.resources.items()}
+    found["checksums"] = dict(manifest.checksums)
+    found["training"]["experimentConfig"]["checkpoint_storage"] = section
+    service.checkpoints = [found]
+    return dict(found)
+
+
+def weights(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "ck" / UUID / "model" / "weights"
+
+
+def test_attributes(client: Determined, service: FakeService) -> None:
+    service.checkpoints = [checkpoint(UUID, 3, "NaN")]
+    found = client.get_checkpoint(UUID)
+    assert found.state is CheckpointState.COMPLETED
+    assert found.resources == {"model/": 0, "model/weights": 3}
+    assert found.metadata == {"steps_completed": 30}
+    assert found.training is not None
+    assert (found.training.experiment_id, found.trial_id) == (1, 3)
+    assert found.training.hparams == {"lr": 0.3}
+    value = found.training.validation_metrics["avgMetrics"]["accuracy"]
+    assert value != value
+    assert found.report_time is not None
+    assert found.report_time.year == 2026
+    with pytest.raises(NotFoundException):
+        client.get_checkpoint("nope")
+
+
+def test_download(
+    client: Determined, stored: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = client.get_checkpoint(UUID).download()
+    assert path == f"checkpoints/{UUID}"
+    assert (tmp_path / path / "model/weights").read_bytes() == b"abc"
+    assert json.loads((tmp_path / path / "metadata.json").read_text()) == {"steps_completed": 30}
+    assert {p.name for p in (tmp_path / path).iterdir()} == {"model", "metadata.json"}
+
+
+def test_a_second_download_copies_nothing_unless_something_is_missing(
+    client: Determined, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    target = tmp_path / "out"
+    found = client.get_checkpoint(UUID)
+    found.download(str(target))
+    (target / "mine.txt").write_text("kept")
+    before = (target / "model/weights").stat().st_ino
+    found.download(str(target))
+    assert (target / "model/weights").stat().st_ino == before
+    (target / "model/weights").write_bytes(b"abd")
+    found.download(str(target))
+    assert (target / "model/weights").read_bytes() == b"abc"
+    assert (target / "mine.txt").read_text() == "kept"
+
+
+def test_a_file_of_another_size_is_corrupt(
+    client: Determined, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    weights(tmp_path).write_bytes(b"abcd")
+    with pytest.raises(errors.CheckpointCorrupted, match="weights"):
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_other_content_is_corrupt(
+    client: Determined, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    weights(tmp_path).write_bytes(b"abd")
+    with pytest.raises(errors.CheckpointCorrupted, match="weights"):
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+
+
+def test_what_the_service_knows_is_verified_too(
+    client: Determined, stored: dict[str, Any], service: FakeService, tmp_path: Path
+) -> None:
+    # The storage agrees with itself, but not with what was reported: another checkpoint's files.
+    service.checkpoints[0]["checksums"]["model/weights"] = "sha256:" + "0" * 64
+    with pytest.raises(errors.CheckpointCorrupted, match="checksum"):
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+    assert list(tmp_path.glob(".out-*")) == []
+
+
+def test_a_missing_file_is_said(
+    client: Determined, stored: dict[str, Any], service: FakeService, tmp_path: Path
+) -> None:
+    service.checkpoints[0]["resources"]["more.bin"] = "7"
+    with pytest.raises(errors.CheckpointCorrupted, match=r"more\.bin"):
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+
+
+def test_a_checkpoint_that_is_gone(
+    client: Determined, stored: dict[str, Any], service: FakeService, tmp_path: Path
+) -> None:
+    service.checkpoints[0]["state"] = "STATE_DELETED"
+    with pytest.raises(errors.CheckpointStateException, match="DELETED"):
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+
+
+def test_storage_that_is_not_here(
+    client: Determined, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    with pytest.raises(errors.NoDirectStorageAccess, match="not there on this machine"):
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+
+
+def test_a_download_through_the_service_is_refused_in_words(
+    client: Determined, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(errors.ProxiedDownloadFailed, match="does not hand out"):
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"), DownloadMode.MASTER)
+
+
+def test_metadata(client: Determined, service: FakeService, tmp_path: Path) -> None:
+    service.checkpoints = [checkpoint(UUID, 3, 0.9)]
+    found = client.get_checkpoint(UUID)
+    found.add_metadata({"note": {"deep": [1]}, "x": 1})
+    found.remove_metadata(["x", "never there"])
+    expected = {"steps_completed": 30, "note": {"deep": [1]}}
+    assert found.metadata == expected
+    assert service.checkpoints[0]["metadata"] == expected
+    found.write_metadata_file(str(tmp_path / "m.json"))
+    assert json.loads((tmp_path / "m.json").read_text()) == expected
+
+
+def test_metrics_of_a_checkpoint_are_those_of_its_step(
+    client: Determined, service: FakeService
+) -> None:
+    service.trials[1] = [trial(3)]
+    service.checkpoints = [checkpoint(UUID, 3, 0.9)]
+    service.metrics = [
+        {
+            "trialId": 3,
+            "trialRunId": 1,
+            "totalBatches": step,
+            "endTime": None,
+            "group": "validation",
+            "metrics": {"validation_metrics": {"loss": step}},
+        }
+        for step in (20, 30, 40)
+    ]
+    assert [m.metrics for m in client.get_checkpoint(UUID).get_metrics()] == [{"loss": 30}]

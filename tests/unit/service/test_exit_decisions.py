@@ -1,0 +1,210 @@
+"""What follows from an exit, case by case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from determined_service.control.exits import (
+    LOST_IN_A_ROW,
+    ExitFacts,
+    ExitKind,
+    decide_exit,
+    describe_exit,
+)
+
+LOST = {"exit_code": None, "kind": ExitKind.INFRASTRUCTURE, "reason": "agent a lost for 31 s"}
+FAILED = {"exit_code": 3, "max_restarts": 1, "op_complete": False}
+BUSY = {"op_complete": False}
+DONE = {"op_complete": True, "closed": True}
+KILLED = {"exit_code": None, "exit_signal": 9, "kill_requested": True}
+
+# facts → outcome of the leg, next step, state of the trial, event to the searcher, counted
+CASES: dict[str, tuple[dict[str, Any], tuple[str, str, str | None, str | None, bool]]] = {
+    "all done": (DONE, ("COMPLETED", "end", "COMPLETED", None, False)),
+    "all done and acknowledged": (
+        {**DONE, "preempt_acked": True},
+        ("COMPLETED", "end", "COMPLETED", None, False),
+    ),
+    "out of operations, the searcher may promote": (
+        {"op_complete": True, "preempt_acked": True},
+        ("COMPLETED", "wait", None, None, False),
+    ),
+    "promoted while it was leaving": (
+        {"op_complete": False, "preempt_acked": True},
+        ("COMPLETED", "requeue", None, None, False),
+    ),
+    "left without a word, work undone": (
+        BUSY,
+        ("COMPLETED", "end", "COMPLETED", "USER_REQUESTED_STOP", False),
+    ),
+    "left without a word, not closed": (
+        {"op_complete": True},
+        ("COMPLETED", "end", "COMPLETED", "USER_REQUESTED_STOP", False),
+    ),
+    "preempted but not acknowledged": (
+        {**BUSY, "preempt_requested": True, "experiment_state": "PAUSED"},
+        ("COMPLETED", "end", "COMPLETED", "USER_REQUESTED_STOP", False),
+    ),
+    "asked to stop from code": (
+        {**BUSY, "early_exit": "USER_REQUESTED_STOP", "preempt_acked": True},
+        ("COMPLETED", "end", "COMPLETED", "USER_REQUESTED_STOP", False),
+    ),
+    "preempted, paused": (
+        {
+            **BUSY,
+            "preempt_requested": True,
+            "preempt_acked": True,
+            "experiment_state": "PAUSED",
+            "trial_state": "PAUSED",
+        },
+        ("PREEMPTED", "wait", None, None, False),
+    ),
+    "preempted, active again": (
+        {**BUSY, "preempt_requested": True, "preempt_acked": True},
+        ("PREEMPTED", "requeue", None, None, False),
+    ),
+    "fails with restarts left": (FAILED, ("ERROR", "requeue", None, None, True)),
+    "fails with restarts left while paused": (
+        {**FAILED, "experiment_state": "PAUSED"},
+        ("ERROR", "wait", None, None, True),
+    ),
+    "fails with none left": (
+        {**FAILED, "restarts": 1},
+        ("ERROR", "end", "ERROR", "ERRORED", True),
+    ),
+    "fails after its work was done": (
+        {**DONE, **FAILED, "op_complete": True},
+        ("ERROR", "requeue", None, None, True),
+    ),
+    "killed by the kernel": (
+        {**BUSY, "exit_code": None, "exit_signal": 9, "max_restarts": 5},
+        ("ERROR", "requeue", None, None, True),
+    ),
+    "cannot start": (
+        {**FAILED, "kind": ExitKind.FAILED_TO_START, "reason": "entrypoint not found"},
+        ("ERROR", "end", "ERROR", "ERRORED", False),
+    ),
+    "cannot start, nobody knows why": (
+        {**FAILED, "kind": ExitKind.FAILED_TO_START},
+        ("ERROR", "requeue", None, None, True),
+    ),
+    "lost": ({**BUSY, **LOST}, ("LOST", "requeue", None, None, False)),
+    "lost while paused": (
+        {**BUSY, **LOST, "experiment_state": "PAUSED"},
+        ("LOST", "wait", None, None, False),
+    ),
+    "lost too often": (
+        {**BUSY, **LOST, "lost_in_a_row": LOST_IN_A_ROW - 1},
+        ("LOST", "end", "ERROR", "ERRORED", False),
+    ),
+    "invalid hyperparameters": (
+        {**FAILED, "early_exit": "INVALID_HP"},
+        ("COMPLETED", "end", "COMPLETED", "INVALID_HP", False),
+    ),
+    "invalid hyperparameters, lingered": (
+        {**BUSY, **KILLED, "early_exit": "INIT_INVALID_HP"},
+        ("COMPLETED", "end", "COMPLETED", "INIT_INVALID_HP", False),
+    ),
+    "stopped by the searcher": (
+        {"reports_form": True, "stop_requested": True, "preempt_acked": True},
+        ("COMPLETED", "end", "COMPLETED", None, False),
+    ),
+    "stopped by the searcher, crashed": (
+        {"reports_form": True, "stop_requested": True, "exit_code": 1},
+        ("ERROR", "end", "COMPLETED", None, False),
+    ),
+    "reports form, ran its course": (
+        {"reports_form": True, **BUSY},
+        ("COMPLETED", "end", "COMPLETED", None, False),
+    ),
+    "reports form, preempted": (
+        {"reports_form": True, "preempt_requested": True, "preempt_acked": True},
+        ("PREEMPTED", "requeue", None, None, False),
+    ),
+    "canceled, left": (
+        {
+            **BUSY,
+            "preempt_acked": True,
+            "preempt_requested": True,
+            "experiment_state": "STOPPING_CANCELED",
+            "trial_state": "STOPPING_CANCELED",
+        },
+        ("CANCELED", "end", "CANCELED", "USER_CANCELED", False),
+    ),
+    "canceled after all was done": (
+        {**DONE, "experiment_state": "STOPPING_CANCELED"},
+        ("COMPLETED", "end", "COMPLETED", None, False),
+    ),
+    "canceled, crashed on the way": (
+        {**FAILED, "experiment_state": "STOPPING_CANCELED"},
+        ("ERROR", "end", "CANCELED", "USER_CANCELED", False),
+    ),
+    "killed": (
+        {**BUSY, **KILLED, "experiment_state": "STOPPING_KILLED"},
+        ("CANCELED", "end", "CANCELED", "USER_CANCELED", False),
+    ),
+    "only the trial killed": (
+        {**BUSY, **KILLED, "trial_state": "STOPPING_KILLED"},
+        ("CANCELED", "end", "CANCELED", "USER_CANCELED", False),
+    ),
+    "lost while being canceled": (
+        {**BUSY, **LOST, "experiment_state": "STOPPING_CANCELED"},
+        ("ERROR", "end", "CANCELED", "USER_CANCELED", False),
+    ),
+    "the search is over": (
+        {**BUSY, "experiment_state": "STOPPING_COMPLETED"},
+        ("COMPLETED", "end", "COMPLETED", None, False),
+    ),
+    "did not heed a preemption": (
+        {**FAILED, **KILLED, "preempt_requested": True, "experiment_state": "PAUSED"},
+        ("PREEMPTED", "wait", None, None, False),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exit(case: str) -> None:
+    facts, wanted = CASES[case]
+    found = decide_exit(ExitFacts(**facts))
+    got = (found.outcome, found.next, found.trial_state, found.event, found.counts)
+    assert got == wanted
+    assert found.reason
+    # A trial has a last state exactly if it ends.
+    assert (found.trial_state is not None) == (found.next == "end")
+
+
+@pytest.mark.parametrize("restarts", range(4))
+def test_max_restarts_is_the_number_of_further_runs(restarts: int) -> None:
+    runs, count = 0, 0
+    while True:
+        runs += 1
+        found = decide_exit(ExitFacts(exit_code=1, restarts=count, max_restarts=restarts))
+        count += found.counts
+        if found.next == "end":
+            break
+    assert runs == restarts + 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"exit_code": 3}, "process exited with code 3"),
+        ({"exit_code": 3, "reason": "said so"}, "said so"),
+        (
+            {"exit_code": None, "exit_signal": 9},
+            "process was killed by signal 9 (SIGKILL), perhaps out of memory",
+        ),
+        ({"exit_code": None, "exit_signal": 11}, "process was killed by signal 11 (SIGSEGV)"),
+        ({"exit_code": None, "exit_signal": 99}, "process was killed by signal 99 (unknown)"),
+        ({**KILLED}, "process was killed by signal 9 (SIGKILL)"),
+        (
+            {"kind": ExitKind.FAILED_TO_START, "reason": "no such file"},
+            "could not start: no such file",
+        ),
+        (LOST, "agent a lost for 31 s"),
+    ],
+)
+def test_words(facts: dict[str, Any], words: str) -> None:
+    assert describe_exit(ExitFacts(**facts)) == words

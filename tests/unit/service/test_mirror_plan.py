@@ -1,0 +1,61 @@
+"""Which of the waiting rows Prefect is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from determined_service.control.mirror import HOLD_S, Row, plan_deliveries
+
+STATES: dict[str, tuple[str, str]] = {
+    "pending": ("PENDING", "Pending"),
+    "awaiting": ("SCHEDULED", "AwaitingSlots"),
+    "paused": ("PAUSED", "Paused"),
+    "running": ("RUNNING", "Running"),
+    "completed": ("COMPLETED", "Completed"),
+}
+
+
+def rows(*names: str, age_s: float = 100.0) -> list[Row]:
+    made = []
+    for number, name in enumerate(names, 1):
+        payload: dict[str, Any] = {}
+        if name in STATES:
+            type_, label = STATES[name]
+            payload = {"type": type_, "name": label, "message": ""}
+        kind = "set_state" if name in STATES else name
+        made.append(Row(number, "trial:1", kind, payload, 0, age_s, None))
+    return made
+
+
+def told(*names: str, age_s: float = 100.0) -> list[str]:
+    return [
+        delivery.row.payload.get("name", delivery.row.kind)
+        for delivery in plan_deliveries(rows(*names, age_s=age_s))[0]
+    ]
+
+
+def test_what_passed_is_not_told() -> None:
+    assert told("pending", "running", "completed") == ["Running", "Completed"]
+
+
+def test_legs_are_all_told() -> None:
+    found = told("pending", "running", "awaiting", "pending", "running", "completed")
+    assert found == ["Running", "Running", "Completed"]
+
+
+def test_rows_that_are_replaced_go_with_the_row_that_replaces_them() -> None:
+    deliveries, _ = plan_deliveries(rows("awaiting", "pending", "running", "completed"))
+    assert [delivery.ids for delivery in deliveries] == [(1, 2, 3), (4,)]
+
+
+def test_a_passing_state_is_told_once_it_lasts() -> None:
+    for name in ("pending", "awaiting", "paused"):
+        deliveries, later = plan_deliveries(rows("running", name, age_s=HOLD_S / 4))
+        assert [delivery.row.id for delivery in deliveries] == [1]
+        assert later == HOLD_S * 3 / 4
+        assert len(told("running", name)) == 2
+
+
+def test_runs_are_created_first() -> None:
+    assert told("create_experiment_run", "completed") == ["create_experiment_run", "Completed"]
+    assert told("create_experiment_run", age_s=0) == ["create_experiment_run"]
