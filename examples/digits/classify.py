@@ -5,6 +5,7 @@ import tempfile
 
 import torch
 import train
+
 from determined.experimental import client
 
 

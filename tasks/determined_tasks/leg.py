@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from determined.common.api import Session, errors
+from determined.common.api import errors
 from determined_tasks import context_dir, entrypoint, exit_reason, process, task_environment
 from determined_tasks.context_dir import ContextDir, ModelDefinitionError
 from determined_tasks.entrypoint import EntrypointError, Start
@@ -30,6 +30,7 @@ from determined_tasks.exit_reason import LegResult
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.leg_spec import LegSpec
 from determined_tasks.log_lines import LineSplitter, parse
+from determined_tasks.service_link import ServiceLink
 from determined_tasks.supervision import LegRecord, ProcessName, lock
 from determined_tasks.task_environment import Place
 
@@ -41,6 +42,9 @@ KILL_SIGNAL = signal.SIGUSR1
 SIGTERM_GRACE_SECONDS = 0.3
 
 READ_BYTES = 1 << 18
+# About a minute; then the leg is given back to be started again.
+FETCH_TRIES = 9
+FETCH_RETRY_SECONDS = 0.2
 # How long a line that ends in "\r" waits for its "\n".
 PROGRESS_SECONDS = 0.5
 # Orphans of the training process are reaped this often.
@@ -86,10 +90,10 @@ def run_leg(
         agent_id=f"prefect-worker@{socket.gethostname()}",
     )
     root = context_dir.allocation_dir(work_dir, leg.allocation_id)
-    with lock(root) as ours, Session(where.master, where.agent_token) as session:
+    with lock(root) as ours, ServiceLink(where.master, where.agent_token) as service:
         if not ours:
             return exit_reason.infrastructure("another process runs this allocation")
-        return _Leg(leg, where, root, fork, session).run()
+        return _Leg(leg, where, root, fork, service).run()
 
 
 class _Leg:
@@ -99,18 +103,18 @@ class _Leg:
         place: Place,
         root: Path,
         fork: ForkOptions | None,
-        session: Session,
+        service: ServiceLink,
     ) -> None:
         self.spec = spec
         self.place = place
         self.root = root
         self.fork = fork
-        self.session = session
+        self.service = service
         self._stopped: LegResult | None = None
         self.user: process.UserProcess | None = None
         self.context: ContextDir | None = None
         self.reporter = LegReporter(
-            session, spec, place.agent_id, root / "logs.spool", self._allocation_ended
+            service, spec, place.agent_id, root / "logs.spool", self._allocation_ended
         )
 
     @property
@@ -221,7 +225,17 @@ class _Leg:
         )
 
     def _fetch_model_def(self, model_def_hash: str) -> bytes:
-        return self.session.request("GET", f"/internal/v1/model_defs/{model_def_hash}").content
+        delay = FETCH_RETRY_SECONDS
+        for _ in range(FETCH_TRIES - 1):
+            try:
+                return self.service.get(f"/internal/v1/model_defs/{model_def_hash}")
+            except errors.BadRequestException:
+                raise
+            except errors.APIException as error:
+                logger.info("the model definition waits: %s", error)
+            time.sleep(delay)
+            delay *= 2
+        return self.service.get(f"/internal/v1/model_defs/{model_def_hash}")
 
     def _start(self, plan: Start, env: dict[str, str], context: ContextDir) -> None:
         self.user = process.start(

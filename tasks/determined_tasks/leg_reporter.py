@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from determined.common.api import Session, errors
+from determined.common.api import errors
 from determined_tasks.exit_reason import LegResult
 from determined_tasks.leg_spec import LegSpec
 from determined_tasks.log_lines import ParsedLine
 from determined_tasks.log_shipping import LogShipper
+from determined_tasks.service_link import ServiceLink
 
 logger = logging.getLogger(__name__)
 
@@ -33,17 +34,17 @@ class LegReporter:
 
     def __init__(
         self,
-        session: Session,
+        service: ServiceLink,
         spec: LegSpec,
         agent_id: str,
         spool: Path,
         on_ended: Callable[[], None],
     ) -> None:
-        self._session = session
+        self._service = service
         self._path = f"/internal/v1/allocations/{spec.allocation_id}"
         self._on_ended = on_ended
         self._shipper = LogShipper(
-            session,
+            service,
             {
                 "task_id": spec.task_id,
                 "allocation_id": spec.allocation_id,
@@ -97,7 +98,7 @@ class LegReporter:
         delay, longest = RETRY_SECONDS
         while True:
             try:
-                self._session.post(f"{self._path}/{what}", json=body, max_retries=0)
+                self._service.post(f"{self._path}/{what}", body)
                 return True
             except errors.BadRequestException as error:
                 logger.warning("[%d] %s/%s: %s", os.getpid(), self._path, what, error)

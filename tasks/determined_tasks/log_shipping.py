@@ -17,7 +17,8 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from determined.common.api import Session, errors
+from determined.common.api import errors
+from determined_tasks.service_link import ServiceLink
 
 logger = logging.getLogger(__name__)
 
@@ -124,9 +125,9 @@ class LogShipper:
     """
 
     def __init__(
-        self, session: Session, common: dict[str, Any], spool: Path, *, source: str = "task"
+        self, service: ServiceLink, common: dict[str, Any], spool: Path, *, source: str = "task"
     ) -> None:
-        self._session = session
+        self._service = service
         self._common = {**common, "stream": str(uuid.uuid4())}
         self._source = source
         self._queue = _Queue(spool)
@@ -200,7 +201,7 @@ class LogShipper:
         delay, longest = RETRY_SECONDS
         while True:
             try:
-                self._session.post(PATH, json=body, max_retries=0)
+                self._service.post(PATH, body)
                 return True
             except (errors.NotFoundException, errors.ConflictException) as error:
                 logger.warning("the service does not take the allocation's logs: %s", error)

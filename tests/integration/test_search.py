@@ -69,9 +69,8 @@ def test_every_metric_is_kept_once(cluster: LocalCluster, tmp_path: Path) -> Non
     assert cluster.wait(experiment) == "COMPLETED"
     for trial in cluster.trials(experiment):
         described = cluster.json("trial", "describe", str(trial["id"]), "--metrics")
-        steps = [
-            row["stepsCompleted"] for row in described["metrics"] if row["group"] == "training"
-        ]
+        rows = [row for row in described["workloads"] if row["kind"] == "training"]
+        steps = [row["totalBatches"] for row in rows]
         assert steps == list(range(1, 8))
 
 

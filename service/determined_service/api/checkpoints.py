@@ -21,6 +21,7 @@ from determined_service.ingest.values import replace_nul
 from determined_service.json import JsonResponse
 from determined_service.request import body, json_example, parse_uuid
 from determined_service.views.checkpoints import (
+    SEARCHER_LOSS,
     SORT_KEYS,
     checkpoint_json,
     get_checkpoint,
@@ -238,9 +239,9 @@ async def list_of_experiment(
     limit: Limit = 0,
     sortByAttr: str = "SORT_BY_UNSPECIFIED",
     sortByMetric: str | None = None,
-    orderBy: OrderBy = "ORDER_BY_ASC",
+    orderBy: OrderBy = "ORDER_BY_UNSPECIFIED",
 ) -> Response:
-    """An experiment's checkpoints."""
+    """An experiment's checkpoints. By the searcher's metric without an `orderBy`: the best first."""
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
         return await _page(
@@ -262,9 +263,9 @@ async def list_of_trial(
     limit: Limit = 0,
     sortByAttr: str = "SORT_BY_UNSPECIFIED",
     sortByMetric: str | None = None,
-    orderBy: OrderBy = "ORDER_BY_ASC",
+    orderBy: OrderBy = "ORDER_BY_UNSPECIFIED",
 ) -> Response:
-    """A trial's checkpoints."""
+    """A trial's checkpoints. By the searcher's metric without an `orderBy`: the best first."""
     async with db.tx() as conn:
         await require_trial(conn, trial_id)
         return await _page(
@@ -289,6 +290,8 @@ async def _page(
     if by_metric:
         keys = {"METRIC": metric_value(sa.literal(by_metric))}
         by_attribute = "SORT_BY_METRIC"
+    elif by_attribute == "SORT_BY_SEARCHER_METRIC" and order_by == "ORDER_BY_UNSPECIFIED":
+        keys = {"SEARCHER_METRIC": SEARCHER_LOSS}
     statement = (
         select_checkpoints().where(of).order_by(*ordered(keys, by_attribute, order_by, c.uuid))
     )

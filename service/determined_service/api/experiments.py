@@ -15,7 +15,7 @@ from starlette.responses import Response
 from determined_registry.tables import experiments, metrics, trials, users
 from determined_service.api.state import Db
 from determined_service.auth import CurrentUser
-from determined_service.errors import NotFound
+from determined_service.errors import BadRequest, NotFound
 from determined_service.hub import notify
 from determined_service.ingest.values import finite
 from determined_service.json import JsonResponse
@@ -133,6 +133,8 @@ class ExperimentChange(BaseModel):
     description: str | None = None
     notes: str | None = None
     labels: list[str] | None = None
+    resources: dict[str, Any] | None = None
+    checkpointStorage: dict[str, Any] | None = None  # noqa: N815 - the name in the API
 
 
 @router.patch("/experiments/{experiment_id}")
@@ -141,6 +143,12 @@ async def patch_experiment(
 ) -> Response:
     """Changes name, description, notes or labels."""
     values = given.model_dump(exclude_none=True)
+    for field in ("resources", "checkpointStorage"):
+        if field in values:
+            raise BadRequest(
+                f"{field} of an experiment cannot be changed on this cluster: its configuration "
+                f"holds from its submission on"
+            )
     if "labels" in values:
         values["labels"] = sorted(set(values["labels"]))
     return await _update(db, experiment_id, values)

@@ -14,17 +14,17 @@ from determined_service.ingest.reports import Batch
 from determined_service.settings import Settings
 
 
-def _db(request: Request) -> Database:
+async def _db(request: Request) -> Database:
     db: Database = request.app.state.db
     return db
 
 
-def _hub(request: Request) -> Hub:
+async def _hub(request: Request) -> Hub:
     hub: Hub = request.app.state.hub
     return hub
 
 
-def _settings(request: Request) -> Settings:
+async def _settings(request: Request) -> Settings:
     settings: Settings = request.app.state.settings
     return settings
 

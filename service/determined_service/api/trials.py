@@ -16,7 +16,7 @@ from determined_service.auth import AllocationOrUser, CurrentUser
 from determined_service.errors import BadRequest
 from determined_service.ingest.values import replace_nul
 from determined_service.json import JsonResponse
-from determined_service.request import body
+from determined_service.request import body, json_example
 from determined_service.views.experiments import require_experiment
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.trials import (
@@ -65,6 +65,19 @@ async def read_trial(trial_id: int, user: CurrentUser, db: Db) -> Response:
     """One trial, its legs included."""
     async with db.tx() as conn:
         return JsonResponse({"trial": await get_trial(conn, trial_id)})
+
+
+@router.post("/runs/start", openapi_extra=json_example({"runId": 1}))
+async def start_run(request: Request, principal: AllocationOrUser, db: Db) -> Response:
+    """Determined's harness asks before its first report. `storageId` is null: the checkpoints of a
+    trial are in the storage that its experiment's configuration names."""
+    trial_id = (await body(request)).get("runId")
+    if type(trial_id) is not int:
+        raise BadRequest(f"runId must be a trial's id, not {trial_id!r}")
+    principal.require_trial(trial_id)
+    async with db.tx() as conn:
+        await require_trial(conn, trial_id)
+    return JsonResponse({"storageId": None})
 
 
 @router.get("/runs/{trial_id}/metadata", tags=["Trials"])

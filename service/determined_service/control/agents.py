@@ -117,35 +117,27 @@ class Heartbeats:
     """Writes an agent's sign of life, but not each time it speaks."""
 
     def __init__(self) -> None:
-        self._written: dict[tuple[str, uuid.UUID], float] = {}
+        self._written: dict[str, tuple[uuid.UUID, float, str]] = {}
 
-    async def beat(self, conn: AsyncConnection, agent_id: str, session: uuid.UUID) -> None:
-        """``conn`` in autocommit. Raises Conflict when another session is registered."""
-        key = (agent_id, session)
+    async def beat(self, db: Database, agent_id: str, session: uuid.UUID) -> str:
+        """Returns the agent's resource pool. Raises Conflict when another session is registered."""
         now = time.monotonic()
-        if now - self._written.get(key, -HEARTBEAT_S) < HEARTBEAT_S * 0.8:
-            return
-        found = await conn.execute(
-            sa.update(agents)
-            .where(agents.c.id == agent_id, agents.c.session == session)
-            .values(last_heartbeat=sa.func.now())
-            .returning(agents.c.id)
-        )
-        if found.first() is None:
-            self._written.pop(key, None)
+        known, at, pool = self._written.get(agent_id, (None, 0.0, ""))
+        if known == session and now - at < HEARTBEAT_S * 0.8:
+            return pool
+        async with reader(db).connect() as conn:
+            found = await conn.execute(
+                sa.update(agents)
+                .where(agents.c.id == agent_id, agents.c.session == session)
+                .values(last_heartbeat=sa.func.now())
+                .returning(agents.c.resource_pool)
+            )
+        row = found.first()
+        if row is None:
+            self._written.pop(agent_id, None)
             raise unknown_session(agent_id)
-        self._written = {
-            other: at for other, at in self._written.items() if other[0] != agent_id
-        } | {key: now}
-
-
-async def pool_of(conn: AsyncConnection, agent_id: str) -> str:
-    """The agent's resource pool. Raises Conflict: register first."""
-    found = await conn.execute(sa.select(agents.c.resource_pool).where(agents.c.id == agent_id))
-    pool = found.scalar_one_or_none()
-    if pool is None:
-        raise unknown_session(agent_id)
-    return str(pool)
+        self._written[agent_id] = (session, now, row.resource_pool)
+        return str(row.resource_pool)
 
 
 def unknown_session(agent_id: str) -> Conflict:

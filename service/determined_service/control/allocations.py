@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.tables import allocations
 from determined_searchers.settings import Form, read_form
@@ -14,6 +15,7 @@ from determined_service.control import prefect_states
 from determined_service.control.change import Change
 from determined_service.control.lifecycle import ALLOCATION, transition
 from determined_service.errors import NotFound
+from determined_service.hub import CHANNEL
 
 # The leg number grows in the same statement, so two requests can never share an id.
 _REQUEST = sa.text(
@@ -49,9 +51,9 @@ _LEG_BEGINS = sa.text(
 )
 
 
-def is_reports_form(config: Mapping[str, Any]) -> bool:
-    """Whether trials of this experiment decide themselves how long they train."""
-    return read_form(config.get("searcher") or {}) is Form.REPORTS
+def is_reports_form(searcher: Mapping[str, Any]) -> bool:
+    """Whether trials under this ``searcher`` section decide themselves how long they train."""
+    return read_form(searcher) is Form.REPORTS
 
 
 async def request(change: Change, trial_ids: Sequence[int]) -> None:
@@ -102,9 +104,23 @@ async def kill(change: Change, allocation_id: str) -> None:
     await _mark(change, allocation_id, allocations.c.kill_requested_at)
 
 
-async def acknowledge_preemption(change: Change, allocation_id: str) -> None:
-    """The process says that its exit will not be final. Raises NotFound."""
-    await _mark(change, allocation_id, allocations.c.preempt_acked_at)
+_ACKNOWLEDGE = sa.text(
+    """
+    WITH marked AS (
+        UPDATE allocations SET preempt_acked_at = coalesce(preempt_acked_at, now())
+        WHERE id = :id RETURNING id
+    )
+    SELECT pg_notify(:channel, 'allocation:' || id) FROM marked
+    """
+)
+
+
+async def acknowledge_preemption(conn: AsyncConnection, allocation_id: str) -> None:
+    """The process says that its exit will not be final; one statement, so ``conn`` needs no
+    transaction. Raises NotFound."""
+    found = await conn.execute(_ACKNOWLEDGE, {"id": allocation_id, "channel": CHANNEL})
+    if found.first() is None:
+        raise NotFound(f"allocation {allocation_id} does not exist")
 
 
 async def _mark(change: Change, allocation_id: str, column: sa.Column[Any]) -> None:

@@ -13,21 +13,26 @@ from determined_service.hub import CHANNEL
 
 # The row of `searches` is locked from here to the commit, so ids become visible in order. It is
 # the last lock a change takes (see lifecycle).
-_APPEND = sa.text(
-    """
-    WITH counted AS (
+APPEND = """counted AS (
         UPDATE searches SET last_event_id = last_event_id + :n
         WHERE experiment_id = :experiment_id
         RETURNING last_event_id
-    ), written AS (
+    ), appended AS (
         INSERT INTO search_events (experiment_id, id, event)
         SELECT :experiment_id, last_event_id - :n + place, item
         FROM counted,
              jsonb_array_elements(cast(:events AS jsonb)) WITH ORDINALITY AS given(item, place)
-    )
-    SELECT last_event_id, pg_notify(:channel, :topic) FROM counted
-    """
-)
+    )"""
+_APPEND = sa.text(f"WITH {APPEND} SELECT last_event_id, pg_notify(:channel, :topic) FROM counted")
+
+
+def append_parameters(experiment_id: int, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What :data:`APPEND` needs."""
+    return {
+        "n": len(events),
+        "experiment_id": experiment_id,
+        "events": orjson.dumps(list(events)).decode(),
+    }
 
 
 async def append_events(
@@ -42,13 +47,8 @@ async def append_events(
         return None
     found = await conn.execute(
         _APPEND,
-        {
-            "n": len(events),
-            "experiment_id": experiment_id,
-            "events": orjson.dumps(list(events)).decode(),
-            "channel": CHANNEL,
-            "topic": f"search:{experiment_id}",
-        },
+        append_parameters(experiment_id, events)
+        | {"channel": CHANNEL, "topic": f"search:{experiment_id}"},
     )
     return found.scalar_one_or_none()
 

@@ -14,15 +14,17 @@ from determined_service.control.change import Change
 from determined_service.control.lifecycle import EXPERIMENT, TRIAL, transition, transition_all
 from determined_service.errors import Conflict, NotFound
 
+_LOCK = sa.text(
+    """
+    SELECT id, state, reason, name, resource_pool, flow_run_id, config -> 'searcher' AS searcher
+    FROM experiments WHERE id = :id FOR NO KEY UPDATE
+    """
+)
+
 
 async def lock_experiment(change: Change, experiment_id: int) -> sa.Row[Any]:
-    """The experiment's row, locked. Raises NotFound."""
-    found = await change.conn.execute(
-        sa.select(experiments)
-        .where(experiments.c.id == experiment_id)
-        .with_for_update(key_share=True)
-    )
-    row = found.first()
+    """The experiment, locked: what control looks at of its row. Raises NotFound."""
+    row = (await change.conn.execute(_LOCK, {"id": experiment_id})).first()
     if row is None:
         raise NotFound(f"experiment {experiment_id} does not exist")
     return row
@@ -82,7 +84,7 @@ async def activate(change: Change, experiment_id: int) -> None:
     await transition_all(change, TRIAL, [row.id for row in rows], states.ACTIVE)
     live = await allocating.live_of_experiment(change, experiment_id)
     held = {row.trial_id for row in live}
-    reports = allocating.is_reports_form(experiment.config)
+    reports = allocating.is_reports_form(experiment.searcher)
     wanting = [row.id for row in rows if row.id not in held and (reports or not row.op_complete)]
     await allocating.request(change, wanting)
     for row in rows:

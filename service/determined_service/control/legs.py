@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from determined_registry.tables import allocations, experiments, legs, trials
+from determined_registry.tables import legs, trials
 from determined_searchers import ExitReason, TrialClosed, TrialExitedEarly
 from determined_service.control import allocations as allocating
 from determined_service.control import experiments as experimenting
@@ -26,27 +26,20 @@ from determined_service.control.lifecycle import ALLOCATION, TRIAL, transition
 from determined_service.errors import NotFound
 
 # One statement locks in the order of the list after OF.
-_LOCK = (
-    sa.select(
-        allocations,
-        trials.c.state.label("trial_state"),
-        trials.c.request_id,
-        trials.c.op_complete,
-        trials.c.closed,
-        trials.c.stop_requested,
-        trials.c.early_exit,
-        trials.c.restarts,
-        experiments.c.state.label("experiment_state"),
-        experiments.c.config["searcher"].label("searcher"),
-        experiments.c.config["max_restarts"].label("max_restarts"),
-    )
-    .select_from(
-        experiments.join(trials, trials.c.experiment_id == experiments.c.id).join(
-            allocations, allocations.c.trial_id == trials.c.id
-        )
-    )
-    .where(allocations.c.id == sa.bindparam("id"))
-    .with_for_update(key_share=True, of=[experiments, trials, allocations])
+_LOCK = sa.text(
+    """
+    SELECT a.id, a.state, a.trial_id, a.experiment_id, a.run_id, a.agent_id, a.started_at,
+           a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at,
+           t.state AS trial_state, t.request_id, t.op_complete, t.closed, t.stop_requested,
+           t.early_exit, t.restarts, e.state AS experiment_state,
+           e.config -> 'searcher' AS searcher,
+           coalesce((e.config ->> 'max_restarts')::int, 0) AS max_restarts
+    FROM experiments e
+    JOIN trials t ON t.experiment_id = e.id
+    JOIN allocations a ON a.trial_id = t.id
+    WHERE a.id = :id
+    FOR NO KEY UPDATE OF e, t, a
+    """
 )
 
 _LEG_ENDS = sa.text(
@@ -102,7 +95,8 @@ async def end_leg(change: Change, allocation_id: str, exit: Exit) -> None:
         },
     )
     change.notify("scheduler", f"trial:{row.trial_id}", f"experiment:{row.experiment_id}")
-    if row.agent_id:
+    if row.agent_id and exit.kind is ExitKind.INFRASTRUCTURE:
+        # Perhaps it was not the agent that said so.
         change.notify(f"agent:{row.agent_id}")
     await _go_on(change, row, decision)
     await experimenting.finish_if_quiet(change, row.experiment_id, row.experiment_state)
@@ -122,13 +116,13 @@ async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
         kill_requested=row.kill_requested_at is not None,
         experiment_state=row.experiment_state,
         trial_state=row.trial_state,
-        reports_form=allocating.is_reports_form({"searcher": row.searcher}),
+        reports_form=allocating.is_reports_form(row.searcher),
         op_complete=row.op_complete,
         closed=row.closed,
         stop_requested=row.stop_requested,
         early_exit=row.early_exit,
         restarts=row.restarts,
-        max_restarts=row.max_restarts or 0,
+        max_restarts=row.max_restarts,
         lost_in_a_row=lost,
     )
 

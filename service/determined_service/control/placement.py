@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,7 +24,7 @@ SWEEP_S = 30.0
 
 _REQUESTS = sa.text(
     """
-    SELECT a.id, a.resource_pool, a.slots, a.experiment_id,
+    SELECT a.id, a.resource_pool, a.slots, a.experiment_id, a.trial_id,
            (e.config #>> '{resources,max_slots}')::int AS max_slots
     FROM allocations a LEFT JOIN experiments e ON e.id = a.experiment_id
     WHERE a.state = 'REQUESTED'
@@ -45,14 +47,14 @@ _AGENTS = sa.text(
 )
 
 
-async def read_snapshot(conn: AsyncConnection, agent_timeout_s: float) -> Snapshot | None:
-    """The waiting requests and the agents that may take them; None: nobody waits."""
+async def read_snapshot(
+    conn: AsyncConnection, waiting: Sequence[sa.Row[Any]], agent_timeout_s: float
+) -> Snapshot:
+    """The waiting requests, and the agents that may take them."""
     requests = tuple(
         Request(row.id, row.resource_pool, row.slots, row.experiment_id, row.max_slots)
-        for row in await conn.execute(_REQUESTS)
+        for row in waiting
     )
-    if not requests:
-        return None
     used_by_group: Counter[int] = Counter()
     agents = []
     for row in await conn.execute(_AGENTS, {"timeout": agent_timeout_s}):
@@ -90,8 +92,12 @@ async def assign(change: Change, placement: Placement) -> bool:
 async def schedule_once(db: Database, agent_timeout_s: float) -> list[Placement]:
     """Makes the placements that are possible now."""
     async with reader(db).connect() as conn:
-        snapshot = await read_snapshot(conn, agent_timeout_s)
-    placements = [] if snapshot is None else place(snapshot)
+        rows = list(await conn.execute(_REQUESTS))
+        if not rows:
+            return []
+        snapshot = await read_snapshot(conn, rows, agent_timeout_s)
+    trial_of = {row.id: row.trial_id for row in rows}
+    placements = place(snapshot)
     if not placements:
         return []
     made = []
@@ -100,14 +106,11 @@ async def schedule_once(db: Database, agent_timeout_s: float) -> list[Placement]
         for placement in sorted(placements, key=lambda placement: placement.id):
             if await assign(change, placement):
                 made.append(placement)
-        for trial in await change.conn.execute(
-            sa.text("SELECT id, trial_id FROM allocations WHERE id = ANY(:ids)"),
-            {"ids": [placement.id for placement in made]},
-        ):
-            found = next(placement for placement in made if placement.id == trial.id)
-            if trial.trial_id is not None:
                 prefect_states.assigned(
-                    change, trial.trial_id, found.agent_id, list(found.slot_ids)
+                    change,
+                    trial_of[placement.id],
+                    placement.agent_id,
+                    list(placement.slot_ids),
                 )
     return made
 
@@ -115,9 +118,8 @@ async def schedule_once(db: Database, agent_timeout_s: float) -> list[Placement]
 async def schedule_forever(db: Database, hub: Hub, agent_timeout_s: float) -> None:
     """Places whenever requests, slots or agents change."""
 
-    async def nothing_left() -> None:
-        while await schedule_once(db, agent_timeout_s):
-            pass
+    async def once() -> None:
+        await schedule_once(db, agent_timeout_s)
 
     while True:
-        await hub.poll(["scheduler"], nothing_left, SWEEP_S)
+        await hub.poll(["scheduler"], once, SWEEP_S)

@@ -14,7 +14,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.tables import experiments, search_events, searches, trials
+from determined_registry.tables import experiments, searches, trials
 from determined_searchers import Shutdown, TrialCreated
 from determined_service.control import allocations as allocating
 from determined_service.control import experiments as experimenting
@@ -25,8 +25,17 @@ from determined_service.control.legs import end_trial
 from determined_service.control.operations import Batch, TrialChange, fold
 from determined_service.control.warm_start import find_warm_start
 from determined_service.errors import BadRequest, Conflict, NotFound
+from determined_service.hub import CHANNEL
 
-__all__ = ["append_event", "append_events", "attach", "commit", "fail", "read_events"]
+__all__ = [
+    "append_event",
+    "append_events",
+    "attach",
+    "commit",
+    "commit_quietly",
+    "fail",
+    "read_events",
+]
 
 _CREATE = sa.text(
     """
@@ -77,6 +86,11 @@ async def attach(
         )
     ).one()
     change.notify(f"search:{experiment_id}")
+    config = (
+        await change.conn.execute(
+            sa.select(experiments.c.config).where(experiments.c.id == experiment_id)
+        )
+    ).scalar_one()
     waiting = await change.conn.execute(
         sa.select(trials.c.id, trials.c.request_id, trials.c.hparams)
         .where(trials.c.experiment_id == experiment_id, trials.c.flow_run_id.is_(None))
@@ -88,7 +102,7 @@ async def attach(
             "state": experiment.state,
             "reason": experiment.reason,
             "name": experiment.name,
-            "config": experiment.config,
+            "config": config,
             "resource_pool": experiment.resource_pool,
             "flow_run_id": flow_run_id or experiment.flow_run_id,
         },
@@ -98,6 +112,19 @@ async def attach(
     }
 
 
+_EVENTS = sa.text(
+    """
+    SELECT e.state, e.reason, s.driver, coalesce(
+        (SELECT jsonb_agg(jsonb_build_object('id', v.id, 'event', v.event) ORDER BY v.id)
+         FROM (SELECT id, event FROM search_events
+               WHERE experiment_id = :id AND id > :after ORDER BY id LIMIT 1000) v),
+        '[]') AS events
+    FROM experiments e JOIN searches s ON s.experiment_id = e.id
+    WHERE e.id = :id
+    """
+)
+
+
 async def read_events(
     conn: AsyncConnection, experiment_id: int, driver: uuid.UUID, after: int
 ) -> dict[str, Any]:
@@ -105,23 +132,12 @@ async def read_events(
 
     Raises NotFound, Conflict when another driver has attached.
     """
-    found = await conn.execute(
-        sa.select(experiments.c.state, experiments.c.reason, searches.c.driver)
-        .join(searches, searches.c.experiment_id == experiments.c.id)
-        .where(experiments.c.id == experiment_id)
-    )
-    row = found.first()
+    row = (await conn.execute(_EVENTS, {"id": experiment_id, "after": after})).first()
     if row is None:
         raise NotFound(f"experiment {experiment_id} does not exist")
     _require_driver(experiment_id, row.driver, driver)
-    events = await conn.execute(
-        sa.select(search_events.c.id, search_events.c.event)
-        .where(search_events.c.experiment_id == experiment_id, search_events.c.id > after)
-        .order_by(search_events.c.id)
-        .limit(1000)
-    )
     return {
-        "events": [{"id": event.id, "event": event.event} for event in events],
+        "events": row.events,
         "state": row.state,
         "reason": row.reason,
         "ended": row.state in states.TERMINAL,
@@ -150,19 +166,13 @@ async def commit(
     """
     experiment = await experimenting.lock_experiment(change, experiment_id)
     # A second statement: it must see what the lock's previous holder committed.
-    search = (
-        await change.conn.execute(
-            sa.select(searches.c.driver, searches.c.committed_event_id).where(
-                searches.c.experiment_id == experiment_id
-            )
-        )
-    ).one()
+    search = (await change.conn.execute(_DRIVER, {"id": experiment_id})).one()
     _require_driver(experiment_id, search.driver, driver)
     if last_event_id <= search.committed_event_id:
         return {"trials": [], "state": experiment.state, "duplicate": True}
     created: list[dict[str, Any]] = []
     state = experiment.state
-    if state in states.RUNNABLE:
+    if operations and state in states.RUNNABLE:
         batch = fold(operations)
         created = await _apply(change, experiment, batch)
         if batch.shutdown is not None:
@@ -184,6 +194,59 @@ async def commit(
     return {"trials": created, "state": state}
 
 
+async def commit_quietly(
+    conn: AsyncConnection,
+    experiment_id: int,
+    driver: uuid.UUID,
+    *,
+    last_event_id: int,
+    snapshot: Any,
+    progress: float,
+) -> dict[str, Any] | None:
+    """A commit without operations, which is most of them: one statement, no transaction.
+
+    None: it was stored before, or ``driver`` drives no more, or there is no such search;
+    :func:`commit` knows which.
+    """
+    found = await conn.execute(
+        _STORE_QUIETLY,
+        {
+            "experiment_id": experiment_id,
+            "driver": driver,
+            "snapshot": orjson.dumps(snapshot).decode(),
+            "last_event_id": last_event_id,
+            "progress": progress,
+            "runnable": sorted(states.RUNNABLE),
+            "channel": CHANNEL,
+        },
+    )
+    row = found.first()
+    return None if row is None else {"trials": [], "state": row.state}
+
+
+_DRIVER = sa.text("SELECT driver, committed_event_id FROM searches WHERE experiment_id = :id")
+# The experiment's row is locked first, as everywhere.
+_STORE_QUIETLY = sa.text(
+    """
+    WITH experiment AS (
+        UPDATE experiments
+        SET progress = CASE WHEN state = ANY(:runnable) THEN :progress ELSE progress END
+        WHERE id = :experiment_id
+        RETURNING id, state
+    ), stored AS (
+        UPDATE searches s
+        SET snapshot = cast(:snapshot AS jsonb), committed_event_id = :last_event_id,
+            driver_seen_at = now()
+        FROM experiment
+        WHERE s.experiment_id = experiment.id AND s.driver = :driver
+          AND s.committed_event_id < :last_event_id
+        RETURNING experiment.state
+    )
+    SELECT state, pg_notify(:channel, 'experiment:' || :experiment_id),
+           pg_notify(:channel, 'search:' || :experiment_id)
+    FROM stored
+    """
+)
 _STORE = sa.text(
     """
     WITH stored AS (
@@ -199,7 +262,7 @@ _STORE = sa.text(
 
 
 async def _apply(change: Change, experiment: sa.Row[Any], batch: Batch) -> list[dict[str, Any]]:
-    reports = allocating.is_reports_form(experiment.config)
+    reports = allocating.is_reports_form(experiment.searcher)
     existing = await _change_existing(change, experiment, batch, reports)
     new = await _create(change, experiment, batch, reports)
     wanting = [
@@ -215,7 +278,7 @@ async def _apply(change: Change, experiment: sa.Row[Any], batch: Batch) -> list[
 async def _create(
     change: Change, experiment: sa.Row[Any], batch: Batch, reports: bool
 ) -> list[sa.Row[Any]]:
-    searcher = experiment.config["searcher"]
+    searcher = experiment.searcher
     rows: list[dict[str, Any]] = []
     created = batch.created()
     warm_start = await find_warm_start(change.conn, searcher) if created else None

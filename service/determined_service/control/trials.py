@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from determined_registry.tables import experiments, search_events, searches, trials
+from determined_registry.tables import search_events, trials
 from determined_searchers import (
     ExitReason,
     TrialProgress,
@@ -30,23 +30,20 @@ REPORTABLE = (
 )
 
 
+_LOCK = sa.text(
+    """
+    SELECT t.id, t.experiment_id, t.request_id, t.state, t.op_length, t.op_complete,
+           e.config -> 'searcher' AS searcher
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    WHERE t.id = :id
+    FOR NO KEY UPDATE OF t
+    """
+)
+_COMPLETE = sa.text("UPDATE trials SET op_complete = true, progress = 1.0 WHERE id = :id")
+
+
 async def _lock_trial(change: Change, trial_id: int) -> sa.Row[Any]:
-    found = await change.conn.execute(
-        sa.select(
-            trials.c.id,
-            trials.c.experiment_id,
-            trials.c.request_id,
-            trials.c.state,
-            trials.c.op_length,
-            trials.c.op_complete,
-            trials.c.progress,
-            experiments.c.config["searcher"].label("searcher"),
-        )
-        .join(experiments, experiments.c.id == trials.c.experiment_id)
-        .where(trials.c.id == trial_id)
-        .with_for_update(key_share=True, of=trials)
-    )
-    row = found.first()
+    row = (await change.conn.execute(_LOCK, {"id": trial_id})).first()
     if row is None:
         raise NotFound(f"trial {trial_id} does not exist")
     return row
@@ -78,11 +75,9 @@ async def complete_operation(change: Change, trial_id: int, length: int, metric:
         if await _last_report(change, row) == event.to_json():
             return
         raise BadRequest(problem)
-    await change.conn.execute(
-        sa.update(trials).where(trials.c.id == trial_id).values(op_complete=True, progress=1.0)
-    )
+    await change.conn.execute(_COMPLETE, {"id": trial_id})
     change.notify(f"trial:{trial_id}")
-    if not allocating.is_reports_form({"searcher": row.searcher}):
+    if not allocating.is_reports_form(row.searcher):
         change.tell_search(row.experiment_id, event)
 
 
@@ -111,7 +106,7 @@ async def report_progress(
     if not math.isfinite(value) or value < 0:
         raise BadRequest(f"progress must be a number of at least 0, not {value!r}")
     row = await _lock_trial(change, trial_id)
-    reports = allocating.is_reports_form({"searcher": row.searcher})
+    reports = allocating.is_reports_form(row.searcher)
     length = row.op_length
     if fraction or not length:
         done, units = value, value * (length or 1)
@@ -204,6 +199,18 @@ async def set_flow_run(change: Change, trial_id: int, flow_run_id: Any) -> None:
     change.notify("outbox")
 
 
+_OPERATION = sa.text(
+    """
+    SELECT t.request_id, t.experiment_id, t.op_length, t.op_complete, t.closed, t.state,
+           e.state AS experiment_state, s.last_event_id, s.committed_event_id
+    FROM trials t
+    JOIN experiments e ON e.id = t.experiment_id
+    JOIN searches s ON s.experiment_id = t.experiment_id
+    WHERE t.id = :id
+    """
+)
+
+
 class OperationWatch:
     """Answers "what is the trial to do now?", waiting while the searcher still thinks.
 
@@ -219,25 +226,7 @@ class OperationWatch:
 
     async def check(self, conn: Any) -> dict[str, Any] | None:
         """The answer, or None: not known yet. Raises NotFound, BadRequest."""
-        found = await conn.execute(
-            sa.select(
-                trials.c.request_id,
-                trials.c.experiment_id,
-                trials.c.op_length,
-                trials.c.op_complete,
-                trials.c.closed,
-                trials.c.state,
-                experiments.c.state.label("experiment_state"),
-                searches.c.last_event_id,
-                searches.c.committed_event_id,
-            )
-            .select_from(
-                trials.join(experiments, experiments.c.id == trials.c.experiment_id).join(
-                    searches, searches.c.experiment_id == trials.c.experiment_id
-                )
-            )
-            .where(trials.c.id == self._trial_id)
-        )
+        found = await conn.execute(_OPERATION, {"id": self._trial_id})
         row = found.first()
         if row is None:
             raise NotFound(f"trial {self._trial_id} does not exist")

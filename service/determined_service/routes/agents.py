@@ -82,9 +82,7 @@ async def work(
             await agenting.kill_unstarted(db, agent_id, given.running)
         return last if urgent or _reminders.is_due(given.session, last["kill"]) else None
 
-    async with reader(db).connect() as conn:
-        await _heartbeats.beat(conn, agent_id, given.session)
-        pool = await agenting.pool_of(conn, agent_id)
+    pool = await _heartbeats.beat(db, agent_id, given.session)
     topics = [f"agent:{agent_id}", f"pool:{pool}"]
     timeout = wait_seconds(given.timeout_s, limit=agenting.HEARTBEAT_S * 2)
     found = await poll(request, hub, topics, check, timeout)

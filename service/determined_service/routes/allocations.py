@@ -61,8 +61,8 @@ async def preemption_signal(
 async def acknowledge(allocation_id: str, principal: AllocationOrUser, db: Db) -> Response:
     """The process will exit, and its exit is not final: it may be started again."""
     principal.require_allocation(allocation_id)
-    async with changing(db) as change:
-        await allocating.acknowledge_preemption(change, allocation_id)
+    async with reader(db).connect() as conn:
+        await allocating.acknowledge_preemption(conn, allocation_id)
     return JsonResponse({})
 
 

@@ -125,6 +125,18 @@ class Commit(BaseModel):
 @router.post("/experiments/{experiment_id}/search/commit")
 async def commit(experiment_id: int, given: Commit, agent: AgentAuth, db: Db) -> Response:
     """Applies the operations and stores the snapshot, in one transaction, once."""
+    if not given.operations:
+        async with reader(db).connect() as conn:
+            quiet = await searching.commit_quietly(
+                conn,
+                experiment_id,
+                given.driver,
+                last_event_id=given.last_event_id,
+                snapshot=given.snapshot,
+                progress=given.progress,
+            )
+        if quiet is not None:
+            return JsonResponse(quiet)
     async with changing(db) as change:
         found = await searching.commit(
             change,

@@ -48,6 +48,10 @@ def metric_value(name: sa.ColumnElement[str]) -> sa.ColumnElement[float]:
 
 
 SEARCHER_METRIC = metric_value(_metric_name)
+# The best comes first, whether the experiment wants its metric small or large.
+SEARCHER_LOSS = SEARCHER_METRIC * sa.case(
+    (experiments.c.config["searcher"]["smaller_is_better"].astext == "false", -1), else_=1
+)
 
 SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "UNSPECIFIED": c.report_time,
@@ -129,9 +133,6 @@ async def best_checkpoints(
     """By trial, the usable checkpoint with the best searcher metric, as ``v1CheckpointWorkload``."""
     if not trial_ids:
         return {}
-    signed = SEARCHER_METRIC * sa.case(
-        (experiments.c.config["searcher"]["smaller_is_better"].astext == "false", -1), else_=1
-    )
     rows = await conn.execute(
         sa.select(checkpoints)
         .join(trials, trials.c.id == c.trial_id)
@@ -139,6 +140,6 @@ async def best_checkpoints(
         .join(_validation, sa.true())
         .where(c.trial_id.in_(trial_ids), c.state == "COMPLETED", SEARCHER_METRIC.is_not(None))
         .distinct(c.trial_id)
-        .order_by(c.trial_id, signed, c.steps_completed.desc())
+        .order_by(c.trial_id, SEARCHER_LOSS, c.steps_completed.desc())
     )
     return {row.trial_id: checkpoint_workload(row) for row in rows}

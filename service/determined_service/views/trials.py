@@ -123,6 +123,7 @@ def _trial_json(row: sa.Row[Any]) -> dict[str, Any]:
         "state": state(row.shown_state),
         "reason": row.reason,
         "hparams": row.hparams,
+        "seed": row.seed,
         "restarts": row.restarts,
         "runCount": row.run_count,
         "startTime": moment(row.start_time),

@@ -140,11 +140,11 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        print("daemon", os.getpid())
+        os.write(1, b"daemon %d\\n" % os.getpid())
         time.sleep(600)
     os._exit(0)
 if os.fork() == 0:
-    print("child", os.getpid())
+    os.write(1, b"child %d\\n" % os.getpid())
     time.sleep(600)
 time.sleep(0.2)
 print("last words")

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from determined.common.api import Session
 from determined_tasks import log_shipping
+from determined_tasks.service_link import ServiceLink
 from tests.unit.tasks.conftest import LegRunner
 from tests.unit.tasks.fake_service import FakeService
 
@@ -187,9 +187,9 @@ def test_full_disk_asks_the_process_to_wait(tmp_path, small_memory: None) -> Non
 def test_batches_are_cut_by_time_and_size(tmp_path, service: FakeService) -> None:  # type: ignore[no-untyped-def]
     import threading
 
-    with Session(service.url) as session:
+    with ServiceLink(service.url, "token") as link:
         shipper = log_shipping.LogShipper(
-            session, {"task_id": "t", "allocation_id": "a"}, tmp_path / "s"
+            link, {"task_id": "t", "allocation_id": "a"}, tmp_path / "s"
         )
         thread = threading.Thread(target=shipper.run)
         thread.start()

@@ -45,8 +45,9 @@ class Session:
     """Calls the service at ``master`` (``http://host:port``).
 
     ``max_retries`` counts repetitions after a connection failure or a 502, 503, 504, with
-    exponential backoff from 0.1 s to 5 s. Every request of the platform may be repeated safely, so
-    POST is repeated too. Thread-safe; not to be shared across a fork.
+    exponential backoff from 0.1 s to 5 s. POST is repeated too: the platform's requests may be
+    repeated safely; the one that may not (creating an experiment) is sent with ``max_retries=0``.
+    Thread-safe; not to be shared across a fork.
 
     Raises (all methods): the tree in :mod:`determined.common.api.errors`.
     """
@@ -177,7 +178,10 @@ class Session:
                         continue
                     item = orjson.loads(line)
                     if "error" in item:
-                        raise errors.APIException(str(item["error"]))
+                        error = item["error"]
+                        raise errors.APIException(
+                            str(error.get("message", error) if isinstance(error, dict) else error)
+                        )
                     yield item.get("result", item)
         except httpx.TransportError as error:
             raise errors.MasterNotFoundException(

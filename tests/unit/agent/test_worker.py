@@ -1,0 +1,159 @@
+"""Our worker type in Prefect, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from determined_deployments.agent import flow_run as flow_runs
+from determined_deployments.agent import prefect_side
+from determined_deployments.agent.processes import Child
+from determined_deployments.agent.worker import (
+    DeterminedProcessWorker,
+    ProcessJobConfiguration,
+    launch_command,
+)
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_prefect_finds_the_worker_type() -> None:
+    """By the entry point, as `prefect worker start --type determined-process` does."""
+    code = (
+        "from prefect.workers.base import BaseWorker\n"
+        "print(BaseWorker.get_worker_class_from_type('determined-process').__name__)"
+    )
+    assert python(code) == "DeterminedProcessWorker"
+
+
+def test_the_package_is_cheap_for_everybody_else() -> None:
+    code = (
+        "import sys, determined_deployments, determined_deployments.agent.config\n"
+        "print([m for m in ('prefect', 'torch', 'sqlalchemy', 'fastapi') if m in sys.modules])"
+    )
+    assert python(code) == "[]"
+
+
+def test_pool_template_takes_environment_and_command() -> None:
+    template = DeterminedProcessWorker.get_default_base_job_template()
+    assert {"env", "command"} <= set(template["variables"]["properties"])
+
+
+def prepared(command: str | None = None, **deployment: Any) -> ProcessJobConfiguration:
+    configuration = ProcessJobConfiguration(command=command)
+    run = SimpleNamespace(id=uuid4(), name="run", flow_id=None, deployment_id=None, tags=[])
+    given = SimpleNamespace(
+        **{
+            "id": uuid4(),
+            "name": "d",
+            "updated": None,
+            "pull_steps": None,
+            "tags": [],
+            **deployment,
+        }
+    )
+    configuration.prepare_for_flow_run(run, given)  # type: ignore[arg-type]
+    return configuration
+
+
+@pytest.mark.parametrize(
+    ("deployment", "entrypoint"),
+    [
+        ({"entrypoint": "package.module.flow"}, "package.module.flow"),
+        ({"entrypoint": "flows/file.py:flow"}, None),
+        ({"entrypoint": "package.module:flow"}, None),
+        ({"entrypoint": "package.module.flow", "pull_steps": [{"git": {}}]}, None),
+        ({"entrypoint": "package.module.flow", "command": "./own"}, None),
+        ({"entrypoint": None}, None),
+    ],
+)
+def test_only_module_entrypoints_are_forked(
+    deployment: dict[str, Any], entrypoint: str | None
+) -> None:
+    configuration = prepared(**deployment)
+    assert configuration.entrypoint == entrypoint
+    assert UUID(configuration.env["PREFECT__FLOW_RUN_ID"] or "")
+
+
+async def test_run_reports_identifier_and_exit_code() -> None:
+    worker = DeterminedProcessWorker(work_pool_name="default", name="agent-1")
+    child = Child(os.getpid())
+
+    async def launch(run: Any, configuration: Any) -> Child:
+        return child
+
+    worker.launcher = launch
+    started = []
+    status = SimpleNamespace(started=started.append)
+    run = SimpleNamespace(id=uuid4())
+    task = asyncio.create_task(worker.run(run, prepared(), status))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+    assert started
+    assert started[0].endswith(f":{os.getpid()}")
+    child.set_ended(3 << 8)
+    assert (await task).status_code == 3
+
+
+async def test_run_that_the_agent_ends_is_not_a_crash() -> None:
+    worker = DeterminedProcessWorker(work_pool_name="default", name="agent-1")
+    child = Child(os.getpid())
+    child.set_ended(9)
+
+    async def launch(run: Any, configuration: Any) -> Child:
+        return child
+
+    worker.launcher = launch
+    worker.is_stopping = lambda flow_run_id: True
+    result = await worker.run(SimpleNamespace(id=uuid4()), prepared())  # type: ignore[arg-type]
+    assert result.status_code == 0
+
+
+async def test_own_command_runs_in_a_shell() -> None:
+    configuration = prepared(command='test -n "$PREFECT__FLOW_RUN_ID" && exit 4')
+    child = await launch_command(SimpleNamespace(id=uuid4()), configuration)  # type: ignore[arg-type]
+    assert os.waitstatus_to_exitcode(await child.ended or 0) == 4
+
+
+def test_unknown_prefect_release_runs_the_documented_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Replaced(Exception):
+        pass
+
+    def execv(program: str, argv: list[str]) -> None:
+        raise Replaced(argv[1:])
+
+    monkeypatch.setattr(flow_runs, "CHECKED", ("0.0.",))
+    monkeypatch.setattr(flow_runs.os, "execv", execv)
+    with pytest.raises(Replaced) as caught:
+        flow_runs.run_flow_run({"flow_run_id": str(uuid4()), "entrypoint": "x", "env": {}})
+    assert caught.value.args == (["-m", "prefect.engine"],)
+
+
+async def test_process_that_does_not_heed_sigterm_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prefect_side, "TERMINATE_SECONDS", 0.2)
+    code = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    child = Child(process.pid)
+    task = asyncio.create_task(process.wait())
+    task.add_done_callback(lambda task: child.set_ended(-task.result()))
+    await prefect_side._end(child)
+    assert await child.ended == 9
