@@ -152,21 +152,22 @@ def status(
     elif not rows:
         talk.print(f"no cluster in {Layout.of(data_dir).root}", highlight=False)
     else:
-        table = Table("component", "state", "pid", box=None, pad_edge=False)
-        table.add_column("url", no_wrap=True)
-        for name in ("rss", "memory", "uptime"):
-            table.add_column(name)
+        columns = ("component", "state", "pid", "url", "rss", "memory", "uptime")
+        table = Table(*columns, box=None, pad_edge=False)
         for row in rows:
             table.add_row(
                 row.component,
-                row.state,
+                f"dead (see {row.log})" if row.state == "dead" else row.state,
                 str(row.pid or ""),
                 row.url or "",
                 _megabytes(row.rss),
                 _megabytes(row.memory),
                 _duration(row.uptime_s),
             )
-        Console().print(table)
+        # As wide as it is, so that addresses and paths stay in one piece.
+        console = Console()
+        width = console.measure(table, options=console.options.update(width=10_000)).maximum
+        Console(width=max(width, console.width)).print(table)
     if not rows or any(row.state != "running" for row in rows):
         raise typer.Exit(1)
 

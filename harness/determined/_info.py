@@ -205,7 +205,7 @@ class ClusterInfo(_InfoFile):
             master_cert_name=env.get("DET_MASTER_CERT_NAME"),
             master_cert_file=env.get("DET_MASTER_CERT_FILE"),
             latest_checkpoint=env.get("DET_LATEST_CHECKPOINT") or None,
-            trial_info=TrialInfo._from_env() if env["DET_TASK_TYPE"] == "TRIAL" else None,
+            trial_info=_trial_info() if env["DET_TASK_TYPE"] == "TRIAL" else None,
         )
 
     @property
@@ -260,6 +260,13 @@ def _load() -> ClusterInfo | None:
         info._rendezvous_info = RendezvousInfo._from_file()
     info._resources_info = ResourcesInfo._from_file()
     return info
+
+
+def _trial_info() -> TrialInfo | None:
+    # A configuration too large for an environment variable (128 kB on Linux) is only in the file.
+    if "DET_EXPERIMENT_CONFIG" in os.environ:
+        return TrialInfo._from_env()
+    return TrialInfo._from_file()
 
 
 _loaded: list[ClusterInfo | None] = []

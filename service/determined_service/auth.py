@@ -200,15 +200,19 @@ class Authenticator:
         return self._agent
 
 
+# Determined's harness sends its allocation's token under the second name.
+TOKEN_HEADERS = ("Authorization", "Grpc-Metadata-x-allocation-token")
+
 _bearer = HTTPBearer(auto_error=False, description="A token from `POST /api/v1/auth/login`.")
 
 
 def bearer_token(request: Request) -> str:
     """The token sent. A header only: a cookie would let any web page act for the user."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        raise Unauthenticated("not logged in: send `Authorization: Bearer <token>`")
-    return token.strip()
+    for header in TOKEN_HEADERS:
+        scheme, _, token = request.headers.get(header, "").partition(" ")
+        if scheme.lower() == "bearer" and token.strip():
+            return token.strip()
+    raise Unauthenticated("not logged in: send `Authorization: Bearer <token>`")
 
 
 async def allocation_or_user(

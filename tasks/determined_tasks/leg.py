@@ -42,6 +42,8 @@ KILL_SIGNAL = signal.SIGUSR1
 SIGTERM_GRACE_SECONDS = 0.3
 
 READ_BYTES = 1 << 18
+SPOOL = "logs.spool"
+
 # About a minute; then the leg is given back to be started again.
 FETCH_TRIES = 9
 FETCH_RETRY_SECONDS = 0.2
@@ -90,10 +92,21 @@ def run_leg(
         agent_id=f"prefect-worker@{socket.gethostname()}",
     )
     root = context_dir.allocation_dir(work_dir, leg.allocation_id)
-    with lock(root) as ours, ServiceLink(where.master, where.agent_token) as service:
-        if not ours:
-            return exit_reason.infrastructure("another process runs this allocation")
-        return _Leg(leg, where, root, fork, service).run()
+    with ServiceLink(where.master, where.agent_token) as service:
+        try:
+            with lock(root) as ours:
+                if ours:
+                    return _Leg(leg, where, root, fork, service).run()
+                return exit_reason.infrastructure("another process runs this allocation")
+        except OSError as error:
+            # A full or read-only disk: not even the records of the leg can be kept.
+            result = exit_reason.infrastructure(f"{where.agent_id} cannot run the leg: {error}")
+            LegReporter(service, leg, where.agent_id, root / SPOOL, _nothing).finish(result)
+            return result
+
+
+def _nothing() -> None:
+    return
 
 
 class _Leg:
@@ -114,7 +127,7 @@ class _Leg:
         self.user: process.UserProcess | None = None
         self.context: ContextDir | None = None
         self.reporter = LegReporter(
-            service, spec, place.agent_id, root / "logs.spool", self._allocation_ended
+            service, spec, place.agent_id, root / SPOOL, self._allocation_ended
         )
 
     @property
@@ -210,6 +223,7 @@ class _Leg:
             record.experiment_id,
             record.supervisor,
             ProcessName.of(self.user.pid),
+            str(context.tmp),
         ).write(self.root)
         self._read_until_end(self.user)
         assert self.user.status is not None

@@ -113,7 +113,7 @@ class _Queue:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-        self._path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
 
 
 class LogShipper:

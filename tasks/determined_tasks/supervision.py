@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -54,12 +55,13 @@ class ProcessName:
 
 @dataclass(frozen=True)
 class LegRecord:
-    """``leg.json``. ``user``: the training process, leader of its own session."""
+    """``leg.json``. ``user``: the training process, leader of its own session; ``tmp``: its TMPDIR."""
 
     allocation_id: str
     experiment_id: int | None
     supervisor: ProcessName
     user: ProcessName | None = None
+    tmp: str | None = None
 
     def write(self, root: Path) -> None:
         aside = root / f"{RECORD}.part"
@@ -77,15 +79,18 @@ class LegRecord:
                 experiment_id=data["experiment_id"],
                 supervisor=ProcessName(**data["supervisor"]),
                 user=ProcessName(**user) if user else None,
+                tmp=data.get("tmp"),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def kill_left_over(self) -> None:
-        """Kills the training process' group when its supervisor is gone."""
+    def clear_up(self) -> None:
+        """Kills the training process' group and deletes its TMPDIR; for a supervisor that is gone."""
         if self.user is not None and self.user.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.user.pid, signal.SIGKILL)
+        if self.tmp is not None:
+            shutil.rmtree(self.tmp, ignore_errors=True)
 
 
 @contextlib.contextmanager

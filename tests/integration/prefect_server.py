@@ -26,6 +26,17 @@ class Prefect:
         answer.raise_for_status()
         return answer.json()
 
+    def deployment(self, name: str, seconds: float = 30) -> dict[str, Any]:
+        """The deployment ``flow/name``; the agent registers them shortly after it is up."""
+        deadline = time.monotonic() + seconds
+        while True:
+            answer = self.http.get(f"/deployments/name/{name}")
+            if answer.status_code != 404 or time.monotonic() > deadline:
+                answer.raise_for_status()
+                found: dict[str, Any] = answer.json()
+                return found
+            time.sleep(0.2)
+
     def wait(self, run_id: str, seconds: float = 90) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while True:

@@ -212,7 +212,7 @@ def test_prefect_with_auth_survives_a_killed_postgres(data):
         prefect = pid_of(data, "prefect")
         kill(data, "postgres")
         rows = {row.component: row for row in cluster_status(data)}
-        assert (rows["postgres"].state, rows["prefect"].state) == ("crashed", "running")
+        assert (rows["postgres"].state, rows["prefect"].state) == ("dead", "running")
         cluster_up(data, components=both)
         assert pid_of(data, "prefect") == prefect
         assert client.post(url, json={}, auth=auth).status_code == 200

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def model(tmp_path: Path) -> Path:
 def test_an_experiment_started_from_prefect(
     cluster: LocalCluster, prefect: Prefect, model: Path
 ) -> None:
-    deployment = prefect.call("/deployments/name/experiment/experiment")
+    deployment = prefect.deployment("experiment/experiment")
     run = prefect.call(
         f"/deployments/{deployment['id']}/create_flow_run",
         {"parameters": {"config": CONFIG, "model_dir": str(model)}},
@@ -69,7 +69,7 @@ def test_an_experiment_started_from_prefect(
 def test_a_mistake_in_the_configuration_fails_the_run_with_the_message(
     prefect: Prefect, model: Path
 ) -> None:
-    deployment = prefect.call("/deployments/name/experiment/experiment")
+    deployment = prefect.deployment("experiment/experiment")
     run = prefect.call(
         f"/deployments/{deployment['id']}/create_flow_run",
         {"parameters": {"config": CONFIG.replace("grid", "gird"), "model_dir": str(model)}},
@@ -107,22 +107,23 @@ def test_the_trial_flow_under_prefects_engine(
 ) -> None:
     """A worker without our agent: the `trial` flow, run by Prefect's own engine, claims the leg."""
     state = json.loads((cluster.data_dir / "cluster.json").read_text())
-    config = tmp_path / "config.yaml"
-    # More slots than are free at once would queue it; a paused agent is simpler to arrange by
-    # asking for the one leg while the scheduler has no agent enabled.
-    config.write_text(CONFIG.replace("[1, 2, 3]", "[4]"))
-    cluster.det("agent", "disable", "--all")
+    blocker = tmp_path / "blocker"
+    blocking = CONFIG.replace("[1, 2, 3]", "[1, 2]").replace("from-prefect", "blocker")
+    holder = cluster.submit(blocker, blocking, script_py="import time; time.sleep(600)")
+    # A paused pool hands out nothing: this process, not our agent, shall execute the run. The
+    # blocker's own run is taken first.
+    wait_for(lambda: len(running_trials(cluster, holder)) == 2)
     try:
+        config = tmp_path / "config.yaml"
+        config.write_text(CONFIG.replace("[1, 2, 3]", "[4]"))
         done = cluster.det("flow", "run", str(config), str(model), "--detach")
         experiment = int(done.stdout.split()[-1])
-        trials: list[dict[str, Any]] = []
-        for _ in range(100):
-            trials = cluster.trials(experiment)
-            if trials and trials[0].get("flowRunId"):
-                break
-            time.sleep(0.2)
+        wait_for(lambda: any(trial["flowRunId"] for trial in cluster.trials(experiment)))
+        prefect.http.patch("/work_pools/default", json={"is_paused": True}).raise_for_status()
+        run_id = cluster.trials(experiment)[0]["flowRunId"]
+        prefect.call(f"/flow_runs/{run_id}/set_state", {"state": {"type": "SCHEDULED"}})
         ran = subprocess.run(
-            [sys.executable, "-m", "prefect", "flow-run", "execute", trials[0]["flowRunId"]],
+            [sys.executable, "-m", "prefect", "flow-run", "execute", run_id],
             env={
                 **os.environ,
                 "PREFECT_API_URL": f"{prefect.url}/api",
@@ -137,10 +138,23 @@ def test_the_trial_flow_under_prefects_engine(
             timeout=120,
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert cluster.wait(experiment) == "COMPLETED"
+        assert cluster.trials(experiment)[0]["searcherMetricValue"] == 4
+        assert prefect.wait(run_id)["state_type"] == "COMPLETED"
     finally:
-        cluster.det("agent", "enable", "--all")
-    assert cluster.wait(experiment) == "COMPLETED"
-    assert cluster.trials(experiment)[0]["searcherMetricValue"] == 4
+        prefect.http.patch("/work_pools/default", json={"is_paused": False}).raise_for_status()
+        cluster.det("experiment", "kill", str(holder))
+
+
+def running_trials(cluster: LocalCluster, experiment: int) -> list[dict[str, Any]]:
+    return [trial for trial in cluster.trials(experiment) if trial["state"] == "RUNNING"]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not so after {seconds} s"
+        time.sleep(0.2)
 
 
 @pytest.fixture(scope="session")

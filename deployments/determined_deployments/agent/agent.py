@@ -11,6 +11,7 @@ import logging
 import signal
 import socket
 import uuid
+from typing import Any
 
 from determined import __version__
 from determined.common.api import errors
@@ -34,6 +35,11 @@ TRIAL_OPTIONAL = [
     "torch",
     "torch.nn",
     "torch.utils.data",
+    "determined.storage.directory",
+    "determined.storage.shared_fs",
+    # Used by the first connection.
+    "stringprep",
+    "encodings.idna",
     "determined_deployments.agent.warm_up:torch_optimizer",
 ]
 FLOW_MODULES = ["prefect.flow_engine", "prefect.engine", "determined_deployments.agent.flow_run"]
@@ -41,7 +47,7 @@ FLOW_OPTIONAL = ["determined_flows.experiment"]
 
 
 class Agent:
-    """One agent process; :meth:`run` returns after :meth:`stop`."""
+    """One agent process; :meth:`run` returns after :meth:`stop`, or raises what made a loop end."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
@@ -66,14 +72,18 @@ class Agent:
                 prefect = PrefectSide(config, forks)
             work = asyncio.create_task(self._work(service, forks, legs, prefect))
             flows = asyncio.create_task(prefect.run()) if prefect else None
-            await self._stopping.wait()
+            stopping = asyncio.create_task(self._stopping.wait())
+            # Neither of the loops ends by itself: if one does, it is a fault that must be seen.
+            loops: set[asyncio.Task[Any]] = {work, flows} if flows else {work}
+            ended, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
             work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
             await asyncio.gather(legs.stop(), prefect.stop() if prefect else _nothing())
-            if flows is not None:
-                flows.cancel()
-                await asyncio.gather(flows, return_exceptions=True)
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
         await service.close()
+        for task in ended & loops:
+            task.result()
 
     async def _work(
         self,

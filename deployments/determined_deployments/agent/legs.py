@@ -17,7 +17,7 @@ from determined_deployments.agent.processes import Child, watch
 from determined_deployments.agent.service_client import ServiceClient
 from determined_tasks.context_dir import ALLOCATIONS
 from determined_tasks.leg import KILL_SIGNAL
-from determined_tasks.supervision import LegRecord
+from determined_tasks.supervision import LegRecord, lock
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +52,9 @@ class Legs:
         for path in root.iterdir() if root.is_dir() else ():
             record = LegRecord.read(path)
             if record is None:
-                if not (path / "workdir").exists():  # not one that is kept for debugging
-                    shutil.rmtree(path, ignore_errors=True)
+                with lock(path) as free:
+                    if free and not (path / "workdir").exists():  # else it is kept for debugging
+                        shutil.rmtree(path, ignore_errors=True)
                 continue
             child = Child(record.supervisor.pid, record.supervisor)
             self._children[record.allocation_id] = child
@@ -106,7 +107,7 @@ class Legs:
         if status is None and record is None:
             return  # adopted, and it tidied up as it does after its report
         if record is not None:
-            record.kill_left_over()
+            record.clear_up()
         reason = "the process that supervised the training died"
         logger.warning("%s: %s (%s)", allocation_id, reason, status)
         await self._service.post_until_taken(

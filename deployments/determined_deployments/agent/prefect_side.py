@@ -39,8 +39,6 @@ FLOW = "flow"
 POLL_SECONDS = 15.0
 SYNC_SECONDS = 30.0
 RETRY_SECONDS = (0.3, 10.0)
-# A cancelled experiment's flow ends by itself once its trials have ended.
-CANCEL_SECONDS = 30.0
 TERMINATE_SECONDS = 3.0
 
 RUN_FLOW_RUN = "determined_deployments.agent.flow_run:run_flow_run"
@@ -187,7 +185,9 @@ class PrefectSide:
         await self._settle(flow_run_id, "Crashed", "its process ended while the agent was away")
 
     async def _check_cancelling(self, worker: DeterminedProcessWorker) -> None:
-        ids = [flow_run_id for flow_run_id in self._runs if flow_run_id not in self._cancelling]
+        # An experiment's run ends by itself: the service, which watches too, cancels the experiment, and
+        # the run waits for its trials to end in good order.
+        ids = list(self._runs.keys() - self._resumable - self._cancelling)
         if not ids:
             return
         from prefect.client.schemas.filters import (
@@ -213,19 +213,11 @@ class PrefectSide:
             self._spawn(self._cancel(flow_run))
 
     async def _cancel(self, flow_run: FlowRun) -> None:
-        """Somebody cancelled the run in Prefect: sees that its process ends.
-
-        An experiment's run ends by itself: the service cancels the experiment, and the run waits for
-        its trials.
-        """
+        """Somebody cancelled the run in Prefect: ends its process."""
         child = self._runs.get(flow_run.id)
-        parameters = flow_run.parameters or {}
-        of_experiment = parameters.get("experiment_id") or parameters.get("config")
-        grace = CANCEL_SECONDS if of_experiment else 0.0
         self._stopping.add(flow_run.id)
         if child is not None:
-            await asyncio.wait([child.ended], timeout=grace)
-            await _end(child, at_once=flow_run.id in self._resumable)
+            await _end(child)
         await self._settle(flow_run.id, "Cancelled", "cancelled in Prefect")
         self._stopping.discard(flow_run.id)
         self._cancelling.discard(flow_run.id)

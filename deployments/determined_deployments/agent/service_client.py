@@ -52,7 +52,12 @@ class ServiceClient:
             ) from error
         if answer.status_code >= 400:
             raise errors.from_status(answer.status_code, error_message(answer))
-        return orjson.loads(answer.content) if answer.content else {}
+        try:
+            return orjson.loads(answer.content) if answer.content else {}
+        except ValueError as error:
+            raise errors.BadResponseException(
+                f"{path}: the answer is not JSON; is {self.url} the service's address?"
+            ) from error
 
     async def post_until_taken(self, path: str, body: dict[str, Any]) -> None:
         """Repeats until the service has it or no longer wants it."""

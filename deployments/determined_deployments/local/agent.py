@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from determined_deployments.local import daemon, probe
+from determined_deployments.local import daemon, probe, recovery
 from determined_deployments.local.component import Component
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import ClusterState
@@ -36,7 +36,8 @@ CLOCK_STEP = 1.0
 
 
 def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:
-    """The agent of this machine; started with the service, for which it waits by itself."""
+    """The agent of this machine. It waits by itself for the service; what it imports for its fork
+    servers takes more CPU than all else, which those that it waits for had better use first."""
     config = layout.root / "agent.json"
     return Component(
         name=NAME,
@@ -51,7 +52,7 @@ def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Co
 
 
 def _is_ready(layout: Layout, state: ClusterState) -> bool:
-    process = daemon.running(layout, NAME)
+    process = daemon.running(layout, NAME) or recovery.search(layout, state.marker, NAME)
     return process is not None and is_registered(state, process.create_time())
 
 

@@ -33,8 +33,11 @@ class Component:
     name: str
     argv: tuple[str, ...]
     is_ready: Callable[[], bool]
-    """Whether it does its work now; returns at once (a second at most), never raises for "not yet"."""
+    """Whether it does its work now, asked in a way that another cluster's process would not pass;
+    returns at once (a second at most), never raises for "not yet"."""
     url: str
+    port: int | None = None
+    """Where it listens on loopback; None: nowhere."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the caller's environment."""
     files: Mapping[Path, str] = field(default_factory=dict)

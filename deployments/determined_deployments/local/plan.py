@@ -32,6 +32,14 @@ STOP_SIGNALS = {
 """Of those that are not ended the usual way; `cluster-down` needs no more than the name."""
 
 
+PORTS = {
+    service.NAME: "master_port",
+    prefect_server.NAME: "prefect_port",
+    postgres.NAME: "postgres_port",
+}
+"""The field of the state that holds a component's port."""
+
+
 @dataclass(frozen=True)
 class Wishes:
     """What the command line asked for; None: as before, or the default on first start."""
@@ -87,8 +95,21 @@ def build(layout: Layout, state: ClusterState, names: Collection[str] = ALL) -> 
     if service.NAME in names:
         components.append(service.component(layout, state, after))
     if agent.NAME in names:
-        components.append(agent.component(layout, state, after))
+        components.append(agent.component(layout, state, (*after, prefect_server.NAME)))
     return components
+
+
+def move(state: ClusterState, name: str, wishes: Wishes, reporter: Reporter) -> None:
+    """Gives component ``name`` another port: another process took its own between the choice and the
+    start. Raises ClusterError when the port was asked for."""
+    taken: int = getattr(state, PORTS[name])
+    holder = ports.holder(taken)
+    if name == service.NAME and wishes.master_port is not None:
+        raise ClusterError(f"--master-port {taken}: the port is in use by {holder}")
+    others = {getattr(state, field) for field in PORTS.values()}
+    port = ports.pick(None if name == postgres.NAME else taken + 1, others)
+    reporter.note(f"port {taken} was taken meanwhile by {holder}; {name} takes {port}")
+    setattr(state, PORTS[name], port)
 
 
 def _apply_database(state: ClusterState, wanted: str | None, is_new: bool) -> None:

@@ -74,6 +74,7 @@ def component(layout: Layout, state: ClusterState) -> Component:
         argv=tuple(argv),
         is_ready=lambda: databases.answers(url),
         url=f"postgresql://{HOST}:{state.postgres_port}",
+        port=state.postgres_port,
         prepare=lambda note: prepare(layout, state.db_password, run_as, note),
         established=lambda: databases.ensure(url),
         stop_signals=STOP_SIGNALS,

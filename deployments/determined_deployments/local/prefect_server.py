@@ -11,6 +11,7 @@ from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import HOST, ClusterState
 
 NAME = "prefect"
+MODULE = "determined_deployments.prefect_process"
 
 QUIET = {
     # Seconds between looks at the database, for one machine. Schedules and automations stay on;
@@ -26,6 +27,8 @@ QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "DO_NOT_TRACK": "1",
+    # A library of its task queue would check every argument of every call against its annotation.
+    "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
     "PREFECT_LOGGING_LEVEL": "WARNING",
 }
@@ -35,24 +38,9 @@ STOP_SIGNALS: StopSignals = ((signal.SIGTERM, 8.0),)
 
 
 def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:
-    """The server on ``state.prefect_port``, its tables in the database ``prefect``.
-
-    Run by uvicorn directly: `prefect server start` would keep a second interpreter beside it.
-    """
+    """The server on ``state.prefect_port``, its tables in the database ``prefect``."""
     port = state.prefect_port
-    argv = (
-        *(
-            sys.executable,
-            "-P",
-            "-m",
-            "uvicorn",
-            "--factory",
-            "prefect.server.api.server:create_app",
-        ),
-        *("--host", HOST, "--port", str(port), "--log-level", "warning", "--no-access-log"),
-        # Open requests and event streams of browsers and agents do not hold up `cluster-down`.
-        *("--timeout-graceful-shutdown", "3"),
-    )
+    argv = (sys.executable, "-P", "-m", MODULE, HOST, str(port))
     env = {
         **QUIET,
         "PREFECT_HOME": str(layout.prefect_home),
@@ -70,8 +58,12 @@ def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Co
         name=NAME,
         argv=argv,
         env=env,
-        is_ready=lambda: probe.is_ok(f"{state.prefect_api_url}/health"),
+        # Not /health: that wants no password, so another cluster's Prefect would answer, too.
+        is_ready=lambda: (
+            probe.get(f"{state.prefect_api_url}/version", login=state.prefect_auth) is not None
+        ),
         url=state.prefect_url,
+        port=port,
         after=after,
         stop_signals=STOP_SIGNALS,
         prepare=lambda note: layout.prefect_home.mkdir(mode=0o700, exist_ok=True),

@@ -16,19 +16,22 @@ def _client() -> httpx.Client:
     return httpx.Client(trust_env=False, verify=False, limits=limits)
 
 
-def get(url: str, *, token: str | None = None, timeout: float = 1.0) -> Any | None:
-    """The JSON of a 200 answer; None for anything else, including no answer in ``timeout`` s."""
+def get(
+    url: str, *, token: str | None = None, login: str | None = None, timeout: float = 1.0
+) -> Any | None:
+    """The JSON of a 200 answer; None for anything else, including no answer in ``timeout`` s.
+
+    ``token``: a bearer token; ``login``: ``user:password``.
+    """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    auth = httpx.BasicAuth(*login.split(":", 1)) if login else None
     try:
-        response = _client().get(url, headers=headers, timeout=timeout)
+        response = _client().get(url, headers=headers, auth=auth, timeout=timeout)
         return response.json() if response.status_code == 200 else None
     except (httpx.HTTPError, ValueError):
         return None
 
 
-def is_ok(url: str, timeout: float = 1.0) -> bool:
+def is_ok(url: str) -> bool:
     """Whether ``url`` answers with status 200."""
-    try:
-        return _client().get(url, timeout=timeout).status_code == 200
-    except httpx.HTTPError:
-        return False
+    return get(url) is not None

@@ -10,13 +10,13 @@ from dataclasses import asdict
 
 import psutil
 
-from determined_deployments.local import daemon, postgres
+from determined_deployments.local import daemon, postgres, prefect_server
 from determined_deployments.local.daemon import PidFile
 from determined_deployments.local.layout import Layout, write_private
 from determined_deployments.local.report import Reporter
 
 KEYS = {
-    "prefect": "uvicorn",
+    "prefect": prefect_server.MODULE,
     "service": "determined_service",
     "agent": "determined_deployments.agent",
 }
@@ -29,7 +29,7 @@ def recover(layout: Layout, marker: str, reporter: Reporter) -> None:
     for name in ("postgres", *KEYS):
         if daemon.running(layout, name):
             continue
-        process = _postmaster(layout) if name == "postgres" else _find(name, marker)
+        process = search(layout, marker, name)
         if process is None:
             continue
         try:
@@ -42,13 +42,12 @@ def recover(layout: Layout, marker: str, reporter: Reporter) -> None:
         reporter.note(f"{name} runs as pid {process.pid} without a valid pid file; taken over")
 
 
-def _postmaster(layout: Layout) -> psutil.Process | None:
-    pid = postgres.postmaster(layout.postgres)
-    return psutil.Process(pid) if pid else None
-
-
-def _find(name: str, marker: str) -> psutil.Process | None:
-    """The oldest process that was started as component ``name``."""
+def search(layout: Layout, marker: str, name: str) -> psutil.Process | None:
+    """The live process of component ``name``, whatever the pid files say: for Postgres the server on
+    the cluster's folder, else the oldest process that was started as this component."""
+    if name == postgres.NAME:
+        pid = postgres.postmaster(layout.postgres)
+        return psutil.Process(pid) if pid else None
     found = []
     for process in daemon.members(marker):
         try:

@@ -38,7 +38,15 @@ def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Co
         argv=(sys.executable, "-P", "-m", "determined_service"),
         env={"DET_SERVICE_CONFIG": str(config)},
         files={config: json.dumps(settings(layout, state), indent=2) + "\n"},
-        is_ready=lambda: probe.is_ok(f"{state.master_url}/ready"),
+        is_ready=lambda: _is_ready(state),
         url=state.master_url,
+        port=state.master_port,
         after=after,
+    )
+
+
+def _is_ready(state: ClusterState) -> bool:
+    # The second question is the one that another cluster's service would not answer.
+    return probe.is_ok(f"{state.master_url}/ready") and (
+        probe.get(f"{state.master_url}/api/v1/me", token=state.agent_token) is not None
     )

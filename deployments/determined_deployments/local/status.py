@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -9,17 +10,19 @@ from typing import Literal
 
 import psutil
 
-from determined_deployments.local import daemon, plan
+from determined_deployments.local import daemon, plan, recovery
 from determined_deployments.local import state as states
+from determined_deployments.local.component import Component
 from determined_deployments.local.layout import Layout
+from determined_deployments.local.state import ClusterState
 
-State = Literal["running", "starting", "stopped", "crashed"]
+State = Literal["running", "starting", "stopped", "dead"]
 
 
 @dataclass(frozen=True)
 class ComponentStatus:
-    """One row of `status`. ``starting``: the process lives but does not answer (yet); ``crashed``:
-    it ended without `cluster-down`."""
+    """One row of `status`. ``starting``: the process lives but does not answer (yet); ``dead``: it
+    ended without `cluster-down`, and the end of ``log`` may say why."""
 
     component: str
     state: State
@@ -31,6 +34,8 @@ class ComponentStatus:
     """Bytes of it and its children together, shared pages counted once (PSS); None where the system
     does not tell."""
     uptime_s: float | None = None
+    log: str | None = None
+    """Path of its log."""
 
 
 def cluster_status(data_dir: str | os.PathLike[str] | None = None) -> list[ComponentStatus]:
@@ -42,29 +47,37 @@ def cluster_status(data_dir: str | os.PathLike[str] | None = None) -> list[Compo
     if state.external_db_url is None and not layout.postgres.exists():
         # Recorded but never got as far as a database: nothing to ask.
         return [ComponentStatus(name, "stopped") for name in plan.ALL]
-    rows = []
-    for component in plan.build(layout, state):
-        record = daemon.read_pid_file(layout.pid_file(component.name))
-        process = daemon.alive(record) if record else None
-        if process is None:
-            ended: State = "crashed" if record else "stopped"
-            rows.append(ComponentStatus(component.name, ended, url=component.url))
-            continue
-        try:
-            rows.append(
-                ComponentStatus(
-                    component.name,
-                    "running" if component.is_ready() else "starting",
-                    process.pid,
-                    component.url,
-                    process.memory_info().rss,
-                    _memory(process, whole_tree=component.name != plan.agent.NAME),
-                    time.time() - process.create_time(),
-                )
+    components = plan.build(layout, state)
+    processes = {each.name: _process(layout, state, each.name) for each in components}
+    any_lives = any(processes.values())
+    return [_row(layout, each, processes[each.name], any_lives) for each in components]
+
+
+def _process(layout: Layout, state: ClusterState, name: str) -> psutil.Process | None:
+    return daemon.running(layout, name) or recovery.search(layout, state.marker, name)
+
+
+def _row(
+    layout: Layout, component: Component, process: psutil.Process | None, any_lives: bool
+) -> ComponentStatus:
+    name, log = component.name, layout.log(component.name)
+    if process is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return ComponentStatus(
+                name,
+                "running" if component.is_ready() else "starting",
+                process.pid,
+                component.url,
+                process.memory_info().rss,
+                _memory(process, whole_tree=name != plan.agent.NAME),
+                time.time() - process.create_time(),
+                str(log),
             )
-        except psutil.NoSuchProcess:
-            rows.append(ComponentStatus(component.name, "crashed", url=component.url))
-    return rows
+    # `cluster-down` takes the pid files away. A file may be lost, too: among live ones, one that has
+    # run before and does not now is dead.
+    is_dead = layout.pid_file(name).exists() or (any_lives and log.exists())
+    state: State = "dead" if is_dead else "stopped"
+    return ComponentStatus(name, state, url=component.url, log=str(log))
 
 
 def _memory(process: psutil.Process, whole_tree: bool) -> int | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import psutil
 
-from determined_deployments.local import daemon, databases, lock, plan, recovery
+from determined_deployments.local import daemon, databases, lock, plan, ports, recovery
 from determined_deployments.local import state as states
 from determined_deployments.local.component import Component
 from determined_deployments.local.errors import ClusterError, ComponentFailed
@@ -21,6 +22,8 @@ from determined_deployments.local.state import ClusterState
 POLL = 0.1
 """Seconds between looks at the components that are not ready yet."""
 LOG_LINES = 30
+MOVES = 5
+"""How often a component is given another port before it counts as failed."""
 
 
 def cluster_up(
@@ -50,14 +53,34 @@ def cluster_up(
         states.save(layout, state)
         if state.external_db_url:
             databases.ensure(databases.maintenance(state.external_db_url))
-        start(layout, state.marker, plan.build(layout, state, components), reporter)
+
+        def move(name: str) -> Sequence[Component]:
+            plan.move(state, name, wishes or plan.Wishes(), reporter)
+            states.save(layout, state)
+            return plan.build(layout, state, components)
+
+        start(layout, state.marker, plan.build(layout, state, components), reporter, move)
     return state
 
 
-def start(layout: Layout, marker: str, components: Sequence[Component], reporter: Reporter) -> None:
+Move = Callable[[str], Sequence[Component]]
+"""Gives the component of that name another port; returns all components with their new settings."""
+
+
+def start(
+    layout: Layout,
+    marker: str,
+    components: Sequence[Component],
+    reporter: Reporter,
+    move: Move | None = None,
+) -> None:
     """Starts those of ``components`` that do not run, each as soon as the ones it comes after are
-    ready, and returns when all are. Raises ClusterError; then none it started is left."""
-    _Start(layout, marker, list(components), reporter).run()
+    ready, and returns when all are. Raises ClusterError; then none it started is left.
+
+    A component whose port somebody else took before it could listen is moved to another one, if
+    ``move`` is given; those whose settings change by that are started again.
+    """
+    _Start(layout, marker, list(components), reporter, move).run()
 
 
 @dataclass
@@ -83,8 +106,10 @@ class _Start:
     marker: str
     components: list[Component]
     reporter: Reporter
+    move: Move | None
     active: dict[str, _Running] = field(default_factory=dict)
     ready: set[str] = field(default_factory=set)
+    moves: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> None:
         try:
@@ -96,8 +121,9 @@ class _Start:
             raise
 
     def _step(self) -> None:
-        present = {component.name for component in self.components}
-        for component in self.components:
+        components = self.components
+        present = {component.name for component in components}
+        for component in components:
             name = component.name
             if name in self.ready:
                 continue
@@ -105,6 +131,8 @@ class _Start:
             if name not in self.active and not waits:
                 self.active[name] = self._adopt(component) or self._launch(component)
             self._look_at(name)
+            if self.components is not components:
+                return  # something has moved
         self.reporter.waiting([name for name in self.active if name not in self.ready])
 
     def _look_at(self, name: str) -> None:
@@ -120,6 +148,8 @@ class _Start:
                 self.reporter.done(name, "ready", time.monotonic() - running.since)
             else:
                 self.reporter.done(name, "already running")
+        elif self._lost_its_port(running) and self.moves[name] < MOVES:
+            self._move(name)
         elif running.died():
             code = running.child.returncode if running.child else None
             how = f" (exit status {code})" if code is not None else ""
@@ -131,6 +161,35 @@ class _Start:
                 f"{name} (pid {running.process.pid}) was not ready after "
                 f"{component.ready_timeout:.0f} s{advice}",
             )
+
+    def _lost_its_port(self, running: _Running) -> bool:
+        port = running.component.port
+        if port is None or self.move is None:
+            return False
+        if running.died():
+            return not ports.is_free(port)
+        return ports.listener(port, running.process) == "other"
+
+    def _move(self, name: str) -> None:
+        """Gives a component another port, and starts again what has to know of it."""
+        assert self.move is not None
+        self.moves[name] += 1
+        self._end(name)
+        self.components = list(self.move(name))
+        for component in self.components:
+            running = self.active.get(component.name)
+            if running is None:
+                continue
+            if running.component.fingerprint == component.fingerprint:
+                running.component = component
+            else:
+                self._end(component.name)
+
+    def _end(self, name: str) -> None:
+        running = self.active.pop(name)
+        self.ready.discard(name)
+        daemon.stop(running.process, running.component.stop_signals)
+        self.layout.pid_file(name).unlink(missing_ok=True)
 
     def _adopt(self, component: Component) -> _Running | None:
         """The component's process if it runs with the settings wanted now."""
@@ -169,6 +228,5 @@ class _Start:
         for component in reversed(self.components):
             running = self.active.get(component.name)
             if running and running.child:
-                daemon.stop(running.process, component.stop_signals)
-                self.layout.pid_file(component.name).unlink(missing_ok=True)
+                self._end(component.name)
                 self.reporter.done(component.name, "stopped again")

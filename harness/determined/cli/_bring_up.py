@@ -10,12 +10,11 @@ from determined.cli._state import State
 
 
 def answers(shared: State) -> bool:
-    """Whether the service answers at the address known now."""
+    """Whether the cluster that is meant answers at the address known now."""
     from determined.common.api import errors
 
     try:
-        # What else may listen at the default port has no such field in its answer.
-        return "clusterId" in shared.master_info
+        return shared.address.is_meant(shared.master_info)
     except errors.APIException:
         return False
 
@@ -39,5 +38,6 @@ def ensure_cluster(shared: State) -> None:
 
 def start_local_cluster() -> int:
     """Runs ``det deploy local cluster-up``; its exit code. What it says goes to stderr."""
-    command = [sys.executable, "-m", "determined.cli", "deploy", "local", "cluster-up"]
+    # -P: a module of the working directory (the user's own typer.py) must not be taken for ours.
+    command = [sys.executable, "-P", "-m", "determined.cli", "deploy", "local", "cluster-up"]
     return subprocess.run(command, stdout=2, check=False).returncode

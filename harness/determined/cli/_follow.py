@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from determined.cli import _format as f
 from determined.cli._errors import talk
+from determined.cli._last_words import ASKED, last_words
 from determined.cli._live import View
 from determined.cli._track import Tracker
 from determined.common.api import errors, pages
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 _INTERVAL_S, _LATER_S, _AFTER_S = 0.35, 1.0, 60.0
 # A look at thousands of trials takes its time: then there are pauses of twice that between looks.
 _PAUSES = 2.0
-_LOG_LINES = 20
 
 
 def look(session: Session, experiment_id: int, tracker: Tracker) -> list[str]:
@@ -40,11 +40,13 @@ def follow(
     experiment_id: int,
     view: View,
     *,
+    interval_s: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Tracker:
     """Shows the experiment until it has ended; returns all that became of it.
 
-    A service that is away for a while is waited for.
+    A service that is away for a while is waited for. ``interval_s`` is the pause between two looks;
+    by default short at first, longer later.
     """
     tracker = Tracker()
     start = time.monotonic()
@@ -58,7 +60,7 @@ def follow(
             if tracker.ended:
                 break
             now = time.monotonic()
-            usual = _INTERVAL_S if now - start < _AFTER_S else _LATER_S
+            usual = interval_s or (_INTERVAL_S if now - start < _AFTER_S else _LATER_S)
             sleep(max(usual, (now - asked) * _PAUSES))
     tracker.refresh_best()
     return tracker
@@ -79,6 +81,7 @@ def result(tracker: Tracker) -> dict[str, Any]:
             "reason": tracker.experiment.get("reason"),
             "trials": dict(tracker.counts()),
         },
+        "metric": tracker.metric,
         "best": None
         if best is None
         else {
@@ -111,9 +114,18 @@ def summary(document: dict[str, Any], seconds: float) -> list[str]:
         lines += [
             f"best trial: {best['trial']}",
             f"{best['metric']}: {best['value']}",
-            f"hyperparameters: {f.pairs(best['hparams'] or {})}",
+            *(
+                [f"hyperparameters: {hparams}"]
+                if (hparams := f.pairs(best["hparams"] or {}))
+                else []
+            ),
             f"checkpoint: {best['checkpoint'] or 'none'}",
         ]
+    elif experiment["state"] == "COMPLETED":
+        lines.append(
+            f"best trial: none; no trial reported a number as validation metric"
+            f" {document['metric']!r} (searcher.metric)"
+        )
     return lines
 
 
@@ -127,10 +139,10 @@ def explain_failure(session: Session, tracker: Tracker) -> None:
     from determined.experimental import _logs
 
     try:
-        entries = list(_logs.iter_entries(session, trial["id"], tail=_LOG_LINES))
+        entries = list(_logs.iter_entries(session, trial["id"], tail=ASKED))
     except errors.APIException as error:
         talk(f"its logs cannot be read: {error.message}")
         return
-    for entry in entries:
-        talk(f"  {entry['message'].rstrip()}")
+    for line in last_words(entries):
+        talk(f"  {line}")
     talk(f"all of its logs: det t logs {trial['id']}")

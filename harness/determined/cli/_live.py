@@ -35,9 +35,14 @@ class View(Protocol):
         """What is new, and all that is known."""
 
 
+def watched() -> bool:
+    """Whether somebody looks at a terminal."""
+    return sys.stderr.isatty()
+
+
 def best_view() -> View:
     """The panel if someone looks at a terminal, else plain lines."""
-    if not sys.stderr.isatty():
+    if not watched():
         return Lines()
     from rich.console import Console
 
@@ -143,6 +148,6 @@ class Panel:
             return "-"
         best = tracker.best
         value = f.number(best["searcherMetricValue"])
-        return (
-            f"{tracker.metric} {value}, trial {best['id']}  ({f.pairs(best.get('hparams') or {})})"
-        )
+        hparams = f.pairs(best.get("hparams") or {})
+        shown = f"{tracker.metric} {value}, trial {best['id']}"
+        return f"{shown}  ({hparams})" if hparams else shown

@@ -12,6 +12,8 @@ Json = Mapping[str, Any]
 
 ENDS = frozenset({"COMPLETED", "CANCELED", "ERROR"})
 _END_WORDS = {"COMPLETED": "completed in", "ERROR": "failed after", "CANCELED": "canceled after"}
+# Of a completed trial: says nothing new.
+_USUAL_REASON = "process exited with code 0"
 _QUIET = frozenset({"ACTIVE", "QUEUED", "PULLING", "STARTING", ""})
 
 
@@ -77,7 +79,8 @@ class Tracker:
         was, now = f.state(before["state"] if before else ""), f.state(trial["state"])
         if now not in _QUIET and trial["id"] not in self._started:
             self._started.add(trial["id"])
-            events.append(f"{name} started: {f.pairs(trial.get('hparams') or {})}")
+            hparams = f.pairs(trial.get("hparams") or {})
+            events.append(f"{name} started{': ' if hparams else ''}{hparams}")
         events += self._run_events(name, before or {}, trial)
         value = trial.get("searcherMetricValue")
         if value is not None and (before is None or before.get("searcherMetricValue") != value):
@@ -121,8 +124,8 @@ class Tracker:
 
     def _end(self, name: str, trial: Json, state: str) -> str:
         line = f"{name} {_END_WORDS[state]} {f.duration(trial.get('wallClockTime') or 0.0)}"
-        # The usual reason of a completed trial, exit code 0, says nothing new.
-        return f"{line}: {trial['reason']}" if trial.get("reason") and state == "ERROR" else line
+        reason = trial.get("reason")
+        return line if not reason or reason == _USUAL_REASON else f"{line}: {reason}"
 
     def refresh_best(self) -> None:
         """After the end: the best trial by the service's own account."""

@@ -77,6 +77,8 @@ def _follow(shared: State, experiment_id: int, json: bool) -> None:
     else:
         for line in _follow.summary(document, time.monotonic() - start):
             typer.echo(line)
+        if document["best"] and document["best"]["checkpoint"]:
+            talk(f"get the checkpoint: det checkpoint download {document['best']['checkpoint']}")
     if tracker.state != "COMPLETED":
         raise typer.Exit(1)
 
@@ -84,9 +86,9 @@ def _follow(shared: State, experiment_id: int, json: bool) -> None:
 def _how_to_come_back(experiment_id: int) -> str:
     return (
         f"\ndetached; experiment {experiment_id} goes on\n"
-        f"  wait for it:    det e wait {experiment_id}\n"
-        f"  see its logs:   det e logs -f {experiment_id}\n"
-        f"  end it:         det e kill {experiment_id}"
+        f"  come back to it:  det e wait {experiment_id}\n"
+        f"  see its logs:     det e logs -f {experiment_id}\n"
+        f"  end it:           det e kill {experiment_id}"
     )
 
 

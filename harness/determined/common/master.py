@@ -37,6 +37,16 @@ class MasterAddress:
         """Whether the user named this address, so that nothing may be started in its place."""
         return self.source in (Source.ARGUMENT, Source.ENVIRONMENT)
 
+    def is_meant(self, answer: object) -> bool:
+        """Whether ``answer``, what `/api/v1/master` said here, comes from the cluster that is meant.
+
+        While the local cluster is down, somebody else's may have taken its port; and what is no
+        cluster may answer with any JSON.
+        """
+        if not isinstance(answer, dict) or "clusterId" not in answer:
+            return False
+        return self.local is None or bool(answer["clusterId"] == self.local.cluster_id)
+
 
 def find(given: str | None = None) -> MasterAddress:
     """The first of: ``given``, ``$DET_MASTER``, ``$DET_MASTER_ADDR``, the local cluster,

@@ -120,4 +120,4 @@ def _convert_foreign(value: Any, depth: int) -> tuple[Any, int]:
                 return _convert(method(), depth + 1)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise Unsupported(f"{type(value).__name__}.{name}() failed: {error}") from error
-    raise Unsupported(f"a {type(value).__name__} is neither a number nor text, list or dict")
+    raise Unsupported(f"its type, {type(value).__name__}, is no number, text, list or dict")

@@ -191,9 +191,12 @@ async def _relabel(db: Db, experiment_id: int, change: Any) -> dict[str, Any]:
 
 @router.get("/experiments/{experiment_id}/searcher/best_searcher_validation_metric")
 async def best_validation(experiment_id: int, user: CurrentUser, db: Db) -> dict[str, Any]:
-    """The best searcher metric of any of its trials; null when there is none yet."""
+    """The best searcher metric of any of its trials; 404 when there is none yet."""
     async with db.tx() as conn:
-        return {"metric": (await get_experiment(conn, experiment_id))["bestTrialSearcherMetric"]}
+        best = (await get_experiment(conn, experiment_id))["bestTrialSearcherMetric"]
+    if best is None:
+        raise NotFound(f"experiment {experiment_id} has no validation yet")
+    return {"metric": best}
 
 
 @router.get("/experiments/{experiment_id}/validation-history")

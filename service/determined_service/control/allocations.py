@@ -56,6 +56,15 @@ def is_reports_form(searcher: Mapping[str, Any]) -> bool:
     return read_form(searcher) is Form.REPORTS
 
 
+def wants_slots(reports: bool, op_complete: bool, closed: bool) -> bool:
+    """Whether a trial that has not ended and holds no slots should queue for some.
+
+    One that has done all it ever will (``closed``) does so only if its last process did not exit
+    cleanly: it gets another chance to.
+    """
+    return reports or not op_complete or closed
+
+
 async def request(change: Change, trial_ids: Sequence[int]) -> None:
     """Puts the (locked) trials into the queue for slots, as their next leg."""
     if trial_ids:

@@ -85,7 +85,11 @@ async def activate(change: Change, experiment_id: int) -> None:
     live = await allocating.live_of_experiment(change, experiment_id)
     held = {row.trial_id for row in live}
     reports = allocating.is_reports_form(experiment.searcher)
-    wanting = [row.id for row in rows if row.id not in held and (reports or not row.op_complete)]
+    wanting = [
+        row.id
+        for row in rows
+        if row.id not in held and allocating.wants_slots(reports, row.op_complete, row.closed)
+    ]
     await allocating.request(change, wanting)
     for row in rows:
         if row.id not in held:

@@ -85,6 +85,15 @@ _QUIETLY_STOPPING = sa.text(
         SELECT FROM allocations a WHERE a.experiment_id = e.id AND a.state <> 'TERMINATED')
     """
 )
+# No change leaves a trial like this; should one do so, the experiment would wait for ever.
+_STRANDED = sa.text(
+    """
+    SELECT t.id, t.experiment_id, t.op_complete, t.closed, e.config -> 'searcher' AS searcher
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    WHERE t.state = 'ACTIVE' AND e.state = 'ACTIVE' AND NOT e.unmanaged AND NOT EXISTS (
+        SELECT FROM allocations a WHERE a.trial_id = t.id AND a.state <> 'TERMINATED')
+    """
+)
 _WITHOUT_RUN = sa.text(
     """
     SELECT e.id, e.name FROM experiments e
@@ -157,12 +166,26 @@ class Reconciler:
             async with changing(self._db) as change:
                 experiment = await experimenting.lock_experiment(change, row.id)
                 await experimenting.finish_if_quiet(change, row.id, experiment.state)
+        for row in await self._select(_STRANDED):
+            reports = allocating.is_reports_form(row.searcher)
+            if allocating.wants_slots(reports, row.op_complete, row.closed):
+                await self._queue_again(row)
         for row in await self._select(_WITHOUT_RUN):
             async with changing(self._db) as change:
                 await experimenting.lock_experiment(change, row.id)
                 await experimenting.request_run(change, row.id, row.name)
         async with reader(self._db).connect() as conn:
             await conn.execute(_DROP_ORPHANS, {"forget": FORGET_S})
+
+    async def _queue_again(self, row: sa.Row[Any]) -> None:
+        async with changing(self._db) as change:
+            await experimenting.lock_experiment(change, row.experiment_id)
+            trials = await experimenting.live_trials(change, row.experiment_id)
+            active = {trial.id for trial in trials if trial.state == states.ACTIVE}
+            live = await allocating.live_of_trial(change, row.id)
+            if live is None and row.id in active:
+                logger.warning("trial %s waited for nothing: it queues again", row.id)
+                await allocating.request(change, [row.id])
 
     async def _revive_drivers(self, gateway: Gateway) -> None:
         now = time.monotonic()

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 # Any constant will do, so long as nothing else in the database locks the same one.
 _LEADER_KEY = 0x6465746C6561
-_TRY_AGAIN_S = 5.0
-_WATCH_S = 10.0
+TRY_AGAIN_S = 5.0
+WATCH_S = 10.0
 
 
 async def start(app: FastAPI) -> list[asyncio.Task[None]]:
@@ -49,7 +49,7 @@ async def _lead_for_ever(settings: Settings, db: Database, hub: Hub) -> None:
             logger.warning("leadership lost: %s", group.exceptions[0])
         except* Exception:
             logger.exception("a background loop failed; all of them start again")
-        await asyncio.sleep(_TRY_AGAIN_S)
+        await asyncio.sleep(TRY_AGAIN_S)
 
 
 @contextlib.asynccontextmanager
@@ -81,7 +81,7 @@ async def _lead(settings: Settings, db: Database, hub: Hub, lock: psycopg.AsyncC
 async def _watch(lock: psycopg.AsyncConnection) -> None:
     """Fails when the lock's connection does."""
     while True:
-        await asyncio.sleep(_WATCH_S)
+        await asyncio.sleep(WATCH_S)
         await lock.execute("SELECT 1")
 
 

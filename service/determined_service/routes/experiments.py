@@ -19,7 +19,7 @@ from determined_service.control.change import Change, changing
 from determined_service.db import Database
 from determined_service.errors import Conflict
 from determined_service.json import JsonResponse
-from determined_service.views.experiments import get_experiment
+from determined_service.views.experiments import get_experiment, planned_experiment
 
 router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
 
@@ -67,8 +67,9 @@ async def create_experiment(
     async with db.tx() as conn:
         plan = await submit.plan(conn, submission, settings)
     if given.validate_only:
+        planned = planned_experiment(plan.config, given.config, user.username, user.user_id)
         return JsonResponse(
-            {"experiment": None, "config": plan.config, "warnings": list(plan.warnings)}
+            {"experiment": planned, "config": plan.config, "warnings": list(plan.warnings)}
         )
     try:
         async with changing(db) as change:

@@ -115,6 +115,30 @@ def experiment_json(row: sa.Row[Any]) -> dict[str, Any]:
     }
 
 
+def planned_experiment(
+    config: dict[str, Any], original_config: str, username: str, user_id: int
+) -> dict[str, Any]:
+    """What :func:`experiment_json` would hold of an experiment that is not stored: id 0, no times."""
+    return {
+        "id": 0,
+        "name": config["name"],
+        "description": config.get("description") or "",
+        "labels": list(config.get("labels") or []),
+        "state": state("UNSPECIFIED"),
+        "archived": False,
+        "startTime": "",
+        "numTrials": 0,
+        "username": username,
+        "userId": user_id,
+        "jobId": "",
+        "projectId": 1,
+        "projectOwnerId": user_id,
+        "searcherType": config["searcher"]["name"],
+        "config": config,
+        "originalConfig": original_config,
+    }
+
+
 async def get_experiment(conn: AsyncConnection, experiment_id: int) -> dict[str, Any]:
     """One experiment's JSON; raises NotFound."""
     row = (await conn.execute(select_experiments().where(e.id == experiment_id))).first()

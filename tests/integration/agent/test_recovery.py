@@ -23,6 +23,9 @@ hyperparameters: {{}}
 searcher: {{name: random, metric: x, max_trials: 2, max_concurrent_trials: 2, max_length: 1}}
 """
 
+# What Prefect's client sends for them by default, its server may refuse.
+SORT: dict[str, Any] = {"sort": "NAME_ASC"}
+
 # Each leg leaves a file, and waits for the test's word.
 SCRIPT = """
 import os, sys, time
@@ -30,9 +33,11 @@ import determined as det
 folder = sys.argv[1]
 info = det.get_cluster_info()
 open(f"{folder}/begun-{info.allocation_id}", "w").write(str(os.getpid()))
-while not os.path.exists(f"{folder}/go"):
-    time.sleep(0.05)
 with det.core.init() as core_context:
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.05)
+        if core_context.preempt.should_preempt():
+            sys.exit()
     for op in core_context.searcher.operations():
         core_context.train.report_validation_metrics(op.length, {"x": 1.0})
         op.report_completed(1.0)
@@ -48,7 +53,7 @@ def begin(cluster: LocalCluster, tmp_path: Path, trials: int = 2) -> tuple[int, 
     return experiment, folder
 
 
-def until(condition: Any, timeout: float = 60.0) -> None:
+def until(condition: Any, timeout: float = 120.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -134,6 +139,12 @@ def prefect(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
         with temporary_settings(settings):
             return asyncio.run(run())
 
+    async def deployed(client: Any) -> bool:
+        names = [deployment.name for deployment in await client.read_deployments(limit=10, **SORT)]
+        return {"experiment", "trial"} <= set(names)
+
+    # The agent registers them a moment after it is ready for work.
+    until(lambda: call(deployed))
     return call
 
 

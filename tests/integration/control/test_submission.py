@@ -68,6 +68,8 @@ async def test_validate_only_stores_nothing(world: World) -> None:
     )
     assert answer["config"]["searcher"]["name"] == "single"
     assert answer["config"]["checkpoint_storage"]["type"] == "shared_fs"
+    planned = answer["experiment"]
+    assert (planned["id"], planned["searcherType"], planned["archived"]) == (0, "single", False)
     # Without any agent the pool's width is not known: it will wait.
     assert answer["warnings"] == ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"]
     assert not await world.rows("SELECT 1 FROM experiments")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from determined_service.control.reconciler import Reconciler
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, World, ok
@@ -144,3 +145,26 @@ async def test_only_ended_experiments_are_archived(world: World) -> None:
     ok(await world.act(experiment, "unarchive"))
     assert not (await world.experiment(experiment))["archived"]
     assert (await world.act(experiment + 1, "archive")).status_code == 404
+
+
+async def test_a_crash_after_the_last_report_is_made_good_after_a_pause(world: World) -> None:
+    driver, trial = await begin(world)
+    ok(await trial.complete(8, 0.1))
+    ok(await world.act(driver.experiment_id, "pause"))
+    ok(await trial.exited(exit_code=1))
+    assert (await world.trial(trial.id))["state"] == "PAUSED"
+    ok(await world.act(driver.experiment_id, "activate"))
+    second = await world.launched()
+    assert (await second.operation())["completed"]
+    await second.run_to_end()
+    assert (await world.trial(trial.id))["state"] == "COMPLETED"
+
+
+async def test_a_trial_that_waits_for_nothing_queues_again(world: World) -> None:
+    driver, trial = await begin(world)
+    await world.rows("UPDATE allocations SET state = 'TERMINATED', ended_at = now() RETURNING 1")
+    world.running.clear()
+    await Reconciler(world.app.state.db, None, 30.0).run_pass()
+    assert (await world.launched()).spec["run_id"] == 2
+    assert (await world.experiment(driver.experiment_id))["state"] == "ACTIVE"
+    assert (await world.trial(trial.id))["run_count"] == 2

@@ -101,6 +101,26 @@ async def test_sorted_by_the_searcher_metric_and_by_any_metric(world: World) -> 
     assert best["totalBatches"] == 2
 
 
+async def test_the_best_comes_first_when_no_order_is_asked_for(world: World) -> None:
+    leg = await world.leg(searcher={"metric": "accuracy", "smaller_is_better": False})
+    names = {}
+    for steps, accuracy in ((1, 0.1), (2, 0.9), (3, 0.5)):
+        await leg.store(report(steps, "validation", accuracy=accuracy))
+        names[await store(leg, steps)] = steps
+    names[await store(leg, 4)] = 4  # no validation there
+    for path in (f"trials/{leg.trial_id}", f"experiments/{leg.experiment_id}"):
+        for order, expected in (
+            (None, [2, 3, 1, 4]),
+            ("ORDER_BY_UNSPECIFIED", [2, 3, 1, 4]),
+            ("ORDER_BY_ASC", [1, 3, 2, 4]),
+        ):
+            params = {"sortByAttr": "SORT_BY_SEARCHER_METRIC"} | (
+                {"orderBy": order} if order else {}
+            )
+            found = (await leg.client.get(f"/api/v1/{path}/checkpoints", params=params)).json()
+            assert [names[one["uuid"]] for one in found["checkpoints"]] == expected
+
+
 async def test_deleting_files(world: World, user: httpx.AsyncClient) -> None:
     leg = await world.leg()
     name = await store(leg, 1)

@@ -95,6 +95,18 @@ async def test_allocation_token_is_its_owner_while_it_lives(world: World) -> Non
     assert found["username"] == "determined"
 
 
+async def test_allocation_token_under_the_name_that_harnesses_use(
+    world: World, anonymous: httpx.AsyncClient
+) -> None:
+    leg = await world.leg()
+    token = leg.client.headers["Authorization"]
+    headers = {"Grpc-Metadata-x-allocation-token": token}
+    assert (await anonymous.get("/api/v1/me", headers=headers)).status_code == 200
+    await world.end(leg)
+    await asyncio.sleep(0.1)
+    assert (await anonymous.get("/api/v1/me", headers=headers)).status_code == 409
+
+
 async def test_ended_allocation_gets_409_at_once(world: World) -> None:
     leg = await world.leg()
     assert (await leg.client.get("/api/v1/me")).status_code == 200  # remembered from here on

@@ -175,13 +175,16 @@ async def test_another_run_of_the_trial_is_fenced(world: World) -> None:
 
 async def test_best_and_latest_validation(world: World) -> None:
     leg = await world.leg()
+    path = f"/api/v1/experiments/{leg.experiment_id}"
+    none = await leg.client.get(f"{path}/searcher/best_searcher_validation_metric")
+    assert none.status_code == 404
+    assert "has no validation yet" in none.json()["error"]["error"]
     for step, loss in ((1, 0.9), (2, 0.3), (3, "NaN"), (4, 0.5), (5, "-Infinity")):
         await leg.store(report(step, "validation", loss=loss, accuracy=0.1))
     found = await _trial(leg)
     assert found["searcherMetricValue"] == 0.3
     assert found["bestValidation"]["totalBatches"] == 2
     assert found["latestValidation"]["totalBatches"] == 5
-    path = f"/api/v1/experiments/{leg.experiment_id}"
     best = await leg.client.get(f"{path}/searcher/best_searcher_validation_metric")
     assert best.json() == {"metric": 0.3}
     history = (await leg.client.get(f"{path}/validation-history")).json()["validationHistory"]

@@ -88,6 +88,10 @@ async def test_patching_an_experiment(world: World, user: httpx.AsyncClient) -> 
     assert (await user.patch(path, json={"description": "d"})).json()["experiment"]["name"] == "new"
     assert (await user.put(f"{path}/labels/c")).json() == {"labels": ["a", "b", "c"]}
     assert (await user.delete(f"{path}/labels/a")).json() == {"labels": ["b", "c"]}
+    refused = await user.patch(path, json={"name": "newer", "resources": {"priority": 3}})
+    assert refused.status_code == 400
+    assert "resources of an experiment cannot be changed" in refused.json()["error"]["error"]
+    assert (await user.get(path)).json()["experiment"]["name"] == "new"
     missing = await user.patch("/api/v1/experiments/999", json={"name": "x"})
     assert (missing.status_code, missing.json()["error"]["error"]) == (
         404,
@@ -227,6 +231,17 @@ async def test_run_metadata(world: World) -> None:
     await leg.client.post(path, json={"metadata": {"a": {"b": 1}}})
     assert (await leg.client.get(path)).json() == {"metadata": {"a": {"b": 1}}}
     assert (await leg.client.post(path, json={"metadata": 3})).status_code == 400
+
+
+async def test_a_run_asks_before_it_reports(world: World) -> None:
+    mine, other = await world.leg(), await world.leg()
+
+    async def start(run_id: object) -> httpx.Response:
+        return await mine.client.post("/api/v1/runs/start", json={"runId": run_id})
+
+    assert (await start(mine.trial_id)).json() == {"storageId": None}
+    assert (await start(other.trial_id)).status_code == 403
+    assert (await start("1")).status_code == 400
 
 
 async def test_cluster(world: World, user: httpx.AsyncClient, anonymous: httpx.AsyncClient) -> None:

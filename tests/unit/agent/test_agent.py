@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from determined_deployments.agent.agent import Agent
 from determined_deployments.agent.config import AgentConfig
 from determined_tasks.supervision import LegRecord
 from tests.unit.agent.conftest import FakeControl, running
@@ -192,3 +193,10 @@ async def test_fork_server_that_dies_is_started_again(
         go.touch()
         await control.until(lambda: len(control.exits) == 2)
     assert {ended["exit_code"] for ended in control.exits.values()} == {0}
+
+
+async def test_fault_in_a_loop_ends_the_agent(config: AgentConfig, control: FakeControl) -> None:
+    """An answer that is not what a service sends: an agent that only seems to work is worse."""
+    control.answers["work"] = lambda body: (200, {"launch": []})
+    with pytest.raises(KeyError, match="kill"):
+        await asyncio.wait_for(Agent(config).run(), 20)

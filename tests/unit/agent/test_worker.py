@@ -58,6 +58,7 @@ def prepared(command: str | None = None, **deployment: Any) -> ProcessJobConfigu
             "name": "d",
             "updated": None,
             "pull_steps": None,
+            "entrypoint": None,
             "tags": [],
             **deployment,
         }

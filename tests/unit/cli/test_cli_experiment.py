@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from determined.cli import _live
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
 from tests.unit.sdk.fake_service import (
@@ -223,6 +224,19 @@ def test_wait(det: Det, service: FakeService, state: str, code: int) -> None:
     result = det("e", "wait", 1, "--polling-interval", 0.1)
     assert (result.exit_code, result.stdout) == (code, "")
     assert state in result.stderr
+
+
+def test_wait_shows_the_search_to_who_looks_at_a_terminal(
+    det: Det, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_live, "watched", lambda: True)
+    monkeypatch.setattr(_live, "best_view", _live.Lines)
+    service.experiments[1] = [experiment(1, "RUNNING"), experiment(1, "COMPLETED")]
+    service.trials[1] = [[trial(1)], [trial(1, "COMPLETED", 0.5)]]
+    result = det("e", "wait", 1, "--polling-interval", 0.1)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "trial 1: accuracy 0.5, the best so far" in result.stderr
+    assert result.stderr.endswith("experiment 1: COMPLETED\n")
 
 
 @pytest.mark.parametrize(

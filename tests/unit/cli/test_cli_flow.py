@@ -15,7 +15,7 @@ from determined.cli._live import Panel, remaining
 from determined.cli._track import Tracker
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
-from tests.unit.sdk.fake_service import FakeService, experiment, log_line, trial
+from tests.unit.sdk.fake_service import URL, FakeService, experiment, log_line, trial
 
 
 @pytest.fixture
@@ -110,6 +110,19 @@ def test_a_failure_shows_the_trials_last_words(
     assert "reason: trial 1 failed" in result.stdout
 
 
+def test_a_search_without_its_metric_says_so(det: Det, service: FakeService, config: Path) -> None:
+    search(service)
+    why = "the training code ended before the searcher's target"
+    service.trials[1] = [[trial(1, "COMPLETED", reason=why, hparams={})]]
+    result = det("flow", "run", config)
+    assert result.exit_code == 0, result.output
+    assert "best trial: none; no trial reported a number as validation metric 'accuracy'" in (
+        result.stdout
+    )
+    events = [line.partition("] ")[2] for line in result.stderr.splitlines() if "] " in line]
+    assert events == ["trial 1 started", f"trial 1 completed in 0.0s: {why}"]
+
+
 def test_canceled_is_not_completed(det: Det, service: FakeService, config: Path) -> None:
     search(service, "CANCELED")
     service.trials[1] = [[trial(1, "CANCELED")]]
@@ -198,6 +211,37 @@ def test_a_cluster_is_started_when_none_answers(
     assert (result.exit_code, starts) == (0, ["up"]), result.output
     assert det("flow", "run", config, "-d").exit_code == 0
     assert starts == ["up"]
+
+
+def test_a_cluster_is_started_when_somebody_elses_has_its_port(
+    det: Det,
+    service: FakeService,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DET_MASTER")
+    record = {
+        "cluster_id": "mine",
+        "cluster_name": "determined",
+        "master_url": URL,
+        "prefect_url": "http://p",
+        "passwords": {"determined": "secret"},
+        "prefect_auth": None,
+    }
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/cluster.json").write_text(json.dumps(record))
+    started: list[str] = []
+
+    def start() -> int:
+        started.append("up")
+        service.cluster_id = "mine"
+        return 0
+
+    monkeypatch.setattr(_bring_up, "start_local_cluster", start)
+    assert det("flow", "run", config, "-d").exit_code == 0
+    assert det("flow", "run", config, "-d").exit_code == 0
+    assert started == ["up"]
 
 
 def test_no_cluster_is_started_beside_the_one_that_was_named(

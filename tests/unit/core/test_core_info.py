@@ -168,3 +168,17 @@ def test_batch_sizes(caplog: pytest.LogCaptureFixture) -> None:
     for hparams in ({}, {"global_batch_size": "8"}, {"global_batch_size": 3}):
         with pytest.raises(det.errors.InvalidExperimentException, match="global_batch_size"):
             det.util.calculate_batch_sizes(hparams, 4, "T")
+
+
+def test_a_configuration_too_large_for_the_environment_is_read_from_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_env(monkeypatch)
+    info = det.get_cluster_info()
+    assert info is not None
+    info.trial._to_file()
+    monkeypatch.delenv("DET_EXPERIMENT_CONFIG")
+    monkeypatch.setattr(_info, "_loaded", [])
+    again = det.get_cluster_info()
+    assert again is not None
+    assert again.trial._fields() == info.trial._fields()

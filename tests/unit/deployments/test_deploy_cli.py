@@ -1,11 +1,16 @@
 """The commands' arguments and messages; nothing is started."""
 
+import dataclasses
 import json
 
 import pytest
 from typer.testing import CliRunner
 
 from determined_deployments.cli import app
+from determined_deployments.local import state as states
+from determined_deployments.local.daemon import PidFile
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.state import ClusterState
 
 
 @pytest.fixture
@@ -65,3 +70,17 @@ def test_damaged_record_is_one_line(run, tmp_path):
     assert result.exit_code == 1
     assert "is damaged" in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_dead_component_and_where_to_look(run, tmp_path):
+    layout = Layout.of(tmp_path)
+    layout.create()
+    states.save(layout, ClusterState(postgres_port=1))
+    layout.postgres.mkdir()
+    gone = PidFile(pid=2**22, started=0.0, fingerprint="", marker="")
+    layout.pid_file("service").write_text(json.dumps(dataclasses.asdict(gone)))
+    result = run("status")
+    assert result.exit_code == 1
+    assert f"dead (see {layout.log('service')})" in result.stdout
+    rows = {row["component"]: row for row in json.loads(run("status", "--json").stdout)}
+    assert (rows["service"]["state"], rows["agent"]["state"]) == ("dead", "stopped")

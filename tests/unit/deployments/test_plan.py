@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import psutil
 import pytest
 
-from determined_deployments.local import agent, plan, slots
+from determined_deployments.local import agent, plan, ports, slots
 from determined_deployments.local import state as states
 from determined_deployments.local.daemon import PidFile
 from determined_deployments.local.errors import ClusterError
@@ -78,6 +78,31 @@ def test_port_asked_for_must_be_free(layout):
         port = other.getsockname()[1]
         with pytest.raises(ClusterError, match=f"--master-port {port}: the port is in use"):
             resolve(layout, master_port=port)
+
+
+def test_port_lost_after_the_choice_is_replaced(layout):
+    state, notes = resolve(layout, master_port=None), Notes()
+    others = (state.master_port, state.postgres_port)
+    before = state.prefect_port
+    plan.move(state, "prefect", plan.Wishes(), notes)
+    assert state.prefect_port not in (before, *others)
+    assert (state.master_port, state.postgres_port) == others
+    assert f"port {before} was taken meanwhile by another program" in notes.lines[0]
+    plan.move(state, "postgres", plan.Wishes(), notes)
+    assert state.postgres_port not in others
+
+
+def test_port_asked_for_and_lost_is_said(layout):
+    state = resolve(layout)
+    wishes = plan.Wishes(master_port=state.master_port)
+    with pytest.raises(ClusterError, match=f"--master-port {state.master_port}: the port is in"):
+        plan.move(state, "service", wishes, Silent())
+
+
+def test_drawn_ports_are_none_that_outgoing_connections_get():
+    drawn = {ports.pick(None) for _ in range(20)}
+    assert drawn <= set(ports.UNUSED)
+    assert len(drawn) > 10
 
 
 def test_running_components_keep_ports_and_slots(layout):

@@ -119,6 +119,7 @@ class FakeService:
         self.bodies: list[Any] = []
         self.params: list[httpx.QueryParams] = []
         self.passwords = {"determined": "secret", "ann": "ann's"}
+        self.cluster_id = "c-1"
         self.tokens: dict[str, str] = {}
         self.experiments: dict[int, Any] = {}
         self.trials: dict[int, list[Any]] = {}
@@ -200,7 +201,7 @@ class FakeService:
     def _master(self, request: httpx.Request) -> Any:
         from determined.__version__ import __version__
 
-        return {"version": __version__, "clusterId": "c-1", "clusterName": "fake"}
+        return {"version": __version__, "clusterId": self.cluster_id, "clusterName": "fake"}
 
     def _login(self, request: httpx.Request) -> Any:
         body = json.loads(request.content)

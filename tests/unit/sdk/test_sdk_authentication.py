@@ -16,7 +16,7 @@ from tests.unit.sdk.fake_service import URL, FakeService
 
 
 def address(local: bool = False) -> MasterAddress:
-    record = LocalCluster(Path(), "c", "n", URL, "http://p", "determined", "secret")
+    record = LocalCluster(Path(), "c-1", "n", URL, "http://p", "determined", "secret")
     return MasterAddress(URL, Source.LOCAL_CLUSTER, record if local else None)
 
 
@@ -105,6 +105,13 @@ def test_a_changed_local_password_is_asked_for(service: FakeService) -> None:
     TokenStore().drop(URL)
     with pytest.raises(errors.InvalidCredentialsException):
         user_of(service, address=address(local=True))
+
+
+def test_the_cluster_of_somebody_else_at_the_local_clusters_port(service: FakeService) -> None:
+    service.cluster_id = "another"
+    with pytest.raises(errors.MasterNotFoundException, match="another cluster answers at"):
+        user_of(service, address=address(local=True))
+    assert service.called("POST", "/api/v1/auth/login") == 0
 
 
 def test_a_tasks_token_is_used_for_its_own_service_only(

@@ -228,13 +228,23 @@ def test_allocation_that_has_ended_is_not_trained(legs: LegRunner, service: Fake
     assert service.exits["7.abc.1"]["kind"] == "infrastructure"
 
 
-def test_an_order_that_comes_twice_runs_once(legs: LegRunner, service: FakeService) -> None:
-    script = "import time\nprint('run')\ntime.sleep(0.8)"
+def test_an_order_that_comes_twice_runs_once(
+    legs: LegRunner, service: FakeService, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    script = f"""
+import os, time
+print('run')
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.02)
+"""
     first = legs.start({"train.py": script})
     service.wait(lambda: service.text("stdout"))
     second = legs.start({"train.py": script})
-    assert second.wait(20) == 0
-    assert first.wait(20) == 0
+    assert second.wait(60) == 0
+    assert first.poll() is None
+    go.touch()
+    assert first.wait(60) == 0
     assert service.text("stdout") == "run\n"
     assert len([path for path in service.paths() if path.endswith("/exit")]) == 1
 
@@ -250,7 +260,10 @@ def test_what_a_killed_supervisor_left_can_be_ended(legs: LegRunner, service: Fa
     assert not record.supervisor.is_alive()
     assert record.user is not None
     assert record.user.is_alive()
-    record.kill_left_over()
+    assert record.tmp is not None
+    assert Path(record.tmp).is_dir()
+    record.clear_up()
+    assert not Path(record.tmp).exists()
     deadline = time.monotonic() + 5
     while record.user.is_alive():
         assert time.monotonic() < deadline
@@ -262,3 +275,12 @@ def test_debug_keeps_the_directory(legs: LegRunner) -> None:
     root = legs.work_dir / "allocations" / "7.abc.1"
     assert (root / "workdir" / "made").exists()
     assert not Path(root / "leg.json").exists()
+
+
+def test_disk_that_cannot_be_written_is_told(legs: LegRunner, tmp_path: Path) -> None:
+    """A file where the directory of allocations belongs: nothing can be made below it."""
+    legs.work_dir.mkdir()
+    (legs.work_dir / "allocations").write_text("")
+    ended = legs.run({"train.py": "print(1)"})
+    assert ended["kind"] == "infrastructure"
+    assert "agent-1 cannot run the leg" in ended["reason"]

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from determined.cli._errors import talk
+from determined.cli._state import state
 from determined.cli.experiment._path import ExperimentId, reference
 
 
@@ -14,15 +15,22 @@ def wait(
     ctx: typer.Context,
     experiment_id: ExperimentId,
     polling_interval: Annotated[
-        float, typer.Option("--polling-interval", min=0.1, help="seconds between questions")
-    ] = 5.0,
+        float | None,
+        typer.Option("--polling-interval", min=0.1, help="seconds between questions [default: 5]"),
+    ] = None,
 ) -> None:
-    """Wait for the end; exit code 0 for COMPLETED, else 1."""
-    from determined.experimental.client import ExperimentState
+    """Wait for the end, watching it on a terminal; exit code 0 for COMPLETED, else 1."""
+    from determined.cli import _live
 
-    ended = reference(ctx, experiment_id).wait(polling_interval)
+    if _live.watched():
+        from determined.cli._follow import follow
+
+        session = state(ctx).session
+        ended = follow(session, experiment_id, _live.best_view(), interval_s=polling_interval).state
+    else:
+        ended = str(reference(ctx, experiment_id).wait(polling_interval or 5.0))
     talk(f"experiment {experiment_id}: {ended}")
-    if ended is not ExperimentState.COMPLETED:
+    if ended != "COMPLETED":
         raise typer.Exit(1)
 
 
@@ -35,7 +43,10 @@ def kill(ctx: typer.Context, experiment_id: ExperimentId) -> None:
 def cancel(ctx: typer.Context, experiment_id: ExperimentId) -> None:
     """End it; its trials save a checkpoint first."""
     reference(ctx, experiment_id).cancel()
-    talk(f"canceled experiment {experiment_id}")
+    talk(
+        f"asked experiment {experiment_id} to end; its trials may save a checkpoint first"
+        f" (at once: det e kill {experiment_id})"
+    )
 
 
 def pause(ctx: typer.Context, experiment_id: ExperimentId) -> None:

@@ -98,6 +98,15 @@ def logged_in(url: str, token: str, transport: httpx.BaseTransport | None) -> bo
     return True
 
 
+def _runs_at(address: MasterAddress, transport: httpx.BaseTransport | None = None) -> bool:
+    """Whether the cluster that is meant answers there: any, or exactly the recorded local one.
+
+    While the local cluster is down, the cluster of somebody else may have taken its port.
+    """
+    with Session(address.url, transport=_kept_open(transport), max_retries=_RETRIES) as session:
+        return address.is_meant(session.get("/api/v1/master"))
+
+
 def _token(
     address: MasterAddress,
     user: str | None,
@@ -133,6 +142,11 @@ def _token(
         store.drop(url, user)
     local = address.local
     if local is not None and user in (None, local.username):
+        if not _runs_at(address, transport):
+            # Its password is not for others.
+            raise errors.MasterNotFoundException(
+                f"another cluster answers at {url}; the one in {local.data_dir} is not running"
+            )
         try:
             return fresh(local.username, local.password)
         except errors.InvalidCredentialsException:

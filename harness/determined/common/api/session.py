@@ -18,9 +18,11 @@ import orjson
 
 from determined.common.api import errors
 
-# httpx logs each request at INFO: in a training script's output that would be our noise.
-if logging.getLogger("httpx").level == logging.NOTSET:
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+# httpx logs each request at INFO, httpcore each step of it at DEBUG: in a training script's output
+# that would be our noise.
+for _name in ("httpx", "httpcore"):
+    if logging.getLogger(_name).level == logging.NOTSET:
+        logging.getLogger(_name).setLevel(logging.WARNING)
 
 RETRY_STATUSES = frozenset({502, 503, 504})
 

@@ -1,0 +1,202 @@
+"""The published `det` against this service: what it prints comes from our JSON, read its way."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.compat.conftest import Submitted
+from tests.compat.upstream_client import VERSION, UpstreamClient, until
+from tests.local_cluster import LocalCluster
+
+# The first test may have to install the client.
+pytestmark = pytest.mark.timeout(900)
+
+SLEEPER = """
+import time
+import determined as det
+
+with det.core.init() as core_context:
+    print("started", flush=True)
+    while not core_context.preempt.should_preempt():
+        time.sleep(0.1)
+"""
+
+
+def described(upstream: UpstreamClient, number: int) -> dict[str, Any]:
+    (found,) = upstream.json("e", "describe", str(number))
+    return dict(found["experiment"])
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_login_and_logout(upstream: UpstreamClient, tmp_path: Path) -> None:
+    own = dataclasses.replace(upstream, home=tmp_path)
+    assert "Invalid username/password" in own.login("admin", "wrong", code=1)
+    own.login("admin", own.passwords["admin"])
+    assert "logged in as user 'admin'" in own.det("user", "whoami").stdout
+    own.det("user", "logout")
+    assert "Unauthenticated" in own.det("user", "whoami", code=1).stderr
+
+
+def test_the_cluster(upstream: UpstreamClient, cluster: LocalCluster) -> None:
+    info = yaml.safe_load(upstream.det("master", "info").stdout)
+    assert info["clusterId"] in (cluster.data_dir / "cluster.json").read_text()
+    versions = yaml.safe_load(upstream.det("version").stdout)
+    assert versions["client"]["version"] == VERSION
+    assert versions["master"]["version"] == info["version"]
+    (agent,) = upstream.json("agent", "list")
+    assert (agent["num_slots"], agent["enabled"], agent["resource_pools"]) == (2, True, "default")
+    slots = upstream.json("slot", "list")
+    assert [(slot["slot_id"], slot["type"]) for slot in slots] == [("0", "cpu"), ("1", "cpu")]
+
+
+def test_reading_an_experiment(upstream: UpstreamClient, submitted: Submitted) -> None:
+    number = str(submitted.id)
+    rows = {row["ID"]: row for row in table(upstream.det("e", "list", "--csv").stdout)}
+    row = rows[number]
+    assert (row["Name"], row["State"]) == ("from-the-published-client", "COMPLETED")
+    assert (row["Owner"], row["Progress"]) == ("determined", "100.0%")
+    found = described(upstream, submitted.id)
+    assert found["state"] == "STATE_COMPLETED"
+    assert found["labels"] == ["compat"]
+    assert found["numTrials"] == 2
+    config = yaml.safe_load(upstream.det("e", "config", number).stdout)
+    assert config["entrypoint"] == "python3 train.py"
+    assert config["searcher"]["metric"] == "accuracy"
+    trials = table(upstream.det("e", "list-trials", number, "--csv").stdout)
+    assert [row["State"] for row in trials] == ["COMPLETED", "COMPLETED"]
+    assert [row["# of Batches"] for row in trials] == ["6", "6"]
+
+
+def test_metrics_of_an_experiment(upstream: UpstreamClient, submitted: Submitted) -> None:
+    said = upstream.det("e", "describe", str(submitted.id), "--metrics", "--csv").stdout
+    workloads = table(said[said.index("Workloads:\n") + len("Workloads:\n") :])
+    assert len(workloads) == 12
+    assert {row["Training Metric: grad"] for row in workloads} == {"Infinity"}
+    validated = [row for row in workloads if row["Validation State"]]
+    found = sorted(float(row["Validation Metric: accuracy"]) for row in validated)
+    assert found == pytest.approx([0.06, 0.12, 0.3, 0.6])
+    assert {row["Checkpoint State"] for row in validated} == {"COMPLETED"}
+
+
+def test_best_checkpoints_first(upstream: UpstreamClient, submitted: Submitted) -> None:
+    said = upstream.det("e", "list-checkpoints", str(submitted.id), "--best", "2", "--csv").stdout
+    best, second = table(said)
+    assert float(best["Validation Metric"]) == pytest.approx(0.6)
+    assert float(second["Validation Metric"]) == pytest.approx(0.3)
+    assert best["# of Batches"] == "6"
+
+
+def test_logs(upstream: UpstreamClient, submitted: Submitted) -> None:
+    said = upstream.det("e", "logs", str(submitted.id)).stdout
+    lines = [line.partition("|| ")[2] for line in said.splitlines()]
+    assert [line for line in lines if line.startswith("step")] == [f"step {i}" for i in range(1, 7)]
+    (trial, _) = table(upstream.det("e", "list-trials", str(submitted.id), "--csv").stdout)
+    number = trial["Trial ID"]
+    warnings = upstream.det("t", "logs", number, "--level", "WARNING").stdout.splitlines()
+    assert warnings[0].endswith("root: almost done")
+    assert "|| WARNING: [" in warnings[0]
+    assert "step" not in "".join(warnings)
+    followed = upstream.det("t", "logs", "-f", number, "--stdtype", "stderr").stdout
+    assert "on stderr" in followed
+    assert "step" not in followed
+    assert "step 1\n" in upstream.det("t", "logs", number, "--head", "1").stdout
+
+
+def test_describing_a_trial(upstream: UpstreamClient, submitted: Submitted) -> None:
+    (number, _) = (
+        row["Trial ID"]
+        for row in table(upstream.det("e", "list-trials", str(submitted.id), "--csv").stdout)
+    )
+    found = upstream.json("t", "describe", number, "--metrics")
+    trial = found["trial"]
+    assert trial["state"] == "STATE_COMPLETED"
+    assert trial["experimentId"] == submitted.id
+    quality = trial["hparams"]["quality"]
+    assert trial["bestValidation"]["metrics"]["avgMetrics"]["accuracy"] == quality * 6
+    assert trial["bestCheckpoint"]["totalBatches"] == 6
+    summary = trial["summaryMetrics"]["avg_metrics"]["loss"]
+    assert (summary["count"], summary["max"]) == (6, 1.0)
+    assert len(found["workloads"]) == 6 + 2 + 2
+
+
+def test_downloads(upstream: UpstreamClient, submitted: Submitted, tmp_path: Path) -> None:
+    upstream.det("e", "download-model-def", str(submitted.id), "--output-dir", str(tmp_path))
+    (archive,) = tmp_path.glob("*.tgz")
+    with tarfile.open(archive) as tar:
+        file = tar.extractfile("train.py")
+        assert file is not None
+        assert file.read() == (submitted.model / "train.py").read_bytes()
+    upstream.det("e", "download", str(submitted.id), "-o", str(tmp_path / "best"), "-q")
+    (folder,) = (tmp_path / "best").iterdir()
+    assert (folder / "state.txt").read_text() == "0.1 6"
+    described = upstream.det("c", "describe", folder.name).stdout
+    assert '"accuracy": 0.6' in described
+    one = tmp_path / "one"
+    upstream.det("c", "download", folder.name, "-o", str(one), "--mode", "direct")
+    assert (one / "state.txt").read_text() == "0.1 6"
+    assert '"steps_completed": 6' in (one / "metadata.json").read_text()
+
+
+def test_living_experiments(upstream: UpstreamClient, submitted: Submitted, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLEEPER)
+    override = ("--config", "searcher={name: single, metric: x}", "--config", "name=sleeper")
+    number = upstream.create(submitted.config, str(tmp_path), *override)
+    held = until(
+        "a slot for the trial",
+        lambda: [s for s in upstream.json("slot", "list") if s["allocation_id"] != "FREE"],
+    )
+    assert held[0]["allocation_id"].startswith(f"{number}.")
+    assert "sleeper" in held[0]["task_name"]
+    upstream.det("e", "kill", str(number))
+    upstream.wait(number, code=1)
+    assert described(upstream, number)["state"] == "STATE_CANCELED"
+    paused = upstream.create(submitted.config, str(tmp_path), *override, "--paused")
+    assert described(upstream, paused)["state"] == "STATE_PAUSED"
+    upstream.det("e", "cancel", str(paused))
+    upstream.wait(paused, code=1)
+
+
+def test_following_and_trying_out(upstream: UpstreamClient, submitted: Submitted) -> None:
+    config, model = str(submitted.config), str(submitted.model)
+    followed = upstream.det("e", "create", config, model, "-f").stdout
+    assert "|| step 6" in followed
+    tried = upstream.det("e", "create", config, model, "-t", "--config", "searcher.max_length=6")
+    assert "Model definition test succeeded" in tried.stdout
+
+
+def test_changing_an_experiment(upstream: UpstreamClient, submitted: Submitted) -> None:
+    number = str(submitted.id)
+    upstream.det("e", "label", "add", number, "later")
+    upstream.det("e", "set", "description", number, "by the published client")
+    upstream.det("e", "archive", number)
+    found = described(upstream, submitted.id)
+    assert found["labels"] == ["compat", "later"]
+    assert found["description"] == "by the published client"
+    assert found["archived"] is True
+    upstream.det("e", "unarchive", number)
+    upstream.det("e", "label", "remove", number, "later")
+    refused = upstream.det("e", "set", "priority", number, "3", code=1).stderr
+    assert "resources of an experiment cannot be changed" in refused
+
+
+def test_mistakes_are_explained(
+    upstream: UpstreamClient, submitted: Submitted, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(submitted.config.read_text().replace("smaller_is_better", "smaler_is_better"))
+    said = upstream.det("e", "create", str(wrong), str(submitted.model), code=1).stderr
+    assert "did you mean 'smaller_is_better'?" in said
+    assert "Traceback" not in said
+    missing = upstream.det("t", "describe", "999999", code=1).stderr
+    assert "trial 999999 does not exist" in missing

@@ -1,0 +1,162 @@
+"""Determined's own published client, in a virtual environment of its own, driven from outside."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+VERSION = "0.38.1"
+REQUIREMENT = f"determined=={VERSION}"
+INSTALL_TIMEOUT_S = 600
+# Said on stderr of every command: this product's versions are not Determined's.
+_WARNING = re.compile(r"^Master version .* is less than CLI version .*\n", re.MULTILINE)
+
+
+def installed_python() -> Path:
+    """The interpreter that has the client; installed on first use and kept for later runs.
+
+    Skips the test that asks when pip cannot get it.
+    """
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = caches / "determined-prefect-tests" / f"upstream-{VERSION}"
+    home.parent.mkdir(parents=True, exist_ok=True)
+    # Two test sessions may come here at once; the mark tells a whole installation from a begun one.
+    with home.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "installed").exists():
+            shutil.rmtree(home, ignore_errors=True)
+            _install(home)
+            (home / "installed").touch()
+    return home / "bin" / "python"
+
+
+def _install(home: Path) -> None:
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    steps = (
+        [sys.executable, "-m", "venv", str(home)],
+        [*pip, "--disable-pip-version-check", REQUIREMENT],
+    )
+    for step in steps:
+        try:
+            done = subprocess.run(step, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"pip did not get {REQUIREMENT} within {INSTALL_TIMEOUT_S} s")
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            pytest.skip(f"pip cannot get {REQUIREMENT}: {last}")
+
+
+@dataclass(frozen=True)
+class UpstreamClient:
+    """The client's `det` and SDK, pointed at one cluster; ``home`` keeps its login."""
+
+    python: Path
+    home: Path
+    master: str
+    passwords: dict[str, str]
+
+    @property
+    def env(self) -> dict[str, str]:
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("DET_", "PYTHON", "VIRTUAL_ENV"))
+        }
+        return {
+            **inherited,
+            "HOME": str(self.home),
+            "DET_DEBUG_CONFIG_PATH": str(self.home / "determined"),
+            "DET_MASTER": self.master,
+        }
+
+    def det(
+        self, *args: str, code: int = 0, input: str | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs the published `det`; asserts that it ends with ``code``.
+
+        Without a terminal: it asks for passwords on stdin then.
+        """
+        done = self._run(["-m", "determined.cli", *args], input, timeout)
+        assert done.returncode == code, (
+            f"det {' '.join(args)} ended with {done.returncode}\n"
+            f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
+        )
+        return done
+
+    def sdk(self, script: str, *args: object, timeout: float = 90) -> Any:
+        """Runs ``script`` with a logged-in `client`, the arguments in `args` and a `show(value)`
+        that must be called once, with what this returns (JSON)."""
+        source = _SDK_PREAMBLE + script
+        given = json.dumps([str(one) for one in args])
+        done = self._run(["-c", source, self.passwords["determined"], given], None, timeout)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def _run(
+        self, args: list[str], input: str | None, timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(self.python), *args],
+            env=self.env,
+            input=input or "",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            start_new_session=True,
+        )
+        done.stderr = _WARNING.sub("", done.stderr)
+        return done
+
+    def login(self, username: str, password: str, code: int = 0) -> str:
+        """`det user login`; what it says on stderr."""
+        args = ("-m", self.master, "user", "login", username)
+        return self.det(*args, input=password + "\n", code=code).stderr
+
+    def create(self, config: Path, *args: str) -> int:
+        """`det experiment create`; the experiment's id."""
+        said = self.det("experiment", "create", str(config), *args).stdout
+        found = re.search(r"Created experiment (\d+)", said)
+        assert found is not None, said
+        return int(found[1])
+
+    def wait(self, experiment_id: int, code: int = 0) -> None:
+        """`det experiment wait`: 0 when it has completed."""
+        args = ("experiment", "wait", str(experiment_id), "--polling-interval", "1")
+        self.det(*args, code=code, timeout=120)
+
+    def json(self, *args: str) -> Any:
+        """The parsed output of a command with --json."""
+        return json.loads(self.det(*args, "--json").stdout)
+
+
+_SDK_PREAMBLE = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+from determined.experimental import client
+
+client.login(os.environ["DET_MASTER"], "determined", sys.argv[1])
+args = json.loads(sys.argv[2])
+
+def show(value):
+    print("\\n" + json.dumps(value))
+"""
+
+
+def until(what: str, check: Any, timeout: float = 60) -> Any:
+    """Asks ``check()`` until it answers with something true."""
+    end = time.monotonic() + timeout
+    while not (found := check()):
+        assert time.monotonic() < end, f"{what}: not within {timeout:g} s"
+        time.sleep(0.2)
+    return found
