@@ -74,11 +74,19 @@ def oom_kills() -> int | None:
     return None
 
 
-def describe(status: int, start: Start, *, hook_pending: bool, oom_before: int | None) -> LegResult:
+def describe(
+    status: int,
+    start: Start,
+    *,
+    hook_pending: bool,
+    oom_before: int | None,
+    exception: str | None = None,
+) -> LegResult:
     """The result for a wait ``status`` that nobody asked for.
 
     ``hook_pending``: there is a startup hook and it did not get to its end. ``oom_before``:
-    :func:`oom_kills` when the process started.
+    :func:`oom_kills` when the process started. ``exception``: the last line of a Python traceback
+    at the end of stderr; it tells why where the exit code is Python's own for it.
     """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -91,7 +99,8 @@ def describe(status: int, start: Start, *, hook_pending: bool, oom_before: int |
     if code == 127 and start.first_word:
         reason = f"entrypoint not found: no command {start.first_word!r} on the PATH"
         return LegResult(code, None, "failed_to_start", reason)
-    return LegResult(code, None, "exited", SHELL_CODES.get(code) if _is_shell(start) else None)
+    reason = SHELL_CODES.get(code) if _is_shell(start) else None
+    return LegResult(code, None, "exited", reason or (exception if code == 1 else None))
 
 
 SHELL_CODES = {

@@ -27,6 +27,7 @@ from determined_tasks import context_dir, entrypoint, exit_reason, process, task
 from determined_tasks.context_dir import ContextDir, ModelDefinitionError
 from determined_tasks.entrypoint import EntrypointError, Start
 from determined_tasks.exit_reason import LegResult
+from determined_tasks.last_exception import LastException
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.leg_spec import LegSpec
 from determined_tasks.log_lines import LineSplitter, parse
@@ -41,7 +42,8 @@ KILL_SIGNAL = signal.SIGUSR1
 # seen its own.
 SIGTERM_GRACE_SECONDS = 0.3
 
-READ_BYTES = 1 << 18
+# Small, so that lines of the two pipes written close together stay close together in the log.
+READ_BYTES = 1 << 13
 SPOOL = "logs.spool"
 
 # About a minute; then the leg is given back to be started again.
@@ -225,7 +227,7 @@ class _Leg:
             ProcessName.of(self.user.pid),
             str(context.tmp),
         ).write(self.root)
-        self._read_until_end(self.user)
+        exception = self._read_until_end(self.user)
         assert self.user.status is not None
         if self.user.status == signal.SIGTERM and self.fork is not None:
             time.sleep(SIGTERM_GRACE_SECONDS)
@@ -235,7 +237,11 @@ class _Leg:
         hook = (context.workdir / entrypoint.STARTUP_HOOK).is_file()
         pending = hook and not (context.run_dir / "hook-done").exists()
         return exit_reason.describe(
-            self.user.status, plan, hook_pending=pending, oom_before=oom_before
+            self.user.status,
+            plan,
+            hook_pending=pending,
+            oom_before=oom_before,
+            exception=exception,
         )
 
     def _fetch_model_def(self, model_def_hash: str) -> bytes:
@@ -263,7 +269,8 @@ class _Leg:
         if self._stopped is not None:  # the signal came while there was nothing to kill
             self.user.kill()
 
-    def _read_until_end(self, user: process.UserProcess) -> None:
+    def _read_until_end(self, user: process.UserProcess) -> str | None:
+        """The exception that stderr ended with, if any."""
         streams = _Streams(user, self.reporter)
         while not user.reap():
             streams.read(REAP_SECONDS)
@@ -273,6 +280,7 @@ class _Leg:
         while streams.open and (left := deadline - time.monotonic()) > 0:
             streams.read(left)
         streams.close()
+        return streams.exception.text
 
     def _say_why(self, result: LegResult) -> None:
         if self.stopped is not None:
@@ -294,6 +302,7 @@ class _Streams:
     """Reads a process's output into the reporter."""
 
     def __init__(self, user: process.UserProcess, reporter: LegReporter) -> None:
+        self.exception = LastException()
         self._reporter = reporter
         self._selector = selectors.DefaultSelector()
         self._splitters = {user.stdout: LineSplitter(), user.stderr: LineSplitter()}
@@ -342,6 +351,8 @@ class _Streams:
     def _pass_on(self, descriptor: int, lines: list[bytes]) -> None:
         now = time.time()
         for line in lines:
+            if self._names[descriptor] == "stderr":
+                self.exception.feed(line)
             self._reporter.put(parse(line), self._names[descriptor], now)
 
     def close(self) -> None:

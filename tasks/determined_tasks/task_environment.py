@@ -50,6 +50,9 @@ def build(spec: LegSpec, place: Place, context: ContextDir) -> dict[str, str]:
     env["PYTHONUNBUFFERED"] = "1"
     env["PYTHONFAULTHANDLER"] = "1"
     env["TMPDIR"] = str(context.tmp)
+    # Not where the cluster was started from.
+    env["PWD"] = str(context.workdir)
+    env.pop("OLDPWD", None)
     env.update(_task_variables(spec, place, context))
     if spec.trial_id is not None:
         env.update(_trial_variables(spec))

@@ -62,7 +62,7 @@ class TrialRunFactory:
             parent_task_run_id=parent.id,
             name=trial.get("name") or f"trial-{trial_id}",
             idempotency_key=f"{self.experiment_id}/{request_id}",
-            tags=[f"experiment:{self.experiment_id}", f"trial:{trial_id}"],
+            tags=[f"experiment-{self.experiment_id}", f"trial-{trial_id}"],
             state=State(
                 type=StateType.SCHEDULED,
                 name="AwaitingSlots",

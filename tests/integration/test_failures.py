@@ -2,69 +2,239 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.local_cluster import LocalCluster
+from tests.outcomes import CONFIG, Case, Outcome, outcomes, script
 
-CONFIG = """
-name: failing
-entrypoint: {entrypoint}
-hyperparameters: {{}}
-searcher: {{name: single, metric: x, max_length: 1}}
-max_restarts: {max_restarts}
+STORES = """
+import determined as det
+with det.core.init() as core_context:
+    for op in core_context.searcher.operations():
+        with core_context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+            (path / "weights").write_bytes(bytes(20 << 20))
+        core_context.train.report_validation_metrics(op.length, {"x": 1.0})
+        op.report_completed(1.0)
 """
 
-CASES = {
-    # entrypoint, script, what the reason says, what the logs say
-    "raises": ("python3 script.py", "raise ValueError('no luck')", "code 1", "ValueError: no luck"),
-    "exits-3": ("python3 script.py", "raise SystemExit(3)", "code 3", ""),
-    "killed": (
-        "python3 script.py",
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-        "signal 9",
-        "",
+
+def with_context(body: str) -> str:
+    """A script with ``body`` inside of the Core API's context."""
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    return f"import determined as det\nwith det.core.init() as core_context:\n{lines}\n"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """``reason`` and ``log`` are patterns, to be found in the trial's reason and in its logs."""
+
+    case: Case
+    reason: str
+    log: str = ""
+    state: str = "ERROR"
+
+
+FAILURES = {
+    # The script.
+    "raises": Failure(
+        script("def f():\n    raise ValueError('no luck')\nf()"),
+        r"^process exited with code 1",
+        r'(?s)Traceback.*File "\S*/script.py", line 2, in f\n.*ValueError: no luck',
     ),
-    "no-script": ("python3 absent.py", "", "absent.py", "absent.py"),
-    "no-program": ("no-such-program --flag", "", "no-such-program", "no-such-program"),
-    "no-module": ("python3 -m no_such_module", "", "", "no_such_module"),
+    "raises-inside": Failure(
+        script(with_context("raise OSError('inside')")), r"exited with code 1", "OSError: inside"
+    ),
+    "syntax": Failure(script("print('a'\n"), r"exited with code 1", "SyntaxError: .* never closed"),
+    "exits-3": Failure(script("raise SystemExit(3)"), r"^process exited with code 3$"),
+    "exits-with-words": Failure(
+        script("import sys; sys.exit('no data')"), r"exited with code 1", r"^no data$"
+    ),
+    "reads-stdin": Failure(script("input('go on? ')"), r"exited with code 1", "EOFError"),
+    "memory-error": Failure(
+        script(
+            "import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+            "bytearray(4 << 30)"
+        ),
+        r"exited with code 1",
+        "MemoryError",
+    ),
+    "killed": Failure(
+        script("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
+        r"^process was killed by signal 9 \(SIGKILL\), perhaps out of memory$",
+    ),
+    "segmentation-fault": Failure(
+        script("import ctypes; ctypes.string_at(0)"),
+        r"^process was killed by signal 11 \(SIGSEGV\)$",
+        r"(?s)Segmentation fault.*/script.py.*, line 1 in <module>",
+    ),
+    # The entrypoint and the files beside it.
+    "no-script": Failure(
+        Case(entrypoint="python3 absent.py"), "absent.py is not in the model def", "absent.py"
+    ),
+    "no-program": Failure(
+        Case(entrypoint="no-such-program --flag"), "no command 'no-such-program'", "no-such-program"
+    ),
+    "no-module": Failure(
+        Case(entrypoint="python3 -m no_such_module"), "no module named 'no_such_module'"
+    ),
+    "shell-text": Failure(
+        script("print('so far, so good')", entrypoint="python3 script.py && false"),
+        r"exited with code 1",
+        "so far, so good",
+    ),
+    "startup-hook": Failure(
+        Case({"script.py": "", "startup-hook.sh": "echo hooked\nexit 4\n"}),
+        r"startup-hook.sh failed with exit code 4",
+        "hooked",
+    ),
+    # Wrong use of the Core API.
+    "refused-report": Failure(
+        script(with_context("core_context.train.report_training_metrics(-5, {'x': 1})")),
+        r"exited with code 1",
+        r"ReportRefused: .*steps_completed must be a whole number",
+    ),
+    "no-value": Failure(
+        script(with_context("core_context.train.report_training_metrics(1, {'x': None})")),
+        r"exited with code 1",
+        r"metric 'x' is None",
+    ),
+    "completed-twice": Failure(
+        script(
+            with_context(
+                "for op in core_context.searcher.operations():\n"
+                "    op.report_completed(1.0)\n    op.report_completed(1.0)"
+            )
+        ),
+        r"exited with code 1",
+        r"report_completed\(\) was called already",
+    ),
+    "unknown-checkpoint": Failure(
+        script(with_context("core_context.checkpoint.download('absent', 'here')")),
+        r"exited with code 1",
+        r"no checkpoint absent in /",
+    ),
+    "storage-below-a-file": Failure(
+        script(STORES, more="checkpoint_storage: {type: shared_fs, host_path: /dev/null/x}\n"),
+        r"exited with code 1",
+        r"checkpoint storage: cannot write /dev/null/x",
+    ),
+    # No errors, but worth a word.
+    "does-nothing": Failure(
+        script("print('done')"), "ended before the searcher's target", "done", "COMPLETED"
+    ),
+    "invalid-hyperparameters": Failure(
+        script(with_context("raise det.InvalidHP('too wide')"), max_restarts=3),
+        "called its hyperparameters invalid",
+        "InvalidHP: too wide",
+        "COMPLETED",
+    ),
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, options: str) -> Iterator[bool]:
+    """A small file system of its own at ``folder``; False where this user may not mount."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    done = os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
+    try:
+        yield done
+    finally:
+        if done:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+DISKS = {
+    "disk-full": ("size=4m", "No space left on device"),
+    "disk-read-only": ("size=4m,ro", "checkpoint storage: cannot write .*Read-only file system"),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_failing_script_gives_its_reason(
-    cluster: LocalCluster, tmp_path: Path, case: str
+@pytest.fixture(scope="module")
+def ended(
+    cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Outcome]]:
+    """How each case ended; those of :data:`DISKS` are there if they could be mounted."""
+    folder = tmp_path_factory.mktemp("failures")
+    cases = {name: failure.case for name, failure in FAILURES.items()}
+    with contextlib.ExitStack() as stack:
+        for name, (options, _) in DISKS.items():
+            place = folder / f"mounted-{name}"
+            if stack.enter_context(mounted(place, options)):
+                storage = f"checkpoint_storage: {{type: shared_fs, host_path: {place}}}\n"
+                cases[name] = script(STORES, more=storage)
+        yield outcomes(cluster, folder, cases)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_the_reason_is_said(ended: dict[str, Outcome], name: str) -> None:
+    failure, found = FAILURES[name], ended[name]
+    assert found.state == failure.state
+    assert found.trial["state"] == f"STATE_{failure.state}"
+    assert re.search(failure.reason, found.trial["reason"])
+    assert re.search(failure.log, found.text, re.MULTILINE)
+    if failure.state == "ERROR":
+        assert found.reason == f"trial {found.trial['id']}: {found.trial['reason']}"
+        # The log alone tells the end, too.
+        assert found.trial["reason"].removeprefix("could not start: ") in found.text
+
+
+@pytest.mark.parametrize("name", DISKS)
+def test_a_disk_that_takes_no_checkpoint(
+    cluster: LocalCluster, ended: dict[str, Outcome], name: str
 ) -> None:
-    entrypoint, script, reason, log = CASES[case]
-    config = CONFIG.format(entrypoint=entrypoint, max_restarts=0)
-    experiment = cluster.submit(tmp_path, config, script_py=script)
-    assert cluster.wait(experiment) == "ERROR"
-    (trial,) = cluster.trials(experiment)
-    assert trial["state"] == "ERROR"
-    assert reason in trial["reason"] or reason in cluster.logs(experiment)
-    assert log in cluster.logs(experiment)
+    if name not in ended:
+        pytest.skip("mounting a file system of its own needs root")
+    found = ended[name]
+    assert found.state == "ERROR"
+    assert re.search(DISKS[name][1], found.text)
+    # Nothing that looks like a checkpoint is left.
+    assert cluster.json("experiment", "list-checkpoints", str(found.experiment_id)) == []
+
+
+def test_flow_run_ends_with_what_went_wrong(cluster: LocalCluster, tmp_path: Path) -> None:
+    case = FAILURES["raises"].case
+    config, model = case.write(tmp_path, "raises")
+    done = cluster.det("flow", "run", str(config), str(model), check=False)
+    assert done.returncode == 1
+    trial = re.search(r"all of its logs: det t logs (\d+)$", done.stderr.strip())
+    assert trial, done.stderr
+    assert "ValueError: no luck" in done.stderr
+    assert re.search(rf"^reason: trial {trial[1]}: process exited", done.stdout, re.MULTILINE)
+    assert "ValueError: no luck" in cluster.det("trial", "logs", trial[1]).stdout
 
 
 def test_a_failed_trial_is_restarted(cluster: LocalCluster, tmp_path: Path) -> None:
-    config = CONFIG.format(entrypoint="python3 script.py", max_restarts=2)
-    experiment = cluster.submit(tmp_path, config, script_py="raise SystemExit(5)")
-    assert cluster.wait(experiment) == "ERROR"
-    (trial,) = cluster.trials(experiment)
-    assert trial["restarts"] == 3  # failures counted, the last one too, as Determined does
-    described = cluster.json("trial", "describe", str(trial["id"]))
+    failing = script("raise SystemExit(5)", max_restarts=2)
+    found = outcomes(cluster, tmp_path, {"failing": failing})["failing"]
+    assert found.state == "ERROR"
+    assert found.trial["restarts"] == 3  # failures counted, the last one too, as Determined does
+    described = cluster.json("trial", "describe", str(found.trial["id"]))
     assert [leg["runId"] for leg in described["legs"]] == [1, 2, 3]
 
 
 def test_a_restart_goes_on_from_the_checkpoint(cluster: LocalCluster, tmp_path: Path) -> None:
-    script = """
+    text = """
 import os
 import determined as det
 info = det.get_cluster_info()
 with det.core.init() as core_context:
     if info.latest_checkpoint is None:
-        with core_context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
-            (path / "note").write_text("first leg")
+        for steps in (1, 2):
+            with core_context.checkpoint.store_path({"steps_completed": steps}) as (path, uuid):
+                (path / "note").write_text(f"after {steps} steps")
+        # A checkpoint that is gone is not what the next leg starts from.
+        core_context.checkpoint.delete(uuid)
         os._exit(7)
     with core_context.checkpoint.restore_path(info.latest_checkpoint) as path:
         print("found:", (path / "note").read_text())
@@ -72,29 +242,47 @@ with det.core.init() as core_context:
         core_context.train.report_validation_metrics(op.length, {"x": 1.0})
         op.report_completed(1.0)
 """
-    config = CONFIG.format(entrypoint="python3 script.py", max_restarts=1)
-    experiment = cluster.submit(tmp_path, config, script_py=script)
-    assert cluster.wait(experiment) == "COMPLETED"
-    assert "found: first leg" in cluster.logs(experiment)
+    found = outcomes(cluster, tmp_path, {"case": script(text, max_restarts=1)})["case"]
+    assert found.state == "COMPLETED"
+    assert "found: after 1 steps" in found.text
 
 
-def test_kill_ends_the_whole_process_group(cluster: LocalCluster, tmp_path: Path) -> None:
-    marker = tmp_path / "pids"
-    script = f"""
-import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-open({str(marker)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+HANGS = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+children = [
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]),
+    subprocess.Popen(["setsid", "sleep", "600"]),
+]
+print(os.getpid(), *(child.pid for child in children), flush=True)
 time.sleep(600)
 """
-    config = CONFIG.format(entrypoint="python3 script.py", max_restarts=0)
-    experiment = cluster.submit(tmp_path, config, script_py=script)
-    for _ in range(200):
-        if marker.exists() and len(marker.read_text().split()) == 2:
-            break
-        import time
 
+
+@pytest.mark.parametrize("noun", ["experiment", "trial"])
+def test_kill_ends_every_process_of_a_script_that_hangs(
+    cluster: LocalCluster, tmp_path: Path, noun: str
+) -> None:
+    config = CONFIG.format(name="hangs", entrypoint="python3 script.py", max_restarts=3)
+    experiment = cluster.submit(tmp_path, config, script_py=HANGS)
+    pids = []
+    for _ in range(300):
+        printed = cluster.det("experiment", "logs", str(experiment), check=False).stdout
+        if found := re.search(r"\|\| ([\d ]+)$", printed):
+            pids = [int(pid) for pid in found[1].split()]
+            break
         time.sleep(0.1)
-    pids = [int(pid) for pid in marker.read_text().split()]
-    cluster.det("experiment", "kill", str(experiment))
+    assert len(pids) == 3, printed
+    (trial,) = cluster.trials(experiment)
+    cluster.det(noun, "kill", str(experiment if noun == "experiment" else trial["id"]))
     assert cluster.wait(experiment, timeout=30) == "CANCELED"
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert cluster.trials(experiment)[0]["reason"] == "killed by the user"
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -77,6 +77,11 @@ def pid(layout: Layout, name: str) -> int:
     return process.pid
 
 
+def free_port() -> int:
+    with ports.Claims() as claims:
+        return ports.pick(None, claims)
+
+
 @contextlib.contextmanager
 def taken() -> Iterator[int]:
     """A port on which somebody else listens."""
@@ -112,7 +117,7 @@ def knower(name: str, port: int) -> Component:
 
 
 def test_component_whose_port_is_taken_gets_another_and_those_who_know_it_are_told(layout):
-    free, notes = ports.pick(None), Notes()
+    free, notes = free_port(), Notes()
     with taken() as port:
 
         def plan(prefect: int) -> list[Component]:
@@ -136,7 +141,7 @@ def test_component_whose_port_is_taken_gets_another_and_those_who_know_it_are_to
 
 
 def test_it_is_moved_before_it_has_noticed_by_itself(layout):
-    free = ports.pick(None)
+    free = free_port()
     slow = LISTEN.replace("s=", "time.sleep(60); s=")
     with taken() as port:
         started = time.monotonic()
@@ -152,7 +157,7 @@ def test_it_is_moved_before_it_has_noticed_by_itself(layout):
 
 def test_port_of_an_outgoing_connection(layout):
     # Bound, but nobody listens: what connect() takes for its own end.
-    free = ports.pick(None)
+    free = free_port()
     with socket.socket() as client:
         client.bind(("127.0.0.1", 0))
         port = client.getsockname()[1]
@@ -181,7 +186,7 @@ def test_it_does_not_move_for_ever(layout):
 
 
 def test_death_for_another_reason_is_not_taken_for_a_lost_port(layout):
-    broken = server(layout, "prefect", ports.pick(None), "raise SystemExit(7);")
+    broken = server(layout, "prefect", free_port(), "raise SystemExit(7);")
     with pytest.raises(ComponentFailed, match="exit status 7"):
         up.start(layout, marker(layout), [broken], Silent(), lambda name: pytest.fail("moved"))
 

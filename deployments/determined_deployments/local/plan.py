@@ -52,9 +52,12 @@ class Wishes:
     initial_user_password: str | None = None
 
 
-def resolve(layout: Layout, wishes: Wishes, reporter: Reporter) -> ClusterState:
+def resolve(
+    layout: Layout, wishes: Wishes, claims: ports.Claims, reporter: Reporter
+) -> ClusterState:
     """The cluster's state: the recorded one (or a new one) with the wishes in it and with free
-    ports for everything that does not run. Writes nothing. Raises ClusterError."""
+    ports, claimed by ``claims``, for everything that does not run. Writes nothing. Raises
+    ClusterError."""
     recorded = states.load(layout)
     if recorded is None and layout.postgres.exists():
         raise ClusterError(
@@ -71,7 +74,7 @@ def resolve(layout: Layout, wishes: Wishes, reporter: Reporter) -> ClusterState:
             state.passwords = dict.fromkeys(USERS, wishes.initial_user_password)
         elif set(recorded.passwords.values()) != {wishes.initial_user_password}:
             reporter.note("--initial-user-password is for the first start; the users exist already")
-    _choose_ports(layout, state, wishes.master_port, reporter)
+    _choose_ports(layout, state, wishes.master_port, claims, reporter)
     asked = wishes.slots is not None or wishes.gpu is not None
     # A live agent keeps its slots: detecting others under another CPU affinity must not restart it.
     if recorded is None or asked or not daemon.running(layout, agent.NAME):
@@ -99,17 +102,21 @@ def build(layout: Layout, state: ClusterState, names: Collection[str] = ALL) -> 
     return components
 
 
-def move(state: ClusterState, name: str, wishes: Wishes, reporter: Reporter) -> None:
+def move(
+    state: ClusterState, name: str, wishes: Wishes, claims: ports.Claims, reporter: Reporter
+) -> None:
     """Gives component ``name`` another port: another process took its own between the choice and the
     start. Raises ClusterError when the port was asked for."""
     taken: int = getattr(state, PORTS[name])
-    holder = ports.holder(taken)
     if name == service.NAME and wishes.master_port is not None:
-        raise ClusterError(f"--master-port {taken}: the port is in use by {holder}")
-    others = {getattr(state, field) for field in PORTS.values()}
-    port = ports.pick(None if name == postgres.NAME else taken + 1, others)
-    reporter.note(f"port {taken} was taken meanwhile by {holder}; {name} takes {port}")
+        raise _in_use(taken)
+    port = ports.pick(None if name == postgres.NAME else taken + 1, claims)
+    reporter.note(f"port {taken} was taken meanwhile by {ports.holder(taken)}; {name} takes {port}")
     setattr(state, PORTS[name], port)
+
+
+def _in_use(port: int) -> ClusterError:
+    return ClusterError(f"--master-port {port}: the port is in use by {ports.holder(port)}")
 
 
 def _apply_database(state: ClusterState, wanted: str | None, is_new: bool) -> None:
@@ -127,35 +134,30 @@ def _apply_database(state: ClusterState, wanted: str | None, is_new: bool) -> No
 
 
 def _choose_ports(
-    layout: Layout, state: ClusterState, master_port: int | None, reporter: Reporter
+    layout: Layout,
+    state: ClusterState,
+    master_port: int | None,
+    claims: ports.Claims,
+    reporter: Reporter,
 ) -> None:
-    taken: set[int] = set()
-
-    def settle(name: str, wanted: int | None, insist: bool) -> int:
+    def settle(name: str, wanted: int | None) -> int:
         if wanted is not None and daemon.running(layout, name):
-            taken.add(wanted)
             return wanted
-        port = ports.pick(wanted, taken)
+        port = ports.pick(wanted, claims)
         if wanted is not None and port != wanted:
-            holder = ports.holder(wanted)
-            if insist:
-                raise ClusterError(f"--master-port {wanted}: the port is in use by {holder}")
-            reporter.note(f"port {wanted} is in use by {holder}; {name} takes {port}")
-        taken.add(port)
+            reporter.note(f"port {wanted} is in use by {ports.holder(wanted)}; {name} takes {port}")
         return port
 
-    if master_port is not None and master_port != state.master_port:
-        if not ports.is_free(master_port):
-            raise ClusterError(
-                f"--master-port {master_port}: the port is in use by {ports.holder(master_port)}"
-            )
+    stays = master_port == state.master_port and daemon.running(layout, service.NAME)
+    if master_port is not None and not stays:
+        if not (ports.is_free(master_port) and claims.take(master_port)):
+            raise _in_use(master_port)
         state.master_port = master_port
-        taken.add(master_port)
     else:
-        state.master_port = settle(service.NAME, state.master_port, master_port is not None)
-    state.prefect_port = settle(prefect_server.NAME, state.prefect_port, False)
+        state.master_port = settle(service.NAME, state.master_port)
+    state.prefect_port = settle(prefect_server.NAME, state.prefect_port)
     if state.external_db_url is None:
-        state.postgres_port = settle(postgres.NAME, state.postgres_port, False)
+        state.postgres_port = settle(postgres.NAME, state.postgres_port)
 
 
 def _choose_slots(state: ClusterState, wishes: Wishes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Collection
 from typing import Literal
 
 import psutil
@@ -39,16 +38,47 @@ def any_free(host: str = HOST) -> int:
     return port
 
 
-def pick(wanted: int | None, avoid: Collection[int] = ()) -> int:
-    """``wanted`` if it is free, else the next free one above it, else any free port. None: drawn."""
+class Claims:
+    """Ports that this command has chosen for processes that do not listen yet; other clusters'
+    commands leave them alone until :meth:`close`. Other programs do not know of it."""
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def take(self, port: int) -> bool:
+        """Claims ``port``; False when it is claimed already."""
+        # By a UDP socket of that number: unlike a bound TCP socket it is in nobody's way, unlike a
+        # file it vanishes with its process and is seen by other users, too.
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            claim.bind((HOST, port))
+        except OSError:
+            claim.close()
+            return False
+        self._held.append(claim)
+        return True
+
+    def close(self) -> None:
+        while self._held:
+            self._held.pop().close()
+
+    def __enter__(self) -> Claims:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def pick(wanted: int | None, claims: Claims) -> int:
+    """Claims ``wanted`` if it is free, else the next free port above it, else any. None: drawn."""
     if wanted is None:
         tried = random.sample(UNUSED, SEARCHED)
     else:
         tried = list(range(wanted, min(wanted + SEARCHED, 65536)))
     for port in tried:
-        if port not in avoid and is_free(port):
+        if is_free(port) and claims.take(port):
             return port
-    while (port := any_free()) in avoid:
+    while not claims.take(port := any_free()):
         pass
     return port
 

@@ -39,23 +39,27 @@ def cluster_up(
     wanted now is restarted. When a component fails, those started by this call are stopped again.
     Raises ClusterError (ComponentFailed with the log's last lines).
     """
-    reporter = reporter or Silent()
+    reporter, wishes = reporter or Silent(), wishes or plan.Wishes()
     layout = Layout.of(data_dir)
     try:
         layout.create()
     except OSError as error:
         raise ClusterError(f"cannot use {layout.root}: {error.strerror}") from error
-    with lock.held(layout.lock, reporter.note), quiet_end(reporter):
+    with (
+        lock.held(layout.lock, reporter.note),
+        quiet_end(reporter),
+        ports.Claims() as claims,
+    ):
         recorded = states.load(layout)
         if recorded:
             recovery.recover(layout, recorded.marker, reporter)
-        state = plan.resolve(layout, wishes or plan.Wishes(), reporter)
+        state = plan.resolve(layout, wishes, claims, reporter)
         states.save(layout, state)
         if state.external_db_url:
             databases.ensure(databases.maintenance(state.external_db_url))
 
         def move(name: str) -> Sequence[Component]:
-            plan.move(state, name, wishes or plan.Wishes(), reporter)
+            plan.move(state, name, wishes, claims, reporter)
             states.save(layout, state)
             return plan.build(layout, state, components)
 

@@ -77,7 +77,9 @@ class Tracker:
         events = []
         name = f"trial {trial['id']}"
         was, now = f.state(before["state"] if before else ""), f.state(trial["state"])
-        if now not in _QUIET and trial["id"] not in self._started:
+        # Short runs may begin and fail between two looks.
+        ran = now not in _QUIET or bool(trial.get("restarts"))
+        if ran and trial["id"] not in self._started:
             self._started.add(trial["id"])
             hparams = f.pairs(trial.get("hparams") or {})
             events.append(f"{name} started{': ' if hparams else ''}{hparams}")

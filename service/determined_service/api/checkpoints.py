@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from determined_registry.tables import allocations, checkpoints, metrics, trials
@@ -148,12 +150,19 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
 async def patch_checkpoints(request: Request, user: CurrentUser, db: Db) -> Response:
     """Files were deleted: `{"checkpoints": [{"uuid", "resources": {"resources": {path: size}}}]}`.
 
-    Without resources left the checkpoint is DELETED, with fewer than before PARTIALLY_DELETED.
+    Without resources left the checkpoint is DELETED, with fewer than before PARTIALLY_DELETED; then no
+    leg starts from it any more, but from the latest one that is whole.
     """
     given = await body(request)
     async with db.tx() as conn:
         for one in given.get("checkpoints", []):
             uuid = parse_uuid(str(one.get("uuid")), "checkpoint")
+            # Before the checkpoint's row: locks in the service's order.
+            await conn.execute(
+                sa.select(trials.c.id)
+                .where(trials.c.latest_checkpoint == uuid)
+                .with_for_update(key_share=True)
+            )
             row = (
                 await conn.execute(
                     sa.select(c.resources, c.state).where(c.uuid == uuid).with_for_update()
@@ -174,7 +183,23 @@ async def patch_checkpoints(request: Request, user: CurrentUser, db: Db) -> Resp
                 .where(c.uuid == uuid)
                 .values(resources=left, size=sum(left.values()), state=state)
             )
+            if state != "COMPLETED":
+                await _forget_latest(conn, uuid)
     return JsonResponse({})
+
+
+async def _forget_latest(conn: AsyncConnection, uuid: UUID) -> None:
+    """The next leg of the trial whose latest checkpoint ``uuid`` was starts from the one before."""
+    before = (
+        sa.select(c.uuid)
+        .where(c.trial_id == trials.c.id, c.state == "COMPLETED")
+        .order_by(c.report_time.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    await conn.execute(
+        sa.update(trials).where(trials.c.latest_checkpoint == uuid).values(latest_checkpoint=before)
+    )
 
 
 @router.post("/checkpoints/{uuid}/metadata")

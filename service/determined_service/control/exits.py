@@ -82,16 +82,18 @@ def describe_exit(facts: ExitFacts) -> str:
         return facts.reason or "lost by the platform"
     if facts.kind is ExitKind.FAILED_TO_START:
         return f"could not start: {facts.reason or 'no reason given'}"
-    if facts.reason:
+    if facts.exit_code is None and facts.exit_signal is None and facts.reason:
         return facts.reason
     if facts.exit_signal:
         words = (
             f"process was killed by signal {facts.exit_signal} ({_signal_name(facts.exit_signal)})"
         )
-        if facts.exit_signal == signal.SIGKILL and not facts.kill_requested:
+        unknown = not facts.reason and not facts.kill_requested
+        if facts.exit_signal == signal.SIGKILL and unknown:
             words += ", perhaps out of memory"
-        return words
-    return f"process exited with code {facts.exit_code or 0}"
+    else:
+        words = f"process exited with code {facts.exit_code or 0}"
+    return f"{words}: {facts.reason}" if facts.reason else words
 
 
 def _signal_name(number: int) -> str:

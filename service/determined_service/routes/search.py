@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 import uuid
 from typing import Any
@@ -17,6 +18,8 @@ from determined_service.auth import AgentAuth
 from determined_service.control import search as searching
 from determined_service.control import trials as trialing
 from determined_service.control.change import changing, reader
+from determined_service.control.reconciler import DRIVER_QUIET_S
+from determined_service.db import Database
 from determined_service.errors import NotFound
 from determined_service.json import JsonResponse
 from determined_service.routes.waiting import poll, wait_seconds
@@ -94,10 +97,12 @@ async def read_events(
     await _note_driver(db, experiment_id, driver)
     topics = [f"search:{experiment_id}"]
     found = await poll(request, hub, topics, check, wait_seconds(timeout_s, limit=EVENTS_WAIT_S))
+    if found is None and await request.is_disconnected():
+        await _suspect_driver(db, experiment_id, driver)
     return JsonResponse(found or last)
 
 
-async def _note_driver(db: Any, experiment_id: int, driver: uuid.UUID) -> None:
+async def _note_driver(db: Database, experiment_id: int, driver: uuid.UUID) -> None:
     now = time.monotonic()
     if now - _seen.get(driver, -SEEN_S) < SEEN_S:
         return
@@ -109,6 +114,18 @@ async def _note_driver(db: Any, experiment_id: int, driver: uuid.UUID) -> None:
             sa.update(searches)
             .where(searches.c.experiment_id == experiment_id, searches.c.driver == driver)
             .values(driver_seen_at=sa.func.now())
+        )
+
+
+async def _suspect_driver(db: Database, experiment_id: int, driver: uuid.UUID) -> None:
+    """It hung up while it waited: killed, perhaps. The reconciler looks at its run soon, unless it
+    reads its events again."""
+    _seen.pop(driver, None)
+    async with reader(db).connect() as conn:
+        await conn.execute(
+            sa.update(searches)
+            .where(searches.c.experiment_id == experiment_id, searches.c.driver == driver)
+            .values(driver_seen_at=sa.func.now() - datetime.timedelta(seconds=DRIVER_QUIET_S))
         )
 
 

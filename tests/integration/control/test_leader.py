@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from determined_service.control import runtime
 from tests.integration.control.test_search_path import SINGLE
-from tests.integration.control.world import World
+from tests.integration.control.world import World, until
 
 
 async def stop(tasks: list[asyncio.Task[None]]) -> None:
@@ -18,12 +18,13 @@ async def stop(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def leaders(world: World) -> int:
+async def holders(world: World) -> list[int]:
+    """Postgres processes that hold the leader's lock."""
     rows = await world.rows(
-        "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
         " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     )
-    return len(rows)
+    return [row["pid"] for row in rows]
 
 
 async def test_a_second_process_takes_over(
@@ -33,14 +34,14 @@ async def test_a_second_process_takes_over(
     first = next(task for task in asyncio.all_tasks() if task.get_name() == "leader")
     second = await runtime.start(service_app)
     await asyncio.sleep(0.3)
-    assert await leaders(world) == 1
+    assert len(await holders(world)) == 1
     await stop([first])
     await world.register(slots=1)
     await world.started(SINGLE)
     await world.launched()
-    assert await leaders(world) == 1
+    assert len(await holders(world)) == 1
     await stop(second)
-    assert await leaders(world) == 0
+    assert await holders(world) == []
 
 
 async def test_a_leader_that_loses_its_connection_leads_again(
@@ -50,17 +51,13 @@ async def test_a_leader_that_loses_its_connection_leads_again(
     monkeypatch.setattr(runtime, "WATCH_S", 0.1)
     await stop([task for task in asyncio.all_tasks() if task.get_name() == "leader"])
     tasks = await runtime.start(service_app)
-    while await leaders(world) == 0:
-        await asyncio.sleep(0.05)
-    await world.rows(
-        "SELECT pg_terminate_backend(pid) FROM pg_locks"
-        " WHERE locktype = 'advisory' AND database ="
-        " (SELECT oid FROM pg_database WHERE datname = current_database())"
-    )
-    while await leaders(world) == 1:
-        await asyncio.sleep(0.01)
-    while await leaders(world) == 0:
-        await asyncio.sleep(0.05)
+    holder = await until(lambda: holders(world))
+    await world.rows("SELECT pg_terminate_backend(:pid)", pid=holder[0])
+
+    async def somebody_else() -> bool:
+        return await holders(world) not in ([], holder)
+
+    await until(somebody_else)
     await world.register(slots=1)
     await world.started(SINGLE)
     await world.launched()

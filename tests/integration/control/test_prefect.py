@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
 import uuid
@@ -22,7 +21,7 @@ from tests.integration.conftest import AGENT_TOKEN, client_of
 from tests.integration.control.prefect_server import AUTH, prefect_server
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
-from tests.integration.control.world import Driver, World, ok
+from tests.integration.control.world import Driver, World, ok, until
 
 RunOf = Callable[[uuid.UUID], Awaitable[FlowRun]]
 
@@ -65,16 +64,6 @@ async def create_trial_run(client: PrefectClient, deployment: uuid.UUID) -> uuid
         state_details=StateDetails(scheduled_time=FAR_FUTURE),
     )
     return (await client.create_flow_run_from_deployment(deployment, state=state)).id
-
-
-async def until(check: Callable[[], Awaitable[Any]], timeout_s: float = 20) -> Any:
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while True:
-        found = await check()
-        if found:
-            return found
-        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.05)
 
 
 async def names(client: PrefectClient, run_id: uuid.UUID) -> list[str]:

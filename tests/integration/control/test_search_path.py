@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import time
+import uuid
 
-from tests.integration.control.world import CONFIG, Driver, World, ok
+import httpx
+
+from determined_service.app import create_app
+from determined_service.control.reconciler import DRIVER_QUIET_S
+from determined_service.settings import Settings
+from tests.integration.conftest import AGENT_TOKEN, serve
+from tests.integration.control.world import CONFIG, Driver, World, ok, until
 
 SINGLE = CONFIG.replace(
     "{name: random, metric: loss, max_length: 8, max_trials: 4, max_concurrent_trials: 2}",
@@ -190,3 +198,31 @@ async def test_a_failing_searcher_ends_the_experiment_in_error(world: World) -> 
     assert experiment["state"] == "ERROR"
     assert "metric is no number" in experiment["reason"]
     assert (await driver.events(state="STOPPING_ERROR"))["state"] == "ERROR"
+
+
+async def test_a_driver_that_hangs_up_is_looked_after_soon(settings: Settings) -> None:
+    with serve(create_app(settings)) as url:
+        headers = {"Authorization": f"Bearer {AGENT_TOKEN}"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as client:
+            answer = await client.post("/api/v1/experiments", json={"config": SINGLE})
+            path = f"/internal/v1/experiments/{ok(answer)['experiment']['id']}/search"
+            driver = str(uuid.uuid4())
+            ok(await client.post(f"{path}/attach", json={"driver": driver}))
+            waiting = asyncio.create_task(
+                client.get(f"{path}/events", params={"driver": driver, "after": 0, "timeout_s": 10})
+            )
+            await asyncio.sleep(0.3)
+            waiting.cancel()
+
+            async def silent_s() -> float:
+                seen = ok(await client.get(path))["driver_seen_at"]
+                now = datetime.datetime.now(datetime.UTC)
+                return (now - datetime.datetime.fromisoformat(seen)).total_seconds()
+
+            async def suspected() -> bool:
+                return await silent_s() >= DRIVER_QUIET_S
+
+            await until(suspected, 5)
+            # It was only a broken connection: it reads on.
+            ok(await client.get(f"{path}/events", params={"driver": driver}))
+            assert await silent_s() < 5

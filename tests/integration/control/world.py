@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -275,3 +276,14 @@ class World:
 def ok(answer: httpx.Response) -> Any:
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+async def until(check: Callable[[], Awaitable[Any]], timeout_s: float = 20) -> Any:
+    """What ``check`` gives once it is true; fails after ``timeout_s``."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        found = await check()
+        if found:
+            return found
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.05)

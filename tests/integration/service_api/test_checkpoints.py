@@ -138,6 +138,23 @@ async def test_deleting_files(world: World, user: httpx.AsyncClient) -> None:
     assert (trial["checkpointCount"], trial["totalCheckpointSize"]) == (0, "0")
 
 
+async def test_a_deleted_checkpoint_is_not_the_latest_any_more(
+    world: World, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg()
+    first, second = await store(leg, 1), await store(leg, 2)
+
+    async def latest_without(name: str) -> str | None:
+        body = {"checkpoints": [{"uuid": name, "resources": {"resources": {}}}]}
+        assert (await leg.client.patch("/api/v1/checkpoints", json=body)).status_code == 200
+        trial = (await user.get(f"/api/v1/trials/{leg.trial_id}")).json()["trial"]
+        found: str | None = trial["latestCheckpoint"]
+        return found
+
+    assert await latest_without(second) == first
+    assert await latest_without(first) is None
+
+
 async def test_metadata_is_replaced(world: World, user: httpx.AsyncClient) -> None:
     leg = await world.leg()
     name = await store(leg, 1)

@@ -40,7 +40,8 @@ def pretend_running(layout, name):
 
 
 def resolve(layout, notes=None, **wishes):
-    state = plan.resolve(layout, plan.Wishes(**wishes), notes or Silent())
+    with ports.Claims() as claims:
+        state = plan.resolve(layout, plan.Wishes(**wishes), claims, notes or Silent())
     states.save(layout, state)
     return state
 
@@ -84,11 +85,13 @@ def test_port_lost_after_the_choice_is_replaced(layout):
     state, notes = resolve(layout, master_port=None), Notes()
     others = (state.master_port, state.postgres_port)
     before = state.prefect_port
-    plan.move(state, "prefect", plan.Wishes(), notes)
+    with ports.Claims() as claims:
+        plan.move(state, "prefect", plan.Wishes(), claims, notes)
     assert state.prefect_port not in (before, *others)
     assert (state.master_port, state.postgres_port) == others
     assert f"port {before} was taken meanwhile by another program" in notes.lines[0]
-    plan.move(state, "postgres", plan.Wishes(), notes)
+    with ports.Claims() as claims:
+        plan.move(state, "postgres", plan.Wishes(), claims, notes)
     assert state.postgres_port not in others
 
 
@@ -96,13 +99,25 @@ def test_port_asked_for_and_lost_is_said(layout):
     state = resolve(layout)
     wishes = plan.Wishes(master_port=state.master_port)
     with pytest.raises(ClusterError, match=f"--master-port {state.master_port}: the port is in"):
-        plan.move(state, "service", wishes, Silent())
+        plan.move(state, "service", wishes, ports.Claims(), Silent())
 
 
 def test_drawn_ports_are_none_that_outgoing_connections_get():
-    drawn = {ports.pick(None) for _ in range(20)}
+    with ports.Claims() as claims:
+        drawn = {ports.pick(None, claims) for _ in range(20)}
+    assert len(drawn) == 20
     assert drawn <= set(ports.UNUSED)
-    assert len(drawn) > 10
+
+
+def test_ports_that_another_cluster_has_just_chosen_are_left_to_it(layout):
+    one, two = ports.Claims(), ports.Claims()
+    with one, two:
+        first = ports.pick(None, one)
+        assert ports.pick(first, two) != first
+        assert not two.take(first)
+        with pytest.raises(ClusterError, match=f"--master-port {first}: the port is in use"):
+            resolve(layout, master_port=first)
+    assert resolve(layout, master_port=first).master_port == first
 
 
 def test_running_components_keep_ports_and_slots(layout):

@@ -191,7 +191,12 @@ def test_max_restarts_is_the_number_of_further_runs(restarts: int) -> None:
     ("facts", "words"),
     [
         ({"exit_code": 3}, "process exited with code 3"),
-        ({"exit_code": 3, "reason": "said so"}, "said so"),
+        ({"exit_code": 1, "reason": "ValueError: x"}, "process exited with code 1: ValueError: x"),
+        ({"exit_code": None, "reason": "said so"}, "said so"),
+        (
+            {"exit_code": None, "exit_signal": 9, "reason": "the machine is out of memory"},
+            "process was killed by signal 9 (SIGKILL): the machine is out of memory",
+        ),
         (
             {"exit_code": None, "exit_signal": 9},
             "process was killed by signal 9 (SIGKILL), perhaps out of memory",
