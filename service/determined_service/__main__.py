@@ -35,8 +35,9 @@ def main() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # It says which database it looks at, each time.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    # One says which database it looks at, each time; the other logs every call to Prefect.
+    for talkative in ("alembic", "httpx"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)
     gc.set_threshold(*COLLECT)
     from determined_service.app import create_app
 

@@ -66,6 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings = settings
     app.state.started = False
     errors.install(app)
-    for router in [*api.routers(), *routes.routers()]:
+    # The control routes first: they are asked most, and routes are tried in order.
+    for router in [*routes.routers(), *api.routers()]:
         app.include_router(router)
     return app

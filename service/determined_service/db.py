@@ -16,14 +16,18 @@ def sqlalchemy_url(db_url: str) -> str:
 
 
 class Database:
-    """One pool per process."""
+    """One pool per process.
+
+    Connections are not tried before use (that would cost each transaction a round trip): after a
+    restart of Postgres the first transaction fails, the pool is emptied, and the client, who is
+    told 503, asks again.
+    """
 
     def __init__(self, db_url: str, *, pool_size: int = 10) -> None:
         self.engine: AsyncEngine = create_async_engine(
             sqlalchemy_url(db_url),
             pool_size=pool_size,
             max_overflow=10,
-            pool_pre_ping=True,
             # Postgres gives a jsonb 1e300 back as 301 digits: a float to orjson, an int to json.
             json_deserializer=orjson.loads,
         )

@@ -15,6 +15,7 @@ import logging
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -118,6 +119,14 @@ def install(app: FastAPI) -> None:
             message = f"{request.method} {request.url.path}: there is no such address here"
         return response(error.status_code, kind.code, kind.reason, message)
 
+    async def database_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, DBAPIError)
+        if error.connection_invalidated or isinstance(error, OperationalError):
+            logger.warning("%s %s: Postgres: %s", request.method, request.url.path, error.orig)
+            message = "the database does not answer; try again"
+            return response(503, Unavailable.code, Unavailable.reason, message)
+        return await fault(request, error)
+
     async def fault(request: Request, error: Exception) -> Response:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return response(500, 13, "Internal", f"internal error: {type(error).__name__}: {error}")
@@ -125,4 +134,5 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(DBAPIError, database_error)
     app.add_exception_handler(Exception, fault)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -72,6 +73,15 @@ class Lines:
             talk(f"[{passed:7.1f}s] {event}")
 
 
+def age(start_time: str | None, watched_s: float) -> float:
+    """Seconds since ``start_time`` (ISO 8601), at least ``watched_s``: one may come back to a search,
+    and the service's clock may go ahead of this one."""
+    if not start_time:
+        return watched_s
+    since = datetime.now(UTC) - datetime.fromisoformat(start_time).astimezone(UTC)
+    return max(watched_s, since.total_seconds())
+
+
 def remaining(progress: float | None, passed: float) -> float | None:
     """Seconds left if it goes on as it did; None while too little is done to tell."""
     if progress is None or progress < 0.02 or passed < 2:
@@ -117,9 +127,9 @@ class Panel:
         from rich.table import Table
         from rich.text import Text
 
-        passed = time.monotonic() - self._start
         tracker = self._tracker
         experiment = tracker.experiment
+        passed = age(experiment.get("startTime"), time.monotonic() - self._start)
         progress = experiment.get("progress") or 0.0
         left = remaining(progress, passed)
         head = Text.assemble(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.tables import search_events, trials
 from determined_searchers import (
@@ -21,6 +23,7 @@ from determined_service.control.experiments import lock_experiment
 from determined_service.control.legs import end_trial
 from determined_service.control.lifecycle import TRIAL, transition
 from determined_service.errors import BadRequest, NotFound
+from determined_service.hub import CHANNEL
 
 # A trial may call its hyperparameters invalid, or ask to stop; other reasons are the platform's.
 REPORTABLE = (
@@ -186,17 +189,22 @@ async def kill(change: Change, trial_id: int) -> None:
     )
 
 
-async def set_flow_run(change: Change, trial_id: int, flow_run_id: Any) -> None:
-    """The trial's Prefect run exists: its states, kept until now, may be delivered."""
-    found = await change.conn.execute(
-        sa.update(trials)
-        .where(trials.c.id == trial_id)
-        .values(flow_run_id=flow_run_id)
-        .returning(trials.c.experiment_id)
-    )
-    if found.first() is None:
+_SET_RUN = sa.text(
+    """
+    WITH known AS (UPDATE trials SET flow_run_id = :run WHERE id = :id RETURNING id)
+    SELECT pg_notify(:channel, 'outbox') FROM known
+    """
+)
+
+
+async def set_flow_run(conn: AsyncConnection, trial_id: int, flow_run_id: UUID) -> None:
+    """The trial's Prefect run exists: its states, kept until now, may be delivered.
+
+    One statement, so ``conn`` needs no transaction. Raises NotFound.
+    """
+    given = {"id": trial_id, "run": flow_run_id, "channel": CHANNEL}
+    if (await conn.execute(_SET_RUN, given)).first() is None:
         raise NotFound(f"trial {trial_id} does not exist")
-    change.notify("outbox")
 
 
 _OPERATION = sa.text(
@@ -224,7 +232,7 @@ class OperationWatch:
         self.experiment_id: int | None = None
         self.last: dict[str, Any] | None = None
 
-    async def check(self, conn: Any) -> dict[str, Any] | None:
+    async def check(self, conn: AsyncConnection) -> dict[str, Any] | None:
         """The answer, or None: not known yet. Raises NotFound, BadRequest."""
         found = await conn.execute(_OPERATION, {"id": self._trial_id})
         row = found.first()

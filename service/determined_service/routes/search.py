@@ -191,6 +191,6 @@ class TrialRun(BaseModel):
 @router.post("/trials/{trial_id}/run")
 async def set_trial_run(trial_id: int, given: TrialRun, agent: AgentAuth, db: Db) -> Response:
     """The run exists: the states kept for it may be delivered."""
-    async with changing(db) as change:
-        await trialing.set_flow_run(change, trial_id, given.flow_run_id)
+    async with reader(db).connect() as conn:
+        await trialing.set_flow_run(conn, trial_id, given.flow_run_id)
     return JsonResponse({})

@@ -75,3 +75,17 @@ def test_a_stop_ends_followed_logs_at_once(settings: Settings) -> None:
     follower.join(10)
     client.close()
     assert "the service is stopping" in orjson.loads(lines[-1])["error"]["message"]
+
+
+async def test_lost_connections_to_the_database_are_a_503_and_then_forgotten(
+    agent: httpx.AsyncClient, settings: Settings
+) -> None:
+    assert (await agent.get("/api/v1/experiments")).status_code == 200
+    with psycopg.connect(settings.db_url, autocommit=True) as conn:
+        conn.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    seen = [(await agent.get("/api/v1/experiments")).status_code for _ in range(5)]
+    assert set(seen) <= {200, 503}
+    assert seen[-1] == 200

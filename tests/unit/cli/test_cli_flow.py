@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from determined.cli import _bring_up, _follow, _live
-from determined.cli._live import Panel, remaining
+from determined.cli._live import Panel, age, remaining
 from determined.cli._track import Tracker
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
@@ -316,6 +317,14 @@ def test_time_left() -> None:
     assert remaining(None, 30.0) is None
     assert remaining(0.01, 30.0) is None
     assert remaining(1.0, 30.0) == 0.0
+
+
+def test_time_is_counted_from_the_experiments_start() -> None:
+    start = datetime.now(UTC) - timedelta(seconds=90)
+    assert 90 <= age(start.isoformat(), 1.0) < 100
+    ahead = datetime.now(UTC) + timedelta(hours=1)
+    assert age(ahead.isoformat(), 1.0) == 1.0
+    assert age(None, 2.0) == 2.0
 
 
 def test_the_panel_draws_everything() -> None:
