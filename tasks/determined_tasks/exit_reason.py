@@ -99,8 +99,8 @@ def describe(
     if code == 127 and start.first_word:
         reason = f"entrypoint not found: no command {start.first_word!r} on the PATH"
         return LegResult(code, None, "failed_to_start", reason)
-    reason = SHELL_CODES.get(code) if _is_shell(start) else None
-    return LegResult(code, None, "exited", reason or (exception if code == 1 else None))
+    shell = SHELL_CODES.get(code) if _is_shell(start) else None
+    return LegResult(code, None, "exited", shell or (exception if code == 1 else None))
 
 
 SHELL_CODES = {

@@ -82,6 +82,7 @@ def _reset_interpreter(env: Mapping[str, str]) -> None:
     _open_streams()
     faulthandler.enable()
     _renew_random_state()
+    _set_threads(env)
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile.tempdir = None  # type: ignore[attr-defined]
@@ -90,6 +91,13 @@ def _reset_interpreter(env: Mapping[str, str]) -> None:
         # Spawned workers find the main script relative to it.
         process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
         process.current_process().authkey = os.urandom(32)
+
+
+def _set_threads(env: Mapping[str, str]) -> None:
+    """torch read ``OMP_NUM_THREADS`` when it was imported, which was before the fork."""
+    torch = sys.modules.get("torch")
+    if torch is not None and env.get("OMP_NUM_THREADS", "").isdigit():
+        torch.set_num_threads(max(1, int(env["OMP_NUM_THREADS"])))
 
 
 def _open_streams() -> None:

@@ -27,6 +27,7 @@ class Place:
     """Where legs run: the agent's side of the environment.
 
     ``slot_type`` is ``cpu`` or ``cuda``; ``device_uuids`` maps slot ids to device uuids.
+    ``slots``: how many the agent has in all; 0: not known.
     """
 
     work_dir: Path
@@ -35,6 +36,7 @@ class Place:
     agent_id: str
     slot_type: str = "cpu"
     device_uuids: Mapping[int, str] | None = None
+    slots: int = 0
 
 
 def build(spec: LegSpec, place: Place, context: ContextDir) -> dict[str, str]:
@@ -59,9 +61,17 @@ def build(spec: LegSpec, place: Place, context: ContextDir) -> dict[str, str]:
     if place.slot_type == "cuda":
         uuids = place.device_uuids or {}
         env["CUDA_VISIBLE_DEVICES"] = ",".join(uuids.get(i) or str(i) for i in spec.slot_ids)
+    elif place.slots:
+        env.setdefault("OMP_NUM_THREADS", str(_threads(spec, place)))
     env.update(spec.env)
     env.update(spec.user_environment())
     return {key: value for key, value in env.items() if len(value) <= LONGEST_VARIABLE}
+
+
+def _threads(spec: LegSpec, place: Place) -> int:
+    """The task's share of the cores. Without it every trial computes with as many threads as there are
+    cores, and trials side by side wait for each other's."""
+    return max(1, len(os.sched_getaffinity(0)) * len(spec.slot_ids) // place.slots)
 
 
 def _task_variables(spec: LegSpec, place: Place, context: ContextDir) -> dict[str, str]:

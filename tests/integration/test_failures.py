@@ -54,7 +54,9 @@ FAILURES = {
     "raises-inside": Failure(
         script(with_context("raise OSError('inside')")), r"code 1: OSError: inside$", "Traceback"
     ),
-    "syntax": Failure(script("print('a'\n"), r"code 1: SyntaxError: .* was never closed$", r"script.py\", line 1"),
+    "syntax": Failure(
+        script("print('a'\n"), r"code 1: SyntaxError: .* was never closed$", r'script.py", line 1'
+    ),
     "exits-3": Failure(script("raise SystemExit(3)"), r"^process exited with code 3$"),
     "exits-with-words": Failure(
         script("import sys; sys.exit('no data')"), r"exited with code 1", r"^no data$"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,14 @@ def test_the_digits_example(cluster: LocalCluster, example: str) -> None:
     trials = cluster.trials(experiment)
     assert len(trials) == {"const": 1, "grid": 12}[example], done.stdout
     assert max(trial["searcherMetricValue"] for trial in trials) >= 0.95
+
+
+def test_trials_side_by_side_share_the_cores(cluster: LocalCluster, tmp_path: Path) -> None:
+    script = (
+        "import os, torch\nprint('threads', os.environ['OMP_NUM_THREADS'], torch.get_num_threads())"
+    )
+    config = SEARCH.replace("max_trials: 5", "max_trials: 1")
+    experiment = cluster.submit(tmp_path, config, script_py=script)
+    assert cluster.wait(experiment) == "COMPLETED"
+    share = max(1, len(os.sched_getaffinity(0)) // 2)  # the tests' cluster has two slots
+    assert f"threads {share} {share}" in cluster.logs(experiment)

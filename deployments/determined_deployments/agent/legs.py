@@ -76,6 +76,7 @@ class Legs:
             "agent_token": self._config.agent_token.get_secret_value(),
             "agent_id": self._config.agent_id,
             "slot_type": self._config.slot_type,
+            "slots": len(self._config.slot_list()),
             "device_uuids": self._uuids,
         }
         names, learn_into = self._learning.before_leg(spec)

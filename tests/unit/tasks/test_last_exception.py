@@ -17,6 +17,14 @@ def read(stderr: bytes) -> str | None:
     return last.text
 
 
+CHAINED = """
+try:
+    1 / 0
+except ZeroDivisionError as error:
+    raise OSError(28, "full") from error
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -25,12 +33,12 @@ def read(stderr: bytes) -> str | None:
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("print((", "SyntaxError: '(' was never closed"),
         ("raise ValueError('first\\nsecond')", "ValueError: first"),
-        ("try:\n 1/0\nexcept ZeroDivisionError as e:\n raise OSError(28, 'full') from e", "OSError: [Errno 28] full"),
+        (CHAINED, "OSError: [Errno 28] full"),
         ("import json\njson.loads('{')", "json.decoder.JSONDecodeError: "),
         ("raise SystemExit(1)", None),
         ("print('fine')", None),
     ],
-)  # fmt: skip
+)
 def test_what_python_writes(code: str, expected: str | None) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)
     found = read(done.stderr)
