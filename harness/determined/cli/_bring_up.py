@@ -7,6 +7,7 @@ import sys
 
 from determined.cli._errors import CliError, talk
 from determined.cli._state import State
+from determined.common.master import Source
 
 
 def answers(shared: State) -> bool:
@@ -19,14 +20,34 @@ def answers(shared: State) -> bool:
         return False
 
 
+def knows_us(shared: State) -> bool:
+    """Whether there are credentials for the cluster; asks for none."""
+    from determined.common.api import authentication, errors
+
+    try:
+        with authentication.connect(
+            shared.address, shared.user, ask=None, transport=shared.transport_or_tls()
+        ):
+            return True
+    except errors.UnauthenticatedException:
+        return False
+
+
 def ensure_cluster(shared: State) -> None:
     """Starts the local cluster unless the service answers, or the user named another address.
 
-    Raises CliError when it does not start.
+    A cluster that merely happens to listen at the default address is used by those who are logged
+    in to it. Raises CliError when the local cluster does not start.
     """
-    if shared.address.chosen or answers(shared):
+    if shared.address.chosen:
         return
-    talk(f"no cluster answers at {shared.address.url}: starting one on this machine")
+    url = shared.address.url
+    if not answers(shared):
+        talk(f"no cluster answers at {url}: starting one on this machine")
+    elif shared.address.source is Source.DEFAULT and not knows_us(shared):
+        talk(f"not logged in to the cluster at {url} (`det user login`): starting one of your own")
+    else:
+        return
     code = start_local_cluster()
     if code != 0:
         raise CliError(

@@ -245,6 +245,19 @@ def test_a_cluster_is_started_when_somebody_elses_has_its_port(
     assert started == ["up"]
 
 
+def test_a_cluster_of_ones_own_is_started_beside_one_that_does_not_know_the_user(
+    det: Det, config: Path, starts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DET_MASTER")
+    assert det("flow", "run", config, "-d").exit_code == 0
+    assert starts == []
+    monkeypatch.delenv("DET_PASS")
+    monkeypatch.setenv("DET_USER", "ann")
+    result = det("flow", "run", config, "-d")
+    assert starts == ["up"]
+    assert "not logged in to the cluster at http://localhost:8080" in result.stderr
+
+
 def test_no_cluster_is_started_beside_the_one_that_was_named(
     det: Det, service: FakeService, config: Path, starts: list[str]
 ) -> None:
