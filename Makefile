@@ -22,8 +22,8 @@ test: $(STAMP) ## every suite
 	$(BIN)/python -m pytest
 
 check: $(STAMP) ## style and types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/mypy
 
 bench: $(STAMP) ## prints figures; nothing is asserted

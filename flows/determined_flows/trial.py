@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 
 import prefect
-from determined_tasks.leg import run_leg
 from prefect.runtime import flow_run as current_flow_run
+
+from determined_tasks.leg import run_leg
 
 from .service import open_session
 

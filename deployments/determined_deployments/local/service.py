@@ -36,7 +36,11 @@ def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Co
     return Component(
         name=NAME,
         argv=(sys.executable, "-P", "-m", "determined_service"),
-        env={"DET_SERVICE_CONFIG": str(config)},
+        env={
+            "DET_SERVICE_CONFIG": str(config),
+            # glibc would keep the 16 MB that checking a password takes, once in each thread's heap.
+            "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+        },
         files={config: json.dumps(settings(layout, state), indent=2) + "\n"},
         is_ready=lambda: _is_ready(state),
         url=state.master_url,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from determined.common.api import errors, patience
 from determined.common.api.session import Session
 from determined.experimental._enums import LogLevel, OrderBy, levels_from
 
-# `tail` and `follow` together are two requests; the second one begins a little earlier than the
-# first ended, and what was already seen is left out.
-_OVERLAP = datetime.timedelta(milliseconds=1)
+# `tail` and `follow` together are two requests, and one that breaks off is sent again. The next one
+# begins earlier than the last one ended, as lines of several processes are not stored in the order of
+# their times; what was already seen is left out.
+_OVERLAP = datetime.timedelta(minutes=1)
 
 
 def iter_entries(
@@ -34,8 +37,9 @@ def iter_entries(
     """Log entries as the REST API gives them (``id``, ``timestamp``, ``level``, ``message``, ``log``,
     ``rankId``, …), oldest first.
 
-    ``follow`` goes on until the trial has ended. ``head`` and ``tail`` count entries; together they
-    are refused with ValueError. Times are Unix seconds or RFC 3339.
+    ``follow`` goes on until the trial has ended, and waits up to two minutes for a service that is
+    being restarted. ``head`` and ``tail`` count entries; together they are refused with ValueError.
+    Times are Unix seconds or RFC 3339.
     """
     if head is not None and tail is not None:
         raise ValueError("head and tail cannot both be given")
@@ -53,6 +57,9 @@ def iter_entries(
     path = f"/api/v1/trials/{trial_id}/logs"
     given = {name: value for name, value in params.items() if value is not None}
     if tail is None:
+        if follow and head is None:
+            yield from _follow(session, path, given)
+            return
         asked = {**given, "follow": follow, "orderBy": OrderBy.ASC.value}
         if head is not None:
             asked["limit"] = head
@@ -62,20 +69,41 @@ def iter_entries(
     last = list(session.stream(path, params=asked))[::-1]
     yield from last
     if follow:
-        yield from _follow_after(session, path, given, last)
+        yield from _follow(session, path, given, last[-1] if last else None)
 
 
-def _follow_after(
-    session: Session, path: str, params: dict[str, Any], last: list[dict[str, Any]]
+def _follow(
+    session: Session, path: str, params: dict[str, Any], last: dict[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
-    asked = {**params, "follow": True, "orderBy": OrderBy.ASC.value}
-    if last:
-        newest = datetime.datetime.fromisoformat(last[-1]["timestamp"])
-        asked["timestampAfter"] = (newest - _OVERLAP).isoformat()
-    seen = {entry["id"] for entry in last}
-    for entry in session.stream(path, params=asked):
-        if entry["id"] not in seen:
-            yield entry
+    """What comes after ``last``, until the trial has ended."""
+    away_since: float | None = None
+    while True:
+        asked = {**params, "follow": True, "orderBy": OrderBy.ASC.value}
+        if last is not None:
+            newest = datetime.datetime.fromisoformat(last["timestamp"])
+            asked["timestampAfter"] = _later(newest - _OVERLAP, params.get("timestampAfter"))
+        try:
+            for entry in session.stream(path, params=asked):
+                away_since = None
+                # They come in the order in which they were stored, and that of their ids.
+                if last is None or int(entry["id"]) > int(last["id"]):
+                    last = entry
+                    yield entry
+            return
+        except errors.MasterNotFoundException:
+            now = time.monotonic()
+            away_since = away_since or now
+            if now - away_since >= patience.LIMIT_S:
+                raise
+            time.sleep(patience.PAUSE_S)
+
+
+def _later(begin: datetime.datetime, wanted: str | None) -> str:
+    """``begin``, but not before what the caller wanted."""
+    if wanted is None:
+        return begin.isoformat()
+    asked = datetime.datetime.fromisoformat(wanted)
+    return max(begin, asked if asked.tzinfo else asked.replace(tzinfo=datetime.UTC)).isoformat()
 
 
 def _time(value: int | str | None) -> str | None:

@@ -120,6 +120,8 @@ class FakeService:
         self.params: list[httpx.QueryParams] = []
         self.passwords = {"determined": "secret", "ann": "ann's"}
         self.cluster_id = "c-1"
+        # After how many entries an answer with logs breaks off, as when the service is stopped.
+        self.log_breaks: list[int] = []
         self.tokens: dict[str, str] = {}
         self.experiments: dict[int, Any] = {}
         self.trials: dict[int, list[Any]] = {}
@@ -344,6 +346,10 @@ class FakeService:
         found = [entry for entry in found if not levels or entry["level"] in levels]
         if params.get("orderBy") == "ORDER_BY_DESC":
             found.reverse()
+        if self.log_breaks:
+            answer = self._stream(found[: self.log_breaks.pop(0)])
+            error = {"grpcCode": 14, "httpCode": 503, "message": "the service is stopping"}
+            return httpx.Response(200, text=answer.text + json.dumps({"error": error}) + "\n")
         return self._stream(found[: int(params["limit"])] if "limit" in params else found)
 
     @staticmethod

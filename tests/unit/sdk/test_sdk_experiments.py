@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from determined import errors
-from determined.common.api.errors import BadRequestException, NotFoundException
+from determined.common.api import patience
+from determined.common.api.errors import (
+    BadRequestException,
+    MasterNotFoundException,
+    NotFoundException,
+)
 from determined.expconf import ConfigError
 from determined.experimental import Determined
 from determined.experimental.client import (
@@ -311,6 +316,22 @@ def test_tail_and_follow_show_no_line_twice(client: Determined, service: FakeSer
     service.logs[3].append(log_line(6, "line 6"))
     assert [*shown, *found] == [*every[-2:], "[6] line 6\n"]
     assert service.params[-1]["follow"] == "true"
+
+
+def test_followed_logs_go_on_when_the_service_is_restarted(
+    client: Determined, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PAUSE_S", 0.0)
+    every = lines(service)
+    service.log_breaks = [2, 0, 3]
+    assert list(client.get_trial(3).logs(follow=True)) == every
+    service.log_breaks = [0]
+    begin = "2026-01-02T03:04:03Z"
+    assert list(client.get_trial(3).logs(follow=True, timestamp_after=begin)) == every[3:]
+    monkeypatch.setattr(patience, "LIMIT_S", 0.0)
+    service.log_breaks = [2]
+    with pytest.raises(MasterNotFoundException, match="the service is stopping"):
+        list(client.get_trial(3).logs(follow=True))
 
 
 def test_the_first_trials_logs_are_the_experiments(

@@ -43,6 +43,16 @@ def error_message(response: httpx.Response) -> str:
     return response.text
 
 
+def _streamed_error(error: Any) -> errors.APIException:
+    """The exception for the last line of a streamed answer that broke off."""
+    if not isinstance(error, dict):
+        return errors.APIException(str(error))
+    message = str(error.get("message", error))
+    if error.get("httpCode") in RETRY_STATUSES:
+        return errors.MasterNotFoundException(message)
+    return errors.APIException(message)
+
+
 class Session:
     """Calls the service at ``master`` (``http://host:port``).
 
@@ -168,7 +178,10 @@ class Session:
         return self._parsed("DELETE", path, **kwargs)
 
     def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        """GET of newline-delimited JSON, one parsed ``result`` at a time, as the lines arrive."""
+        """GET of newline-delimited JSON, one parsed ``result`` at a time, as the lines arrive.
+
+        Raises MasterNotFoundException, too, when the service ends in the middle of the answer.
+        """
         timeout = httpx.Timeout(30.0, read=None)
         try:
             with self._client.stream("GET", path, params=params, timeout=timeout) as response:
@@ -180,10 +193,7 @@ class Session:
                         continue
                     item = orjson.loads(line)
                     if "error" in item:
-                        error = item["error"]
-                        raise errors.APIException(
-                            str(error.get("message", error) if isinstance(error, dict) else error)
-                        )
+                        raise _streamed_error(item["error"])
                     yield item.get("result", item)
         except httpx.TransportError as error:
             raise errors.MasterNotFoundException(
