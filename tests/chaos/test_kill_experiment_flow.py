@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -25,42 +26,36 @@ name: survivor
 entrypoint: python3 script.py
 hyperparameters:
   a: {type: double, minval: 0, maxval: 1}
-searcher: {name: random, metric: x, max_trials: 12, max_concurrent_trials: 2, max_length: 1}
+searcher: {name: random, metric: x, max_trials: 24, max_concurrent_trials: 2, max_length: 1}
 reproducibility: {experiment_seed: 5}
 max_restarts: 0
 """
 
 
-def flow_processes(cluster: LocalCluster, experiment: int) -> list[psutil.Process]:
-    """The process that runs the experiment's flow, found by the environment it was given."""
+def flow_process(cluster: LocalCluster, experiment: int) -> psutil.Process | None:
+    """The process that runs the experiment's flow, by the agent's record of it."""
     run_id = cluster.describe(experiment)["flowRunId"]
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("PREFECT__FLOW_RUN_ID") == run_id or any(
-                run_id in word for word in process.cmdline()
-            ):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+    for path in (cluster.data_dir / "agent" / "flow_runs").glob("*.json"):
+        if run_id and run_id in path.name:
+            try:
+                return psutil.Process(json.loads(path.read_text())["pid"])
+            except (psutil.NoSuchProcess, FileNotFoundError):
+                return None
+    return None
 
 
 def test_a_killed_search_goes_on(cluster: LocalCluster, tmp_path: Path) -> None:
     experiment = cluster.submit(tmp_path, CONFIG, script_py=SCRIPT)
-    killed = 0
-    for _ in range(3):
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            processes = flow_processes(cluster, experiment)
-            if processes:
-                break
-            time.sleep(0.1)
-        for process in processes:
+    killed: set[int] = set()
+    deadline = time.monotonic() + 90
+    while len(killed) < 2 and time.monotonic() < deadline:
+        process = flow_process(cluster, experiment)
+        if process is not None and process.pid not in killed:
+            time.sleep(1.0)  # some way into the search
             process.kill()
-            killed += 1
-        time.sleep(1.0)
-    assert killed >= 2
+            killed.add(process.pid)
+        time.sleep(0.1)
+    assert len(killed) == 2
     assert cluster.wait(experiment, timeout=200) == "COMPLETED"
 
     from determined_searchers import simulate
