@@ -1,14 +1,17 @@
 """``python -m determined_deployments.prefect_process <host> <port>``: Prefect's server in this process.
 
 `prefect server start` would keep a second interpreter beside it. Settings come from the environment
-(``PREFECT_…``), as always.
+(``PREFECT_…``), as always; ``PREFECT_SERVER_DATABASE_MIGRATE_ON_START`` must be off.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import os
 import socket
 import sys
+import traceback
 
 # While the server is built nearly nothing is garbage: looking for it as often as usual costs a
 # quarter of the time that takes.
@@ -30,6 +33,7 @@ def main(host: str, port: int) -> None:
             gc.freeze()
             gc.set_threshold(*usual)
 
+    migration = start_migration()
     config = uvicorn.Config(
         create_app(),
         host=host,
@@ -39,7 +43,31 @@ def main(host: str, port: int) -> None:
         # Open requests and event streams of browsers and agents do not hold up `cluster-down`.
         timeout_graceful_shutdown=3,
     )
+    _, status = os.waitpid(migration, 0)
+    if status:
+        raise SystemExit(os.waitstatus_to_exitcode(status))
     Server(config).run()
+
+
+def start_migration() -> int:
+    """Brings Prefect's tables up to date in a fork; returns its pid.
+
+    It runs while the server is built, and the memory of a hundred migrations and their tool ends with it.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        from prefect.server.database import provide_database_interface
+
+        asyncio.run(provide_database_interface().create_db())
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -349,7 +349,12 @@ def test_interrupted_start_leaves_nothing(layout, tmp_path):
         " lambda: False, '')\n"
         f"up.start(Layout(Path({str(layout.root)!r})), {marker(layout)!r}, [c], Silent())\n"
     )
-    command = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    command = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stderr=subprocess.DEVNULL,
+        # A shell starts its background jobs with SIGINT ignored, and these tests may be one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 20
     while not daemon.running(layout, "agent"):
         assert time.monotonic() < deadline

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -211,6 +212,12 @@ with det.core.init() as core_context:
 """
 
 
+def own_terminal() -> None:
+    """Ctrl-C is a signal here; a shell's background job (these tests may be one) ignores it."""
+    os.login_tty(0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """`det` at a terminal of its own."""
 
@@ -223,8 +230,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            # Its controlling terminal, so that Ctrl-C is a signal.
-            preexec_fn=lambda: os.login_tty(0),
+            preexec_fn=own_terminal,
         )
         os.close(slave)
         self.shown = ""

@@ -50,6 +50,7 @@ def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Co
         "PREFECT_SERVER_API_HOST": HOST,
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(layout.prefect_home / "ui"),
+        "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",  # MODULE does it
         "PREFECT_API_DATABASE_CONNECTION_URL": databases.for_asyncpg(
             databases.url(state, "prefect")
         ),
