@@ -157,7 +157,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 40) -> None:
         time.sleep(0.2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Headless chromium; installed from Debian's packages where that is possible."""
     webdriver = pytest.importorskip("selenium.webdriver")
