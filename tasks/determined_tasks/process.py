@@ -152,6 +152,12 @@ def _pipe() -> tuple[int, int]:
     return read, write
 
 
+def _before_exec() -> None:
+    # A cluster that a script started in the background has inherited an ignored SIGINT.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    die_with_parent()
+
+
 def _execute(
     argv: list[str],
     env: Mapping[str, str],
@@ -169,7 +175,7 @@ def _execute(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            preexec_fn=die_with_parent if single_threaded else None,
+            preexec_fn=_before_exec if single_threaded else None,
         )
     except OSError as error:
         reason = error.strerror or str(error)
