@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
@@ -251,7 +251,24 @@ async def read_metrics(
     return JsonResponse({"metrics": [report_json(row) for row in rows]})
 
 
-States = Annotated[list[str], Query(default_factory=list)]
+class _Listing:
+    """Which checkpoints of an experiment or trial, and in which order: the query of both lists."""
+
+    def __init__(
+        self,
+        states: Annotated[list[str], Query(default_factory=list)],
+        offset: Offset = 0,
+        limit: Limit = 0,
+        sortByAttr: str = "SORT_BY_UNSPECIFIED",
+        sortByMetric: str | None = None,
+        orderBy: OrderBy = "ORDER_BY_UNSPECIFIED",
+    ) -> None:
+        self.states = states
+        self.offset, self.limit = offset, limit
+        self.sort_by_attr, self.sort_by_metric, self.order_by = sortByAttr, sortByMetric, orderBy
+
+
+Listing = Annotated[_Listing, Depends()]
 
 
 @router.get("/experiments/{experiment_id}/checkpoints")
@@ -259,12 +276,7 @@ async def list_of_experiment(
     experiment_id: int,
     user: CurrentUser,
     db: Db,
-    states: States,
-    offset: Offset = 0,
-    limit: Limit = 0,
-    sortByAttr: str = "SORT_BY_UNSPECIFIED",
-    sortByMetric: str | None = None,
-    orderBy: OrderBy = "ORDER_BY_UNSPECIFIED",
+    listing: Listing,
 ) -> Response:
     """An experiment's checkpoints. By the searcher's metric without an `orderBy`: the best first."""
     async with db.tx() as conn:
@@ -272,9 +284,9 @@ async def list_of_experiment(
         return await _page(
             conn,
             c.experiment_id == experiment_id,
-            states=states,
-            sort=(sortByAttr, sortByMetric, orderBy),
-            window=(offset, limit),
+            states=listing.states,
+            sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
+            window=(listing.offset, listing.limit),
         )
 
 
@@ -283,12 +295,7 @@ async def list_of_trial(
     trial_id: int,
     user: CurrentUser,
     db: Db,
-    states: States,
-    offset: Offset = 0,
-    limit: Limit = 0,
-    sortByAttr: str = "SORT_BY_UNSPECIFIED",
-    sortByMetric: str | None = None,
-    orderBy: OrderBy = "ORDER_BY_UNSPECIFIED",
+    listing: Listing,
 ) -> Response:
     """A trial's checkpoints. By the searcher's metric without an `orderBy`: the best first."""
     async with db.tx() as conn:
@@ -296,9 +303,9 @@ async def list_of_trial(
         return await _page(
             conn,
             c.trial_id == trial_id,
-            states=states,
-            sort=(sortByAttr, sortByMetric, orderBy),
-            window=(offset, limit),
+            states=listing.states,
+            sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
+            window=(listing.offset, listing.limit),
         )
 
 
