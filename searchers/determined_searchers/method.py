@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,6 +25,9 @@ class SearchContext:
             state is saved by the searcher, not by the method.
         form: who decides how long trials train.
         max_length: total length of a full trial in the operations form, else None.
+        suggest: gives the hyperparameters of the next trial; None: samples of the space. How a
+            model-based search takes the place of chance under brackets that are not its own
+            (``dataclasses.replace(context, suggest=...)``).
     """
 
     section: Mapping[str, Any]
@@ -32,15 +35,17 @@ class SearchContext:
     stream: RandomStream
     form: Form
     max_length: int | None
+    suggest: Callable[[], dict[str, Any]] | None = None
 
-    def new_trial(self, hparams: dict[str, Any] | None = None) -> Create:
-        """A Create with sampled (or the given) hyperparameters.
+    def new_trial(self, hparams: dict[str, Any] | None = None, source: str | None = None) -> Create:
+        """A Create with suggested (or the given) hyperparameters.
 
-        Draws, in this order: the hyperparameters unless given, the request id, the trial seed.
+        ``source``: request id of the trial whose latest checkpoint it starts from. Draws, in this
+        order: the hyperparameters unless given, the request id, the trial seed.
         """
         if hparams is None:
-            hparams = self.space.sample(self.stream)
-        return Create(self.stream.request_id(), hparams, self.stream.trial_seed())
+            hparams = self.suggest() if self.suggest else self.space.sample(self.stream)
+        return Create(self.stream.request_id(), hparams, self.stream.trial_seed(), source=source)
 
     def full_length(self, create: Create) -> list[Operation]:
         """``create`` and what makes it train to the end and finish, in either form."""
@@ -101,6 +106,10 @@ class SearchMethod(ABC):
 
     ends_itself: ClassVar[bool] = False
     """True: only the method's own Shutdown ends the search."""
+
+    config_model: ClassVar[type | None] = None
+    """A plug-in's pydantic model of its ``searcher`` section (without ``name``, ``metric`` and
+    ``smaller_is_better``, which every section has); None: any further fields are allowed."""
 
     raw_metrics: ClassVar[bool] = False
     """False: metrics are floats, smaller is better (turned if need be), with NaN and missing ones

@@ -22,7 +22,8 @@ from determined_searchers.messages import (
 class Create(Message):
     """Make a trial. ``request_id`` (a UUID) is its name from now on; ``seed`` is its trial seed.
 
-    ``checkpoint``: UUID of the checkpoint it starts from, or None.
+    ``checkpoint``: UUID of the checkpoint it starts from, or None. ``source``: request id of the
+    trial whose latest checkpoint it starts from, or None; at most one of the two.
     """
 
     type: ClassVar[str] = "create"
@@ -31,11 +32,13 @@ class Create(Message):
         "hparams": mapping,
         "seed": whole_number,
         "checkpoint": optional(text),
+        "source": optional(text),
     }
     request_id: str
     hparams: dict[str, Any]
     seed: int
     checkpoint: str | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ def test_json_forms() -> None:
         "hparams": {"x": 1},
         "seed": 5,
         "checkpoint": None,
+        "source": None,
     }
     assert Shutdown(failure=True).to_json() == {
         "type": "shutdown",
