@@ -85,6 +85,9 @@ def main(core_context, hparams, seed, latest_checkpoint):
             state = torch.load(pathlib.Path(path) / "state.pt")
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
+        # The checkpoint may be another trial's (pbt.yaml), which had a rate of its own.
+        for group in optimizer.param_groups:
+            group["lr"] = hparams["learning_rate"]
         torch.set_rng_state(state["rng"])
         epoch = state["epoch"]
         logging.info("going on after epoch %d", epoch)
@@ -96,7 +99,8 @@ def main(core_context, hparams, seed, latest_checkpoint):
             epoch += 1
             metrics = validate(model, *validation)
             core_context.train.report_training_metrics(epoch, {"loss": loss})
-            core_context.train.report_validation_metrics(epoch, metrics)
+            # `epochs` is what a searcher with `time_metric: epochs` goes by (adaptive-time.yaml).
+            core_context.train.report_validation_metrics(epoch, {**metrics, "epochs": epoch})
             op.report_progress(epoch)
             logging.info("epoch %d: accuracy %.3f", epoch, metrics["accuracy"])
             if core_context.preempt.should_preempt():

@@ -11,49 +11,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from determined_searchers.brackets import Bracket, power, rung_lengths
 from determined_searchers.errors import SearcherError
 from determined_searchers.events import ExitReason
-from determined_searchers.method import SearchContext, SearchMethod
+from determined_searchers.method import BracketStanding, SearchContext, SearchMethod
 from determined_searchers.metrics import WORST, decode_metric, encode_metric
 from determined_searchers.operations import Close, Operation, Stop, ValidateAfter
+from determined_searchers.rung import Rung
 from determined_searchers.settings import Form, read_divisor, read_whole
 
 
-@dataclass(slots=True)
-class Entry:
-    """A trial's metric (smaller is better) in a rung."""
-
-    request_id: str
-    metric: float
-    promoted: bool = False
-
-
-@dataclass(slots=True)
-class Rung:
-    """``entries`` from best to worst (the top rung of the promotion rule: as they came)."""
-
-    length: int
-    outstanding: int = 0  # trials on their way to this rung
-    entries: list[Entry] = field(default_factory=list)
-    swept: bool = False  # nothing to close here since the last entry came (not saved: a hint)
-
-
-@dataclass(slots=True)
-class Contender:
-    """A trial: the rung it trains for or was last measured at."""
-
-    rung: int = 0
-    outstanding: bool = True  # on its way to that rung
-    exited: bool = False
-    closed: bool = False  # told to end, or ended by itself
-
-
 class Halving(SearchMethod):
-    """One bracket of ASHA. Subclasses decide in :meth:`record`.
+    """One bracket of ASHA. Subclasses decide in :meth:`record`, in O(log n) for n trials.
 
     Rungs of the same length (short ``max_length``) share one measurement: it counts for all of
     them, one after the other, and no trial is asked for the same length twice.
@@ -62,14 +33,24 @@ class Halving(SearchMethod):
     metric there is in the rung the trial was on its way to.
     """
 
+    at_least: ClassVar[int]
+    """How many of a rung go on, should its share be less."""
+
+    equals_first: ClassVar[bool]
+    """Whether the later of two equals is ranked before the earlier."""
+
     def __init__(self, context: SearchContext, bracket: Bracket, divisor: float) -> None:
         self.context = context
         self.bracket = bracket
         self.divisor = divisor
         self.rungs = [
-            Rung(length) for length in rung_lengths(full_length(context), bracket.rungs, divisor)
+            Rung(length, divisor, self.at_least, self.equals_first)
+            for length in rung_lengths(full_length(context), bracket.rungs, divisor)
         ]
-        self.trials: dict[str, Contender] = {}
+        self.trial_rung: dict[str, int] = {}  # that a trial trains for or was last measured at
+        self.outstanding: set[str] = set()  # trials on their way to their rung
+        self.exited: set[str] = set()
+        self.closed: set[str] = set()  # told to end, or ended by themselves
         self.completed = 0
         self.invalid = 0
 
@@ -86,7 +67,7 @@ class Halving(SearchMethod):
         return halving(context, Bracket(rungs, trials, cap), divisor)
 
     @abstractmethod
-    def record(self, request_id: str, metric: float) -> list[Operation]:
+    def record(self, trial: str, metric: float) -> list[Operation]:
         """The trial was measured at the rung it was on its way to."""
 
     @property
@@ -97,14 +78,16 @@ class Halving(SearchMethod):
         count = min(self.bracket.cap, self.bracket.max_trials)
         return [op for _ in range(count) for op in self.start_trial()]
 
+    def validation_completed(self, request_id: str, metric: Any, length: int) -> list[Operation]:
+        return self.record(request_id, metric)
+
     def trial_exited(self, request_id: str, reason: ExitReason) -> list[Operation]:
-        trial = self.trials[request_id]
-        trial.exited = True
+        self.exited.add(request_id)
         if reason.invalid:
-            return self.replace(request_id, trial)
-        trial.closed = True
+            return self.replace(request_id)
+        self.closed.add(request_id)
         # A trial that exits while it is paused has been measured already.
-        return self.record(request_id, WORST) if trial.outstanding else []
+        return self.record(request_id, WORST) if request_id in self.outstanding else []
 
     def trial_closed(self, request_id: str, exited: ExitReason | None) -> list[Operation]:
         self.completed += 1
@@ -112,7 +95,7 @@ class Halving(SearchMethod):
 
     def progress(self, open_trials: Mapping[str, float]) -> float:
         """By trials measured in the bottom rung; the last sixth is for what goes on above it."""
-        measured, trials = len(self.rungs[0].entries), self.bracket.max_trials
+        measured, trials = self.rungs[0].measured, self.bracket.max_trials
         share = measured / (1.2 * trials)
         if measured == trials:
             share = max((self.completed - self.invalid) / trials, share)
@@ -120,41 +103,56 @@ class Halving(SearchMethod):
 
     def start_trial(self) -> list[Operation]:
         create = self.context.new_trial()
-        self.trials[create.request_id] = Contender()
+        trial = create.request_id
+        self.trial_rung[trial] = 0
+        self.outstanding.add(trial)
         self.rungs[0].outstanding += 1
         if self.context.form is Form.REPORTS:
             return [create]
-        return [create, ValidateAfter(create.request_id, self.rungs[0].length)]
+        return [create, ValidateAfter(trial, self.rungs[0].length)]
 
     def start_if_any_left(self) -> list[Operation]:
-        left = len(self.trials) - self.invalid < self.bracket.max_trials
+        left = len(self.trial_rung) - self.invalid < self.bracket.max_trials
         return self.start_trial() if left else []
 
-    def replace(self, request_id: str, trial: Contender) -> list[Operation]:
+    def replace(self, trial: str) -> list[Operation]:
         """Forgets an invalid trial's metrics and puts another in its place."""
         self.invalid += 1
+        measured = self.trial_rung[trial] + (trial not in self.outstanding)
+        for rung in self.rungs[:measured]:
+            rung.withdraw(trial)
         self.arrive(trial)
-        for rung in self.rungs[: trial.rung + 1]:
-            rung.entries = [entry for entry in rung.entries if entry.request_id != request_id]
-        return [*self.end_trial(request_id), *self.start_trial()]
+        return [*self.end_trial(trial), *self.start_trial()]
 
-    def end_trial(self, request_id: str) -> list[Operation]:
-        self.trials[request_id].closed = True
-        end = Stop if self.context.form is Form.REPORTS else Close
-        return [end(request_id)]
+    def end_trial(self, trial: str) -> list[Operation]:
+        self.closed.add(trial)
+        return [Stop(trial) if self.context.form is Form.REPORTS else Close(trial)]
 
-    def arrive(self, trial: Contender) -> None:
+    def arrive(self, trial: str) -> None:
         """The trial is no longer on its way to its rung."""
-        if trial.outstanding:
-            trial.outstanding = False
-            self.rungs[trial.rung].outstanding -= 1
+        if trial in self.outstanding:
+            self.outstanding.remove(trial)
+            self.rungs[self.trial_rung[trial]].outstanding -= 1
 
-    def advance(self, trial: Contender) -> Rung:
+    def advance(self, trial: str) -> Rung:
         """The trial is on its way to the next rung."""
-        trial.rung += 1
-        trial.outstanding = True
-        self.rungs[trial.rung].outstanding += 1
-        return self.rungs[trial.rung]
+        place = self.trial_rung[trial] = self.trial_rung[trial] + 1
+        self.outstanding.add(trial)
+        rung = self.rungs[place]
+        rung.outstanding += 1
+        return rung
+
+    def standings(self) -> list[BracketStanding]:
+        return [
+            BracketStanding(
+                lengths=tuple(rung.length for rung in self.rungs),
+                measured=tuple(
+                    tuple(trial for _, _, trial in rung.ranking()) for rung in self.rungs
+                ),
+                max_trials=self.bracket.max_trials,
+                max_concurrent=self.bracket.cap,
+            )
+        ]
 
     def state(self) -> dict[str, Any]:
         return {
@@ -163,33 +161,41 @@ class Halving(SearchMethod):
                     "units_needed": rung.length,
                     "outstanding": rung.outstanding,
                     "metrics": [
-                        [entry.request_id, encode_metric(entry.metric), entry.promoted]
-                        for entry in rung.entries
+                        [trial, encode_metric(metric), self.trial_rung[trial] > place]
+                        for metric, _, trial in rung.ranking()
                     ],
                 }
-                for rung in self.rungs
+                for place, rung in enumerate(self.rungs)
             ],
             "trials": [
-                [request_id, trial.rung, trial.outstanding, trial.exited, trial.closed]
-                for request_id, trial in self.trials.items()
+                [
+                    trial,
+                    rung,
+                    trial in self.outstanding,
+                    trial in self.exited,
+                    trial in self.closed,
+                ]
+                for trial, rung in self.trial_rung.items()
             ],
             "completed": self.completed,
             "invalid": self.invalid,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self.rungs = [
-            Rung(
-                saved["units_needed"],
-                saved["outstanding"],
-                [
-                    Entry(request_id, float(decode_metric(metric)), promoted)
-                    for request_id, metric, promoted in saved["metrics"]
-                ],
+        for trial, rung, outstanding, exited, closed in state["trials"]:
+            self.trial_rung[trial] = rung
+            for members, member in (
+                (self.outstanding, outstanding),
+                (self.exited, exited),
+                (self.closed, closed),
+            ):
+                if member:
+                    members.add(trial)
+        for place, saved in enumerate(state["rungs"]):
+            self.rungs[place].outstanding = saved["outstanding"]
+            self.rungs[place].load(
+                (trial, float(decode_metric(metric))) for trial, metric, _ in saved["metrics"]
             )
-            for saved in state["rungs"]
-        ]
-        self.trials = {request_id: Contender(*rest) for request_id, *rest in state["trials"]}
         self.completed, self.invalid = state["completed"], state["invalid"]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any
 
-from determined_searchers.asha import Entry, Halving, Rung
+from determined_searchers.asha import Halving
+from determined_searchers.brackets import Bracket
+from determined_searchers.method import SearchContext
 from determined_searchers.metrics import WORST
 from determined_searchers.operations import Operation, ValidateAfter
+from determined_searchers.rung import Entry
 
 
 class PromotingHalving(Halving):
@@ -19,71 +22,62 @@ class PromotingHalving(Halving):
     move them up.
     """
 
-    def validation_completed(self, request_id: str, metric: Any, length: int) -> list[Operation]:
-        return self.record(request_id, metric)
+    at_least = 0
+    equals_first = False
 
-    def record(self, request_id: str, metric: float) -> list[Operation]:
-        operations = self._measure(request_id, metric)
-        if len(self.rungs[0].entries) == self.bracket.max_trials:
+    def __init__(self, context: SearchContext, bracket: Bracket, divisor: float) -> None:
+        super().__init__(context, bracket, divisor)
+        # By rung, the trials measured since paused ones were last closed there (a hint, not saved).
+        self._fresh: list[list[Entry]] = [[] for _ in self.rungs]
+
+    def record(self, trial: str, metric: float) -> list[Operation]:
+        """The trial was measured at the rung it was on its way to."""
+        operations = self._measure(trial, metric)
+        if self.rungs[0].measured == self.bracket.max_trials:
             operations += self._close_out()
         return operations
 
-    def _measure(self, request_id: str, metric: float) -> list[Operation]:
+    def _measure(self, trial: str, metric: float) -> list[Operation]:
         """Promotes, closes or creates. A promoted trial that has exited is measured at once in
         the next rung, as the worst, and so is one whose next rung is no longer than this one, with
         the metric it has; that may go on up the rungs."""
         while True:
-            trial = self.trials[request_id]
+            place = self.trial_rung[trial]
+            rung = self.rungs[place]
             self.arrive(trial)
-            rung = self.rungs[trial.rung]
-            rung.swept = False
+            entry = rung.entry(trial, metric)
+            self._fresh[place].append(entry)
+            chosen = rung.add(entry)
             if rung is self.rungs[-1]:
-                rung.entries.append(Entry(request_id, metric))
-                ended = [] if trial.exited else self.end_trial(request_id)
+                ended = [] if trial in self.exited else self.end_trial(trial)
                 return ended + self.start_if_any_left()
-            chosen = self._choose(rung, Entry(request_id, metric))
-            if chosen is None:
+            if chosen is None or not self._waits(chosen[2], place):
                 return self.start_if_any_left()
-            chosen.promoted = True
-            request_id = chosen.request_id
-            promoted = self.trials[request_id]
-            above = self.advance(promoted)
-            if not promoted.exited and above.length > rung.length:
-                return [ValidateAfter(request_id, above.length)]
-            metric = WORST if promoted.exited else chosen.metric
+            metric, _, trial = chosen
+            above = self.advance(trial)
+            if trial in self.exited:
+                metric = WORST
+            elif above.length > rung.length:
+                return [ValidateAfter(trial, above.length)]
 
-    def _choose(self, rung: Rung, new: Entry) -> Entry | None:
-        """Inserts ``new`` (after its equals) and says which of the rung is to be promoted.
-
-        The new one, if it is among the best 1/divisor; else, when this measurement made that share
-        grow by one, the one that now is the last within it.
-        """
-        count = len(rung.entries)
-        before, quota = int(count / self.divisor), int((count + 1) / self.divisor)
-        place = bisect_right(rung.entries, new.metric, key=lambda entry: entry.metric)
-        rung.entries.insert(place, new)
-        if place < quota:
-            return new
-        other = rung.entries[before]
-        if quota == before or other.promoted or self._gone(other):
-            return None
-        return other
-
-    def _gone(self, entry: Entry) -> bool:
-        """Closed in a full rung before a replacement of an invalid trial came this far."""
-        trial = self.trials[entry.request_id]
-        return trial.closed and not trial.exited
+    def _waits(self, trial: str, place: int) -> bool:
+        """Neither promoted already, nor closed in a full rung before the replacement of an invalid
+        trial came this far."""
+        return self.trial_rung[trial] == place and (
+            trial not in self.closed or trial in self.exited
+        )
 
     def _close_out(self) -> list[Operation]:
         operations: list[Operation] = []
-        for rung in self.rungs:
+        for place, rung in enumerate(self.rungs):
             if rung.outstanding:
                 break
-            if rung.swept:
-                continue
-            rung.swept = True
-            for entry in rung.entries:
-                trial = self.trials[entry.request_id]
-                if not (entry.promoted or trial.closed or trial.exited):
-                    operations += self.end_trial(entry.request_id)
+            for _, _, trial in sorted(self._fresh[place]):
+                if self.trial_rung[trial] == place and trial not in self.closed:
+                    operations += self.end_trial(trial)
+            self._fresh[place].clear()
         return operations
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self._fresh = [rung.ranking() for rung in self.rungs]

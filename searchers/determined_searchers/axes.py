@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any
 
 from determined_searchers.errors import SearcherError
@@ -35,9 +36,10 @@ class Const(Leaf):
         if "val" not in config:
             raise SearcherError(f"{path}: a const needs val")
         self.val = config["val"]
+        self._copy = _copier([self.val])
 
     def sample(self, stream: RandomStream) -> Any:
-        return copy.deepcopy(self.val)
+        return self._copy(self.val)
 
     def axis(self) -> list[Any]:
         return [self.val]
@@ -51,9 +53,10 @@ class Categorical(Leaf):
         if not isinstance(config.get("vals"), (list, tuple)) or not config["vals"]:
             raise SearcherError(f"{path}.vals: expected a list of at least one value")
         self.vals = list(config["vals"])
+        self._copy = _copier(self.vals)
 
     def sample(self, stream: RandomStream) -> Any:
-        return copy.deepcopy(self.vals[stream.below(len(self.vals))])
+        return self._copy(self.vals[stream.below(len(self.vals))])
 
     def axis(self) -> list[Any]:
         return self.vals
@@ -140,6 +143,12 @@ class Log(_Range):
 
     def axis(self) -> list[float]:
         return [float(self.base**x) for x in self._points()]
+
+
+def _copier(values: list[Any]) -> Callable[[Any], Any]:
+    """What keeps a trial's value apart from the configuration's: only containers need a copy."""
+    plain = all(isinstance(value, (str, int, float, NoneType)) for value in values)
+    return (lambda value: value) if plain else copy.deepcopy
 
 
 def _number(config: Mapping[str, Any], path: str, field: str) -> float:

@@ -55,6 +55,22 @@ class SearchContext:
         return [create, ValidateAfter(trial, self.max_length), Close(trial)]
 
 
+@dataclass(frozen=True)
+class BracketStanding:
+    """A bracket of rungs as a person wants to see it.
+
+    Attributes:
+        lengths: at which trials are compared, from the bottom rung up.
+        measured: per rung, the request ids of the trials measured there.
+        max_trials, max_concurrent: the bracket's share of both.
+    """
+
+    lengths: tuple[int, ...]
+    measured: tuple[tuple[str, ...], ...]
+    max_trials: int
+    max_concurrent: int
+
+
 class SearchMethod(ABC):
     """Decides which trials there are and how far each one trains. Pure: no I/O, no clock, no
     random numbers but the context's stream.
@@ -166,6 +182,10 @@ class SearchMethod(ABC):
         ``open_trials``: latest progress (length units or fraction, by form) of each trial asked
         for that is neither closed nor called invalid.
         """
+
+    def standings(self) -> list[BracketStanding]:
+        """For previews and pictures: the brackets of rungs; none where nothing is compared."""
+        return []
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

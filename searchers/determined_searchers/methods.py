@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from determined_searchers.errors import SearcherError
@@ -19,7 +21,7 @@ BUILT_IN = {
 }
 REMOVED = ("sync_halving", "adaptive", "adaptive_simple")
 ENTRY_POINTS = "determined.searchers"
-"""Entry-point group in which other packages offer methods; built-in names cannot be replaced."""
+"""Entry-point group in which packages offer methods; built-in names cannot be replaced."""
 
 
 def find_method(name: Any) -> type[SearchMethod]:
@@ -33,14 +35,36 @@ def find_method(name: Any) -> type[SearchMethod]:
             f"experiments"
         )
     else:
-        offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-        if name not in offered:
-            known = sorted({*BUILT_IN, *offered})
-            raise SearcherError(
-                f"searcher.name: {name!r} is not a searcher{nearest(name, known)}; known are "
-                f"{', '.join(known)}"
-            )
-        found = offered[name].load()
+        found = _import(_offered_as(name))
     if not (isinstance(found, type) and issubclass(found, SearchMethod)):
         raise SearcherError(f"searcher.name: {name!r} stands for {found!r}, not a SearchMethod")
     return found
+
+
+def _offered_as(name: Any) -> EntryPoint:
+    offered = _offered(tuple(sys.path))
+    if name not in offered:
+        known = [*BUILT_IN, *(other for other in offered if other not in BUILT_IN)]
+        raise SearcherError(
+            f"searcher.name: {name!r} is not a searcher{nearest(name, known)}; known are "
+            f"{', '.join(known)}"
+        )
+    return offered[name]
+
+
+@functools.cache
+def _offered(_: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Every package's list is read, some 10 ms: once for each state of the search path."""
+    points = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
+    return {point.name: point for point in points}
+
+
+def _import(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:  # whatever a stranger's module does when it is imported
+        package = f"package {point.dist.name!r}" if point.dist else "an unknown package"
+        raise SearcherError(
+            f"searcher.name: the searcher {point.name!r} of {package} ({point.value}) cannot be "
+            f"imported: {type(error).__name__}: {error}"
+        ) from error

@@ -21,6 +21,8 @@ def rank_metric(metric: Any, smaller_is_better: bool) -> float:
 
     Raises SearcherError for anything that is not a number.
     """
+    if type(metric) is float and metric == metric:  # the usual case, in a hot path
+        return metric if smaller_is_better else -metric
     if metric is None:
         return WORST
     if isinstance(metric, bool) or not isinstance(metric, (int, float)):

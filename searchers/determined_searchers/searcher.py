@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 from determined_searchers.errors import SearcherError
 from determined_searchers.events import (
@@ -18,7 +18,7 @@ from determined_searchers.events import (
     TrialReported,
     ValidationCompleted,
 )
-from determined_searchers.method import SearchContext, SearchMethod
+from determined_searchers.method import BracketStanding, SearchContext, SearchMethod
 from determined_searchers.methods import find_method
 from determined_searchers.metrics import rank_metric
 from determined_searchers.operations import (
@@ -48,6 +48,27 @@ class LiveTrial:
     stopped: bool = False
     exited: ExitReason | None = None
     progress: float = 0.0
+
+
+class OpenTrials(Mapping[str, float]):
+    """Progress by trial, looked up only by methods that go by it."""
+
+    def __init__(self, live: Mapping[str, LiveTrial]) -> None:
+        self._live = live
+
+    def __getitem__(self, request_id: str) -> float:
+        trial = self._live[request_id]
+        if trial.exited and trial.exited.invalid:
+            raise KeyError(request_id)
+        return trial.progress
+
+    def __iter__(self) -> Iterator[str]:
+        for request_id, trial in self._live.items():
+            if not (trial.exited and trial.exited.invalid):
+                yield request_id
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class Searcher:
@@ -100,35 +121,21 @@ class Searcher:
         trial = self._live.get(event.request_id)
         if trial is None or self.shutdown is not None:
             return []
-        match event:
-            case TrialCreated():
-                operations = self._created(trial, event)
-            case ValidationCompleted():
-                operations = self._validated(trial, event)
-            case TrialReported():
-                operations = self._reported(trial, event)
-            case TrialProgress():
-                operations = self._progressed(trial, event)
-            case TrialExitedEarly():
-                operations = self._exited(trial, event)
-            case TrialClosed():
-                operations = self._closed(trial, event)
-            case _:
-                assert_never(event)
-        return self._account(operations)
+        operations = _HANDLERS[type(event)](self, trial, event)
+        if operations or self.trials_closed == self.trials_requested:
+            return self._account(operations)
+        return operations
 
     def progress(self) -> float:
         """How much of the search is done, 0..1."""
         value = self._own_progress
         if value is None:
-            value = self._method.progress(
-                {
-                    request_id: trial.progress
-                    for request_id, trial in self._live.items()
-                    if not (trial.exited and trial.exited.invalid)
-                }
-            )
+            value = self._method.progress(OpenTrials(self._live))
         return min(max(value, 0.0), 1.0) if math.isfinite(value) else 0.0
+
+    def standings(self) -> list[BracketStanding]:
+        """The brackets of rungs and who was measured where; none for searches without rungs."""
+        return self._method.standings()
 
     def snapshot(self) -> dict[str, Any]:
         """Everything :func:`restore_searcher` needs, as JSON."""
@@ -282,22 +289,19 @@ class Searcher:
     def _account(self, operations: list[Operation]) -> list[Operation]:
         """Notes what ``operations`` mean for the bookkeeping, and ends a search that is done."""
         for operation in operations:
-            match operation:
-                case Create():
-                    self.trials_requested += 1
-                    self._live[operation.request_id] = LiveTrial()
-                case ValidateAfter():
-                    self._find(operation).target = operation.length
-                case Close():
-                    self._find(operation)
-                case Stop():
-                    self._find(operation).stopped = True
-                case SetProgress():
-                    self._own_progress = float(operation.progress)
-                case Shutdown():
-                    self.shutdown = operation
-                case _:
-                    assert_never(operation)
+            if isinstance(operation, Create):
+                self.trials_requested += 1
+                self._live[operation.request_id] = LiveTrial()
+            elif isinstance(operation, ValidateAfter):
+                self._find(operation).target = operation.length
+            elif isinstance(operation, Close):
+                self._find(operation)
+            elif isinstance(operation, Stop):
+                self._find(operation).stopped = True
+            elif isinstance(operation, SetProgress):
+                self._own_progress = float(operation.progress)
+            else:
+                self.shutdown = operation
         done = self.trials_requested == self.trials_closed
         if done and self.shutdown is None and not self._method.ends_itself:
             requested = self.trials_requested
@@ -306,6 +310,16 @@ class Searcher:
             )
             return [*operations, self.shutdown]
         return operations
+
+
+_HANDLERS: dict[type[Event], Callable[[Searcher, LiveTrial, Any], list[Operation]]] = {
+    TrialCreated: Searcher._created,
+    ValidationCompleted: Searcher._validated,
+    TrialReported: Searcher._reported,
+    TrialProgress: Searcher._progressed,
+    TrialExitedEarly: Searcher._exited,
+    TrialClosed: Searcher._closed,
+}
 
 
 def _float(value: Any) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from determined_searchers.axes import Categorical, Const, Double, Integer, Leaf, Log
@@ -53,6 +53,14 @@ class Group:
             for name, node in self.members
         }
 
+    def read(self, point: Mapping[str, Any]) -> Iterator[Any]:
+        """The value of each leaf in ``point``, in the order of :meth:`leaves`."""
+        for name, node in self.members:
+            if isinstance(node, Group):
+                yield from node.read(point[name])
+            else:
+                yield point[name]
+
 
 class Space:
     """All of ``config["hyperparameters"]``, checked."""
@@ -69,6 +77,18 @@ class Space:
     def grid(self) -> Grid:
         """The grid. Raises SearcherError when a range has no ``count``."""
         return Grid(self._root)
+
+    def leaves(self) -> list[Leaf]:
+        """Every hyperparameter, at any depth, constants too, in the order in which they are drawn."""
+        return list(self._root.leaves())
+
+    def fill(self, values: Iterable[Any]) -> dict[str, Any]:
+        """The point that has one of ``values`` per leaf."""
+        return self._root.fill(iter(values))
+
+    def read(self, point: Mapping[str, Any]) -> list[Any]:
+        """The inverse of :meth:`fill`."""
+        return list(self._root.read(point))
 
 
 class Grid:

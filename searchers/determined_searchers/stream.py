@@ -7,7 +7,6 @@ the same seed draws the same hyperparameters, request ids and trial seeds.
 from __future__ import annotations
 
 import random
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,11 +33,12 @@ class RandomStream:
         for i in range(1, _WORDS):
             key.append((1812433253 * (key[-1] ^ (key[-1] >> 30)) + i) & _MASK32)
         self._random = random.Random()
+        self._bits = self._random.getrandbits
         self._random.setstate((3, (*key, _WORDS), None))
 
     def word(self) -> int:
         """The next 32 bits."""
-        return self._random.getrandbits(32)
+        return self._bits(32)
 
     def uniform(self, low: float, high: float) -> float:
         """A double in [low, high): two words, 53 bits."""
@@ -54,7 +54,7 @@ class RandomStream:
             return 0
         mask = (1 << high.bit_length()) - 1
         while True:
-            bits = self.word()
+            bits = self._bits(32)
             if high > _MASK32:
                 bits = (bits << 32) | self.word()
             if bits & mask <= high:
@@ -66,12 +66,16 @@ class RandomStream:
 
     def request_id(self) -> str:
         """A version 4 UUID from four words, each laid down little-endian."""
-        data = b"".join(self.word().to_bytes(4, "little") for _ in range(4))
-        return str(uuid.UUID(bytes=data, version=4))
+        words = self._bits(128)  # the first word drawn is the lowest
+        digits = words.to_bytes(16, "little").hex()
+        variant = "89ab"[int(digits[16], 16) & 3]
+        return (
+            f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+        )
 
     def trial_seed(self) -> int:
         """A trial's seed, in [0, 2^31-1]."""
-        return self.limit(0x7FFFFFFF)
+        return self._bits(32) & 0x7FFFFFFF  # limit(2^31-1), which never draws again
 
     def state(self) -> dict[str, Any]:
         """``{"key": 624 words, "pos": next word}``, as ``RandomState.get_state`` has them."""

@@ -3,18 +3,22 @@
     class TestMySearch(SearchMethodContract):
         config = {"searcher": {"name": "mine", "max_length": 8, ...}, "hyperparameters": {...}}
 
-and pytest runs everything below over it. Needs nothing but this package.
+and pytest runs everything below over it. The tests with random configurations and orders of events
+need hypothesis; the others nothing but this package.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
+from determined_searchers.errors import SearcherError
 from determined_searchers.events import Event, ExitReason
 from determined_searchers.operations import Close, Operation, Stop, ValidateAfter
+from determined_searchers.random_world import RandomWorld
 from determined_searchers.searcher import Searcher, create_searcher, restore_searcher
 from determined_searchers.settings import Form
 from determined_searchers.simulation import SimulationResult, simulate
@@ -32,10 +36,23 @@ def write(snapshot: dict[str, Any]) -> str:
 
 
 class SearchMethodContract:
-    """What :class:`~determined_searchers.SearchMethod` promises, as tests."""
+    """What :class:`~determined_searchers.SearchMethod` promises, as tests.
+
+    Attributes:
+        config: an experiment configuration. With other seeds, spaces and the values of
+            ``variations`` in its ``searcher`` section it must be valid too.
+        workers: how many trials train at the same time, in the tests that are not random.
+        variations: values to try for fields of the ``searcher`` section. The number of trials, of
+            concurrent trials, and the direction of the metric are varied anyway, where given.
+        any_space: whether the method takes any hyperparameter space; False: ``config``'s is kept.
+        examples: how many random searches are tried; fewer for a method that is slow.
+    """
 
     config: Mapping[str, Any]
     workers: int | None = 3
+    variations: Mapping[str, Sequence[Any]] = {}
+    any_space: bool = True
+    examples: int = 25
 
     def run(self, config: Mapping[str, Any] | None = None, **options: Any) -> SimulationResult:
         return simulate(config or self.config, seed=7, workers=self.workers, **options)
@@ -131,3 +148,154 @@ class SearchMethodContract:
             return reasons[trial // 2 % len(reasons)] if trial % 2 else trial / 7 % 1
 
         assert self.run(metric=exit_some).end == "completed"
+
+    def test_any_search_in_any_order_of_events(self) -> None:
+        """Random spaces and configurations; trials that come on, exit, are reported late or twice,
+        in any order; the search saved and restored anywhere."""
+        hypothesis = _hypothesis()
+        st = hypothesis.strategies
+
+        @hypothesis.settings(max_examples=self.examples, deadline=None)
+        @hypothesis.given(
+            config=self._configs(),
+            seed=st.integers(0, 2**32 - 1),
+            workers=st.none() | st.integers(1, 5),
+            exits=st.sampled_from([0.0, 0.05, 0.3]),
+            odd=st.sampled_from([0.0, 0.2, 1.0]),
+            levels=st.sampled_from([1, 3, 10**6]),
+        )
+        def check(config: dict[str, Any], seed: int, **chances: Any) -> None:
+            reports = create_searcher(config).form is Form.REPORTS
+            self.live_through(config, seed, RandomWorld(Random(seed), reports, **chances))
+
+        check()
+
+    def test_larger_is_better_is_smaller_is_better_of_the_negated_metric(self) -> None:
+        hypothesis = _hypothesis()
+        st = hypothesis.strategies
+
+        @hypothesis.settings(max_examples=self.examples, deadline=None)
+        @hypothesis.given(config=self._configs(), seed=st.integers(0, 2**32 - 1))
+        def check(config: dict[str, Any], seed: int) -> None:
+            def run(sign: int) -> list[Any]:
+                section = {**config["searcher"], "smaller_is_better": sign > 0}
+                chance = Random(seed)
+
+                def metric(*_: Any) -> float | None:
+                    value = chance.choice([chance.random(), 0.5, math.nan, None, math.inf])
+                    return None if value is None else sign * value
+
+                result = simulate({**config, "searcher": section}, metric, workers=self.workers)
+                assert result.end == "completed"
+                return [(trial.request_id, trial.hparams, trial.lengths) for trial in result.trials]
+
+            assert run(1) == run(-1)
+
+        check()
+
+    def live_through(self, config: dict[str, Any], seed: int, world: RandomWorld) -> None:
+        """Runs one search in ``world`` to its end, and a second time without the disturbances."""
+        chance = Random(seed + 1)
+        searcher = create_searcher(config)
+        first = searcher.initial_operations()
+        world.apply(first)
+        cap = self.most_at_work(config, searcher)
+        log: list[tuple[Event, list[Operation]]] = []
+        while world.ended is None:
+            assert cap is None or world.at_work <= cap, f"{world.at_work} trials at work"
+            assert 0 <= searcher.progress() <= 1
+            assert len(log) < 50_000, "the search does not end"
+            if len(log) > 2000:  # from now on trials only do their work
+                world.exits = 0.0
+            if chance.random() < 0.1:
+                before = write(searcher.snapshot())
+                for event in world.disturbances([event for event, _ in log]):
+                    assert searcher.handle(event) == [], f"{event} was handled a second time"
+                assert write(searcher.snapshot()) == before
+            if chance.random() < 0.1:
+                before = write(searcher.snapshot())
+                searcher = restore_searcher(config, store(searcher.snapshot()))
+                assert write(searcher.snapshot()) == before
+            event = world.next_event()
+            try:
+                operations = searcher.handle(event)
+            except SearcherError as error:
+                assert world.exits and "in a row" in str(error), error
+                return
+            world.apply(operations)
+            log.append((event, operations))
+        assert not world.live, "trials are left behind"
+        again = create_searcher(config)
+        assert again.initial_operations() == first
+        assert all(again.handle(event) == operations for event, operations in log)
+        assert write(again.snapshot()) == write(searcher.snapshot())
+
+    def most_at_work(self, config: Mapping[str, Any], searcher: Searcher) -> int | None:
+        """How many trials may have something to train at the same time; None: any number."""
+        cap: int | None = config["searcher"].get("max_concurrent_trials") or None
+        if brackets := searcher.standings():
+            shares = sum(bracket.max_concurrent for bracket in brackets)
+            assert cap is None or shares <= max(cap, len(brackets))
+            return shares
+        return cap
+
+    def _configs(self) -> Any:
+        """Strategy of experiment configurations like ``config``."""
+        st = _hypothesis().strategies
+        section = dict(self.config["searcher"])
+        fields = {
+            "max_trials": st.integers(1, 10),
+            "max_concurrent_trials": st.integers(0, 5),
+            "smaller_is_better": st.booleans(),
+        }
+        varied = {name: values for name, values in fields.items() if name in section}
+        varied |= {name: st.sampled_from(values) for name, values in self.variations.items()}
+        return st.fixed_dictionaries(
+            {
+                "searcher": st.fixed_dictionaries(
+                    {name: varied.get(name, st.just(value)) for name, value in section.items()}
+                    | {name: values for name, values in varied.items() if name not in section}
+                ),
+                "hyperparameters": _spaces()
+                if self.any_space
+                else st.just(self.config.get("hyperparameters")),
+                "reproducibility": st.fixed_dictionaries(
+                    {"experiment_seed": st.integers(0, 2**32 - 1)}
+                ),
+            }
+        )
+
+
+def _spaces() -> Any:
+    """Strategy of hyperparameter spaces, empty ones too, with at most 81 points on their grid."""
+    st = _hypothesis().strategies
+    ranges = st.builds(
+        lambda kind, low, width, count: {
+            "type": kind,
+            "base": 10.0,
+            "minval": low,
+            "maxval": low + width,
+            "count": count,
+        },
+        st.sampled_from(["int", "double", "log"]),
+        st.integers(-5, 5),
+        st.integers(1, 6),
+        st.integers(1, 3),
+    )
+    constants = st.none() | st.booleans() | st.integers() | st.just([1, {"a": None}])
+    leaves = ranges | constants | st.just({"type": "categorical", "vals": ["a", None, [1]]})
+    names = st.text("abyz_é", min_size=1, max_size=3)
+    groups = st.dictionaries(names, leaves, max_size=2)
+    return st.dictionaries(names, leaves | groups, max_size=2)
+
+
+def _hypothesis() -> Any:
+    try:
+        import hypothesis
+        import hypothesis.strategies
+    except ImportError:
+        raise ImportError(
+            "SearchMethodContract's tests with random searches need hypothesis: pip install "
+            "hypothesis"
+        ) from None
+    return hypothesis

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from determined_searchers.events import ExitReason
-from determined_searchers.method import SearchMethod
+from determined_searchers.method import BracketStanding, SearchMethod
 from determined_searchers.operations import Create, Operation
+
+
+class _Share(Mapping[str, float]):
+    """Those of ``whole`` that belong to one sub-search; looked up only if it goes by them."""
+
+    def __init__(self, whole: Mapping[str, float], owner: Mapping[str, int], index: int) -> None:
+        self._whole, self._owner, self._index = whole, owner, index
+
+    def __getitem__(self, request_id: str) -> float:
+        if self._owner[request_id] != self._index:
+            raise KeyError(request_id)
+        return self._whole[request_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return (trial for trial in self._whole if self._owner[trial] == self._index)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class Tournament(SearchMethod):
@@ -60,13 +78,14 @@ class Tournament(SearchMethod):
         return self._own(index, self.searches[index].trial_closed(request_id, exited))
 
     def progress(self, open_trials: Mapping[str, float]) -> float:
-        shares: list[dict[str, float]] = [{} for _ in self.searches]
-        for request_id, progress in open_trials.items():
-            shares[self.owner[request_id]][request_id] = progress
         parts = [
-            search.progress(share) for search, share in zip(self.searches, shares, strict=True)
+            search.progress(_Share(open_trials, self.owner, index))
+            for index, search in enumerate(self.searches)
         ]
         return sum(parts) / len(parts)
+
+    def standings(self) -> list[BracketStanding]:
+        return [bracket for search in self.searches for bracket in search.standings()]
 
     def state(self) -> dict[str, Any]:
         return {

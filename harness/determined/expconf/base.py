@@ -101,23 +101,19 @@ def member(name: str) -> Tag:
     return Tag(MEMBER_MARK + name)
 
 
-def by_key(
-    key: str, members: Mapping[str, str], retired: Mapping[str, str] | None = None
-) -> Discriminator:
+def by_key(key: str, members: Mapping[str, str]) -> Discriminator:
     """Chooses a union's member by the value of one of its fields (``name``, ``type``).
 
     Args:
         key: the field.
         members: its allowed values and the class name of the member each chooses.
-        retired: the same for values that are still read, but not named among the allowed ones.
     """
-    everything = {**members, **(retired or {})}
 
     def choose(value: Any) -> str | None:
         if isinstance(value, Section):
             return MEMBER_MARK + type(value).__name__
         chosen = value.get(key) if isinstance(value, Mapping) else None
-        found = everything.get(chosen) if isinstance(chosen, str) else None
+        found = members.get(chosen) if isinstance(chosen, str) else None
         return None if found is None else MEMBER_MARK + found
 
     return by_choice(choose, key, members)

@@ -8,6 +8,8 @@ from typing_extensions import TypeAliasType
 
 from determined.expconf.base import MEMBER_MARK, Section
 from determined.expconf.config import ExperimentConfig
+from determined.expconf.plugins import PluginError
+from determined.expconf.searcher import PluginSearcher, plugin_names, plugin_section
 
 
 def sections_at(location: tuple[str | int, ...]) -> list[type[Section]]:
@@ -35,11 +37,33 @@ def sections_at(location: tuple[str | int, ...]) -> list[type[Section]]:
 
 def of_kind(path: tuple[str | int, ...], tag: str, kind: object) -> list[type[Section]]:
     """The section that a union at ``path`` has for a value of its tag; none for an unknown value."""
-    return [
+    found = [
         section
         for section in sections_at(path)
         if kind in get_args(section.model_fields[tag].annotation)
     ]
+    return found or (plugged_in(kind) if path == ("searcher",) else [])
+
+
+def plugged_in(name: object) -> list[type[Section]]:
+    """The section of a searcher that an installed package offers, if it can be imported."""
+    try:
+        section = plugin_section(name)
+    except PluginError:
+        return []
+    return [] if section is None else [section]
+
+
+def with_plugins(sections: list[type[Section]], name: object) -> list[type[Section]]:
+    """``sections`` with those of plug-ins in the place of the one that stands for them.
+
+    Of the plug-in called ``name``, if that one was chosen; of all, while none is.
+    """
+    if PluginSearcher not in sections:
+        return sections
+    chosen = [name] if len(sections) == 1 else plugin_names()
+    plugged = [section for one in chosen for section in plugged_in(one)]
+    return [section for section in sections if section is not PluginSearcher] + plugged
 
 
 def names(sections: list[type[Section]]) -> list[str]:

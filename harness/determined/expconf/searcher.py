@@ -4,11 +4,33 @@ Both published forms are read. In the older one ``max_length`` says how long tri
 one the training code decides and ASHA compares trials by ``time_metric`` up to ``max_time``.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    SerializeAsAny,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema, InitErrorDetails
 
-from determined.expconf.base import WHOLE, Int, Natural, Positive, Section, Text, by_key, member
+from determined.expconf import plugins
+from determined.expconf.base import (
+    MEMBER_MARK,
+    WHOLE,
+    Int,
+    Natural,
+    Positive,
+    Section,
+    Text,
+    broken,
+    by_choice,
+    member,
+)
 from determined.expconf.length import PositiveLength, SearcherLength
 
 Mode = Literal["aggressive", "standard", "conservative"]
@@ -114,6 +136,40 @@ class CustomSearcher(BaseSearcher):
     )
 
 
+class PluginSearcher(WarmStart):
+    """A searcher of an installed package; the package's own model reads it (see ``plugins.py``)."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _by_its_own_model(cls, data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if cls is not PluginSearcher or not isinstance(data, Mapping):
+            return handler(data)
+        name = data["name"]
+        try:
+            section = plugin_section(name)
+        except plugins.PluginError as error:
+            problem = InitErrorDetails(type=broken(str(error)), loc=("name",), input=name)
+            raise ValidationError.from_exception_data(cls.__name__, [problem]) from error
+        return handler(data) if section is None else section.model_validate(data)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Those that are installed here and can be imported; of one that cannot there is no schema."""
+        if cls is not PluginSearcher:
+            return handler(core)
+        usable = []
+        for name in plugin_names():
+            try:
+                section = plugin_section(name)
+            except plugins.PluginError:
+                continue
+            if section is not None:
+                usable.append(handler(section.__pydantic_core_schema__))
+        return {"anyOf": usable} if usable else {"not": {}}
+
+
 class SyncHalvingSearcher(WarmStart):
     """Removed; read so that old experiments still load."""
 
@@ -162,6 +218,48 @@ REMOVED = {
     "adaptive_simple": "AdaptiveSimpleSearcher",
 }
 
+#: ``name`` -> the class that reads it.
+BUILT_IN = {
+    "single": "SingleSearcher",
+    "random": "RandomSearcher",
+    "grid": "GridSearcher",
+    "adaptive_asha": "AdaptiveAshaSearcher",
+    "async_halving": "AsyncHalvingSearcher",
+    "custom": "CustomSearcher",
+}
+
+
+def plugin_names() -> list[str]:
+    """Searchers that installed packages offer; they cannot replace a built-in or removed one."""
+    return [name for name in plugins.offered() if name not in {**BUILT_IN, **REMOVED}]
+
+
+def plugin_section(name: object) -> type[Section] | None:
+    """The model of a searcher that an installed package offers; None when none offers the name.
+
+    Raises:
+        plugins.PluginError: the package cannot be used.
+    """
+    if not isinstance(name, str) or name in BUILT_IN or name in REMOVED:
+        return None
+    point = plugins.offered().get(name)
+    return None if point is None else plugins.section_of(point, PluginSearcher)
+
+
+def _choose(value: Any) -> str | None:
+    if isinstance(value, PluginSearcher):
+        return MEMBER_MARK + PluginSearcher.__name__
+    if isinstance(value, Section):
+        return MEMBER_MARK + type(value).__name__
+    name = value.get("name") if isinstance(value, Mapping) else None
+    if not isinstance(name, str):
+        return None
+    found = BUILT_IN.get(name) or REMOVED.get(name)
+    if found is None and name in plugins.offered():
+        found = PluginSearcher.__name__
+    return None if found is None else MEMBER_MARK + found
+
+
 Searcher = Annotated[
     Annotated[SingleSearcher, member("SingleSearcher")]
     | Annotated[RandomSearcher, member("RandomSearcher")]
@@ -169,19 +267,9 @@ Searcher = Annotated[
     | Annotated[AdaptiveAshaSearcher, member("AdaptiveAshaSearcher")]
     | Annotated[AsyncHalvingSearcher, member("AsyncHalvingSearcher")]
     | Annotated[CustomSearcher, member("CustomSearcher")]
+    | Annotated[SerializeAsAny[PluginSearcher], member("PluginSearcher")]
     | Annotated[SyncHalvingSearcher, member("SyncHalvingSearcher")]
     | Annotated[AdaptiveSearcher, member("AdaptiveSearcher")]
     | Annotated[AdaptiveSimpleSearcher, member("AdaptiveSimpleSearcher")],
-    by_key(
-        "name",
-        {
-            "single": "SingleSearcher",
-            "random": "RandomSearcher",
-            "grid": "GridSearcher",
-            "adaptive_asha": "AdaptiveAshaSearcher",
-            "async_halving": "AsyncHalvingSearcher",
-            "custom": "CustomSearcher",
-        },
-        retired=REMOVED,
-    ),
+    by_choice(_choose, "name", BUILT_IN),
 ]

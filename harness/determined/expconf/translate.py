@@ -13,6 +13,7 @@ from determined.expconf.masking import SECRET_FIELDS
 from determined.expconf.paths import Path, render
 from determined.expconf.problems import MASK, nearest, show
 from determined.expconf.resources import SIZE_PATTERN
+from determined.expconf.searcher import plugin_names
 
 #: Kinds of findings that the callers treat in their own way; all others are of kind "value".
 MISSING, UNKNOWN = "missing", "unknown"
@@ -98,7 +99,10 @@ def _translate(error: ErrorDetails, data: dict[str, Any]) -> Iterator[Finding]:
     path, value = _place(location[:-1] if kind == MISSING else location, data)
     shown = _show(value, path)
     if kind == NO_MEMBER:
-        yield from _no_member(location, path, value, context["key"], context["allowed"].split(","))
+        allowed = context["allowed"].split(",")
+        if path == ("searcher",):
+            allowed += plugin_names()
+        yield from _no_member(location, path, value, context["key"], allowed)
     elif kind == "extra_forbidden":
         yield unknown_field(location[:-1], path, data)
     elif kind == MISSING:
@@ -107,6 +111,11 @@ def _translate(error: ErrorDetails, data: dict[str, Any]) -> Iterator[Finding]:
     elif kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
         yield wrong_choice(path, error["input"], allowed)
+    elif kind == "value_error" and path == ("searcher",):
+        # A plug-in's rule about several fields: a template may still change them.
+        yield Finding(MISSING, path, str(context["error"]))
+    elif kind == "value_error":
+        yield Finding("value", path, f"{context['error']}, found {shown}", shown)
     elif kind == BROKEN_RULE:
         yield Finding("value", path, context["message"], shown, context["allowed"] or None)
     elif kind == WRONG_SHAPE:
@@ -128,10 +137,11 @@ def _translate(error: ErrorDetails, data: dict[str, Any]) -> Iterator[Finding]:
 
 def unknown_field(location: tuple[str | int, ...], path: Path, data: dict[str, Any]) -> Finding:
     """A field that does not exist in the section at a location of pydantic's errors."""
-    allowed = fields.names(fields.sections_at(location))
-    suggestion = _meant(path, allowed, _at(path[:-1], data))
+    holder = _at(path[:-1], data)
+    allowed = fields.names(fields.with_plugins(fields.sections_at(location), holder.get("name")))
+    suggestion = _meant(path, allowed, holder)
     message = "unknown field"
-    tag = _tag_of(_at(path[:-1], data)) if location and _is_member(location[-1]) else None
+    tag = _tag_of(holder) if location and _is_member(location[-1]) else None
     if tag:
         message += f" for {tag}"
     if suggestion:
@@ -185,7 +195,7 @@ def _no_member(
             finding = replace(finding, message=finding.message + note)
         yield finding
     if path[0] != "hyperparameters":
-        sections = fields.sections_at(location)
+        sections = fields.with_plugins(fields.sections_at(location), None)
         for name in value:
             if not fields.known(sections, name):
                 yield unknown_field(location, (*path, name), {})

@@ -60,6 +60,10 @@ def fold(operations: Iterable[Mapping[str, Any]]) -> Batch:
                 batch.shutdown = operation
             case SetProgress():
                 batch.progress = operation.progress
+            case Create(checkpoint=str(), source=str()):
+                raise BadRequest(
+                    f"trial {operation.request_id}: give either checkpoint or source, not both"
+                )
             case Create() | ValidateAfter() | Close() | Stop():
                 _note(batch.trials.setdefault(operation.request_id, TrialChange()), operation)
     return batch

@@ -1,9 +1,9 @@
-"""The checkpoint that the trials of an experiment start from."""
+"""The checkpoint that a trial starts from: the experiment's, or another trial's latest."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -44,3 +44,30 @@ async def find_warm_start(conn: AsyncConnection, searcher: Mapping[str, Any]) ->
     if complete.first() is None:
         raise BadRequest(f"searcher.source_checkpoint_uuid: no complete checkpoint {wanted}")
     return wanted
+
+
+async def latest_checkpoints(
+    conn: AsyncConnection, experiment_id: int, request_ids: Collection[str]
+) -> dict[str, uuid.UUID]:
+    """The latest checkpoint of each of these trials, by request id.
+
+    Raises BadRequest when a trial has none, or there is no such trial in the experiment.
+    """
+    if not request_ids:
+        return {}
+    found = await conn.execute(
+        sa.select(trials.c.id, trials.c.request_id, trials.c.latest_checkpoint).where(
+            trials.c.experiment_id == experiment_id, trials.c.request_id.in_(request_ids)
+        )
+    )
+    rows = {row.request_id: row for row in found}
+    missing = set(request_ids) - set(rows)
+    if missing:
+        raise BadRequest(f"no such trial to start from: {', '.join(sorted(missing))}")
+    for row in rows.values():
+        if row.latest_checkpoint is None:
+            raise BadRequest(
+                f"trial {row.id} has no checkpoint, and the searcher makes another trial start from "
+                f"it: the training code must save a checkpoint before it reports to the searcher"
+            )
+    return {name: uuid.UUID(str(row.latest_checkpoint)) for name, row in rows.items()}

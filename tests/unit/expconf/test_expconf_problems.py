@@ -39,7 +39,7 @@ def problems(text: str, template: dict | None = None) -> list[str]:
                 "c.yaml:2: searcher: the 'adaptive_asha' searcher requires `max_time` and "
                 "`time_metric` to be set, or a max_length such as {batches: 100}",
                 "c.yaml:3: searcher.name: found 'adaptve_asha'; did you mean 'adaptive_asha'? "
-                "(allowed: single, random, grid, adaptive_asha, async_halving, custom)",
+                "(allowed: single, random, grid, adaptive_asha, async_halving, custom, pbt, tpe)",
                 "c.yaml:5: searcher.max_trials: expected an integer, found 'ten'",
             ],
             id="misspelled kind of searcher, and what is wrong behind it",
@@ -338,10 +338,10 @@ def test_the_parts_of_a_problem() -> None:
         "path": "searcher.name",
         "line": 2,
         "found": "'singel'",
-        "allowed": "single, random, grid, adaptive_asha, async_halving, custom",
+        "allowed": "single, random, grid, adaptive_asha, async_halving, custom, pbt, tpe",
         "suggestion": "single",
         "message": "found 'singel'; did you mean 'single'? "
-        "(allowed: single, random, grid, adaptive_asha, async_halving, custom)",
+        "(allowed: single, random, grid, adaptive_asha, async_halving, custom, pbt, tpe)",
         "source": "c.yaml",
     }
 
