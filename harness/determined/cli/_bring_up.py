@@ -33,21 +33,28 @@ def knows_us(shared: State) -> bool:
         return False
 
 
+def reason_to_start(shared: State) -> str | None:
+    """Why :func:`ensure_cluster` would start a cluster, in words; None: it would not."""
+    if shared.address.chosen:
+        return None
+    url = shared.address.url
+    if not answers(shared):
+        return f"no cluster answers at {url}"
+    if shared.address.source is Source.DEFAULT and not knows_us(shared):
+        return f"not logged in to the cluster at {url} (`det user login`)"
+    return None
+
+
 def ensure_cluster(shared: State) -> None:
     """Starts the local cluster unless the service answers, or the user named another address.
 
     A cluster that merely happens to listen at the default address is used by those who are logged
     in to it. Raises CliError when the local cluster does not start.
     """
-    if shared.address.chosen:
+    reason = reason_to_start(shared)
+    if reason is None:
         return
-    url = shared.address.url
-    if not answers(shared):
-        talk(f"no cluster answers at {url}: starting one on this machine")
-    elif shared.address.source is Source.DEFAULT and not knows_us(shared):
-        talk(f"not logged in to the cluster at {url} (`det user login`): starting one of your own")
-    else:
-        return
+    talk(f"{reason}: starting one on this machine")
     code = start_local_cluster()
     if code != 0:
         raise CliError(

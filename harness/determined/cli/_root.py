@@ -20,6 +20,10 @@ class Root(LazyGroup):
         "experiment|e": ("determined.cli.experiment", "searches and single trainings"),
         "flow|f": ("determined.cli.flow", "from a YAML file to a trained model in one command"),
         "master": ("determined.cli.master", "the service"),
+        "preview-search": (
+            "determined.cli.preview_search",
+            "which trials a search would create, and how long each would train",
+        ),
         "slot|s": ("determined.cli.slot", "the GPUs or CPU cores of the agents"),
         "trial|t": ("determined.cli.trial", "one set of hyperparameters, trained"),
         "user|u": ("determined.cli.user", "who is logged in"),

@@ -10,7 +10,7 @@ import typer
 
 from determined.cli import _render, _submit
 from determined.cli._bring_up import ensure_cluster
-from determined.cli._errors import talk
+from determined.cli._errors import CliError, talk
 from determined.cli._groups import group
 from determined.cli._options import Includes, Json, Overrides
 from determined.cli._state import State, state
@@ -35,7 +35,8 @@ def run(
         bool, typer.Option("-d", "--detach", help="print the experiment's ID and leave")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="show what would be submitted, submit nothing")
+        bool,
+        typer.Option("--dry-run", help="show what would be submitted and a plan, submit nothing"),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -47,7 +48,7 @@ def run(
     overrides = list(config or ())
     planned = _submit.plan(config_file, model_dir, include, overrides, name=name)
     if dry_run:
-        _show_plan(planned, json)
+        _show_plan(planned, state(ctx), json)
         return
     shared = state(ctx)
     ensure_cluster(shared)
@@ -92,23 +93,38 @@ def _how_to_come_back(experiment_id: int) -> str:
     )
 
 
-def _show_plan(planned: Submission, json: bool) -> None:
-    """The completed configuration, and the files; nothing of it depends on a cluster."""
-    import yaml
+def _show_plan(planned: Submission, shared: State, json: bool) -> None:
+    """The completed configuration, the files, and the plan: trials, slots, pool.
 
-    from determined.cli import _format as f
+    Raises CliError when the cluster that answers would refuse it.
+    """
+    from determined.cli import _plan
 
+    config = planned.completed()
     document: dict[str, Any] = {
-        "config": planned.completed(),
+        "config": config,
         "files": [
             {"path": item.path, "size": len(item.content)}
             for item in planned.items
             if item.content is not None
         ],
+        "plan": _plan.make(config, planned, shared),
     }
     if json:
         _render.print_json(document)
-        return
+    else:
+        _print_plan(planned, document)
+        _plan.show(document["plan"])
+    refusal = document["plan"]["cluster"]["refusal"]
+    if refusal is not None:
+        raise CliError(f"the cluster would refuse it: {refusal}")
+
+
+def _print_plan(planned: Submission, document: dict[str, Any]) -> None:
+    import yaml
+
+    from determined.cli import _format as f
+
     typer.echo(yaml.safe_dump(document["config"], sort_keys=True), nl=False)
     talk(f"{len(document['files'])} files, {f.size(planned.size)}, would be sent:")
     for file in document["files"]:

@@ -170,7 +170,7 @@ def test_a_dry_run_shows_and_sends_nothing(
     assert "checkpoint_storage" not in shown
     assert "train.py  5 B" in result.stderr
     assert "name, reproducibility.experiment_seed, checkpoint_storage" in result.stderr
-    assert service.calls == []
+    assert [body["validateOnly"] for body in service.bodies if body and "config" in body] == [True]
     document = json.loads(det("flow", "run", config, code, "--dry-run", "--json").stdout)
     assert document["files"] == [{"path": "train.py", "size": 5}]
 

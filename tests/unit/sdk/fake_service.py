@@ -130,6 +130,7 @@ class FakeService:
         self.workloads: dict[int, list[Any]] = {}
         self.metrics: list[Any] = []
         self.agents: list[Any] = []
+        self.pools: list[Any] = [{"name": "default", "defaultComputePool": True}]
         self.model_def = b""
         self.warnings: list[str] = []
         self.refusal: Refused | None = None
@@ -142,6 +143,11 @@ class FakeService:
             ("GET", r"/api/v1/me", self._me),
             ("GET", r"/api/v1/users", self._users),
             ("GET", r"/api/v1/agents", lambda r: self._page(r, "agents", self.agents)),
+            (
+                "GET",
+                r"/api/v1/resource-pools",
+                lambda r: self._page(r, "resourcePools", self.pools),
+            ),
             ("POST", r"/api/v1/experiments", self._create),
             ("GET", r"/api/v1/experiments", self._list),
             ("GET", r"/api/v1/experiments/(\d+)", self._experiment),
