@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from determined_service.routes import agents, allocations, experiments, search, trials
+from determined_service.routes import (
+    agents,
+    allocations,
+    custom_search,
+    experiments,
+    search,
+    trials,
+)
 
 
 def routers() -> list[APIRouter]:
@@ -16,4 +23,6 @@ def routers() -> list[APIRouter]:
         allocations.internal,
         agents.router,
         search.router,
+        custom_search.router,
+        custom_search.internal,
     ]

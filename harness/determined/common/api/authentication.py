@@ -124,6 +124,7 @@ def _token(
 
     if password is not None:
         return fresh(user or store.active_user(url) or DEFAULT_USER, password)
+    named = user is not None
     if user is None:
         given = os.environ.get("DET_USER_TOKEN")
         if given:
@@ -131,7 +132,7 @@ def _token(
         user = os.environ.get("DET_USER")
     if user and user == os.environ.get("DET_USER") and "DET_PASS" in os.environ:
         return fresh(user, os.environ["DET_PASS"])
-    if user is None:
+    if not named:  # in a task, $DET_USER is the owner, for whom the token acts
         task_token = _task_token(url)
         if task_token:
             return task_token
