@@ -16,6 +16,8 @@ class Settings(BaseModel):
 
     host: str = "127.0.0.1"
     port: int = 8080
+    public_url: str | None = None
+    """Where browsers reach the service, ``https://name:port``. None: host and port as above."""
     db_url: str
     """``postgresql://user:password@host:port/database`` (or ``?host=/socket/dir``)."""
     prefect_api_url: str | None = None

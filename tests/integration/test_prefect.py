@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.browser import open_browser
 from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
 
@@ -159,40 +160,8 @@ def wait_for(condition: Callable[[], bool], seconds: float = 40) -> None:
 
 @pytest.fixture
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Headless chromium; installed from Debian's packages where that is possible."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            pytest.skip("needs chromium and chromium-driver, and cannot install them here")
-        for command in (["update", "-qq"], ["install", "-y", "-qq", "chromium", "chromium-driver"]):
-            done = subprocess.run(
-                ["apt-get", *command],
-                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-                capture_output=True,
-                text=True,
-            )
-            if done.returncode:
-                pytest.skip(f"apt-get {command[0]} failed: {done.stderr.strip()[-300:]}")
-    options = webdriver.ChromeOptions()
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--window-size=1400,1000",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(argument)
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    try:
+    with open_browser(tmp_path_factory.mktemp("chromium")) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 def test_the_experiment_and_its_subflows_on_prefects_page(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -226,6 +227,18 @@ class Experiment:
         path = directory / f"exp-{self._id}_model_def.tar.gz"
         path.write_bytes(self.model_definition())
         return str(path)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Writes its plot, one HTML page that needs no network, to ``experiment_<id>.html``.
+
+        ``path`` names another file; its directory is made if need be. Returns the file's path.
+        """
+        target = Path(path or f"experiment_{self._id}.html").expanduser()
+        # A large experiment takes a while to draw, above all on a busy machine.
+        page = self._session.request("GET", f"{self._path}/plot", timeout=330.0).content
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(page)
+        return str(target)
 
     def model_definition(self) -> bytes:
         """The model definition as a tar.gz."""

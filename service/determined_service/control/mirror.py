@@ -23,9 +23,11 @@ from determined_registry.tables import experiments
 from determined_service.control import lifecycle as states
 from determined_service.control.change import Change, changing, reader
 from determined_service.control.prefect_gateway import Gateway, NotDeployed, RunGone
-from determined_service.control.prefect_states import CREATE_RUN, SET_STATE
+from determined_service.control.prefect_states import CREATE_RUN, LINK_PLOT, SET_STATE
 from determined_service.db import Database
 from determined_service.hub import Hub
+from determined_service.plots import links
+from determined_service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ HOLD_S = 1.0
 GAP_S = 0.05
 """Least time between two looks at the outbox."""
 SWEEP_S = 60.0
+LINK_ATTEMPTS = 3
+"""How often a link to a plot is tried, beside the times that Prefect was away."""
 PASSING = frozenset({"PENDING", "SCHEDULED", "PAUSED"})
 
 
@@ -63,14 +67,14 @@ class Delivery:
 def plan_deliveries(rows: Sequence[Row]) -> tuple[list[Delivery], float | None]:
     """What to deliver now of one entity's rows, and in how many seconds to look again.
 
-    A passing state (Pending, AwaitingSlots, Paused) that another one follows is never told; as
+    A passing state (Pending, AwaitingSlots, Paused) that another state follows is never told; as
     the last it is told when it has lasted :data:`HOLD_S`. Running and ends are always told.
     """
     deliveries: list[Delivery] = []
     replaced: list[int] = []
     for place, row in enumerate(rows):
         passing = row.kind == SET_STATE and row.payload["type"] in PASSING
-        if passing and place + 1 < len(rows):
+        if passing and any(later.kind == SET_STATE for later in rows[place + 1 :]):
             replaced.append(row.id)
         elif passing and row.age_s < HOLD_S:
             return deliveries, HOLD_S - row.age_s
@@ -100,11 +104,11 @@ _ROWS = sa.text(
 class Mirror:
     """One per cluster (the leader's); :meth:`run` goes on until it is cancelled."""
 
-    def __init__(self, db: Database, hub: Hub, gateway: Gateway, cluster_id: str) -> None:
+    def __init__(self, db: Database, hub: Hub, gateway: Gateway, settings: Settings) -> None:
         self._db = db
         self._hub = hub
         self._gateway = gateway
-        self._cluster_id = cluster_id
+        self._settings = settings
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
@@ -173,6 +177,8 @@ class Mirror:
             for delivery in deliveries:
                 if delivery.row.kind == CREATE_RUN:
                     await self._create_run(delivery)
+                elif delivery.row.kind == LINK_PLOT:
+                    await self._link_plot(delivery)
                 else:
                     await self._set_state(delivery)
         except Exception as error:
@@ -234,7 +240,7 @@ class Mirror:
             return
         run_id, pool = await self._gateway.create_experiment_run(
             experiment_id,
-            key=f"determined-{self._cluster_id}-experiment-{experiment_id}",
+            key=f"determined-{self._settings.cluster_id}-experiment-{experiment_id}",
             name=row.payload["name"],
             tags=["determined", f"experiment-{experiment_id}"],
         )
@@ -247,6 +253,28 @@ class Mirror:
             await change.conn.execute(_DELETE, {"ids": list(delivery.ids)})
             await bump_pools(change, experiment_id, pool)
             change.notify(f"experiment:{experiment_id}")
+            change.tell_prefect(row.entity, LINK_PLOT)
+
+    async def _link_plot(self, delivery: Delivery) -> None:
+        """Puts a link to the experiment's plot, as it is at that moment, among its run's artifacts."""
+        row = delivery.row
+        experiment_id = int(row.entity.partition(":")[2])
+        if row.run_id is not None:
+            address = links.link(self._settings, experiment_id)
+            try:
+                await self._gateway.put_artifact(
+                    row.run_id,
+                    key=f"determined-experiment-{experiment_id}",
+                    markdown=f"[Plot of experiment {experiment_id}]({address})",
+                    description="Learning curves, best metric, hyperparameters and rungs: live.",
+                )
+            except Exception as error:
+                # The states that wait behind it matter more.
+                if self._gateway.is_away(error) or row.attempts < LINK_ATTEMPTS:
+                    raise
+                logger.warning("Prefect takes no link to the plot of %s: %s", row.entity, error)
+        async with reader(self._db).connect() as conn:
+            await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
 
 _DELETE = sa.text("DELETE FROM prefect_outbox WHERE id = ANY(:ids)")

@@ -51,6 +51,9 @@ class Gateway(Protocol):
     ) -> tuple[UUID, str | None]:
         """Creates the run, once per ``key``; returns it and its work pool. Raises NotDeployed."""
 
+    async def put_artifact(self, run_id: UUID, key: str, markdown: str, description: str) -> None:
+        """Shows ``markdown`` among the run's artifacts; one that is there already stays."""
+
     async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
         """Sets the state whatever the present one is. Raises RunGone."""
 
@@ -121,6 +124,30 @@ class PrefectGateway:
             self._deployment = None
             raise NotDeployed(f"the deployment {EXPERIMENT_DEPLOYMENT!r} was deleted") from error
         return run.id, pool
+
+    async def put_artifact(self, run_id: UUID, key: str, markdown: str, description: str) -> None:
+        from prefect.client.schemas.filters import (
+            ArtifactFilter,
+            ArtifactFilterFlowRunId,
+            ArtifactFilterKey,
+        )
+
+        of_run = ArtifactFilterFlowRunId(any_=[run_id])
+        wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=of_run)
+        if await self._client.read_artifacts(artifact_filter=wanted, limit=1):
+            return
+        # Not create_artifact(): it would start a thread that tells Prefect of an event.
+        await self._client.request(
+            "POST",
+            "/artifacts/",
+            json={
+                "key": key,
+                "type": "markdown",
+                "data": markdown,
+                "description": description,
+                "flow_run_id": str(run_id),
+            },
+        )
 
     async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
         from prefect.client.schemas.objects import State, StateDetails, StateType

@@ -1,4 +1,4 @@
-"""What the Prefect UI shows of a trial: payloads of the outbox kind ``set_state``.
+"""What the Prefect UI shows of a trial: the outbox's kinds, and payloads of ``set_state``.
 
 Few names, so that filters in the UI stay useful; what differs goes into the message.
 """
@@ -10,6 +10,7 @@ from determined_service.control.change import Change
 
 SET_STATE = "set_state"
 CREATE_RUN = "create_experiment_run"
+LINK_PLOT = "link_plot"
 
 _ENDS = {
     states.COMPLETED: ("COMPLETED", "Completed"),

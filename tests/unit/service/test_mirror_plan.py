@@ -59,3 +59,9 @@ def test_a_passing_state_is_told_once_it_lasts() -> None:
 def test_runs_are_created_first() -> None:
     assert told("create_experiment_run", "completed") == ["create_experiment_run", "Completed"]
     assert told("create_experiment_run", age_s=0) == ["create_experiment_run"]
+
+
+def test_a_link_to_the_plot_replaces_no_state() -> None:
+    assert told("create_experiment_run", "link_plot") == ["create_experiment_run", "link_plot"]
+    assert told("paused", "link_plot") == ["Paused", "link_plot"]
+    assert told("paused", "link_plot", "running") == ["link_plot", "Running"]

@@ -5,9 +5,19 @@ from __future__ import annotations
 import typer
 
 from determined.cli._groups import group
-from determined.cli.experiment import control, download, edit, lists, logs, show, submit, validate
+from determined.cli.experiment import (
+    control,
+    download,
+    edit,
+    lists,
+    logs,
+    plot,
+    show,
+    submit,
+    validate,
+)
 
 app: typer.Typer = group("Searches and single trainings.", default="list")
 
-for _module in (submit, validate, lists, show, logs, control, edit, download):
+for _module in (submit, validate, lists, show, logs, plot, control, edit, download):
     _module.register(app)

@@ -1,0 +1,37 @@
+"""``det e plot``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from determined.cli._errors import talk
+from determined.cli.experiment._path import ExperimentId, reference
+
+
+def plot(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="the file [default: experiment_<ID>.html]", metavar="FILE"
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="show it in a browser")] = False,
+) -> None:
+    """Write an HTML page with its learning curves, best metric, hyperparameters and rungs."""
+    path = Path(reference(ctx, experiment_id).plot(output))
+    typer.echo(str(path))
+    if open_:
+        import webbrowser
+
+        if not webbrowser.open(path.resolve().as_uri()):
+            talk("found no browser to show it in")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("plot")(plot)

@@ -1,0 +1,31 @@
+"""``python -m determined_service.plots``: an :class:`Order` as JSON on stdin, the page on stdout.
+
+Exit code 4: the experiment does not exist.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from determined_service.plots.order import NO_SUCH_EXPERIMENT, Order
+
+
+def main() -> int:
+    order = Order.model_validate_json(sys.stdin.buffer.read())
+    from determined_service.plots.queries import NoSuchExperiment, read_search
+
+    try:
+        search = read_search(order.db_url, order.experiment_id, order.prefect_url)
+    except NoSuchExperiment as error:
+        print(error, file=sys.stderr)
+        return NO_SUCH_EXPERIMENT
+    # Optuna would load it for another evaluator, and it SciPy: half of the time of a page.
+    sys.modules["sklearn"] = None  # type: ignore[assignment]
+    from determined_service.plots.page import render_page
+
+    sys.stdout.buffer.write(render_page(search).encode("utf-8", "replace"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Links to an experiment's plot that open without a login.
+
+A link is good for the one page of the one experiment, reading only, and holds no user's token: its
+key is an HMAC under the cluster's secret. A new secret makes all links void.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+from determined_service.settings import Settings
+
+PATH = "/plots/experiments/{experiment_id}/{key}"
+_ANY_HOST = ("0.0.0.0", "::", "")
+
+
+def key_of(settings: Settings, experiment_id: int) -> str:
+    """32 URL-safe characters."""
+    secret = settings.agent_token.get_secret_value().encode()
+    text = f"plot of experiment {experiment_id} of cluster {settings.cluster_id}"
+    digest = hmac.digest(secret, text.encode(), hashlib.sha256)
+    return base64.urlsafe_b64encode(digest[:24]).decode()
+
+
+def is_key(settings: Settings, experiment_id: int, key: str) -> bool:
+    """Whether ``key`` opens the page of the experiment; takes the same time for every wrong one."""
+    return hmac.compare_digest(key.encode(), key_of(settings, experiment_id).encode())
+
+
+def link(settings: Settings, experiment_id: int) -> str:
+    """The page's address."""
+    base = settings.public_url
+    if base is None:
+        host = "127.0.0.1" if settings.host in _ANY_HOST else settings.host
+        base = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    path = PATH.format(experiment_id=experiment_id, key=key_of(settings, experiment_id))
+    return f"{base.rstrip('/')}{path}"

@@ -1,0 +1,74 @@
+"""The service's side of drawing: a short-lived process per page, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+
+from determined_service.errors import NotFound, Unavailable
+from determined_service.plots.order import NO_SUCH_EXPERIMENT, Order
+from determined_service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 300.0
+
+
+class Renderer:
+    """Draws pages for one service process.
+
+    One at a time: who holds a link may ask as often as they like, and each page takes a core for
+    seconds.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._turn = asyncio.Lock()
+
+    async def page(self, experiment_id: int) -> bytes:
+        """The HTML. Raises NotFound; Unavailable when drawing fails or takes too long."""
+        api = self._settings.prefect_api_url
+        order = Order(
+            db_url=self._settings.db_url,
+            experiment_id=experiment_id,
+            prefect_url=None if api is None else api.rstrip("/").removesuffix("/api"),
+        )
+        async with self._turn:
+            code, page, said = await _draw(order)
+        if code == NO_SUCH_EXPERIMENT:
+            raise NotFound(f"experiment {experiment_id} does not exist")
+        if code != 0:
+            logger.error("the plot of experiment %d failed (%s):\n%s", experiment_id, code, said)
+            last = said.strip().rpartition("\n")[2]
+            raise Unavailable(f"the plot of experiment {experiment_id} could not be drawn: {last}")
+        return page
+
+
+async def _draw(order: Order) -> tuple[int | None, bytes, str]:
+    """The process' exit code (None: it took too long), its output, and what it said on stderr."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "determined_service.plots",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        # Optuna's linear algebra is small: threads of it would only take cores from trainings.
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        asked = process.communicate(order.model_dump_json().encode())
+        page, said = await asyncio.wait_for(asked, TIMEOUT_S)
+    except TimeoutError:
+        return None, b"", f"no page after {TIMEOUT_S:.0f} s"
+    finally:
+        # Also when whoever asked has hung up.
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    return process.returncode, page, said.decode(errors="replace")

@@ -1,0 +1,118 @@
+"""What a section of the page is made of, and how all of them look."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from determined_service.plots.model import Outcome, Search
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+@dataclass(slots=True)
+class Section:
+    """A figure with its heading; without one, ``notes`` say why. ``explains``: how to read it."""
+
+    key: str
+    title: str
+    explains: str
+    figure: Figure | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+INK = "#1f2937"
+FAINT = "#6b7280"
+GRID = "#e5e7eb"
+BEST = "#d9480f"
+
+# From the worst (left) to the best (right); the palest still shows on white.
+SHADES = ("#c9d8ea", "#9dbfdd", "#6a9fcf", "#3b7ab8", "#1f5795", "#0b2f63")
+SCALE: list[list[Any]] = [[index / (len(SHADES) - 1), shade] for index, shade in enumerate(SHADES)]
+
+SYMBOLS = {
+    Outcome.COMPLETED: "circle",
+    Outcome.STOPPED: "x-thin-open",
+    Outcome.WAITING: "diamond-open",
+    Outcome.RUNNING: "triangle-right",
+    Outcome.FAILED: "cross-thin-open",
+    Outcome.INVALID: "hash-open",
+    Outcome.CANCELED: "square-open",
+}
+
+
+def label(text: object, most: int = 60) -> str:
+    """User's text inside a figure: Plotly reads some HTML and ``%{…}``, and must not here."""
+    cut = " ".join(str(text).split())
+    if len(cut) > most:
+        cut = f"{cut[: most - 1]}…"
+    # Quotes stay: Plotly would show their entities.
+    return html.escape(cut, quote=False).replace("%{", "%\u200b{")
+
+
+def scale_of(search: Search) -> list[list[Any]]:
+    """:data:`SCALE` by the metric's value, dark where it is good."""
+    if not search.smaller_is_better:
+        return SCALE
+    return [[1 - place, shade] for place, shade in reversed(SCALE)]
+
+
+def layout(**more: Any) -> dict[str, Any]:
+    """The layout that every figure shares; ``more`` beats it."""
+    axis = {
+        "gridcolor": GRID,
+        "zeroline": False,
+        "linecolor": "#9ca3af",
+        "ticks": "outside",
+        "tickcolor": "#9ca3af",
+        "title": {"font": {"size": 13}},
+        "automargin": True,
+    }
+    return {
+        "template": "none",
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "margin": {"l": 64, "r": 24, "t": 16, "b": 56},
+        "height": 440,
+        "hovermode": "closest",
+        "hoverlabel": {"bgcolor": "white", "font": {"color": INK}, "align": "left"},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        **more,
+        "xaxis": axis,
+        "yaxis": axis,
+    }
+
+
+def digits(value: float) -> float:
+    """``value`` to seven significant digits: finer is not seen, and makes the page larger."""
+    return float(f"{value:.7g}")
+
+
+def core_range(values: Sequence[float]) -> tuple[float, float] | None:
+    """Where nearly all ``values`` are, if a few far ones would squeeze them; None: none is far.
+
+    A diverged trial (a loss of 1e30) must not hide the others: far is what lies ten times the
+    spread of the middle 60 % away from it.
+    """
+    if len(values) < 5:
+        return None
+    ordered = sorted(values)
+    most = len(ordered) - 1
+    low, high = ordered[math.ceil(0.2 * most)], ordered[math.floor(0.8 * most)]
+    reach = 10 * (high - low)
+    near = [value for value in ordered if low - reach <= value <= high + reach]
+    if reach == 0 or len(near) == len(ordered):
+        return None
+    pad = 0.05 * (near[-1] - near[0])
+    return near[0] - pad, near[-1] + pad
+
+
+def count(number: int, noun: str) -> str:
+    """``1 trial``, ``1,234 trials``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
