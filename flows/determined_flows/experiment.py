@@ -1,15 +1,17 @@
 """The flow of one experiment: searcher events in, operations out, until the search ends.
 
-Nothing is kept here that a ``kill -9`` could lose. The searcher's snapshot, the operations and the id of
-the last event they answer are committed by the service in one transaction; a restarted flow attaches
-as the new driver, loads the snapshot, makes the Prefect runs that are still missing and goes on.
-A flow that was replaced gets 409 and ends without touching anything.
+Nothing is kept here that a ``kill -9`` could lose. The operations and the id of the last event they
+answer are committed by the service in one transaction, now and then with the searcher's snapshot; a
+restarted flow attaches as the new driver, replays the committed events after the snapshot, makes
+the Prefect runs that are still missing and goes on. A flow that was replaced gets 409 and ends
+without touching anything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -23,18 +25,15 @@ from prefect.runtime import flow_run as current_flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from determined.common.api import Session, errors
-from determined_searchers import (
-    Operation,
-    Searcher,
-    create_searcher,
-    event_from_json,
-    restore_searcher,
-)
-from determined_tasks.trial_runs import TrialRunFactory
+from determined_searchers import Operation, SearcherError, ValidationCompleted
 
+from .custom_search import follow_custom_search, is_custom
+from .recorded_search import RecordedSearch
 from .service import open_session
+from .trial_runs import TrialRuns
 
 POLL_SECONDS = 50.0
+QUIET_SECONDS = 2.0
 END_STATES = {"COMPLETED", "CANCELED", "ERROR"}
 
 
@@ -128,94 +127,94 @@ class SearchDriver:
             json={"driver": self.driver, "flow_run_id": str(self.flow_run_id)},
         )
         experiment = attached["experiment"]
-        async with get_client() as client:
-            factory = await TrialRunFactory.open(
-                client, experiment_id=self.experiment_id, flow_run_id=self.flow_run_id
+        async with get_client() as client, asyncio.TaskGroup() as group:
+            runs = TrialRuns(
+                self.session,
+                client,
+                group,
+                experiment_id=self.experiment_id,
+                flow_run_id=self.flow_run_id,
             )
-            async with asyncio.TaskGroup() as runs:
-                for trial in attached["trials_without_run"]:
-                    runs.create_task(self._create_run(factory, trial))
-                try:
-                    state, reason = await self._search(attached, experiment, factory, runs)
-                except (errors.APIException, asyncio.CancelledError):
+            runs.make(attached["trials_without_run"])
+            try:
+                state, reason = await self._search(attached, experiment, runs)
+            except Exception as error:
+                if isinstance(error, errors.APIException) and error.status_code != 400:
                     raise
-                except Exception as error:
-                    # A searcher that fails must not leave its trials running unattended.
-                    self._log.exception("the searcher failed")
-                    await self._fail(f"{type(error).__name__}: {error}")
-                    state, reason = await self._wait_for_end()
+                # A searcher that fails must not leave its trials running unattended; nor must one
+                # whose operations the service refuses.
+                self._log.exception("the searcher failed")
+                await self._fail(_in_words(error))
+                state, reason = await self._wait_for_end()
         return _prefect_state(self.experiment_id, state, reason)
 
     async def _search(
-        self,
-        attached: dict[str, Any],
-        experiment: dict[str, Any],
-        factory: TrialRunFactory,
-        runs: asyncio.TaskGroup,
+        self, attached: dict[str, Any], experiment: dict[str, Any], runs: TrialRuns
     ) -> tuple[str, str | None]:
         state, reason = experiment["state"], experiment.get("reason")
-        committed = attached["committed_event_id"]
-        searcher: Searcher
-        if attached["snapshot"] is None:
-            searcher = create_searcher(experiment["config"])
-            operations = searcher.initial_operations()
-            committed = 0
-            state = await self._commit(committed, operations, searcher, factory, runs)
-        else:
-            searcher = restore_searcher(experiment["config"], attached["snapshot"])
+        if state in END_STATES:
+            return state, reason
+        if is_custom(experiment["config"]):
+            return await follow_custom_search(self.session, self._path, self.driver, runs.create)
+        search = await self._restore(attached)
+        if search.last_event_id < 0:
+            state = await self._commit(search, search.begin(), runs)
+        committed_at = time.monotonic()
         while state not in END_STATES:
-            answer = await asyncio.to_thread(
-                self.session.get,
-                f"{self._path}/events",
-                params={
-                    "driver": self.driver,
-                    "after": committed,
-                    "state": state,
-                    "timeout_s": POLL_SECONDS,
-                },
-                timeout=POLL_SECONDS + 30,
-            )
+            answer = await self._events(search.last_event_id, state, POLL_SECONDS)
             state, reason = answer["state"], answer.get("reason")
-            if not answer["events"]:
-                continue
-            operations = []
-            for item in answer["events"]:
-                operations += searcher.handle(event_from_json(item["event"]))
-                committed = item["id"]
-            state = await self._commit(committed, operations, searcher, factory, runs)
+            events = answer["events"]
+            operations = search.handle(events)
+            # A commit that nobody waits for and that changes nothing but the progress can wait.
+            waited_for = any(item["event"]["type"] == ValidationCompleted.type for item in events)
+            now = time.monotonic()
+            if operations or waited_for or (events and now - committed_at >= QUIET_SECONDS):
+                state = await self._commit(search, operations, runs)
+                committed_at = now
         return state, reason
 
+    async def _restore(self, attached: dict[str, Any]) -> RecordedSearch:
+        """The search after the last committed event; at its beginning if there was no commit."""
+        search = RecordedSearch(
+            attached["experiment"]["config"], attached["snapshot"], attached["snapshot_event_id"]
+        )
+        committed = attached["committed_event_id"]
+        if search.last_event_id < 0 <= committed:
+            search.begin()
+        while search.last_event_id < committed:
+            answer = await self._events(search.last_event_id, None, 0.0)
+            # Later events have not been answered yet: theirs are no operations to drop.
+            known = [item for item in answer["events"] if item["id"] <= committed]
+            if not known:
+                raise SearcherError(
+                    f"events after {search.last_event_id} are gone, but the search was committed "
+                    f"up to event {committed}"
+                )
+            search.replay(known)
+        search.check(attached["operations_digest"])
+        return search
+
+    async def _events(self, after: int, state: str | None, timeout_s: float) -> dict[str, Any]:
+        """Events after the id ``after``; waits for one, or until the state is not ``state``."""
+        params = {"driver": self.driver, "after": after, "timeout_s": timeout_s}
+        if state is not None:
+            params["state"] = state
+        answer: dict[str, Any] = await asyncio.to_thread(
+            self.session.get, f"{self._path}/events", params=params, timeout=timeout_s + 30
+        )
+        return answer
+
     async def _commit(
-        self,
-        last_event_id: int,
-        operations: list[Operation],
-        searcher: Searcher,
-        factory: TrialRunFactory,
-        runs: asyncio.TaskGroup,
+        self, search: RecordedSearch, operations: list[Operation], runs: TrialRuns
     ) -> str:
         answer = await asyncio.to_thread(
             self.session.post,
             f"{self._path}/commit",
-            json={
-                "driver": self.driver,
-                "last_event_id": last_event_id,
-                "operations": [operation.to_json() for operation in operations],
-                "snapshot": searcher.snapshot(),
-                "progress": searcher.progress(),
-            },
+            json={"driver": self.driver, **search.commit(operations)},
         )
-        # Not awaited here: the trial may start meanwhile, Prefect is told in order by the service.
-        for trial in answer["trials"]:
-            runs.create_task(self._create_run(factory, trial))
+        # The trial may start meanwhile: Prefect is told in order by the service.
+        runs.make(answer["trials"])
         return str(answer["state"])
-
-    async def _create_run(self, factory: TrialRunFactory, trial: dict[str, Any]) -> None:
-        run_id = await factory.create(trial)
-        await asyncio.to_thread(
-            self.session.post,
-            f"/internal/v1/trials/{trial['trial_id']}/run",
-            json={"flow_run_id": str(run_id)},
-        )
 
     async def _fail(self, error: str) -> None:
         await asyncio.to_thread(
@@ -228,20 +227,17 @@ class SearchDriver:
         state = "STOPPING_ERROR"
         reason = None
         while state not in END_STATES:
-            answer = await asyncio.to_thread(
-                self.session.get,
-                f"{self._path}/events",
-                # Events no longer matter: only the state is waited for.
-                params={
-                    "driver": self.driver,
-                    "after": 2**62,
-                    "state": state,
-                    "timeout_s": POLL_SECONDS,
-                },
-                timeout=POLL_SECONDS + 30,
-            )
+            # Events no longer matter: only the state is waited for.
+            answer = await self._events(2**62, state, POLL_SECONDS)
             state, reason = answer["state"], answer.get("reason")
         return state, reason
+
+
+def _in_words(error: Exception) -> str:
+    # These speak to the person who wrote the configuration.
+    if isinstance(error, (SearcherError, errors.APIException)):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _prefect_state(experiment_id: int, state: str, reason: str | None) -> State[Any]:

@@ -125,6 +125,10 @@ searches = sa.Table(
         primary_key=True,
     ),
     sa.Column("snapshot", JSONB),
+    # Id of the last event the snapshot knows of; -1: there is no snapshot (yet).
+    sa.Column("snapshot_event_id", sa.BigInteger, nullable=False, server_default="-1"),
+    # Of the operations committed after that event: a driver that replays them compares.
+    sa.Column("operations_digest", sa.Text),
     # Id of the last event whose operations are committed; -1: not even the initial operations.
     sa.Column("committed_event_id", sa.BigInteger, nullable=False, server_default="-1"),
     sa.Column("last_event_id", sa.BigInteger, nullable=False, server_default="0"),

@@ -22,6 +22,7 @@ from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.fork_server import ForkServer, ForkServerError
 from determined_deployments.agent.outage import Outage
 from determined_deployments.agent.processes import Child, watch
+from determined_deployments.agent.relaunches import Relaunches
 from determined_deployments.agent.zygote import ROOT
 from determined_tasks.supervision import ProcessName
 
@@ -55,10 +56,12 @@ class PrefectSide:
         self._outage = Outage("Prefect", logger)
         self._poll = asyncio.Event()
         self._runs: dict[UUID, Child] = {}
+        self._relaunches = Relaunches()
         self._resumable: set[UUID] = set()
         """Runs that lose nothing when they are killed, and go on when they are started again."""
         self._cancelling: set[UUID] = set()
         self._stopping: set[UUID] = set()
+        self._closing = False
         self._worker: DeterminedProcessWorker | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._folder = config.work_dir / "flow_runs"
@@ -83,6 +86,7 @@ class PrefectSide:
             )
             worker.launcher = self._launch
             worker.is_stopping = self._stopping.__contains__
+            worker.goes_on = self._goes_on
             try:
                 async with worker:
                     self._worker = worker
@@ -151,8 +155,19 @@ class PrefectSide:
                 child = await self._forks.fork([FLOW, ROOT], RUN_FLOW_RUN, order)
             except ForkServerError:
                 child = await self._forks.fork([FLOW, ROOT], RUN_FLOW_RUN, order)
-        self._keep(flow_run.id, child, configuration.entrypoint == EXPERIMENT_FLOW)
+        resumable = configuration.entrypoint == EXPERIMENT_FLOW
+        self._keep(flow_run.id, child, resumable)
+        if resumable:
+            self._relaunches.started(flow_run.id)
         return child
+
+    def _goes_on(self, flow_run_id: UUID, status: int | None) -> bool:
+        """Whether a run whose process has ended is started again at once."""
+        due = self._relaunches.is_due(flow_run_id, status)
+        if not due or self._closing or flow_run_id in self._stopping:
+            return False
+        logger.warning("flow run %s was killed (%s): starting it again", flow_run_id, status)
+        return True
 
     def _keep(self, flow_run_id: UUID, child: Child, resumable: bool) -> None:
         self._runs[flow_run_id] = child
@@ -242,6 +257,7 @@ class PrefectSide:
 
         An experiment's run goes on where it was when an agent takes it again.
         """
+        self._closing = True
         self._stopping.update(self._runs)
         running = list(self._runs.items())
         await asyncio.gather(

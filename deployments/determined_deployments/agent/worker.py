@@ -84,6 +84,8 @@ class DeterminedProcessWorker(BaseWorker[ProcessJobConfiguration, ProcessVariabl
     _display_name = "Determined (process)"
 
     launcher: Launcher | None = None
+    goes_on: Callable[[UUID, int | None], bool] = staticmethod(lambda flow_run_id, status: False)
+    """Whether a run whose process ended with this wait status is to be started again here."""
     is_stopping: Callable[[UUID], bool] = staticmethod(lambda flow_run_id: False)
     """Whether the agent itself ends this run: then its exit is not a crash."""
 
@@ -99,6 +101,9 @@ class DeterminedProcessWorker(BaseWorker[ProcessJobConfiguration, ProcessVariabl
         if task_status is not None:
             task_status.started(identifier)
         status = await child.ended
+        while self.goes_on(flow_run.id, status):
+            child = await launch(flow_run, configuration)
+            status = await child.ended
         code = 1 if status is None else os.waitstatus_to_exitcode(status)
         if self.is_stopping(flow_run.id):
             code = 0

@@ -199,7 +199,9 @@ def _trial_context(
     trial = info.trial
     searcher = trial._config.get("searcher") or {}
     connection = Connection(info, transport)
-    reporter = Reporter(connection, trial.trial_id, trial._trial_run_id)
+    # Without a time metric the searcher hears of validations by completed operations, if at all.
+    urgent = "validation" if searcher.get("time_metric") else None
+    reporter = Reporter(connection, trial.trial_id, trial._trial_run_id, urgent=urgent)
     tensorboard = TensorboardFiles(
         Path(os.environ.get("DET_RUN_DIR") or tempfile.gettempdir())
         / f"tensorboard-{info.allocation_id}-{dist.rank}",

@@ -2,8 +2,9 @@
 
 The training loop pays for a copy of its metrics and an append. The thread starts with the first
 report; a batch goes out when it is full, half a second after its first report, at once for a
-validation, and when somebody waits for it (checkpoint, searcher, exit). Each batch carries the
-stream's id and a number, so the service stores a batch that is sent twice only once.
+validation that the searcher decides by, and when somebody waits for it (checkpoint, searcher, exit).
+Each batch carries the stream's id and a number, so the service stores a batch that is sent twice
+only once.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Reporter:
 
     ``max_reports`` and ``max_bytes`` limit a batch, ``interval`` (s) its age; ``capacity`` is the number
     of values that may wait in memory before reporting blocks; ``patience`` (s) is how long
-    :meth:`flush` and :meth:`close` wait for a service that is away.
+    :meth:`flush` and :meth:`close` wait for a service that is away; ``urgent`` is the group whose reports
+    go out at once.
 
     A report that the service refuses is raised by the next call of any method. Thread-safe;
     after a fork the child has a stream of its own.
@@ -79,6 +81,7 @@ class Reporter:
         interval: float = 0.5,
         capacity: int = 1_000_000,
         patience: float = 300.0,
+        urgent: str | None = "validation",
     ) -> None:
         self._connection = connection
         self._path = f"/api/v1/trials/{trial_id}/metrics/batch"
@@ -88,6 +91,7 @@ class Reporter:
         self._interval = interval
         self._capacity = capacity
         self._patience = patience
+        self._urgent_group = urgent
         self._freezer = Freezer()
         self._start_over()
 
@@ -148,7 +152,7 @@ class Reporter:
             self._pending.append(report)
             self._size += size
             self._accepted += 1
-            if len(self._pending) >= self._max_reports or group == "validation":
+            if len(self._pending) >= self._max_reports or group == self._urgent_group:
                 self._urgent = True
             if self._urgent or self._idle:
                 self._changed.notify_all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ logger = logging.getLogger("determined.core")
 
 # Seconds the service may hold the question for the next operation while the searcher thinks.
 _POLL = 60.0
+# Least seconds between two progress reports, and before the first.
+_PROGRESS = 1.0
 
 
 class Unit(enum.Enum):
@@ -52,6 +55,7 @@ class SearcherOperation:
         self._is_chief = is_chief
         self._reporter = reporter
         self._progress_path = progress_path
+        self._progress_at = time.monotonic()
         self._completed = False
 
     @property
@@ -64,14 +68,17 @@ class SearcherOperation:
             raise RuntimeError(f"only the chief may call op.{method}()")
 
     def report_progress(self, length: float) -> None:
-        """How far training is, in the unit of ``length``; sent in the background.
+        """How far training is, in the unit of ``length``; sent in the background, at most once a second.
 
         Raises RuntimeError from a worker, and after ``report_completed()`` for another length.
         """
         self._check("report_progress")
         if self._completed and length != self._length:
             raise RuntimeError("op.report_progress() after op.report_completed()")
-        self._send_progress(length)
+        now = time.monotonic()
+        if now - self._progress_at >= _PROGRESS:
+            self._progress_at = now
+            self._send_progress(length)
 
     def _send_progress(self, length: float) -> None:
         if self._reporter is not None:

@@ -12,10 +12,11 @@ from determined_searchers import Shutdown, TrialCreated
 from determined_service.control import allocations as allocating
 from determined_service.control import experiments as experimenting
 from determined_service.control import lifecycle as states
+from determined_service.control import prefect_states
 from determined_service.control.change import Change
 from determined_service.control.legs import end_trial
 from determined_service.control.operations import Batch, TrialChange
-from determined_service.control.warm_start import find_warm_start
+from determined_service.control.warm_start import find_warm_start, latest_checkpoints
 from determined_service.errors import BadRequest
 
 _CREATE = sa.text(
@@ -58,6 +59,8 @@ async def apply(change: Change, experiment: sa.Row[Any], batch: Batch) -> list[d
     ]
     if experiment.state == states.ACTIVE:
         await allocating.request(change, wanting)
+        for trial_id in existing:
+            prefect_states.awaiting_slots(change, trial_id, "has its next operation")
     change.tell_search(experiment.id, *(TrialCreated(row.request_id) for row in new))
     return [trial_ref(row) for row in new]
 
@@ -69,6 +72,8 @@ async def _create(
     rows: list[dict[str, Any]] = []
     created = batch.created()
     warm_start = await find_warm_start(change.conn, searcher) if created else None
+    sources = {asked.create.source for _, asked in created if asked.create and asked.create.source}
+    latest = await latest_checkpoints(change.conn, experiment.id, sources)
     # In the reports form the searcher's limit, where there is one, is the only length there is.
     limit = searcher.get("max_time") if reports else None
     for request_id, asked in created:
@@ -80,7 +85,9 @@ async def _create(
                 "request_id": request_id,
                 "hparams": asked.create.hparams,
                 "seed": asked.create.seed,
-                "checkpoint": asked.create.checkpoint or warm_start,
+                "checkpoint": latest.get(asked.create.source or "")
+                or asked.create.checkpoint
+                or warm_start,
                 "op_length": asked.length or limit,
                 "closed": asked.close,
                 "place": len(rows),

@@ -167,7 +167,7 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
         case Next.WAIT if row.experiment_state == states.PAUSED:
             prefect_states.paused(change, row.trial_id, decision.reason)
         case Next.WAIT:
-            prefect_states.awaiting_slots(change, row.trial_id, "waits for the search")
+            prefect_states.paused(change, row.trial_id, "waits for the searcher's next operation")
 
 
 async def end_trial(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import logging
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,13 +31,17 @@ from determined_service.db import Database
 logger = logging.getLogger(__name__)
 
 PASS_S = 5.0
+RECONCILER = "reconciler"
+"""The topic that makes the next pass come soon."""
+SUSPECT_S = 0.5
+"""How long after it: an agent takes a moment to tell Prefect that a run has crashed."""
 PREEMPTION_TIMEOUT_S = 3600
 INVALID_HP_GRACE_S = 10.0
 DRIVER_QUIET_S = 20.0
 """A driver reads its events at least every 10 s; after this Prefect is asked what became of it."""
 DRIVER_LOST_S = 60.0
-MAX_DRIVER_RUNS = 10
-"""So often the run of one experiment is started before the experiment is given up."""
+MAX_REVIVALS = 10
+"""So often in a row the run of one experiment is started again before the experiment is given up."""
 FORGET_S = 600.0
 
 _TO_KILL = sa.text(
@@ -59,7 +64,7 @@ _INVALID = sa.text(
 )
 _QUIET_DRIVERS = sa.text(
     """
-    SELECT e.id, e.flow_run_id, e.state,
+    SELECT e.id, e.flow_run_id, e.state, s.committed_event_id,
            extract(epoch FROM now() - s.driver_seen_at)::float8 AS silent_s
     FROM experiments e JOIN searches s ON s.experiment_id = e.id
     WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR') AND e.flow_run_id IS NOT NULL
@@ -111,6 +116,16 @@ _DROP_ORPHANS = sa.text(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Revivals:
+    """How often in a row an experiment's run was started again: with no event answered in between,
+    the last time at ``at`` (monotonic seconds)."""
+
+    count: int
+    committed_event_id: int
+    at: float
+
+
 class Reconciler:
     """One per cluster (the leader's). ``gateway`` None: there is no Prefect to ask."""
 
@@ -121,6 +136,7 @@ class Reconciler:
         self._began = time.monotonic()
         self._invalid_since: dict[str, float] = {}
         self._ask_again: dict[int, tuple[float, float]] = {}
+        self._revivals: dict[int, Revivals] = {}
         self._settled: set[int] = set()
 
     async def run_pass(self) -> None:
@@ -216,8 +232,8 @@ class Reconciler:
         elif verdict == "cancel":
             async with changing(self._db) as change:
                 await experimenting.cancel(change, row.id)
-        elif run.run_count >= MAX_DRIVER_RUNS:
-            reason = f"its driver failed {run.run_count} times; the last: {run.message}"
+        elif self._count_revival(row) > MAX_REVIVALS:
+            reason = f"its driver failed {MAX_REVIVALS} times in a row; the last: {run.message}"
             async with changing(self._db) as change:
                 await experimenting.fail(change, row.id, reason)
         else:
@@ -231,6 +247,18 @@ class Reconciler:
             )
             async with changing(self._db) as change:
                 await bump_pools(change, row.id)
+
+    def _count_revival(self, row: sa.Row[Any]) -> int:
+        now = time.monotonic()
+        last = self._revivals.get(row.id)
+        in_a_row = (
+            last is not None
+            and last.committed_event_id == row.committed_event_id
+            and now - last.at < FORGET_S
+        )
+        count = last.count + 1 if last is not None and in_a_row else 1
+        self._revivals[row.id] = Revivals(count, row.committed_event_id, now)
+        return count
 
     async def _settle_runs(self, gateway: Gateway) -> None:
         """Ends the Prefect runs of ended experiments whose driver died before it could."""

@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from determined_service.control.mirror import Mirror
 from determined_service.control.placement import schedule_forever
 from determined_service.control.prefect_gateway import PrefectGateway
-from determined_service.control.reconciler import PASS_S, Reconciler
+from determined_service.control.reconciler import PASS_S, RECONCILER, SUSPECT_S, Reconciler
 from determined_service.db import Database
 from determined_service.hub import Hub
 from determined_service.settings import Settings
@@ -72,10 +72,10 @@ async def _lead(settings: Settings, db: Database, hub: Hub, lock: psycopg.AsyncC
         tasks.create_task(_watch(lock), name="leader's lock")
         tasks.create_task(schedule_forever(db, hub, settings.agent_timeout_s), name="scheduler")
         if gateway is not None:
-            mirror = Mirror(db, hub, gateway, settings.cluster_id)
+            mirror = Mirror(db, hub, gateway, settings)
             tasks.create_task(mirror.run(), name="mirror")
         reconciler = Reconciler(db, gateway, settings.agent_timeout_s)
-        tasks.create_task(_reconcile(reconciler), name="reconciler")
+        tasks.create_task(_reconcile(reconciler, hub), name="reconciler")
 
 
 async def _watch(lock: psycopg.AsyncConnection) -> None:
@@ -85,9 +85,11 @@ async def _watch(lock: psycopg.AsyncConnection) -> None:
         await lock.execute("SELECT 1")
 
 
-async def _reconcile(reconciler: Reconciler) -> None:
+async def _reconcile(reconciler: Reconciler, hub: Hub) -> None:
     while True:
-        await asyncio.sleep(PASS_S)
+        with hub.subscribe([RECONCILER]) as event, contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), PASS_S)
+            await asyncio.sleep(SUSPECT_S)
         try:
             await reconciler.run_pass()
         except (httpx.HTTPError, sa.exc.OperationalError) as error:

@@ -1,7 +1,9 @@
 """The driver's side of a search: attach, read events, commit operations.
 
 The experiment flow drives; all it knows is in Postgres, so another flow process may take over at
-any moment. A commit is one transaction: operations applied, snapshot and event id stored.
+any moment. A commit is one transaction: operations applied, event id stored. The snapshot, which
+grows with the search, comes with a commit only now and then; whoever takes over replays the
+events after it, and compares the digest of the operations that follow with the one stored.
 """
 
 from __future__ import annotations
@@ -54,7 +56,12 @@ async def attach(
             sa.update(searches)
             .where(searches.c.experiment_id == experiment_id)
             .values(driver=driver, driver_seen_at=sa.func.now())
-            .returning(searches.c.snapshot, searches.c.committed_event_id)
+            .returning(
+                searches.c.snapshot,
+                searches.c.snapshot_event_id,
+                searches.c.operations_digest,
+                searches.c.committed_event_id,
+            )
         )
     ).one()
     change.notify(f"search:{experiment_id}")
@@ -63,11 +70,6 @@ async def attach(
             sa.select(experiments.c.config).where(experiments.c.id == experiment_id)
         )
     ).scalar_one()
-    waiting = await change.conn.execute(
-        sa.select(trials.c.id, trials.c.request_id, trials.c.hparams)
-        .where(trials.c.experiment_id == experiment_id, trials.c.flow_run_id.is_(None))
-        .order_by(trials.c.id)
-    )
     return {
         "experiment": {
             "id": experiment.id,
@@ -79,9 +81,21 @@ async def attach(
             "flow_run_id": flow_run_id or experiment.flow_run_id,
         },
         "snapshot": saved.snapshot,
+        "snapshot_event_id": saved.snapshot_event_id,
+        "operations_digest": saved.operations_digest,
         "committed_event_id": saved.committed_event_id,
-        "trials_without_run": [trial_ref(row) for row in waiting],
+        "trials_without_run": await _trials_without_run(change, experiment_id),
     }
+
+
+async def _trials_without_run(change: Change, experiment_id: int) -> list[dict[str, Any]]:
+    """Those that Prefect has not heard of."""
+    waiting = await change.conn.execute(
+        sa.select(trials.c.id, trials.c.request_id, trials.c.hparams)
+        .where(trials.c.experiment_id == experiment_id, trials.c.flow_run_id.is_(None))
+        .order_by(trials.c.id)
+    )
+    return [trial_ref(row) for row in waiting]
 
 
 _EVENTS = sa.text(
@@ -129,11 +143,14 @@ async def commit(
     last_event_id: int,
     operations: Sequence[dict[str, Any]],
     snapshot: Any,
+    operations_digest: str | None,
     progress: float,
 ) -> dict[str, Any]:
     """Applies ``operations``, the answer to all events up to ``last_event_id``, exactly once.
 
-    A commit that was stored before changes nothing. Raises NotFound, Conflict when another driver
+    ``snapshot``: the searcher after that event, or None to keep the one there is;
+    ``operations_digest``: of all operations since the snapshot, or None. A commit that was stored
+    before changes nothing. Raises NotFound, Conflict when another driver
     has attached, BadRequest for operations that make no sense.
     """
     experiment = await experimenting.lock_experiment(change, experiment_id)
@@ -141,8 +158,10 @@ async def commit(
     search = (await change.conn.execute(_DRIVER, {"id": experiment_id})).one()
     _require_driver(experiment_id, search.driver, driver)
     if last_event_id <= search.committed_event_id:
-        return {"trials": [], "state": experiment.state, "duplicate": True}
-    created: list[dict[str, Any]] = []
+        # The first answer may have been lost, and with it the trials to make runs for.
+        created = await _trials_without_run(change, experiment_id)
+        return {"trials": created, "state": experiment.state, "duplicate": True}
+    created = []
     state = experiment.state
     if operations and state in states.RUNNABLE:
         batch = fold(operations)
@@ -155,7 +174,8 @@ async def commit(
         _STORE,
         {
             "experiment_id": experiment_id,
-            "snapshot": orjson.dumps(snapshot).decode(),
+            "snapshot": _json(snapshot),
+            "digest": operations_digest,
             "last_event_id": last_event_id,
             # An experiment that has ended keeps the progress of its end.
             "progress": progress if state in states.RUNNABLE else None,
@@ -173,6 +193,7 @@ async def commit_quietly(
     *,
     last_event_id: int,
     snapshot: Any,
+    operations_digest: str | None,
     progress: float,
 ) -> dict[str, Any] | None:
     """A commit without operations, which is most of them: one statement, no transaction.
@@ -185,7 +206,8 @@ async def commit_quietly(
         {
             "experiment_id": experiment_id,
             "driver": driver,
-            "snapshot": orjson.dumps(snapshot).decode(),
+            "snapshot": _json(snapshot),
+            "digest": operations_digest,
             "last_event_id": last_event_id,
             "progress": progress,
             "runnable": sorted(states.RUNNABLE),
@@ -196,19 +218,28 @@ async def commit_quietly(
     return None if row is None else {"trials": [], "state": row.state}
 
 
+def _json(snapshot: Any) -> str | None:
+    return None if snapshot is None else orjson.dumps(snapshot).decode()
+
+
 _DRIVER = sa.text("SELECT driver, committed_event_id FROM searches WHERE experiment_id = :id")
+# A snapshot that stays is not written again: it lies outside of the row.
+_SET = """
+    snapshot = coalesce(cast(:snapshot AS jsonb), snapshot),
+    snapshot_event_id = CASE WHEN cast(:snapshot AS jsonb) IS NULL THEN snapshot_event_id
+                             ELSE :last_event_id END,
+    operations_digest = :digest, committed_event_id = :last_event_id, driver_seen_at = now()
+"""
 # The experiment's row is locked first, as everywhere.
 _STORE_QUIETLY = sa.text(
-    """
+    f"""
     WITH experiment AS (
         UPDATE experiments
         SET progress = CASE WHEN state = ANY(:runnable) THEN :progress ELSE progress END
         WHERE id = :experiment_id
         RETURNING id, state
     ), stored AS (
-        UPDATE searches s
-        SET snapshot = cast(:snapshot AS jsonb), committed_event_id = :last_event_id,
-            driver_seen_at = now()
+        UPDATE searches s SET {_SET}
         FROM experiment
         WHERE s.experiment_id = experiment.id AND s.driver = :driver
           AND s.committed_event_id < :last_event_id
@@ -220,11 +251,9 @@ _STORE_QUIETLY = sa.text(
     """
 )
 _STORE = sa.text(
-    """
+    f"""
     WITH stored AS (
-        UPDATE searches
-        SET snapshot = cast(:snapshot AS jsonb), committed_event_id = :last_event_id,
-            driver_seen_at = now()
+        UPDATE searches SET {_SET}
         WHERE experiment_id = :experiment_id
     )
     UPDATE experiments SET progress = coalesce(cast(:progress AS float8), progress)

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined import expconf
 from determined_registry.tables import experiments, model_definitions, pools, searches
 from determined_searchers import SearcherError, create_searcher
+from determined_service.control import custom_search, prefect_states
 from determined_service.control import lifecycle as states
 from determined_service.control.change import Change
 from determined_service.control.experiments import request_run
@@ -67,13 +68,14 @@ async def plan(conn: AsyncConnection, submission: Submission, settings: Settings
 
 
 def complete_config(text: str, settings: Settings) -> dict[str, Any]:
-    """The complete configuration; its search is tried out. Raises BadRequest."""
+    """The complete configuration; its search is tried out, if we run it. Raises BadRequest."""
     defaults: dict[str, Any] = {}
     if settings.default_checkpoint_storage is not None:
         defaults["checkpoint_storage"] = settings.default_checkpoint_storage
     try:
         config = expconf.complete(expconf.load_yaml(text), defaults=defaults)
-        create_searcher(config).initial_operations()
+        if not custom_search.is_custom(config["searcher"]):
+            create_searcher(config).initial_operations()
     except (expconf.ConfigError, SearcherError) as error:
         raise BadRequest(str(error)) from error
     return config
@@ -175,7 +177,12 @@ async def store(change: Change, plan: Plan, submission: Submission, owner_id: in
     )
     experiment_id: int = found.scalar_one()
     await conn.execute(sa.insert(searches).values(experiment_id=experiment_id))
+    if custom_search.is_custom(config["searcher"]):
+        await custom_search.begin(conn, experiment_id)
     change.notify(f"experiment:{experiment_id}")
-    if submission.activate and submission.flow_run_id is None:
+    if submission.flow_run_id is not None:
+        entity = prefect_states.experiment_entity(experiment_id)
+        change.tell_prefect(entity, prefect_states.LINK_PLOT)
+    elif submission.activate:
         await request_run(change, experiment_id, config["name"])
     return experiment_id

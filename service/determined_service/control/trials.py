@@ -210,7 +210,13 @@ async def set_flow_run(conn: AsyncConnection, trial_id: int, flow_run_id: UUID) 
 _OPERATION = sa.text(
     """
     SELECT t.request_id, t.experiment_id, t.op_length, t.op_complete, t.closed, t.state,
-           e.state AS experiment_state, s.last_event_id, s.committed_event_id
+           e.state AS experiment_state, s.committed_event_id,
+           EXISTS (
+               SELECT FROM search_events v
+               WHERE v.experiment_id = t.experiment_id AND v.id > s.committed_event_id
+                 AND v.event ->> 'request_id' = t.request_id
+                 AND v.event ->> 'type' = 'validation_completed'
+           ) AS unanswered
     FROM trials t
     JOIN experiments e ON e.id = t.experiment_id
     JOIN searches s ON s.experiment_id = t.experiment_id
@@ -223,12 +229,11 @@ class OperationWatch:
     """Answers "what is the trial to do now?", waiting while the searcher still thinks.
 
     A completed operation is an event in the searcher's inbox; until its answer is committed nobody
-    knows whether there is a next one.
+    knows whether there is a next one. Other trials' events are not waited for.
     """
 
     def __init__(self, trial_id: int) -> None:
         self._trial_id = trial_id
-        self._asked_at: int | None = None
         self.experiment_id: int | None = None
         self.last: dict[str, Any] | None = None
 
@@ -243,14 +248,12 @@ class OperationWatch:
                 f"the searcher of experiment {row.experiment_id} gives its trials no lengths: set "
                 f"searcher.max_length, or let the training code decide how long it trains"
             )
-        if self._asked_at is None:
-            self._asked_at = row.last_event_id
         self.experiment_id = row.experiment_id
         self.last = _operation_json(row)
         decided = (
             not row.op_complete
             or row.closed
-            or row.committed_event_id >= self._asked_at
+            or not row.unanswered
             or row.state != states.ACTIVE
             or row.experiment_state not in states.RUNNABLE
         )

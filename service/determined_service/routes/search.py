@@ -18,9 +18,10 @@ from determined_service.auth import AgentAuth
 from determined_service.control import search as searching
 from determined_service.control import trials as trialing
 from determined_service.control.change import changing, reader
-from determined_service.control.reconciler import DRIVER_QUIET_S
+from determined_service.control.reconciler import DRIVER_QUIET_S, RECONCILER
 from determined_service.db import Database
 from determined_service.errors import NotFound
+from determined_service.hub import notify
 from determined_service.json import JsonResponse
 from determined_service.routes.waiting import poll, wait_seconds
 
@@ -127,21 +128,26 @@ async def _suspect_driver(db: Database, experiment_id: int, driver: uuid.UUID) -
             .where(searches.c.experiment_id == experiment_id, searches.c.driver == driver)
             .values(driver_seen_at=sa.func.now() - datetime.timedelta(seconds=DRIVER_QUIET_S))
         )
+        await notify(conn, RECONCILER)
 
 
 class Commit(BaseModel):
-    """The searcher's answer to all events up to ``last_event_id`` (0: its first operations)."""
+    """The searcher's answer to all events up to ``last_event_id`` (0: its first operations).
+
+    ``snapshot`` may be left out; ``operations_digest`` is then of all operations since the last.
+    """
 
     driver: uuid.UUID
     last_event_id: int
     operations: list[dict[str, Any]]
     snapshot: dict[str, Any] | None = None
+    operations_digest: str | None = None
     progress: float = 0.0
 
 
 @router.post("/experiments/{experiment_id}/search/commit")
 async def commit(experiment_id: int, given: Commit, agent: AgentAuth, db: Db) -> Response:
-    """Applies the operations and stores the snapshot, in one transaction, once."""
+    """Applies the operations and stores how far the search has come, in one transaction, once."""
     if not given.operations:
         async with reader(db).connect() as conn:
             quiet = await searching.commit_quietly(
@@ -150,6 +156,7 @@ async def commit(experiment_id: int, given: Commit, agent: AgentAuth, db: Db) ->
                 given.driver,
                 last_event_id=given.last_event_id,
                 snapshot=given.snapshot,
+                operations_digest=given.operations_digest,
                 progress=given.progress,
             )
         if quiet is not None:
@@ -162,6 +169,7 @@ async def commit(experiment_id: int, given: Commit, agent: AgentAuth, db: Db) ->
             last_event_id=given.last_event_id,
             operations=given.operations,
             snapshot=given.snapshot,
+            operations_digest=given.operations_digest,
             progress=given.progress,
         )
     return JsonResponse(found)

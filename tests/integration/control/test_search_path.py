@@ -161,7 +161,10 @@ async def test_a_commit_that_is_repeated_changes_nothing(world: World) -> None:
             "snapshot": {},
         },
     )
-    assert ok(again) == {"trials": [], "state": "ACTIVE", "duplicate": True}
+    answer = ok(again)
+    # Their runs in Prefect may not have been made: the first answer may have been lost.
+    assert len(answer.pop("trials")) == 2
+    assert answer == {"state": "ACTIVE", "duplicate": True}
     assert len(await world.rows("SELECT 1 FROM trials")) == 2
 
 

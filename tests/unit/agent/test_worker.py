@@ -15,6 +15,7 @@ import pytest
 from determined_deployments.agent import flow_run as flow_runs
 from determined_deployments.agent import prefect_side
 from determined_deployments.agent.processes import Child
+from determined_deployments.agent.relaunches import Relaunches
 from determined_deployments.agent.worker import (
     DeterminedProcessWorker,
     ProcessJobConfiguration,
@@ -117,6 +118,54 @@ async def test_run_that_the_agent_ends_is_not_a_crash() -> None:
     worker.is_stopping = lambda flow_run_id: True
     result = await worker.run(SimpleNamespace(id=uuid4()), prepared())  # type: ignore[arg-type]
     assert result.status_code == 0
+
+
+async def test_a_killed_run_is_started_again_while_it_is_due() -> None:
+    worker = DeterminedProcessWorker(work_pool_name="default", name="agent-1")
+    relaunches = Relaunches()
+    worker.goes_on = relaunches.is_due
+    statuses = iter([9, 9, 0])
+    run = SimpleNamespace(id=uuid4())
+
+    async def launch(flow_run: Any, configuration: Any) -> Child:
+        relaunches.started(flow_run.id)
+        child = Child(os.getpid())
+        child.set_ended(next(statuses))
+        return child
+
+    worker.launcher = launch
+    result = await worker.run(run, prepared())  # type: ignore[arg-type]
+    assert result.status_code == 0
+    assert list(statuses) == []
+
+
+@pytest.mark.parametrize(
+    ("lives", "started"),
+    [
+        pytest.param([9] * 30, 30, id="killed after a while, however often"),
+        pytest.param([0.1] * 30, 5, id="killed at once"),
+        pytest.param([0.1] * 4 + [3] + [0.1] * 30, 10, id="killed at once, but not always"),
+    ],
+)
+def test_a_run_is_not_started_again_without_end(lives: list[float], started: int) -> None:
+    now = 0.0
+    relaunches = Relaunches(lambda: now)
+    run, count = uuid4(), 0
+    for life in lives:
+        relaunches.started(run)
+        count += 1
+        now += life
+        if not relaunches.is_due(run, 9):
+            break
+    assert count == started
+
+
+@pytest.mark.parametrize("status", [0, 1 << 8, None])
+def test_a_run_that_ended_by_itself_is_not_started_again(status: int | None) -> None:
+    relaunches, run = Relaunches(), uuid4()
+    relaunches.started(run)
+    assert not relaunches.is_due(run, status)
+    assert not relaunches.is_due(uuid4(), 9)  # one that was never noted
 
 
 async def test_own_command_runs_in_a_shell() -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -16,7 +17,7 @@ from core_service import FakeService, ended, refusal
 import determined as det
 from determined import core, errors
 from determined.common.api.errors import BadRequestException
-from determined.core import Context
+from determined.core import Context, _searcher
 
 Make = Callable[..., Context]
 LENGTHS = {"searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 100}}}
@@ -316,6 +317,12 @@ def test_a_refused_poll_is_raised(service: FakeService, make_context: Make) -> N
 # The searcher.
 
 
+@pytest.fixture
+def progress_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_searcher, "_PROGRESS", 0.0)
+
+
+@pytest.mark.usefixtures("progress_at_once")
 def test_operations(service: FakeService, make_context: Make) -> None:
     service.lengths = [10, 40]
     seen = []
@@ -340,6 +347,37 @@ def test_operations(service: FakeService, make_context: Make) -> None:
     assert {"progress": 0.5, "is_raw": True} in sent
 
 
+def test_progress_of_a_fast_loop_is_thinned_out(
+    service: FakeService, make_context: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.lengths = [1000]
+    now = 100.0
+    monkeypatch.setattr(_searcher, "time", SimpleNamespace(monotonic=lambda: now))
+    sent = []
+    for op in make_context(LENGTHS).searcher.operations(auto_ack=False):
+        monkeypatch.setattr(op, "_send_progress", sent.append)
+        for step in range(1, 301):  # three seconds
+            now += 0.01
+            op.report_progress(step)
+        op.report_completed(0.5)
+        break
+    assert sent == [100, 200, 300]
+
+
+def test_validations_go_out_at_once_where_the_searcher_decides_by_them(
+    service: FakeService, make_context: Make
+) -> None:
+    with make_context(TIMED) as context:
+        context.train.report_validation_metrics(1, {"loss": 1.0, "batches": 1})
+        wait_until(lambda: "/api/v1/trials/7/metrics/batch" in service.paths())
+    service.calls.clear()
+    with make_context(LENGTHS) as context:
+        context.train.report_validation_metrics(1, {"loss": 1.0})
+        time.sleep(0.1)
+        assert service.paths() == []  # with the reports of the half second that follows
+    assert service.paths() == ["/api/v1/trials/7/metrics/batch"]
+
+
 def test_an_operation_must_be_completed(service: FakeService, make_context: Make) -> None:
     service.lengths = [10]
     operations = make_context(LENGTHS).searcher.operations(auto_ack=False)
@@ -359,6 +397,7 @@ def test_a_metric_must_be_a_value(service: FakeService, make_context: Make) -> N
     op.report_progress(10)
 
 
+@pytest.mark.usefixtures("progress_at_once")
 def test_the_form_with_max_time(service: FakeService, make_context: Make) -> None:
     with make_context(TIMED) as context:
         for op in context.searcher.operations():
