@@ -5,7 +5,15 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ["report_cost", "ingest", "cluster_up", "first_line", "trivial_trials", "idle"]
+NAMES = [
+    "report_cost",
+    "ingest",
+    "cluster_up",
+    "first_line",
+    "trivial_trials",
+    "idle",
+    "search.engine",
+]
 
 
 def main(names: list[str]) -> None:
