@@ -9,7 +9,7 @@ from determined_searchers.asha import Halving
 from determined_searchers.brackets import Bracket
 from determined_searchers.method import SearchContext
 from determined_searchers.metrics import WORST
-from determined_searchers.operations import Operation, ValidateAfter
+from determined_searchers.operations import Close, Operation, ValidateAfter
 from determined_searchers.rung import Entry
 
 
@@ -74,7 +74,8 @@ class PromotingHalving(Halving):
                 break
             for _, _, trial in sorted(self._fresh[place]):
                 if self.trial_rung[trial] == place and trial not in self.closed:
-                    operations += self.end_trial(trial)
+                    self.closed.add(trial)
+                    operations.append(Close(trial))
             self._fresh[place].clear()
         return operations
 

@@ -73,7 +73,10 @@ def best_over_time(search: Search) -> Section:
             ),
         )
     )
-    shown = core_range([*(t.metric for t in dots if t.metric is not None), steps[-1].metric])
+    shown = core_range(
+        [*(t.metric for t in dots if t.metric is not None), steps[-1].metric],
+        smaller_is_better=search.smaller_is_better,
+    )
     if shown is not None:
         section.notes.append(
             "A few values lie far from the others: the axis leaves them out. A double click in the "

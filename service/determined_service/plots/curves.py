@@ -15,6 +15,7 @@ from determined_service.plots.section import (
     FAINT,
     SYMBOLS,
     Section,
+    color_range,
     core_range,
     count,
     digits,
@@ -57,7 +58,8 @@ def curves(search: Search) -> Section:
     for length in lengths:
         figure.add_vline(length, line={"color": "#cbd5e1", "width": 1, "dash": "dot"})
     shown = core_range(
-        [p.y for points in search.curves.values() for p in points if p.y is not None]
+        [p.y for points in search.curves.values() for p in points if p.y is not None],
+        smaller_is_better=search.smaller_is_better,
     )
     if shown is not None:
         section.notes.append(
@@ -102,7 +104,7 @@ def _explain_gaps(section: Section, search: Search, drawn: Sequence[Trial]) -> N
 
 
 def _color_axis(search: Search, metrics: Sequence[float]) -> dict[str, Any]:
-    low, high = core_range(metrics) or (min(metrics, default=0.0), max(metrics, default=1.0))
+    low, high = color_range(search, metrics)
     return {
         "colorscale": scale_of(search),
         "cmin": low,
@@ -122,7 +124,7 @@ def _color_axis(search: Search, metrics: Sequence[float]) -> dict[str, Any]:
 
 def _lines(search: Search, drawn: Sequence[Trial], metrics: Sequence[float]) -> list[go.Scatter]:
     """One trace per shade, its trials' lines separated by gaps; the good ones last, on top."""
-    low, high = core_range(metrics) or (min(metrics, default=0.0), max(metrics, default=1.0))
+    low, high = color_range(search, metrics)
     groups: dict[int, list[Trial]] = {}
     for trial in drawn:
         # A trial without a finite value is as pale as the worst.

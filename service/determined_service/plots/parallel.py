@@ -14,7 +14,7 @@ from determined_service.plots.section import (
     FONT,
     INK,
     Section,
-    core_range,
+    color_range,
     count,
     digits,
     label,
@@ -63,7 +63,7 @@ def parallel_coordinates(search: Search, importance: dict[str, float]) -> Sectio
     metrics = [trial.metric for trial in trials if trial.metric is not None]
     # The lines are drawn in this order: the best ones last, on top.
     order = sorted(range(len(trials)), reverse=True)
-    low, high = core_range(metrics) or (min(metrics), max(metrics))
+    low, high = color_range(search, metrics)
     line = {
         "color": [min(max(metrics[i], low), high) for i in order],
         "colorscale": scale_of(search),
@@ -88,7 +88,7 @@ def parallel_coordinates(search: Search, importance: dict[str, float]) -> Sectio
 
 
 def _metric_dimension(search: Search, metrics: Sequence[float]) -> dict[str, Any]:
-    low, high = core_range(metrics) or (min(metrics), max(metrics))
+    low, high = color_range(search, metrics)
     values = [digits(min(max(metric, low), high)) for metric in metrics]
     return {"label": label(search.metric, 24), "values": values, **_range(low, high)}
 

@@ -94,11 +94,11 @@ def digits(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def core_range(values: Sequence[float]) -> tuple[float, float] | None:
-    """Where nearly all ``values`` are, if a few far ones would squeeze them; None: none is far.
+def core_range(values: Sequence[float], *, smaller_is_better: bool) -> tuple[float, float] | None:
+    """Where nearly all ``values`` are, if a few bad ones would squeeze them; None: none is far.
 
-    A diverged trial (a loss of 1e30) must not hide the others: far is what lies ten times the
-    spread of the middle 60 % away from it.
+    A diverged trial (a loss of 1e30) must not hide the others: far is what is worse than the middle
+    60 % by ten times their spread. Good values are never left out.
     """
     if len(values) < 5:
         return None
@@ -106,11 +106,20 @@ def core_range(values: Sequence[float]) -> tuple[float, float] | None:
     most = len(ordered) - 1
     low, high = ordered[math.ceil(0.2 * most)], ordered[math.floor(0.8 * most)]
     reach = 10 * (high - low)
-    near = [value for value in ordered if low - reach <= value <= high + reach]
+    if smaller_is_better:
+        near = [value for value in ordered if value <= high + reach]
+    else:
+        near = [value for value in ordered if value >= low - reach]
     if reach == 0 or len(near) == len(ordered):
         return None
     pad = 0.05 * (near[-1] - near[0])
     return near[0] - pad, near[-1] + pad
+
+
+def color_range(search: Search, metrics: Sequence[float]) -> tuple[float, float]:
+    """From which metric to which colours change."""
+    extremes = min(metrics, default=0.0), max(metrics, default=1.0)
+    return core_range(metrics, smaller_is_better=search.smaller_is_better) or extremes
 
 
 def count(number: int, noun: str) -> str:

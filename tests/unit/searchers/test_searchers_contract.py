@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import sys
+from typing import Any
+
 import pytest
 from search_configs import config
 
+from determined_searchers import Create, ExitReason, Operation
+from determined_searchers.random_search import RandomSearch
 from determined_searchers.testing import SearchMethodContract
 
 pytestmark = pytest.mark.timeout(60)  # milliseconds each; one that hangs is a bug
@@ -44,8 +50,13 @@ class TestGridReports(SearchMethodContract):
 SPLIT = {"max_trials": 13, "divisor": 3, "max_concurrent_trials": 4}
 
 
+RUNGS = {"num_rungs": [1, 2, 4], "divisor": [1.5, 2, 4]}
+BRACKETS = {"mode": ["aggressive", "standard", "conservative"], "divisor": [2, 3]}
+
+
 class TestHalving(SearchMethodContract):
     config = config("async_halving", num_rungs=3, **SPLIT, **LENGTH)
+    variations = RUNGS
 
 
 class TestHalvingWithCoincidingRungs(SearchMethodContract):
@@ -54,14 +65,17 @@ class TestHalvingWithCoincidingRungs(SearchMethodContract):
 
 class TestHalvingByStopping(SearchMethodContract):
     config = config("async_halving", num_rungs=3, stop_once=True, **SPLIT, **LENGTH)
+    variations = RUNGS
 
 
 class TestHalvingReports(SearchMethodContract):
     config = config("async_halving", num_rungs=3, max_time=9, time_metric="epochs", **SPLIT)
+    variations = RUNGS
 
 
 class TestAdaptive(SearchMethodContract):
     config = config("adaptive_asha", mode="conservative", **SPLIT, **LENGTH)
+    variations = BRACKETS
 
 
 class TestAdaptiveUncapped(SearchMethodContract):
@@ -71,7 +85,80 @@ class TestAdaptiveUncapped(SearchMethodContract):
 
 class TestAdaptiveByStopping(SearchMethodContract):
     config = config("adaptive_asha", smaller_is_better=False, stop_once=True, **SPLIT, **LENGTH)
+    variations = BRACKETS
 
 
 class TestAdaptiveReports(SearchMethodContract):
     config = config("adaptive_asha", max_time=9, time_metric="epochs", **SPLIT)
+    variations = BRACKETS
+
+
+# The suite itself: what it must find
+
+
+class Greedy(RandomSearch):
+    """Starts two trials where one ended."""
+
+    def trial_closed(self, request_id: str, exited: ExitReason | None) -> list[Operation]:
+        operations = super().trial_closed(request_id, exited)
+        return [*operations, *(self._start() if self.created < self.max_trials else [])]
+
+
+class Forgetful(RandomSearch):
+    """Saves less than it needs."""
+
+    def state(self) -> dict[str, Any]:
+        return {"created": 0, "closed": self.closed}
+
+
+class Fickle(RandomSearch):
+    """Has chance of its own."""
+
+    def _start(self) -> list[Operation]:
+        create, *rest = super()._start()
+        assert isinstance(create, Create)
+        create.hparams["chance"] = random.random()
+        return [create, *rest]
+
+
+class Endless(RandomSearch):
+    """Replaces every trial."""
+
+    def trial_closed(self, request_id: str, exited: ExitReason | None) -> list[Operation]:
+        return self._start()
+
+
+class Stuck(RandomSearch):
+    """Forgets to go on when a trial exited."""
+
+    def trial_exited(self, request_id: str, reason: ExitReason) -> list[Operation]:
+        return self._start() if reason is ExitReason.USER_CANCELED else []
+
+    def _start(self) -> list[Operation]:
+        create, *_ = super()._start()
+        return [create]
+
+
+@pytest.mark.parametrize("method", [Greedy, Forgetful, Fickle, Endless, Stuck])
+def test_the_suite_finds_a_method_that_breaks_the_contract(
+    method: type[RandomSearch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Point:
+        name = "wrong"
+        load = staticmethod(lambda: method)
+
+    monkeypatch.setattr("determined_searchers.methods.entry_points", lambda group: [Point])
+
+    class Suite(SearchMethodContract):
+        config = config("wrong", max_trials=8, max_concurrent_trials=3, **LENGTH)
+
+    with pytest.raises(AssertionError):
+        Suite().test_any_search_in_any_order_of_events()
+
+
+def test_without_hypothesis_the_suite_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    suite = TestRandom()
+    suite.test_same_seed_same_trials()
+    with pytest.raises(ImportError, match="need hypothesis: pip install hypothesis"):
+        suite.test_any_search_in_any_order_of_events()

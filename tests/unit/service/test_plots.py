@@ -182,17 +182,23 @@ def test_a_diverged_trial_does_not_hide_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "cut"),
+    ("values", "shown"),
     [
-        ([1.0, 2.0, 3.0, 4.0, 1e9], True),
-        ([1.0, 2.0, 3.0, 4.0, 5.0], False),
-        ([1.0] * 9, False),
-        ([1.0, 1e9], False),
-        ([], False),
+        ([1.0, 2.0, 3.0, 4.0, 1e9], 4),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], None),
+        # The best value is never left out, however far it is.
+        ([-1e9, 2.0, 3.0, 4.0, 5.0], None),
+        ([1.0] * 9, None),
+        ([1.0, 1e9], None),
+        ([], None),
     ],
 )
-def test_what_counts_as_far(values: list[float], cut: bool) -> None:
-    assert (core_range(values) is not None) == cut
+def test_what_counts_as_far(values: list[float], shown: float | None) -> None:
+    for sign in (1, -1):
+        found = core_range([sign * value for value in values], smaller_is_better=sign == 1)
+        assert (found is None) == (shown is None)
+        if found is not None and shown is not None:
+            assert sorted(sign * edge for edge in found) == pytest.approx([0.85, shown + 0.15])
 
 
 def test_large_searches_are_sampled_and_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
