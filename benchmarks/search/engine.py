@@ -7,12 +7,14 @@ peers' schedulers are: what theirs are compared with.
 `python -m benchmarks search.engine`. With PEER_PYTHON naming an interpreter that has Ray Tune, Optuna
 and Syne Tune, theirs too (at 10,000 trials, some minutes), with the same metrics and rungs at 1, 3, 9.
 
-Trials run one after the other as in the peers' drivers, up to 16 open at once; each figure is the CPU
-time of a process of its own, the loop that makes up the events included.
+Each figure is from a process of its own. A search is run once to make up its events (up to 16 trials
+have work at once, and their memory is the growth of the process, this loop's own included), and then
+once more for the clock: create_searcher and handle, event by event.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -31,7 +33,7 @@ from determined_searchers import (
     Form,
     Operation,
     SearchContext,
-    Shutdown,
+    Searcher,
     Stop,
     TrialClosed,
     TrialCreated,
@@ -64,56 +66,67 @@ SPACE = {
 
 
 def drive(section: dict[str, Any], trials: int) -> dict[str, Any]:
-    """Runs one search; its figures. A trial's metric is its quality and some noise."""
+    """One search's figures."""
     config = {
         "searcher": {"metric": "loss", "max_trials": trials, "divisor": 3, **section},
         "hyperparameters": SPACE,
         "reproducibility": {"experiment_seed": 1},
     }
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    searcher, events = run(config)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
+    made = searcher.trials_requested
+    del searcher
+    gc.collect()
+    gc.freeze()  # the events are not the engine's
+    start = time.process_time()
+    searcher = create_searcher(config)
+    searcher.initial_operations()
+    for event in events:
+        searcher.handle(event)
+    seconds = time.process_time() - start
+    assert searcher.shutdown is not None
+    return {
+        "trials": made,
+        "cpu_s": seconds,
+        "decisions": sum(isinstance(e, (ValidationCompleted, TrialReported)) for e in events),
+        "bytes_per_trial": 1024 * grown / made,
+    }
+
+
+def run(config: dict[str, Any]) -> tuple[Searcher, list[Event]]:
+    """A whole search and its events. A trial's metric is its quality and some noise."""
     chance = random.Random(0).random
     quality: dict[str, float] = {}
-    events: deque[Event] = deque()
-    decisions = made = 0
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.process_time()
+    coming: deque[Event] = deque()
+    past: list[Event] = []
     searcher = create_searcher(config)
     reports = searcher.form == "reports"
     operations: list[Operation] = searcher.initial_operations()
-    while True:
+    while searcher.shutdown is None:
         for operation in operations:
             if isinstance(operation, Create):
-                made += 1
                 trial = operation.request_id
                 quality[trial] = chance()
-                events.append(TrialCreated(trial))
+                coming.append(TrialCreated(trial))
                 if reports:
-                    events.append(TrialReported(trial, 1, quality[trial] + 0.05 * chance()))
+                    coming.append(TrialReported(trial, 1, quality[trial] + 0.05 * chance()))
             elif isinstance(operation, ValidateAfter):
                 trial = operation.request_id
                 metric = quality[trial] + 0.05 * chance()
-                events.append(ValidationCompleted(trial, metric, operation.length))
+                coming.append(ValidationCompleted(trial, metric, operation.length))
             elif isinstance(operation, (Close, Stop)):
-                events.append(TrialClosed(operation.request_id))
+                coming.append(TrialClosed(operation.request_id))
                 del quality[operation.request_id]
-            elif isinstance(operation, Shutdown):
-                seconds = time.process_time() - start
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-                return {
-                    "trials": made,
-                    "cpu_s": seconds,
-                    "decisions": decisions,
-                    "bytes_per_trial": 1024 * peak / made,
-                }
-        event = events.popleft()
+        event = coming.popleft()
+        past.append(event)
         operations = searcher.handle(event)
-        if isinstance(event, ValidationCompleted):
-            decisions += 1
-        elif isinstance(event, TrialReported):
-            decisions += 1
+        if isinstance(event, TrialReported):
             trial = event.request_id
-            if trial in quality and not (operations and isinstance(operations[0], Stop)):
+            if not (operations and isinstance(operations[0], Stop)):
                 metric = quality[trial] + 0.05 * chance()
-                events.append(TrialReported(trial, (event.time or 0) + 1, metric))
+                coming.append(TrialReported(trial, (event.time or 0) + 1, metric))
+    return searcher, past
 
 
 def decide(trials: int) -> dict[str, Any]:

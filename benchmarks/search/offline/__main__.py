@@ -5,7 +5,7 @@
 
 Rows go to DIR/rows.jsonl as they come, and a cell that is there already is not run again. The peers
 run in PEER_PYTHON, an interpreter with ray[tune], optuna and syne-tune; without it they are left
-out. The full plan takes about half an hour of one core.
+out.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -25,7 +26,10 @@ def write_svg(page: Path, path: Path) -> None:
     options = webdriver.ChromeOptions()
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
         options.add_argument(argument)
-    browser = webdriver.Chrome(options=options)
+    # Named outright: selenium would ask the network which driver to use.
+    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
+    driver = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
+    browser = webdriver.Chrome(options=options, service=driver)
     try:
         browser.set_script_timeout(60)
         browser.get(page.resolve().as_uri())

@@ -25,6 +25,7 @@ REFERENCE = "promotion standard"
 """What everyone is tested against: what `adaptive_asha` does unless told otherwise."""
 
 PICTURE_WORKERS = 8
+LEAST_SEEDS = 3  # for a curve in the picture
 PICTURED = {
     "random": "#999999",
     "promotion aggressive": "#1f77b4",
@@ -212,7 +213,7 @@ def figure(results: Results) -> Any:
     for place, task in enumerate(SOUND_TASKS):
         for name, colour in PICTURED.items():
             rows = results.rows(task, PICTURE_WORKERS, name)
-            if not rows:
+            if len(rows) < LEAST_SEEDS:
                 continue
             until = min(row["horizon"] for row in rows)
             times = [round(time, 3) for time in GRID if time <= until * (1 + 1e-9)]
@@ -228,7 +229,7 @@ def figure(results: Results) -> Any:
             )
             panels.add_trace(line, row=place // 3 + 1, col=place % 3 + 1)
     panels.update_xaxes(type="log", tickvals=[0.5, 1, 2, 6, 20])
-    panels.update_yaxes(type="log", dtick=1)
+    panels.update_yaxes(type="log", dtick="D2")
     for column in (1, 2, 3):
         panels.update_xaxes(title_text="time, full trainings", row=2, col=column)
     for line_number in (1, 2):

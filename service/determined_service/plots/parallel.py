@@ -27,6 +27,8 @@ MOST_AXES = 12
 MOST_TICKS = 24
 ROOM = 120
 """Characters that the ticks of all axes have side by side."""
+MARGIN = 14
+"""Characters left of the first axis."""
 NONE = "(none)"
 
 
@@ -114,7 +116,7 @@ def _dimension(axis: Axis, order: Sequence[int], room: int) -> dict[str, Any]:
         "label": label(_end(axis.name, room + 6)),
         "values": values,
         "tickvals": ticks[::step],
-        "ticktext": [_tick(text, room) for text in texts[::step]],
+        "ticktext": [_tick(text, min(room, MARGIN)) for text in texts[::step]],
         **_range(min(values), max(values)),
     }
 

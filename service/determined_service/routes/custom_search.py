@@ -15,7 +15,7 @@ from determined_service.control.change import changing, reader
 from determined_service.errors import BadRequest
 from determined_service.json import JsonResponse
 from determined_service.request import body, json_example
-from determined_service.routes.search import _suspect_driver
+from determined_service.routes.search import suspect_driver
 from determined_service.routes.waiting import MAX_WAIT_S, poll, wait_seconds
 
 router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
@@ -107,5 +107,5 @@ async def follow(
     topics = [f"search:{experiment_id}"]
     found = await poll(request, hub, topics, check, wait_seconds(timeout_s, limit=FOLLOW_WAIT_S))
     if found is None and await request.is_disconnected():
-        await _suspect_driver(db, experiment_id, driver)
+        await suspect_driver(db, experiment_id, driver)
     return JsonResponse(found or last)

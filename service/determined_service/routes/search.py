@@ -99,7 +99,7 @@ async def read_events(
     topics = [f"search:{experiment_id}"]
     found = await poll(request, hub, topics, check, wait_seconds(timeout_s, limit=EVENTS_WAIT_S))
     if found is None and await request.is_disconnected():
-        await _suspect_driver(db, experiment_id, driver)
+        await suspect_driver(db, experiment_id, driver)
     return JsonResponse(found or last)
 
 
@@ -118,7 +118,7 @@ async def _note_driver(db: Database, experiment_id: int, driver: uuid.UUID) -> N
         )
 
 
-async def _suspect_driver(db: Database, experiment_id: int, driver: uuid.UUID) -> None:
+async def suspect_driver(db: Database, experiment_id: int, driver: uuid.UUID) -> None:
     """It hung up while it waited: killed, perhaps. The reconciler looks at its run soon, unless it
     reads its events again."""
     _seen.pop(driver, None)
