@@ -13,6 +13,7 @@ NAMES = [
     "trivial_trials",
     "idle",
     "search.engine",
+    "search.offline",
 ]
 
 

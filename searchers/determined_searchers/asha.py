@@ -43,6 +43,7 @@ class Halving(SearchMethod):
         self.context = context
         self.bracket = bracket
         self.divisor = divisor
+        self.reports = context.form is Form.REPORTS
         self.rungs = [
             Rung(length, divisor, self.at_least, self.equals_first)
             for length in rung_lengths(full_length(context), bracket.rungs, divisor)
@@ -107,7 +108,7 @@ class Halving(SearchMethod):
         self.trial_rung[trial] = 0
         self.outstanding.add(trial)
         self.rungs[0].outstanding += 1
-        if self.context.form is Form.REPORTS:
+        if self.reports:
             return [create]
         return [create, ValidateAfter(trial, self.rungs[0].length)]
 
@@ -126,13 +127,15 @@ class Halving(SearchMethod):
 
     def end_trial(self, trial: str) -> list[Operation]:
         self.closed.add(trial)
-        return [Stop(trial) if self.context.form is Form.REPORTS else Close(trial)]
+        return [Stop(trial) if self.reports else Close(trial)]
 
-    def arrive(self, trial: str) -> None:
+    def arrive(self, trial: str) -> Rung:
         """The trial is no longer on its way to its rung."""
+        rung = self.rungs[self.trial_rung[trial]]
         if trial in self.outstanding:
             self.outstanding.remove(trial)
-            self.rungs[self.trial_rung[trial]].outstanding -= 1
+            rung.outstanding -= 1
+        return rung
 
     def advance(self, trial: str) -> Rung:
         """The trial is on its way to the next rung."""

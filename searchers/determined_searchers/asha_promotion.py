@@ -43,8 +43,7 @@ class PromotingHalving(Halving):
         the metric it has; that may go on up the rungs."""
         while True:
             place = self.trial_rung[trial]
-            rung = self.rungs[place]
-            self.arrive(trial)
+            rung = self.arrive(trial)
             entry = rung.entry(trial, metric)
             self._fresh[place].append(entry)
             chosen = rung.add(entry)
@@ -72,11 +71,15 @@ class PromotingHalving(Halving):
         for place, rung in enumerate(self.rungs):
             if rung.outstanding:
                 break
-            for _, _, trial in sorted(self._fresh[place]):
-                if self.trial_rung[trial] == place and trial not in self.closed:
-                    self.closed.add(trial)
-                    operations.append(Close(trial))
+            waiting = [
+                entry
+                for entry in self._fresh[place]
+                if self.trial_rung[entry[2]] == place and entry[2] not in self.closed
+            ]
             self._fresh[place].clear()
+            self.closed.update(trial for _, _, trial in waiting)
+            waiting.sort()
+            operations += [Close(trial) for _, _, trial in waiting]
         return operations
 
     def load(self, state: Mapping[str, Any]) -> None:

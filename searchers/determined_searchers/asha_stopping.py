@@ -8,7 +8,6 @@ from determined_searchers.asha import Halving
 from determined_searchers.errors import SearcherError
 from determined_searchers.events import ExitReason
 from determined_searchers.operations import Operation, ValidateAfter
-from determined_searchers.settings import Form
 
 
 class StoppingHalving(Halving):
@@ -41,16 +40,15 @@ class StoppingHalving(Halving):
     def record(self, trial: str, metric: float) -> list[Operation]:
         """The trial was measured at the rung it was on its way to."""
         while True:
-            self.arrive(trial)
-            rung = self.rungs[self.trial_rung[trial]]
+            rung = self.arrive(trial)
             entry = rung.entry(trial, metric)
             within = rung.add(entry) is entry
             if trial in self.exited:
                 return self.start_if_any_left()
             if not within or rung is self.rungs[-1]:
-                return [*self.end_trial(trial), *self.start_if_any_left()]
+                return self.end_trial(trial) + self.start_if_any_left()
             above = self.advance(trial)
-            if self.context.form is Form.REPORTS:
+            if self.reports:
                 return []
             if above.length > rung.length:
                 return [ValidateAfter(trial, above.length)]

@@ -68,7 +68,7 @@ class Rung:
         self.measured += 1
         if self._withdrawn:
             self._clear_tops()
-        if self._share() > len(self._inside):
+        if len(self._inside) < self._share():
             entry = heappushpop(self._rest, entry)
             self._enter(entry)
             return entry

@@ -17,9 +17,9 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 ALLOCATIONS = "allocations"
 MODEL_DEFS = "model_defs"
@@ -118,9 +118,22 @@ def _unpack(archive: bytes, target: Path) -> None:
     """The `data` filter refuses absolute paths, `..`, links out of the directory and devices."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as tar:
-            tar.extractall(target, filter="data")
+            if hasattr(tarfile, "data_filter"):
+                tar.extractall(target, filter="data")
+            else:
+                tar.extractall(target, members=list(_plain_members(tar)))
     except (tarfile.TarError, EOFError) as error:
         raise ModelDefinitionError(f"the model definition cannot be unpacked: {error}") from error
+
+
+def _plain_members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """For Python 3.11.0 to 3.11.3, which have no filters: nothing but files and directories within."""
+    for member in tar:
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+            raise ModelDefinitionError(f"the model definition may not hold {member.name!r}")
+        member.mode &= 0o755
+        yield member
 
 
 def _drop_old(cache: Path) -> None:

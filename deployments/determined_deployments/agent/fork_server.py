@@ -127,6 +127,15 @@ class ForkServer:
         async with self._changed:
             await self._changed.wait_for(lambda: any(name in self._ready for name in names))
 
+    async def wait_started(self, name: str, timeout: float) -> None:
+        """Returns when the zygote ``name`` is ready or not (any more) being started, or after
+        ``timeout`` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout), self._changed:
+                await self._changed.wait_for(
+                    lambda: name in self._ready or name not in self._starting
+                )
+
     async def fork(self, names: Sequence[str], call: str, arg: dict[str, Any]) -> Child:
         """Runs ``call`` (``module:function``) with ``arg`` in a fork of the first ready zygote.
 

@@ -1,12 +1,15 @@
-"""Per experiment: what its first trial imported, the next ones have imported already.
+"""Per model definition: what its first trial imported, the next ones have imported already.
 
-Only installed packages are learnt, never user code. The experiment's zygote is a fork of the ``trial``
-zygote with the experiment's own environment variables set, because packages read those at import.
+Only installed packages are learnt, never user code. The zygote is a fork of the ``trial`` zygote with the
+experiment's own environment variables set, because packages read those at import. It serves every
+experiment with the same code, entrypoint and variables, and outlives the last leg of them a while.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,22 +24,32 @@ logger = logging.getLogger(__name__)
 
 TRIAL = "trial"
 FOLDER = "imports"
-# An experiment's zygote outlives its last leg here by this much.
+# A zygote outlives its last leg here by this much.
 KEEP_SECONDS = 60.0
 # Fewer new modules are not worth a process.
 FEWEST_MODULES = 5
+# So long a leg waits for a zygote that is being made: to import the same meanwhile, next to it, would
+# make both slower.
+PATIENCE_SECONDS = 10.0
 
 
 @dataclass
-class _Experiment:
+class _Code:
     env: dict[str, str] = field(default_factory=dict)
     legs: int = 0
     learnt: bool = False
     expiry: asyncio.TimerHandle | None = None
 
 
+def key_of(spec: Mapping[str, Any]) -> str:
+    """The zygote's name for legs like this one (a LegSpec)."""
+    what = [spec.get(name) for name in ("model_def_hash", "entrypoint", "environment_variables")]
+    text = json.dumps(what, sort_keys=True)
+    return f"code-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
 class Learning:
-    """Which zygote an experiment's next leg is forked from."""
+    """Which zygote a trial's next leg is forked from."""
 
     def __init__(self, forks: ForkServer, work_dir: Path) -> None:
         self._forks = forks
@@ -44,56 +57,55 @@ class Learning:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in self._folder.iterdir():  # of an earlier agent: packages may have changed
             path.unlink(missing_ok=True)
-        self._experiments: dict[int, _Experiment] = {}
+        self._codes: dict[str, _Code] = {}
 
     def before_leg(self, spec: Mapping[str, Any]) -> tuple[list[str], str | None]:
         """A leg is about to start: the zygotes it may be forked from, the warmest first; and where it
         is to write what it imported."""
-        experiment_id = spec.get("experiment_id")
-        if experiment_id is None:
+        if spec.get("experiment_id") is None:
             return [TRIAL, ROOT], None
-        experiment = self._experiments.setdefault(experiment_id, _Experiment())
-        experiment.legs += 1
-        if experiment.expiry is not None:
-            experiment.expiry.cancel()
-            experiment.expiry = None
+        key = key_of(spec)
+        code = self._codes.setdefault(key, _Code())
+        code.legs += 1
+        if code.expiry is not None:
+            code.expiry.cancel()
+            code.expiry = None
         items = (item.partition("=") for item in spec.get("environment_variables") or ())
-        experiment.env = {name: value for name, _, value in items if name}
-        path = None if experiment.learnt else str(self._path(experiment_id))
-        return [_zygote(experiment_id), TRIAL, ROOT], path
+        code.env = {name: value for name, _, value in items if name}
+        return [key, TRIAL, ROOT], None if code.learnt else str(self._path(key))
 
-    def after_leg(self, experiment_id: int | None) -> None:
+    async def settle(self, spec: Mapping[str, Any]) -> None:
+        """Returns when the leg's zygote is ready, or is not about to be."""
+        if spec.get("experiment_id") is not None:
+            await self._forks.wait_started(key_of(spec), PATIENCE_SECONDS)
+
+    def after_leg(self, spec: Mapping[str, Any]) -> None:
         """A leg has ended: learns from it, if there is anything to learn yet."""
-        experiment = self._experiments.get(experiment_id) if experiment_id is not None else None
-        if experiment is None or experiment_id is None:
+        key = key_of(spec)
+        code = self._codes.get(key) if spec.get("experiment_id") is not None else None
+        if code is None:
             return
-        experiment.legs -= 1
-        if not experiment.learnt:
-            self._learn(experiment_id, experiment)
-        if experiment.legs == 0:
+        code.legs -= 1
+        if not code.learnt:
+            self._learn(key, code)
+        if code.legs == 0:
             loop = asyncio.get_running_loop()
-            experiment.expiry = loop.call_later(KEEP_SECONDS, self._forget, experiment_id)
+            code.expiry = loop.call_later(KEEP_SECONDS, self._forget, key)
 
-    def _learn(self, experiment_id: int, experiment: _Experiment) -> None:
-        modules = imported_modules.read(self._path(experiment_id))
+    def _learn(self, key: str, code: _Code) -> None:
+        modules = imported_modules.read(self._path(key))
         if modules is None:
             return
-        experiment.learnt = True
-        self._path(experiment_id).unlink(missing_ok=True)
+        code.learnt = True
+        self._path(key).unlink(missing_ok=True)
         if len(modules) < FEWEST_MODULES:
             return
-        logger.info("experiment %s: %d modules learnt", experiment_id, len(modules))
-        self._forks.want(
-            ZygotePlan(_zygote(experiment_id), TRIAL, optional=modules, env=experiment.env)
-        )
+        logger.info("%s: %d modules learnt", key, len(modules))
+        self._forks.want(ZygotePlan(key, TRIAL, optional=modules, env=code.env))
 
-    def _forget(self, experiment_id: int) -> None:
-        self._forks.drop(_zygote(experiment_id))
-        self._experiments.pop(experiment_id, None)
+    def _forget(self, key: str) -> None:
+        self._forks.drop(key)
+        self._codes.pop(key, None)
 
-    def _path(self, experiment_id: int) -> Path:
-        return self._folder / f"{experiment_id}.json"
-
-
-def _zygote(experiment_id: int) -> str:
-    return f"experiment-{experiment_id}"
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
