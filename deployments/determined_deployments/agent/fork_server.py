@@ -252,8 +252,13 @@ class ForkServer:
         """A zygote ended while it imported, without a word."""
         del self._starting[name]
         self._wanted.pop(name, None)
+        self._spawn(self._tell_waiting())
         code = os.waitstatus_to_exitcode(status)
         logger.warning("the fork server %s ended with %s during its imports", name, code)
+
+    async def _tell_waiting(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
     async def _lost(self, zygote: _Zygote) -> None:
         async with self._changed:

@@ -59,7 +59,7 @@ class Legs:
             child = Child(record.supervisor.pid, record.supervisor)
             self._children[record.allocation_id] = child
             self._spawn(watch(child))
-            self._spawn(self._follow(record.allocation_id, record.experiment_id, child))
+            self._spawn(self._follow(record.allocation_id, child))
 
     def launch(self, spec: Mapping[str, Any]) -> None:
         """Starts a leg; an allocation that runs already is left alone."""
@@ -69,7 +69,6 @@ class Legs:
             self._spawn(self._launch(allocation_id, spec))
 
     async def _launch(self, allocation_id: str, spec: Mapping[str, Any]) -> None:
-        experiment_id = spec.get("experiment_id")
         place = {
             "work_dir": str(self._config.work_dir),
             "master": self._config.master_url,
@@ -81,6 +80,7 @@ class Legs:
         }
         names, learn_into = self._learning.before_leg(spec)
         order = {"spec": dict(spec), "place": place, "learn_into": learn_into}
+        await self._learning.settle(spec)
         try:
             child = await self._forks.fork(names, SUPERVISE, order)
         except ForkServerError:
@@ -89,9 +89,10 @@ class Legs:
         self._children[allocation_id] = child
         if allocation_id in self._killed:
             child.send_signal(KILL_SIGNAL)
-        await self._follow(allocation_id, experiment_id, child)
+        await self._follow(allocation_id, child)
+        self._learning.after_leg(spec)
 
-    async def _follow(self, allocation_id: str, experiment_id: int | None, child: Child) -> None:
+    async def _follow(self, allocation_id: str, child: Child) -> None:
         status = await child.ended
         path = self._config.work_dir / ALLOCATIONS / allocation_id
         record = LegRecord.read(path)
@@ -100,7 +101,6 @@ class Legs:
             await self._report_loss(allocation_id, record, status)
         self._children.pop(allocation_id, None)
         self._killed.discard(allocation_id)
-        self._learning.after_leg(experiment_id)
 
     async def _report_loss(
         self, allocation_id: str, record: LegRecord | None, status: int | None

@@ -133,23 +133,24 @@ print("wave" in sys.modules, "helper" in sys.modules, "sndhdr" in sys.modules)
 import helper, wave
 """
     control.model_defs["d1"] = archive({"train.py": script, "helper.py": "import sndhdr"})
+    control.model_defs["d2"] = archive({"train.py": script + "#", "helper.py": "import sndhdr"})
     async with running(config):
         control.start(spec("7.abc.1"))
         await control.until(lambda: "7.abc.1" in control.exits)
-        for number in range(2, 40):
-            control.start(spec(f"7.abc.{number}"))
-            await control.until(lambda n=number: f"7.abc.{n}" in control.exits)
-            if control.text("stdout").endswith("True False True\n"):
-                break
-        control.start(spec("8.abc.1", experiment_id=8))
-        await control.until(lambda: "8.abc.1" in control.exits)
+        # This one waits until the imports are done.
+        control.start(spec("7.abc.2"))
+        await control.until(lambda: "7.abc.2" in control.exits)
+        for number, code in ((8, "d1"), (9, "d2")):
+            control.start(spec(f"{number}.abc.1", experiment_id=number, model_def_hash=code))
+            await control.until(lambda n=number: f"{n}.abc.1" in control.exits)
     lines = control.text("stdout").splitlines()
     assert lines[0] == "False False False"
-    assert lines[-2] == "True False True", "packages are there, the user's own module is not"
-    assert lines[-1] == "False False False", "another experiment starts from the base"
+    assert lines[1] == "True False True", "packages are there, the user's own module is not"
+    assert lines[2] == "True False True", "another experiment with the same code has them, too"
+    assert lines[3] == "False False False", "other code starts from the base"
 
 
-async def test_an_experiments_zygote_is_dropped_after_its_last_leg(
+async def test_a_zygote_is_dropped_after_its_last_leg(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
@@ -159,18 +160,20 @@ async def test_an_experiments_zygote_is_dropped_after_its_last_leg(
         await server.wait_ready([learning.TRIAL])
         learner = Learning(server, tmp_path)
         names, path = learner.before_leg(spec())
-        assert names == ["experiment-7", "trial", "root"]
+        key = learning.key_of(spec())
+        assert names == [key, "trial", "root"]
         assert path is not None
         await asyncio.to_thread(Path(path).write_text, '["wave"]')
-        learner.after_leg(7)
-        await asyncio.wait_for(server.wait_ready(["experiment-7"]), 10)
+        learner.after_leg(spec())
+        await asyncio.wait_for(learner.settle(spec()), 10)
+        assert server.is_ready(key)
         # A leg that starts within the time keeps it.
         learner.before_leg(spec())
         await asyncio.sleep(0.4)
-        assert server.is_ready("experiment-7")
-        learner.after_leg(7)
+        assert server.is_ready(key)
+        learner.after_leg(spec())
         for _ in range(100):
-            if not server.is_ready("experiment-7"):
+            if not server.is_ready(key):
                 break
             await asyncio.sleep(0.05)
-        assert not server.is_ready("experiment-7")
+        assert not server.is_ready(key)
