@@ -147,7 +147,7 @@ def test_the_suite_finds_a_method_that_breaks_the_contract(
         name = "wrong"
         load = staticmethod(lambda: method)
 
-    monkeypatch.setattr("determined_searchers.methods.entry_points", lambda group: [Point])
+    monkeypatch.setattr("determined_searchers.methods._offered", lambda path: {"wrong": Point})
 
     class Suite(SearchMethodContract):
         config = config("wrong", max_trials=8, max_concurrent_trials=3, **LENGTH)

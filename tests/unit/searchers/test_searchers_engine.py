@@ -6,7 +6,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,6 +37,7 @@ from determined_searchers import (
     create_searcher,
     restore_searcher,
 )
+from determined_searchers.methods import _offered
 
 
 class Scripted(SearchMethod):
@@ -104,12 +105,15 @@ class Offered:
 
 
 @pytest.fixture(autouse=True)
-def _plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+def _plug_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     points = [Offered("scripted", Scripted), Offered("own", Custom), Offered("broken", dict)]
     monkeypatch.setattr(
         "determined_searchers.methods.entry_points",
         lambda group: points if group == "determined.searchers" else [],
     )
+    _offered.cache_clear()
+    yield
+    _offered.cache_clear()
 
 
 A = Create("a", {}, 1)
