@@ -255,9 +255,9 @@ class World:
 
     async def told_prefect(self, entity: str) -> list[str]:
         rows = await self.rows(
-            "SELECT payload FROM prefect_outbox WHERE entity = :e ORDER BY id", e=entity
+            "SELECT kind, payload FROM prefect_outbox WHERE entity = :e ORDER BY id", e=entity
         )
-        return [row["payload"].get("name", "") for row in rows]
+        return [row["payload"].get("name", row["kind"]) for row in rows]
 
     async def train_all(self, finished: asyncio.Event, metric: float = 0.5) -> int:
         """An agent whose processes do what they should; returns how many legs it ran."""
