@@ -86,7 +86,8 @@ class Hub:
                 if found is not None or remaining <= 0 or self.closed:
                     return found
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), remaining)
+                    async with asyncio.timeout(remaining):
+                        await event.wait()
 
     async def run(self) -> None:
         """Listens for ever; reconnects, and then wakes everybody (announcements may be lost)."""

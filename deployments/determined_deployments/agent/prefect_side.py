@@ -123,7 +123,8 @@ class PrefectSide:
                 wait = delay
                 delay = min(delay * 2, longest)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poll.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._poll.wait()
 
     async def _register_deployments(self) -> bool:
         child = await self._forks.fork([FLOW, ROOT], REGISTER, {})

@@ -122,8 +122,11 @@ class Mirror:
                 while True:
                     event.clear()
                     wait = await self._dispatch(event)
+                    # Not wait_for: before Python 3.12 it may swallow a cancellation that comes
+                    # together with the event, and the service would not stop.
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(event.wait(), wait)
+                        async with asyncio.timeout(wait):
+                            await event.wait()
                     await asyncio.sleep(GAP_S)
             finally:
                 left = list(self._tasks.values())

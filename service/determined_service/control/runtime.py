@@ -88,7 +88,8 @@ async def _watch(lock: psycopg.AsyncConnection) -> None:
 async def _reconcile(reconciler: Reconciler, hub: Hub) -> None:
     while True:
         with hub.subscribe([RECONCILER]) as event, contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), PASS_S)
+            async with asyncio.timeout(PASS_S):
+                await event.wait()
             await asyncio.sleep(SUSPECT_S)
         try:
             await reconciler.run_pass()

@@ -61,8 +61,8 @@ async def _draw(order: Order) -> tuple[int | None, bytes, str]:
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
     )
     try:
-        asked = process.communicate(order.model_dump_json().encode())
-        page, said = await asyncio.wait_for(asked, TIMEOUT_S)
+        async with asyncio.timeout(TIMEOUT_S):
+            page, said = await process.communicate(order.model_dump_json().encode())
     except TimeoutError:
         return None, b"", f"no page after {TIMEOUT_S:.0f} s"
     finally:

@@ -167,7 +167,8 @@ async def follow_logs(
             if hub.closed:
                 raise Unavailable("the service is stopping: follow again in a moment")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), RECHECK_S)
+                async with asyncio.timeout(RECHECK_S):
+                    await event.wait()
 
 
 def log_json(row: sa.Row[Any], trial_id: int | None = None) -> dict[str, Any]:
