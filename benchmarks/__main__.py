@@ -14,6 +14,7 @@ NAMES = [
     "idle",
     "search.engine",
     "search.offline",
+    "search.digits",
 ]
 
 

@@ -306,7 +306,7 @@ def test_the_digits_example_in_both_forms(cluster: LocalCluster) -> None:
         assert {trial["state"] for trial in found} == {"COMPLETED"}
         steps = [trial["totalBatchesProcessed"] for trial in found]
         assert max(steps) == 9
-        assert sum(steps) < 9 * 32 / 2  # most trials were given up early
+        assert sum(steps) < 9 * 32 * 0.75  # many trials were given up early
         assert max(trial["searcherMetricValue"] for trial in found) >= 0.95
         samples.append([(trial["hparams"], trial["seed"]) for trial in found])
     assert samples[0] == samples[1]
