@@ -56,11 +56,11 @@ class TreeCpu(threading.Thread):
 
     def __init__(self, root: int) -> None:
         super().__init__(daemon=True)
-        self._root, self._seen, self._stop = psutil.Process(root), dict[int, float](), False
+        self._root, self._seen, self._done = psutil.Process(root), dict[int, float](), False
         self.start()
 
     def run(self) -> None:
-        while not self._stop:
+        while not self._done:
             try:
                 tree = [self._root, *self._root.children(recursive=True)]
             except psutil.NoSuchProcess:
@@ -74,7 +74,7 @@ class TreeCpu(threading.Thread):
             time.sleep(0.05)
 
     def total(self) -> float:
-        self._stop = True
+        self._done = True
         self.join()
         return sum(self._seen.values())
 
