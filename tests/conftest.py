@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.local_cluster import LocalCluster
+
+# The same examples in every run: a finding must not depend on who runs the tests. To search for more:
+# HYPOTHESIS_PROFILE=default pytest tests/unit/searchers
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture(scope="session")

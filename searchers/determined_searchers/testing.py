@@ -46,6 +46,7 @@ class SearchMethodContract:
             concurrent trials, and the direction of the metric are varied anyway, where given.
         any_space: whether the method takes any hyperparameter space; False: ``config``'s is kept.
         examples: how many random searches are tried; fewer for a method that is slow.
+        most_events: a random search that takes more of them is said not to end.
     """
 
     config: Mapping[str, Any]
@@ -53,6 +54,7 @@ class SearchMethodContract:
     variations: Mapping[str, Sequence[Any]] = {}
     any_space: bool = True
     examples: int = 25
+    most_events: int = 50_000
 
     def run(self, config: Mapping[str, Any] | None = None, **options: Any) -> SimulationResult:
         return simulate(config or self.config, seed=7, workers=self.workers, **options)
@@ -204,7 +206,7 @@ class SearchMethodContract:
         while world.ended is None:
             assert cap is None or world.at_work <= cap, f"{world.at_work} trials at work"
             assert 0 <= searcher.progress() <= 1
-            assert len(log) < 50_000, "the search does not end"
+            assert len(log) < self.most_events, "the search does not end"
             if len(log) > 2000:  # from now on trials only do their work
                 world.exits = 0.0
             if chance.random() < 0.1:

@@ -72,6 +72,8 @@ class Learning:
             code.expiry = None
         items = (item.partition("=") for item in spec.get("environment_variables") or ())
         code.env = {name: value for name, _, value in items if name}
+        # The last leg may have told of its end a moment before its process ends.
+        self._learn(key, code)
         return [key, TRIAL, ROOT], None if code.learnt else str(self._path(key))
 
     async def settle(self, spec: Mapping[str, Any]) -> None:
@@ -86,13 +88,14 @@ class Learning:
         if code is None:
             return
         code.legs -= 1
-        if not code.learnt:
-            self._learn(key, code)
+        self._learn(key, code)
         if code.legs == 0:
             loop = asyncio.get_running_loop()
             code.expiry = loop.call_later(KEEP_SECONDS, self._forget, key)
 
     def _learn(self, key: str, code: _Code) -> None:
+        if code.learnt:
+            return
         modules = imported_modules.read(self._path(key))
         if modules is None:
             return

@@ -151,6 +151,7 @@ def test_the_suite_finds_a_method_that_breaks_the_contract(
 
     class Suite(SearchMethodContract):
         config = config("wrong", max_trials=8, max_concurrent_trials=3, **LENGTH)
+        most_events = 3000
 
     with pytest.raises(AssertionError):
         Suite().test_any_search_in_any_order_of_events()
