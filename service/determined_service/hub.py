@@ -32,6 +32,17 @@ async def notify(conn: AsyncConnection, *topics: str) -> None:
         )
 
 
+async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
+    """Whether ``event`` was set within ``seconds``."""
+    # Not wait_for: before Python 3.12 it may swallow a cancellation that comes together with the
+    # event, and the service would not stop.
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 class Hub:
     """Topics to waiting coroutines. ``dsn`` is a libpq URL; :meth:`run` listens until cancelled."""
 
@@ -85,9 +96,7 @@ class Hub:
                 remaining = deadline - loop.time()
                 if found is not None or remaining <= 0 or self.closed:
                     return found
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(remaining):
-                        await event.wait()
+                await wait_at_most(event, remaining)
 
     async def run(self) -> None:
         """Listens for ever; reconnects, and then wakes everybody (announcements may be lost)."""

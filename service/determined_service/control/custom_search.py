@@ -16,11 +16,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.tables import checkpoints, searches, trials
+from determined_registry.tables import searches, trials
 from determined_searchers import Close, Create, Operation, Shutdown
 from determined_service.control import experiments as experimenting
 from determined_service.control import lifecycle as states
-from determined_service.control.applying import apply, trial_ref
+from determined_service.control.applying import apply
 from determined_service.control.change import Change
 from determined_service.control.custom_wire import (
     INITIAL_OPERATIONS,
@@ -30,7 +30,9 @@ from determined_service.control.custom_wire import (
 )
 from determined_service.control.events import append_event
 from determined_service.control.operations import fold
-from determined_service.errors import BadRequest, Conflict, NotFound
+from determined_service.control.search import require_driver, trials_without_run
+from determined_service.control.warm_start import complete_checkpoints
+from determined_service.errors import BadRequest, NotFound
 
 logger = logging.getLogger(__name__)
 
@@ -172,14 +174,7 @@ async def _check_new_trials(
             f"Create needs a new one"
         )
     wanted = {uuid.UUID(operation.checkpoint) for operation in new if operation.checkpoint}
-    if not wanted:
-        return
-    complete = await change.conn.execute(
-        sa.select(checkpoints.c.uuid).where(
-            checkpoints.c.uuid.in_(wanted), checkpoints.c.state == "COMPLETED"
-        )
-    )
-    missing = wanted - {uuid.UUID(str(found)) for found in complete.scalars()}
+    missing = wanted - await complete_checkpoints(change.conn, wanted)
     if missing:
         raise BadRequest(
             f"createTrial.checkpoint: no complete checkpoint {', '.join(sorted(map(str, missing)))}"
@@ -197,34 +192,24 @@ async def _shut_down(change: Change, experiment_id: int, shutdown: Shutdown) -> 
 
 _FOLLOW = sa.text(
     """
-    WITH seen AS (
-        UPDATE searches SET driver_seen_at = now()
-        WHERE experiment_id = :id AND driver = :driver
-        RETURNING experiment_id
-    )
-    SELECT e.state, e.reason, EXISTS (SELECT 1 FROM seen) AS drives
-    FROM experiments e WHERE e.id = :id
+    SELECT e.state, e.reason, s.driver
+    FROM experiments e JOIN searches s ON s.experiment_id = e.id
+    WHERE e.id = :id
     """
 )
 
 
 async def follow(conn: AsyncConnection, experiment_id: int, driver: uuid.UUID) -> dict[str, Any]:
-    """The trials that have no Prefect run yet, and the experiment's state; a sign of life of ``driver``.
+    """The trials that have no Prefect run yet, and the experiment's state.
 
     Raises NotFound, Conflict when another driver has attached.
     """
-    row = (await conn.execute(_FOLLOW, {"id": experiment_id, "driver": driver})).first()
+    row = (await conn.execute(_FOLLOW, {"id": experiment_id})).first()
     if row is None:
         raise NotFound(f"experiment {experiment_id} does not exist")
-    if not row.drives:
-        raise Conflict(f"another process drives the search of experiment {experiment_id} now")
-    waiting = await conn.execute(
-        sa.select(trials.c.id, trials.c.request_id, trials.c.hparams)
-        .where(trials.c.experiment_id == experiment_id, trials.c.flow_run_id.is_(None))
-        .order_by(trials.c.id)
-    )
+    require_driver(experiment_id, row.driver, driver)
     return {
-        "trials": [trial_ref(trial) for trial in waiting],
+        "trials": await trials_without_run(conn, experiment_id),
         "state": row.state,
         "reason": row.reason,
         "ended": row.state in states.TERMINAL,

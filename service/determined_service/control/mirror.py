@@ -25,7 +25,7 @@ from determined_service.control.change import Change, changing, reader
 from determined_service.control.prefect_gateway import Gateway, NotDeployed, RunGone
 from determined_service.control.prefect_states import CREATE_RUN, LINK_PLOT, SET_STATE
 from determined_service.db import Database
-from determined_service.hub import Hub
+from determined_service.hub import Hub, wait_at_most
 from determined_service.plots import links
 from determined_service.settings import Settings
 
@@ -122,11 +122,7 @@ class Mirror:
                 while True:
                     event.clear()
                     wait = await self._dispatch(event)
-                    # Not wait_for: before Python 3.12 it may swallow a cancellation that comes
-                    # together with the event, and the service would not stop.
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(wait):
-                            await event.wait()
+                    await wait_at_most(event, wait)
                     await asyncio.sleep(GAP_S)
             finally:
                 left = list(self._tasks.values())

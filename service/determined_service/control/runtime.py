@@ -22,7 +22,7 @@ from determined_service.control.placement import schedule_forever
 from determined_service.control.prefect_gateway import PrefectGateway
 from determined_service.control.reconciler import PASS_S, RECONCILER, SUSPECT_S, Reconciler
 from determined_service.db import Database
-from determined_service.hub import Hub
+from determined_service.hub import Hub, wait_at_most
 from determined_service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -87,10 +87,9 @@ async def _watch(lock: psycopg.AsyncConnection) -> None:
 
 async def _reconcile(reconciler: Reconciler, hub: Hub) -> None:
     while True:
-        with hub.subscribe([RECONCILER]) as event, contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PASS_S):
-                await event.wait()
-            await asyncio.sleep(SUSPECT_S)
+        with hub.subscribe([RECONCILER]) as event:
+            if await wait_at_most(event, PASS_S):
+                await asyncio.sleep(SUSPECT_S)
         try:
             await reconciler.run_pass()
         except (httpx.HTTPError, sa.exc.OperationalError) as error:

@@ -34,6 +34,8 @@ __all__ = [
     "commit_quietly",
     "fail",
     "read_events",
+    "require_driver",
+    "trials_without_run",
 ]
 
 
@@ -84,13 +86,13 @@ async def attach(
         "snapshot_event_id": saved.snapshot_event_id,
         "operations_digest": saved.operations_digest,
         "committed_event_id": saved.committed_event_id,
-        "trials_without_run": await _trials_without_run(change, experiment_id),
+        "trials_without_run": await trials_without_run(change.conn, experiment_id),
     }
 
 
-async def _trials_without_run(change: Change, experiment_id: int) -> list[dict[str, Any]]:
+async def trials_without_run(conn: AsyncConnection, experiment_id: int) -> list[dict[str, Any]]:
     """Those that Prefect has not heard of."""
-    waiting = await change.conn.execute(
+    waiting = await conn.execute(
         sa.select(trials.c.id, trials.c.request_id, trials.c.hparams)
         .where(trials.c.experiment_id == experiment_id, trials.c.flow_run_id.is_(None))
         .order_by(trials.c.id)
@@ -121,7 +123,7 @@ async def read_events(
     row = (await conn.execute(_EVENTS, {"id": experiment_id, "after": after})).first()
     if row is None:
         raise NotFound(f"experiment {experiment_id} does not exist")
-    _require_driver(experiment_id, row.driver, driver)
+    require_driver(experiment_id, row.driver, driver)
     return {
         "events": row.events,
         "state": row.state,
@@ -130,7 +132,8 @@ async def read_events(
     }
 
 
-def _require_driver(experiment_id: int, attached: uuid.UUID | None, driver: uuid.UUID) -> None:
+def require_driver(experiment_id: int, attached: uuid.UUID | None, driver: uuid.UUID) -> None:
+    """Raises Conflict unless ``driver`` is the one that attached last."""
     if attached != driver:
         raise Conflict(f"another process drives the search of experiment {experiment_id} now")
 
@@ -156,10 +159,10 @@ async def commit(
     experiment = await experimenting.lock_experiment(change, experiment_id)
     # A second statement: it must see what the lock's previous holder committed.
     search = (await change.conn.execute(_DRIVER, {"id": experiment_id})).one()
-    _require_driver(experiment_id, search.driver, driver)
+    require_driver(experiment_id, search.driver, driver)
     if last_event_id <= search.committed_event_id:
         # The first answer may have been lost, and with it the trials to make runs for.
-        created = await _trials_without_run(change, experiment_id)
+        created = await trials_without_run(change.conn, experiment_id)
         return {"trials": created, "state": experiment.state, "duplicate": True}
     created = []
     state = experiment.state
@@ -268,5 +271,5 @@ async def fail(change: Change, experiment_id: int, driver: uuid.UUID, error: str
     found = await change.conn.execute(
         sa.select(searches.c.driver).where(searches.c.experiment_id == experiment_id)
     )
-    _require_driver(experiment_id, found.scalar_one(), driver)
+    require_driver(experiment_id, found.scalar_one(), driver)
     await experimenting.fail(change, experiment_id, f"the search failed: {error}")

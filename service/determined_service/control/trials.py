@@ -19,6 +19,7 @@ from determined_searchers.metrics import decode_metric
 from determined_service.control import allocations as allocating
 from determined_service.control import lifecycle as states
 from determined_service.control.change import Change
+from determined_service.control.custom_search import is_custom
 from determined_service.control.experiments import lock_experiment
 from determined_service.control.legs import end_trial
 from determined_service.control.lifecycle import TRIAL, transition
@@ -59,7 +60,7 @@ async def complete_operation(change: Change, trial_id: int, length: int, metric:
     The same report sent again changes nothing.
     """
     row = await _lock_trial(change, trial_id)
-    custom = row.searcher.get("name") == "custom"
+    custom = is_custom(row.searcher)
     number = decode_metric(metric)
     if not custom and (isinstance(number, bool) or not isinstance(number, (int, float))):
         raise BadRequest(

@@ -36,14 +36,23 @@ async def find_warm_start(conn: AsyncConnection, searcher: Mapping[str, Any]) ->
         wanted = uuid.UUID(str(given))
     except ValueError as error:
         raise BadRequest(f"searcher.source_checkpoint_uuid: {given!r} is no UUID") from error
-    complete = await conn.execute(
-        sa.select(checkpoints.c.uuid).where(
-            checkpoints.c.uuid == wanted, checkpoints.c.state == "COMPLETED"
-        )
-    )
-    if complete.first() is None:
+    if not await complete_checkpoints(conn, {wanted}):
         raise BadRequest(f"searcher.source_checkpoint_uuid: no complete checkpoint {wanted}")
     return wanted
+
+
+async def complete_checkpoints(
+    conn: AsyncConnection, wanted: Collection[uuid.UUID]
+) -> set[uuid.UUID]:
+    """Those of ``wanted`` that are there and whole."""
+    if not wanted:
+        return set()
+    found = await conn.execute(
+        sa.select(checkpoints.c.uuid).where(
+            checkpoints.c.uuid.in_(wanted), checkpoints.c.state == "COMPLETED"
+        )
+    )
+    return {uuid.UUID(str(checkpoint)) for checkpoint in found.scalars()}
 
 
 async def latest_checkpoints(

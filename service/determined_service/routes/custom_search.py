@@ -15,14 +15,11 @@ from determined_service.control.change import changing, reader
 from determined_service.errors import BadRequest
 from determined_service.json import JsonResponse
 from determined_service.request import body, json_example
-from determined_service.routes.search import suspect_driver
+from determined_service.routes.search import poll_as_driver
 from determined_service.routes.waiting import MAX_WAIT_S, poll, wait_seconds
 
 router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
 internal = APIRouter(prefix="/internal/v1/experiments", tags=["Search"])
-
-FOLLOW_WAIT_S = 10.0
-"""Longest wait of a flow: asking is also its sign of life."""
 
 
 @router.get("/{experiment_id}/searcher_events")
@@ -104,8 +101,5 @@ async def follow(
             last = await custom_search.follow(conn, experiment_id, driver)
         return last if last["trials"] or last["state"] != state or last["ended"] else None
 
-    topics = [f"search:{experiment_id}"]
-    found = await poll(request, hub, topics, check, wait_seconds(timeout_s, limit=FOLLOW_WAIT_S))
-    if found is None and await request.is_disconnected():
-        await suspect_driver(db, experiment_id, driver)
+    found = await poll_as_driver(request, db, hub, experiment_id, driver, check, timeout_s)
     return JsonResponse(found or last)

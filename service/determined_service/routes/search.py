@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,14 +22,14 @@ from determined_service.control.change import changing, reader
 from determined_service.control.reconciler import DRIVER_QUIET_S, RECONCILER
 from determined_service.db import Database
 from determined_service.errors import NotFound
-from determined_service.hub import notify
+from determined_service.hub import Hub, notify
 from determined_service.json import JsonResponse
-from determined_service.routes.waiting import poll, wait_seconds
+from determined_service.routes.waiting import T, poll, wait_seconds
 
 router = APIRouter(prefix="/internal/v1", tags=["Search"])
 
-EVENTS_WAIT_S = 10.0
-"""Longest wait for events: reading them is also the driver's sign of life."""
+DRIVER_WAIT_S = 10.0
+"""Longest wait of a driver: asking is also its sign of life."""
 SEEN_S = 5.0
 
 _seen: dict[uuid.UUID, float] = {}
@@ -95,12 +96,26 @@ async def read_events(
         changed = state is not None and last["state"] != state
         return last if last["events"] or changed or last["ended"] else None
 
+    found = await poll_as_driver(request, db, hub, experiment_id, driver, check, timeout_s)
+    return JsonResponse(found or last)
+
+
+async def poll_as_driver(
+    request: Request,
+    db: Database,
+    hub: Hub,
+    experiment_id: int,
+    driver: uuid.UUID,
+    check: Callable[[], Awaitable[T | None]],
+    timeout_s: float,
+) -> T | None:
+    """A long poll of who drives a search, on the search's topic."""
     await _note_driver(db, experiment_id, driver)
     topics = [f"search:{experiment_id}"]
-    found = await poll(request, hub, topics, check, wait_seconds(timeout_s, limit=EVENTS_WAIT_S))
+    found = await poll(request, hub, topics, check, wait_seconds(timeout_s, limit=DRIVER_WAIT_S))
     if found is None and await request.is_disconnected():
-        await suspect_driver(db, experiment_id, driver)
-    return JsonResponse(found or last)
+        await _suspect_driver(db, experiment_id, driver)
+    return found
 
 
 async def _note_driver(db: Database, experiment_id: int, driver: uuid.UUID) -> None:
@@ -118,7 +133,7 @@ async def _note_driver(db: Database, experiment_id: int, driver: uuid.UUID) -> N
         )
 
 
-async def suspect_driver(db: Database, experiment_id: int, driver: uuid.UUID) -> None:
+async def _suspect_driver(db: Database, experiment_id: int, driver: uuid.UUID) -> None:
     """It hung up while it waited: killed, perhaps. The reconciler looks at its run soon, unless it
     reads its events again."""
     _seen.pop(driver, None)

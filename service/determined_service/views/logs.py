@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import datetime
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_registry.tables import task_logs
 from determined_service.db import Database
 from determined_service.errors import BadRequest, Unavailable
-from determined_service.hub import Hub
+from determined_service.hub import Hub, wait_at_most
 from determined_service.views.tasks import has_ended, topics
 from determined_service.views.values import moment, parse_time
 
@@ -166,9 +164,7 @@ async def follow_logs(
                 return
             if hub.closed:
                 raise Unavailable("the service is stopping: follow again in a moment")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_S):
-                    await event.wait()
+            await wait_at_most(event, RECHECK_S)
 
 
 def log_json(row: sa.Row[Any], trial_id: int | None = None) -> dict[str, Any]:
