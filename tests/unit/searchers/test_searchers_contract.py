@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 from search_configs import config
 
@@ -139,6 +141,18 @@ class Stuck(RandomSearch):
         return [create]
 
 
+@pytest.fixture
+def no_shrinking() -> Iterator[None]:
+    """The first example that fails will do: a shorter one may take minutes to find."""
+    profile = hypothesis.settings.get_current_profile_name()
+    generate = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+    hypothesis.settings.register_profile("no-shrinking", derandomize=True, phases=generate)
+    hypothesis.settings.load_profile("no-shrinking")
+    yield
+    hypothesis.settings.load_profile(profile)
+
+
+@pytest.mark.usefixtures("no_shrinking")
 @pytest.mark.parametrize("method", [Greedy, Forgetful, Fickle, Endless, Stuck])
 def test_the_suite_finds_a_method_that_breaks_the_contract(
     method: type[RandomSearch], monkeypatch: pytest.MonkeyPatch
