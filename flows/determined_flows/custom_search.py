@@ -13,7 +13,7 @@ from typing import Any
 
 from determined.common.api import Session
 
-POLL_SECONDS = 50.0
+from .service import POLL_SECONDS
 
 
 def is_custom(config: Mapping[str, Any]) -> bool:

@@ -29,10 +29,9 @@ from determined_searchers import Operation, SearcherError, ValidationCompleted
 
 from .custom_search import follow_custom_search, is_custom
 from .recorded_search import RecordedSearch
-from .service import open_session
+from .service import POLL_SECONDS, open_session
 from .trial_runs import TrialRuns
 
-POLL_SECONDS = 50.0
 QUIET_SECONDS = 2.0
 END_STATES = {"COMPLETED", "CANCELED", "ERROR"}
 

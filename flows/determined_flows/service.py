@@ -6,6 +6,9 @@ import os
 
 from determined.common.api import Session
 
+POLL_SECONDS = 50.0
+"""How long a question to the service may wait for its answer; it may answer sooner with nothing."""
+
 # Enough repetitions for an outage of about ten minutes (the delay grows to 5 s).
 OUTAGE_RETRIES = 130
 

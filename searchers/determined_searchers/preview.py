@@ -11,7 +11,7 @@ from determined_searchers.errors import SearcherError
 from determined_searchers.method import BracketStanding
 from determined_searchers.operations import Create, Operation
 from determined_searchers.searcher import Searcher, create_searcher
-from determined_searchers.settings import Form, read_divisor
+from determined_searchers.settings import Form, read_divisor, read_unit
 from determined_searchers.simulation import SimulationResult, simulate
 from determined_searchers.space import Space
 
@@ -138,7 +138,7 @@ def preview(config: Mapping[str, Any], seed: int = 0) -> Preview:
             if brackets or searcher.form is Form.OPERATIONS
             else None
         ),
-        unit=_unit(section, searcher.form),
+        unit=read_unit(section),
     )
 
 
@@ -224,13 +224,3 @@ def _one_bracket(run: SimulationResult, reached: Mapping[str, Lengths]) -> RungP
         return RungPreview((None,), (len(run.trials),), run.peak_trials)
     lengths = sorted(at)
     return RungPreview(tuple(lengths), tuple(at[length] for length in lengths), run.peak_trials)
-
-
-def _unit(section: Mapping[str, Any], form: Form) -> str | None:
-    if form is Form.REPORTS:
-        metric: str | None = section.get("time_metric")
-        return metric
-    length = section.get("max_length")
-    if isinstance(length, Mapping):
-        return next((unit for unit, value in length.items() if value is not None), None)
-    return None

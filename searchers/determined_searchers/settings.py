@@ -29,6 +29,17 @@ def read_form(section: Mapping[str, Any]) -> Form:
     return Form.REPORTS
 
 
+def read_unit(section: Mapping[str, Any]) -> str | None:
+    """What lengths are counted in: the unit of ``max_length``, or the time metric; None: unsaid."""
+    if read_form(section) is Form.REPORTS:
+        metric: str | None = section.get("time_metric")
+        return metric
+    length = section.get("max_length")
+    if isinstance(length, Mapping):
+        return next((unit for unit, value in length.items() if value is not None), None)
+    return None
+
+
 def read_length(section: Mapping[str, Any]) -> int | None:
     """``max_length`` as a number: ``{unit: n}`` or a bare ``n``; None when absent."""
     length = section.get("max_length")

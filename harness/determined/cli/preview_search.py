@@ -16,8 +16,6 @@ from determined.cli._state import state
 app = typer.Typer(add_completion=False)
 
 _MAX_SEED = 2**32 - 1
-# A search has no use for the storage, so a file without one will do.
-_DEFAULTS = {"checkpoint_storage": {"type": "directory", "container_path": "/"}}
 
 
 @app.command()
@@ -55,7 +53,7 @@ def _read(path: Path, overrides: list[str]) -> dict[str, Any]:
     document = expconf.apply_overrides(expconf.read_yaml(path), overrides)
     if document.data.get("searcher") is None:
         raise CliError(f"{path}: Experiment configuration must have 'searcher' section")
-    return expconf.complete(document, defaults=_DEFAULTS, seed=0, unmanaged=True)
+    return expconf.complete_search(document)
 
 
 def _as_yaml(section: dict[str, Any]) -> str:

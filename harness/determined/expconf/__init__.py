@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from determined.expconf.completion import check as check
     from determined.expconf.completion import complete as complete
+    from determined.expconf.completion import complete_search as complete_search
     from determined.expconf.config import ExperimentConfig as ExperimentConfig
     from determined.expconf.document import Document as Document
     from determined.expconf.document import load_yaml as load_yaml
@@ -40,6 +41,7 @@ _HOMES = {
     "apply_overrides": "overrides",
     "check": "completion",
     "complete": "completion",
+    "complete_search": "completion",
     "json_schema": "schema",
     "launch_command": "launch",
     "load_yaml": "document",

@@ -63,6 +63,12 @@ def complete(
     return model.model_dump(mode="json")
 
 
+def complete_search(config: Mapping[str, Any] | Document) -> dict[str, Any]:
+    """:func:`complete` for a preview of the search: storage and entrypoint may be left out, the seed
+    is 0 if not given. Raises ConfigError."""
+    return complete(config, defaults=_SOME_STORAGE, seed=0, unmanaged=True)
+
+
 def check(
     config: Mapping[str, Any] | Document, *, template: Mapping[str, Any] | Document | None = None
 ) -> None:

@@ -25,8 +25,6 @@ from determined_service.request import body, json_example
 router = APIRouter(tags=["Experiments"])
 
 _MAX_SEED = 2**32 - 1
-# A preview stores nothing, so it is not asked where checkpoints would go.
-_DEFAULTS = {"checkpoint_storage": {"type": "directory", "container_path": "/"}}
 # One at a time: they are pure computation.
 _worker = ThreadPoolExecutor(1, thread_name_prefix="search-preview")
 
@@ -81,7 +79,7 @@ def _config(given: Any) -> dict[str, Any]:
         raise BadRequest(f"config: expected an object or YAML text, found {type(given).__name__}")
     try:
         document = expconf.load_yaml(given) if isinstance(given, str) else given
-        return expconf.complete(document, defaults=_DEFAULTS, seed=0, unmanaged=True)
+        return expconf.complete_search(document)
     except expconf.ConfigError as error:
         raise BadRequest(str(error)) from error
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from determined_searchers.settings import Form, read_form, read_length
+from determined_searchers.settings import Form, read_form, read_length, read_unit
 from determined_service.plots.hparams import flatten
 
 T = TypeVar("T")
@@ -124,13 +124,7 @@ class Search:
     @property
     def unit(self) -> str:
         """What lengths are counted in."""
-        if self.form is Form.REPORTS:
-            return self.time_metric or "steps"
-        length = self.section.get("max_length")
-        given = (
-            [name for name, value in length.items() if value] if isinstance(length, dict) else []
-        )
-        return given[0] if given else "steps"
+        return read_unit(self.section) or "steps"
 
     def better(self, one: float, other: float) -> bool:
         return one < other if self.smaller_is_better else one > other
