@@ -60,6 +60,17 @@ class Cluster:
             totals[name] = total
         return totals
 
+    def settle(self, timeout: float = 60.0) -> None:
+        """Waits until its processes have little to do: fork servers import for a while."""
+        deadline = time.monotonic() + timeout
+        before = sum(self.cpu_seconds().values())
+        while time.monotonic() < deadline:
+            time.sleep(2.0)
+            now = sum(self.cpu_seconds().values())
+            if now - before < 0.3:
+                return
+            before = now
+
 
 @contextlib.contextmanager
 def data_dir() -> Iterator[dict[str, str]]:

@@ -17,6 +17,9 @@ import traceback
 # quarter of the time that takes.
 WHILE_STARTING = (50_000, 50, 100)
 
+NICENESS = 10
+"""Nothing waits for what Prefect is told of trials: on a busy machine they go first."""
+
 
 def main(host: str, port: int) -> None:
     """Serves until SIGTERM or SIGINT."""
@@ -32,6 +35,7 @@ def main(host: str, port: int) -> None:
             # What is there now stays: later collections need not visit it.
             gc.freeze()
             gc.set_threshold(*usual)
+            os.nice(NICENESS)
 
     migration = start_migration()
     config = uvicorn.Config(

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 # About a minute of a server that answers with errors (Prefect's client sits out some by itself).
 TRIES = 8
 RETRY_SECONDS = (0.5, 15.0)
+# More at a time would only wait for the server longer, each.
+AT_A_TIME = 4
 
 
 class TrialRuns:
@@ -35,6 +37,7 @@ class TrialRuns:
     ) -> None:
         self._session = session
         self._group = group
+        self._places = asyncio.Semaphore(AT_A_TIME)
         opening = TrialRunFactory.open(client, experiment_id=experiment_id, flow_run_id=flow_run_id)
         self._factory = group.create_task(opening)
 
@@ -49,7 +52,8 @@ class TrialRuns:
         delay, longest = RETRY_SECONDS
         for tries_left in reversed(range(TRIES)):
             try:
-                run_id = await factory.create(trial)
+                async with self._places:
+                    run_id = await factory.create(trial)
                 break
             except httpx.HTTPError as error:
                 refused = (

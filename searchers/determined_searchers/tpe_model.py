@@ -40,8 +40,9 @@ class TreeParzenModel:
     the point where their ratio is largest (Bergstra et al., "Algorithms for Hyper-Parameter
     Optimization", 2011), by way of Optuna's sampler.
 
-    Trials are compared by their metric at one length: the longest that at least ``n_startup`` of them
-    were measured at, as in BOHB (Falkner et al., 2018). Before there is one, points are random.
+    Trials are compared by their metric at one length, as in BOHB (Falkner et al., 2018): the longest
+    that twice ``n_startup`` of them were measured at (of fewer, the best tenth is a single trial);
+    until there is one, the shortest that ``n_startup`` were; until then, points are random.
     Lengths of all brackets count together. Trials that errored rank behind all others, those still
     without a measurement are taken for bad (which keeps parallel suggestions apart), and invalid ones
     are forgotten.
@@ -95,9 +96,11 @@ class TreeParzenModel:
             self.trials[request_id].over = True
 
     def _level(self) -> int | None:
-        """The highest level with enough trials."""
-        enough = (level for level, count in enumerate(self._counts) if count >= self.n_startup)
-        return max(enough, default=None)
+        """The index of the length that trials are compared at."""
+        measured = list(enumerate(self._counts))
+        well_known = [level for level, count in measured if count >= 2 * self.n_startup]
+        known = [level for level, count in measured if count >= self.n_startup]
+        return max(well_known) if well_known else min(known, default=None)
 
     def _shown(self, level: int) -> list[tuple[Point, int | None]]:
         """The points to learn from, oldest first, each with its rank; None: not yet measured."""

@@ -85,18 +85,29 @@ def prepare(
     if model_def_hash is None:
         context.workdir.mkdir()
     else:
-        source = _cached(work_dir / MODEL_DEFS, model_def_hash, fetch)
+        source = unpacked(work_dir, model_def_hash, fetch)
         shutil.copytree(source, context.workdir, symlinks=True)
     return context
 
 
-def _cached(cache: Path, model_def_hash: str, fetch: Callable[[str], bytes]) -> Path:
+def cached(work_dir: Path, model_def_hash: str) -> Path | None:
+    """The unpacked model definition, if it is here: not to be written to."""
     if not model_def_hash.isalnum():
         raise ModelDefinitionError(f"not a model definition's hash: {model_def_hash!r}")
-    found = cache / model_def_hash
+    found = work_dir / MODEL_DEFS / model_def_hash
     with contextlib.suppress(FileNotFoundError):
         os.utime(found)  # the cache's clock; also: does it exist
         return found
+    return None
+
+
+def unpacked(work_dir: Path, model_def_hash: str, fetch: Callable[[str], bytes]) -> Path:
+    """:func:`cached`, with the archive that ``fetch`` gets if need be. Raises as :func:`prepare`."""
+    found = cached(work_dir, model_def_hash)
+    if found is not None:
+        return found
+    cache = work_dir / MODEL_DEFS
+    found = cache / model_def_hash
     archive = fetch(model_def_hash)
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Unpacked aside and renamed: a leg that starts meanwhile sees all of it or nothing.

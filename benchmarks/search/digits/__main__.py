@@ -1,16 +1,18 @@
-"""`python -m benchmarks.search.digits [ROUNDS]`: 32 trials of 9 epochs, ASHA with divisor 3, two
-workers, by `det flow run examples/digits/adaptive.yaml` and by other tools, all in one run.
+"""`python -m benchmarks.search.digits [ROUNDS [TOOLS]]`: 32 trials of 9 epochs, ASHA with divisor 3,
+two workers, by `det flow run examples/digits/adaptive.yaml` and by other tools, all in one run.
 
-Ours is the whole command on a running cluster (its start is not counted); the others' times hold
-their imports and their end. All train the same function on the same points in the same order. The
-other tools run in the Python that ``PEER_PYTHON`` names (with ray[tune], optuna, syne-tune, torch
-and scikit-learn); without it only the bare fork and ours are run.
+Ours is the whole command, the first on a new cluster that has come to rest (its start is not
+counted); the others' times hold their imports and their end. All train the same function on the
+same points in the same order. The other tools run in the Python that ``PEER_PYTHON`` names (with
+ray[tune], optuna, syne-tune, torch and scikit-learn); without it only the bare fork and ours are
+run. TOOLS: a pattern, for some of them only.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -131,11 +133,12 @@ def run_ours(running: Cluster, result: Run) -> None:
     result.epochs.append(sum(int(row["totalBatchesProcessed"]) for row in rows))
 
 
-def main(rounds: int = 1) -> None:
+def main(rounds: int = 1, pattern: str = "") -> None:
     peer = os.environ.get("PEER_PYTHON")
     config = yaml.safe_load(CONFIG.read_text())
     trials = simulate(config).trials
-    results = {name: Run() for name in [FORK, OURS, *(PEERS if peer else {})]}
+    peers = {tool: command for tool, command in PEERS.items() if re.search(pattern, tool)}
+    results = {name: Run() for name in [FORK, OURS, *(peers if peer else {})]}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         points = [{"hparams": trial.hparams, "seed": trial.seed} for trial in trials]
@@ -144,8 +147,9 @@ def main(rounds: int = 1) -> None:
             run_tool(sys.executable, ["bare_fork.py"], folder, results[FORK])
             # The cluster of each round is gone before the others run: it would cost them time.
             with cluster() as running:
+                running.settle()
                 run_ours(running, results[OURS])
-            for tool, command in PEERS.items() if peer else ():
+            for tool, command in peers.items() if peer else ():
                 run_tool(str(peer), command, folder, results[tool])
     floor = statistics.median(results[FORK].wall)
     print(f"{len(trials)} trials, {rounds} rounds, medians")
@@ -161,4 +165,4 @@ def main(rounds: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1, *sys.argv[2:3])

@@ -64,7 +64,7 @@ class Agent:
         service = ServiceClient(config.master_url, config.agent_token.get_secret_value())
         async with ForkServer() as forks:
             forks.want(ZygotePlan(TRIAL, ROOT, TRIAL_MODULES, TRIAL_OPTIONAL))
-            legs = Legs(config, forks, service)
+            legs = Legs(config, forks, service, [*TRIAL_MODULES, *TRIAL_OPTIONAL])
             legs.adopt()
             prefect = None
             if config.prefect_api_url:

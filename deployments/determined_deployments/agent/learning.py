@@ -1,8 +1,10 @@
-"""Per model definition: what its first trial imported, the next ones have imported already.
+"""Per model definition: what its trials import, a fork server has imported already.
 
-Only installed packages are learnt, never user code. The zygote is a fork of the ``trial`` zygote with the
-experiment's own environment variables set, because packages read those at import. It serves every
-experiment with the same code, entrypoint and variables, and outlives the last leg of them a while.
+Before the first leg the source tells (:mod:`determined_tasks.static_imports`); what else that leg
+imported, the next ones find done, too. Only installed packages count, never user code. The zygotes are
+forks of the ``trial`` zygote with the experiment's own environment variables set, because packages read
+those at import. They serve every experiment with the same code, entrypoint and variables, and outlive
+the last leg of them a while.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from determined.common.api import errors
 from determined_deployments.agent.fork_server import ForkServer, ZygotePlan
 from determined_deployments.agent.zygote import ROOT
-from determined_tasks import imported_modules
+from determined_tasks import context_dir, imported_modules, static_imports
+from determined_tasks.context_dir import ModelDefinitionError
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ PATIENCE_SECONDS = 10.0
 class _Code:
     env: dict[str, str] = field(default_factory=dict)
     legs: int = 0
+    foresight: asyncio.Task[bool] | None = None  # whether its source told of packages
     learnt: bool = False
     expiry: asyncio.TimerHandle | None = None
 
@@ -48,11 +53,29 @@ def key_of(spec: Mapping[str, Any]) -> str:
     return f"code-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-class Learning:
-    """Which zygote a trial's next leg is forked from."""
+def _learnt(key: str) -> str:
+    """The zygote with what a leg of the code was seen to import."""
+    return f"{key}-learnt"
 
-    def __init__(self, forks: ForkServer, work_dir: Path) -> None:
+
+class Learning:
+    """Which zygote a trial's next leg is forked from.
+
+    ``fetch`` gets the archive of a model definition by its hash (raises APIException); ``imported``
+    are the modules that the ``trial`` zygote has anyway.
+    """
+
+    def __init__(
+        self,
+        forks: ForkServer,
+        work_dir: Path,
+        fetch: Callable[[str], Awaitable[bytes]],
+        imported: Collection[str] = (),
+    ) -> None:
         self._forks = forks
+        self._work_dir = work_dir
+        self._fetch = fetch
+        self._imported = {"determined", *(name.partition(".")[0] for name in imported)}
         self._folder = work_dir / FOLDER
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in self._folder.iterdir():  # of an earlier agent: packages may have changed
@@ -74,12 +97,42 @@ class Learning:
         code.env = {name: value for name, _, value in items if name}
         # The last leg may have told of its end a moment before its process ends.
         self._learn(key, code)
-        return [key, TRIAL, ROOT], None if code.learnt else str(self._path(key))
+        names = [_learnt(key), key, TRIAL, ROOT]
+        return names, None if code.learnt else str(self._path(key))
 
     async def settle(self, spec: Mapping[str, Any]) -> None:
-        """Returns when the leg's zygote is ready, or is not about to be."""
-        if spec.get("experiment_id") is not None:
-            await self._forks.wait_started(key_of(spec), PATIENCE_SECONDS)
+        """Returns when the leg's zygotes are ready, or are not about to be."""
+        if spec.get("experiment_id") is None:
+            return
+        key = key_of(spec)
+        code = self._codes[key]
+        if code.foresight is None:
+            code.foresight = asyncio.create_task(self._foresee(key, code, spec))
+        await asyncio.wait({code.foresight}, timeout=PATIENCE_SECONDS)
+        for name in (TRIAL, key, _learnt(key)):
+            await self._forks.wait_started(name, PATIENCE_SECONDS)
+
+    async def _foresee(self, key: str, code: _Code, spec: Mapping[str, Any]) -> bool:
+        """Has the packages that the source names imported."""
+        model_def, entrypoint = spec.get("model_def_hash"), spec.get("entrypoint")
+        if not model_def or not entrypoint:
+            return False
+        try:
+            source = context_dir.cached(self._work_dir, model_def)
+            if source is None:
+                archive = await self._fetch(model_def)
+                unpack = context_dir.unpacked
+                source = await asyncio.to_thread(
+                    unpack, self._work_dir, model_def, lambda _: archive
+                )
+            named = await asyncio.to_thread(static_imports.read, entrypoint, source)
+        except (errors.APIException, ModelDefinitionError, OSError) as error:
+            logger.info("%s: its imports are not known: %s", key, error)  # the leg will say more
+            return False
+        modules = [name for name in named if name.partition(".")[0] not in self._imported]
+        if modules and self._codes.get(key) is code:
+            self._forks.want(ZygotePlan(key, TRIAL, optional=modules, env=code.env))
+        return bool(modules)
 
     def after_leg(self, spec: Mapping[str, Any]) -> None:
         """A leg has ended: learns from it, if there is anything to learn yet."""
@@ -104,9 +157,12 @@ class Learning:
         if len(modules) < FEWEST_MODULES:
             return
         logger.info("%s: %d modules learnt", key, len(modules))
-        self._forks.want(ZygotePlan(key, TRIAL, optional=modules, env=code.env))
+        foreseen = code.foresight is not None and code.foresight.done() and code.foresight.result()
+        parent = key if foreseen else TRIAL
+        self._forks.want(ZygotePlan(_learnt(key), parent, optional=modules, env=code.env))
 
     def _forget(self, key: str) -> None:
+        self._forks.drop(_learnt(key))
         self._forks.drop(key)
         self._codes.pop(key, None)
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from determined_deployments.agent.config import AgentConfig
@@ -32,15 +32,24 @@ class Legs:
     from here.
     """
 
-    def __init__(self, config: AgentConfig, forks: ForkServer, service: ServiceClient) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        forks: ForkServer,
+        service: ServiceClient,
+        imported: Collection[str] = (),
+    ) -> None:
         self._config = config
         self._forks = forks
         self._service = service
         self._children: dict[str, Child | None] = {}
         self._killed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._learning = Learning(forks, config.work_dir)
+        self._learning = Learning(forks, config.work_dir, self._fetch, imported)
         self._uuids = config.device_uuids()
+
+    async def _fetch(self, model_def_hash: str) -> bytes:
+        return await self._service.get_bytes(f"/internal/v1/model_defs/{model_def_hash}")
 
     @property
     def running(self) -> list[str]:

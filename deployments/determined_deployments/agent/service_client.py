@@ -41,17 +41,23 @@ class ServiceClient:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
+    async def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            answer = await self._client.post(
-                path, content=orjson.dumps(body), headers={"Content-Type": "application/json"}
-            )
+            answer = await self._client.request(method, path, **options)
         except httpx.TransportError as error:
             raise errors.MasterNotFoundException(
                 f"no answer from the service at {self.url}: {error or type(error).__name__}"
             ) from error
         if answer.status_code >= 400:
             raise errors.from_status(answer.status_code, error_message(answer))
+        return answer
+
+    async def get_bytes(self, path: str) -> bytes:
+        return (await self._request("GET", path)).content
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        headers = {"Content-Type": "application/json"}
+        answer = await self._request("POST", path, content=orjson.dumps(body), headers=headers)
         try:
             return orjson.loads(answer.content) if answer.content else {}
         except ValueError as error:

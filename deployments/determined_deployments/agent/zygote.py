@@ -185,7 +185,7 @@ def import_modules(modules: list[str], optional: tuple[str, ...] | list[str] = (
             if function:
                 getattr(imported, function)()
         except ModuleNotFoundError as error:
-            if entry in optional and error.name == module.partition(".")[0]:
+            if entry in optional and f"{module}.".startswith(f"{error.name}."):
                 continue
             raise BrokenImportError(entry, str(error)) from error
         except BaseException as error:  # packages raise anything at import

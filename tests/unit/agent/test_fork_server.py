@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from determined.common.api import errors
 from determined_deployments.agent import learning, zygote
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.fork_server import ForkServer, ZygotePlan
@@ -150,6 +151,10 @@ import helper, wave
     assert lines[3] == "False False False", "other code starts from the base"
 
 
+async def no_source(model_def_hash: str) -> bytes:
+    raise errors.NotFoundException(f"no model definition {model_def_hash}")
+
+
 async def test_a_zygote_is_dropped_after_its_last_leg(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,22 +163,54 @@ async def test_a_zygote_is_dropped_after_its_last_leg(
     async with ForkServer() as server:
         server.want(ZygotePlan(learning.TRIAL, "root"))
         await server.wait_ready([learning.TRIAL])
-        learner = Learning(server, tmp_path)
+        learner = Learning(server, tmp_path, no_source)
         names, path = learner.before_leg(spec())
         key = learning.key_of(spec())
-        assert names == [key, "trial", "root"]
+        assert names == [f"{key}-learnt", key, "trial", "root"]
         assert path is not None
         await asyncio.to_thread(Path(path).write_text, '["wave"]')
         learner.after_leg(spec())
         await asyncio.wait_for(learner.settle(spec()), 10)
-        assert server.is_ready(key)
+        assert server.is_ready(f"{key}-learnt")
         # A leg that starts within the time keeps it.
         learner.before_leg(spec())
         await asyncio.sleep(0.4)
-        assert server.is_ready(key)
+        assert server.is_ready(f"{key}-learnt")
         learner.after_leg(spec())
         for _ in range(100):
-            if not server.is_ready(key):
+            if not server.is_ready(f"{key}-learnt"):
                 break
             await asyncio.sleep(0.05)
-        assert not server.is_ready(key)
+        assert not server.is_ready(f"{key}-learnt")
+
+
+async def test_what_the_source_names_is_imported_before_the_first_leg(
+    config: AgentConfig, control: FakeControl, modules: Path
+) -> None:
+    # One import per file, so that only those that are followed count.
+    script = """
+import sys
+print(*("costly" in sys.modules, "costly.part" in sys.modules, "rare" in sys.modules))
+import own
+"""
+    (modules / "costly").mkdir()
+    (modules / "costly" / "__init__.py").write_text("from costly.part import value")
+    (modules / "costly" / "part.py").write_text("value = 1")
+    (modules / "rare.py").write_text("")
+    own = "from costly import value, part\nif not value:\n    import rare\n"
+    control.model_defs["d1"] = archive({"train.py": script, "own.py": own})
+    async with running(config):
+        for number in (1, 2):
+            control.start(spec(f"7.abc.{number}"))
+            await control.until(lambda n=number: f"7.abc.{n}" in control.exits)
+    assert control.text("stdout").splitlines() == ["True True False"] * 2
+
+
+async def test_a_first_leg_does_not_wait_for_a_source_that_cannot_be_had(
+    tmp_path: Path,
+) -> None:
+    async with ForkServer() as server:
+        learner = Learning(server, tmp_path, no_source)
+        names, _ = learner.before_leg(spec())
+        await asyncio.wait_for(learner.settle(spec()), 5)
+        assert not any(server.is_ready(name) for name in names[:2])
