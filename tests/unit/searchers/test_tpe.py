@@ -130,14 +130,13 @@ def test_it_goes_by_the_longest_length_with_enough_trials() -> None:
     searcher, trials = started(n_startup_trials=3)
     model = model_of(searcher)
     assert model.lengths == [1, 3, 9]
-    promoted = []
     for place, trial in enumerate(trials):
         assert model._level() == (0 if place >= 3 else None)
-        promoted += searcher.handle(ValidationCompleted(trial, place / 10, 1))
+        searcher.handle(ValidationCompleted(trial, place / 10, 1))
     for number, request_id in enumerate(trials[:6]):
         # Of fewer than twice as many, the best tenth would be one trial.
         assert model._level() == 0, number
-        searcher.handle(ValidationCompleted(request_id, 0.5, 3))
+        model.measured(request_id, 3, 0.5)
     assert model._level() == 1
 
 
