@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check bench clean setup
+.PHONY: run test check bench chaos clean setup
 
 setup: $(STAMP)
 
@@ -28,6 +28,12 @@ check: $(STAMP) ## style and types
 
 bench: $(STAMP) ## prints figures; nothing is asserted
 	$(BIN)/python -m benchmarks
+
+FOR ?= 600
+SEED ?= $(shell date +%s)
+
+chaos: $(STAMP) ## searches on a cluster where processes die all the time, for FOR seconds
+	$(BIN)/python -m tests.chaos.run $(FOR) $(SEED)
 
 clean: ## ends the local cluster (its data stay) and removes what make built
 	-test -x $(BIN)/det && $(BIN)/det deploy local cluster-down

@@ -1,0 +1,1 @@
+"""Processes die, stop and lose each other while searches run; nothing may be lost."""

@@ -1,0 +1,267 @@
+"""What goes wrong. Each fault has passed when its function returns, but for its consequences."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+import psutil
+
+from determined.common.api import errors
+from tests.chaos.world import AgentProcess, World
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``inject`` answers whether there was anything to do it to. ``weight``: how often it is chosen among
+    those of its lane."""
+
+    name: str
+    weight: float
+    inject: Callable[[World, Random], bool]
+    lane: str = "machines"
+
+
+def kill_training(world: World, random: Random) -> bool:
+    """The training process of a leg."""
+    legs = [leg for agent in world.agents for leg in agent.legs() if leg.user]
+    return bool(legs) and _kill(random.choice(legs).user)
+
+
+def kill_supervisor(world: World, random: Random) -> bool:
+    """The supervisor of a leg, so that its training process is on its own."""
+    legs = [leg for agent in world.agents for leg in agent.legs()]
+    return bool(legs) and _kill(random.choice(legs).supervisor)
+
+
+def kill_flow(world: World, random: Random) -> bool:
+    """A process that drives a search."""
+    flows = [process for agent in world.agents for process in agent.flows()]
+    if not flows:
+        return False
+    with contextlib.suppress(psutil.Error):
+        random.choice(flows).kill()
+        return True
+    return False
+
+
+def kill_agent(world: World, random: Random) -> bool:
+    """An agent alone; what it started goes on."""
+    agent = random.choice(world.agents)
+    if agent.process is None:
+        return False
+    agent.process.kill()
+    agent.process.wait()
+    time.sleep(random.uniform(0, 1))
+    agent.start()
+    return True
+
+
+def kill_machine(world: World, random: Random) -> bool:
+    """An agent with everything it started, at once, as when its machine loses power."""
+    agent = random.choice(world.agents)
+    if agent.process is None:
+        return False
+    for process in _tree(agent):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    agent.process.wait()
+    time.sleep(random.uniform(0, 1))
+    agent.start()
+    return True
+
+
+def kill_component(name: str) -> Callable[[World, Random], bool]:
+    def inject(world: World, random: Random) -> bool:
+        process = world.component(name)
+        if process is None:
+            return False
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            process.wait(10)
+        time.sleep(random.uniform(0, 1))
+        world.revive()
+        return True
+
+    inject.__doc__ = f"``kill -9`` of {name}."
+    return inject
+
+
+def stop_component(name: str) -> Callable[[World, Random], bool]:
+    def inject(world: World, random: Random) -> bool:
+        process = world.component(name)
+        return process is not None and _stop(world, [process], random)
+
+    inject.__doc__ = f"{name} stands still for a while."
+    return inject
+
+
+def stop_agent(world: World, random: Random) -> bool:
+    """An agent stands still."""
+    agent = random.choice(world.agents)
+    return agent.process is not None and _stop(world, [psutil.Process(agent.process.pid)], random)
+
+
+def stop_leg(world: World, random: Random) -> bool:
+    """A supervisor and its training process stand still."""
+    legs = [leg for agent in world.agents for leg in agent.legs() if leg.user]
+    if not legs:
+        return False
+    leg = random.choice(legs)
+    pids = [leg.supervisor.pid, *([leg.user.pid] if leg.user else [])]
+    with contextlib.suppress(psutil.Error):
+        return _stop(world, [psutil.Process(pid) for pid in pids], random)
+    return False
+
+
+def stop_flow(world: World, random: Random) -> bool:
+    """A process that drives a search stands still."""
+    flows = [process for agent in world.agents for process in agent.flows()]
+    return bool(flows) and _stop(world, [random.choice(flows)], random)
+
+
+def cut_connections(world: World, random: Random) -> bool:
+    """All connections between an agent's machine and the service break."""
+    return random.choice(world.agents).proxy.cut() > 0
+
+
+def lose_answers(world: World, random: Random) -> bool:
+    """Requests arrive, but their answers do not."""
+    proxy = random.choice(world.agents).proxy
+    proxy.swallowing = True
+    time.sleep(random.uniform(0.1, 1))
+    proxy.swallowing = False
+    return True
+
+
+def refuse_connections(world: World, random: Random) -> bool:
+    """An agent's machine cannot reach the service."""
+    proxy = random.choice(world.agents).proxy
+    proxy.refusing = True
+    proxy.cut()
+    time.sleep(random.uniform(0.2, 2))
+    proxy.refusing = False
+    return True
+
+
+def slow_network(world: World, random: Random) -> bool:
+    """What passes between an agent's machine and the service takes long."""
+    proxy = random.choice(world.agents).proxy
+    proxy.delay_s = random.uniform(0.05, 0.5)
+    time.sleep(random.uniform(0.5, 2))
+    proxy.delay_s = 0.0
+    return True
+
+
+def fill_disk(world: World, random: Random) -> bool:
+    """There is no room for checkpoints."""
+    if not world.small_disk:
+        return False
+    with contextlib.suppress(OSError), world.filler.open("wb") as file:
+        while True:
+            file.write(b"\0" * (1 << 20))
+            file.flush()
+    time.sleep(random.uniform(0.2, 1.5))
+    world.filler.unlink(missing_ok=True)
+    return True
+
+
+def pause_and_activate(world: World, random: Random) -> bool:
+    """A user pauses an experiment and lets it go on."""
+    with world.database() as conn:
+        rows = conn.execute("SELECT id FROM experiments WHERE state = 'ACTIVE'").fetchall()
+    if not rows:
+        return False
+    path = f"/api/v1/experiments/{random.choice(rows)[0]}"
+    with world.session() as session, contextlib.suppress(errors.BadRequestException):
+        # It may have ended meanwhile.
+        session.post(f"{path}/pause")
+        time.sleep(random.uniform(0, 0.5))
+        session.post(f"{path}/activate")
+    return True
+
+
+FAULTS = [
+    Fault("training process killed", 8, kill_training),
+    Fault("supervisor killed", 4, kill_supervisor),
+    Fault("flow killed", 4, kill_flow),
+    Fault("agent killed", 1.5, kill_agent),
+    Fault("agent killed with its processes", 1, kill_machine),
+    Fault("service killed", 2, kill_component("service"), "cluster"),
+    Fault("Prefect server killed", 0.7, kill_component("prefect"), "cluster"),
+    Fault("Postgres killed", 1, kill_component("postgres"), "cluster"),
+    Fault("leg stopped", 3, stop_leg),
+    Fault("flow stopped", 2, stop_flow),
+    Fault("agent stopped", 2, stop_agent),
+    Fault("service stopped", 2, stop_component("service"), "cluster"),
+    Fault("Prefect server stopped", 1, stop_component("prefect"), "cluster"),
+    Fault("Postgres stopped", 1, stop_component("postgres"), "cluster"),
+    Fault("connections cut", 10, cut_connections),
+    Fault("answers lost", 6, lose_answers),
+    Fault("connections refused", 3, refuse_connections),
+    Fault("network slow", 3, slow_network),
+    Fault("disk full", 2, fill_disk),
+    Fault("experiment paused and activated", 1.5, pause_and_activate),
+]
+
+
+LANES = {"machines": 8.0, "cluster": 0.4}
+"""Faults of different lanes happen at the same time; how many a second, were each over at once. With
+more of the second kind nothing would ever run that the first could hit."""
+
+
+def schedule(lane: str, random: Random) -> Iterator[Fault]:
+    """Every kind of fault of the lane once, then by chance."""
+    faults = [fault for fault in FAULTS if fault.lane == lane]
+    once = list(faults)
+    random.shuffle(once)
+    yield from once
+    while True:
+        yield random.choices(faults, [fault.weight for fault in faults])[0]
+
+
+LONG_STOP_S = 60.0
+"""A stop that others take for death."""
+
+
+def _stop(world: World, processes: list[psutil.Process], random: Random) -> bool:
+    long = world.long_stops and random.random() < 0.05
+    seconds = LONG_STOP_S if long else random.uniform(0.1, 1.5)
+    with contextlib.suppress(psutil.Error):
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGCONT)
+    return True
+
+
+def _kill(name: object) -> bool:
+    """Kills the process with this ProcessName, if it is still there."""
+    pid, alive = getattr(name, "pid", None), getattr(name, "is_alive", None)
+    if pid is None or alive is None or not alive():
+        return False
+    with contextlib.suppress(psutil.Error):
+        psutil.Process(pid).kill()
+        return True
+    return False
+
+
+def _tree(agent: AgentProcess) -> list[psutil.Process]:
+    """The agent's process first: it would start again what dies."""
+    assert agent.process is not None
+    found = [psutil.Process(agent.process.pid)]
+    with contextlib.suppress(psutil.Error):
+        found += found[0].children(recursive=True)
+    for leg in agent.legs():
+        for name in (leg.supervisor, leg.user):
+            if name is not None and name.is_alive():
+                with contextlib.suppress(psutil.Error):
+                    found.append(psutil.Process(name.pid))
+    found += agent.flows()
+    return found

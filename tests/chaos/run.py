@@ -1,0 +1,154 @@
+"""``python -m tests.chaos.run SECONDS [SEED]``: searches on a cluster where something goes wrong all the
+time; then everything comes to rest, and is compared with runs in which nothing happened.
+
+``make chaos FOR=600 SEED=1``. The same seed chooses the same faults and searches; when each one meets
+them is up to the machine.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import psycopg
+
+from determined.common.api import errors
+from determined_deployments.local.errors import ClusterError
+from tests.chaos import load, oracle
+from tests.chaos.faults import LANES, Fault, schedule
+from tests.chaos.world import World
+
+AT_A_TIME = 2
+"""Experiments that are open at the same time."""
+UNREACHABLE = (psycopg.Error, errors.APIException, ClusterError)
+LONG_RUN_S = 300.0
+"""From here on some stops last for a minute."""
+END_S = 300.0
+"""How long all may take to end once nothing goes wrong any more."""
+
+
+@dataclass
+class Report:
+    """What was done, and what came of it."""
+
+    seed: int
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    verdict: oracle.Verdict = field(default_factory=oracle.Verdict)
+
+    def lines(self) -> list[str]:
+        verdict = self.verdict
+        return [
+            f"seed {self.seed}, {self.seconds:.0f} s, {self.faults.total()} faults:",
+            *(f"  {count:5}  {name}" for name, count in self.faults.most_common()),
+            f"{verdict.experiments} experiments, {verdict.trials} trials in {verdict.legs} legs,"
+            f" {verdict.reports} reports, {verdict.lines} log lines, {verdict.checkpoints} checkpoints",
+            *(f"WRONG: {words}" for words in verdict.wrong),
+            "nothing lost" if not verdict.wrong else f"{len(verdict.wrong)} things are wrong",
+        ]
+
+
+Look = Callable[[World, oracle.Verdict], None]
+
+
+def run(folder: Path, seconds: float, seed: int, look: Look | None = None) -> Report:
+    """One chaos run in ``folder``; ``look`` is shown the end of it.
+
+    Raises AssertionError when something does not come to an end.
+    """
+    report = Report(seed)
+    world = World(folder, long_stops=seconds >= LONG_RUN_S)
+    stop = threading.Event()
+    try:
+        world.up()
+        begin = time.monotonic()
+        threads = [threading.Thread(target=_submit, args=(world, Random(seed), stop))]
+        for number, (lane, rate) in enumerate(LANES.items(), start=1):
+            faults = schedule(lane, Random(seed + number))
+            chance = Random(seed - number)
+            threads.append(
+                threading.Thread(target=_inject, args=(world, faults, chance, rate, report, stop))
+            )
+        for thread in threads:
+            thread.start()
+        try:
+            time.sleep(seconds)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            report.seconds = time.monotonic() - begin
+            world.heal()
+        world.wait_for_quiet(END_S)
+        report.verdict = oracle.judge(world)
+        if look is not None:
+            look(world, report.verdict)
+    finally:
+        world.down()
+    return report
+
+
+def _inject(
+    world: World,
+    faults: Iterator[Fault],
+    random: Random,
+    rate: float,
+    report: Report,
+    stop: threading.Event,
+) -> None:
+    begin = time.monotonic()
+    while not stop.wait(random.expovariate(rate)):
+        fault = next(faults)
+        try:
+            happened = fault.inject(world, random)
+        except UNREACHABLE:
+            continue  # what it needed was just being killed
+        if happened:
+            report.faults[fault.name] += 1
+            print(f"[{time.monotonic() - begin:6.1f}s] {fault.name}", flush=True)
+
+
+def _submit(world: World, random: Random, stop: threading.Event) -> None:
+    """Keeps some experiments going."""
+    count = 0
+    while not stop.is_set():
+        try:
+            wanted = world.open_experiments() < AT_A_TIME
+        except UNREACHABLE:
+            wanted = False
+        if wanted:
+            count += 1
+            name, seed = load.choose(random)
+            world.submit(load.config(name, seed, world.storage), load.SCRIPT, f"{count}-{name}")
+        stop.wait(0.5)
+
+
+def main(arguments: list[str]) -> int:
+    seconds = float(arguments[0]) if arguments else 60.0
+    seed = int(arguments[1]) if len(arguments) > 1 else int(time.time())
+    folder = Path(tempfile.mkdtemp(prefix="determined-chaos-"))
+    folder.chmod(0o755)  # Postgres runs as another user when root is not allowed to
+    try:
+        report = run(folder, seconds, seed)
+        print(*report.lines(), sep="\n")
+        lost = bool(report.verdict.wrong)
+    except AssertionError as error:
+        print(f"seed {seed}: {error}")
+        lost = True
+    if lost:
+        print(f"everything is kept in {folder}")
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,215 @@
+"""A local cluster with two agents, each behind a proxy of its own, and all that may be done to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from determined.common.api import Session
+from determined_deployments.local import daemon
+from determined_deployments.local.up import cluster_up
+from determined_tasks.context_dir import ALLOCATIONS
+from determined_tasks.supervision import LegRecord
+from tests.chaos.proxy import Proxy
+from tests.local_cluster import LocalCluster
+
+COMPONENTS = ("postgres", "prefect", "service")
+SLOTS = 2
+
+
+@dataclass
+class AgentProcess:
+    """One agent, as its own machine would run it."""
+
+    name: str
+    folder: Path
+    proxy: Proxy
+    settings: dict[str, Any]
+    env: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it unless it runs."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "agent.json"
+        path.write_text(json.dumps(self.settings))
+        with (self.folder / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "determined_deployments.agent"],
+                env={**self.env, "DET_AGENT_CONFIG": str(path)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def legs(self) -> list[LegRecord]:
+        """The legs it has processes of."""
+        found = (LegRecord.read(path) for path in (self.folder / "work" / ALLOCATIONS).glob("*"))
+        return [record for record in found if record is not None]
+
+    def flows(self) -> list[psutil.Process]:
+        """The processes that drive experiments."""
+        found = []
+        for path in (self.folder / "work" / "flow_runs").glob("*.json"):
+            with contextlib.suppress(psutil.Error, OSError, ValueError, KeyError):
+                found.append(psutil.Process(json.loads(path.read_text())["pid"]))
+        return found
+
+
+@dataclass
+class World:
+    """:meth:`up` first, :meth:`down` last. ``storage``: where checkpoints go; ``small_disk``: whether
+    that is a disk of its own, which may be filled; ``long_stops``: whether some stops last so long that
+    others take them for death."""
+
+    folder: Path
+    long_stops: bool = False
+    agents: list[AgentProcess] = field(default_factory=list)
+    small_disk: bool = False
+
+    def __post_init__(self) -> None:
+        self.cluster = LocalCluster.in_directory(self.folder)
+        self.data_dir = self.cluster.data_dir
+        self.storage = self.folder / "storage"
+        self.storage.mkdir()
+
+    def up(self) -> None:
+        self.small_disk = _mount(self.storage)
+        state = cluster_up(self.data_dir, components=COMPONENTS)
+        self.state = state
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("DET_", "PREFECT_"))
+        }
+        # `cluster-down` finds by it what is left of the cluster.
+        env[daemon.MARKER] = state.marker
+        for number in (1, 2):
+            proxy = Proxy("127.0.0.1", state.master_port)
+            proxy.start()
+            folder = self.folder / f"agent-{number}"
+            settings: dict[str, Any] = {
+                "agent_id": f"agent-{number}",
+                "slots": SLOTS,
+                "slot_type": "cpu",
+                "master_url": proxy.url,
+                "agent_token": state.agent_token,
+                "prefect_api_url": state.prefect_api_url,
+                "prefect_auth": state.prefect_auth,
+                "work_dir": str(folder / "work"),
+            }
+            agent = AgentProcess(settings["agent_id"], folder, proxy, settings, env)
+            self.agents.append(agent)
+            agent.start()
+        self.cluster.env["DET_MASTER"] = state.master_url
+
+    def down(self) -> None:
+        for agent in self.agents:
+            if agent.process is not None:
+                agent.process.kill()
+        self.cluster.down()
+        if self.small_disk:
+            subprocess.run(["umount", "-l", str(self.storage)], check=False)
+
+    def heal(self) -> None:
+        """Ends every fault: all that was killed is started, all that was stopped goes on."""
+        for process in self.members():
+            with contextlib.suppress(psutil.Error):
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.send_signal(signal.SIGCONT)
+        cluster_up(self.data_dir, components=COMPONENTS)
+        for agent in self.agents:
+            agent.proxy.heal()
+            agent.start()
+        self.filler.unlink(missing_ok=True)
+
+    def revive(self) -> None:
+        """Starts the components that are dead."""
+        cluster_up(self.data_dir, components=COMPONENTS)
+
+    def component(self, name: str) -> psutil.Process | None:
+        record = daemon.read_pid_file(self.data_dir / "run" / f"{name}.json")
+        return daemon.alive(record) if record else None
+
+    def members(self) -> Iterator[psutil.Process]:
+        """Every process of the cluster."""
+        return daemon.members(self.state.marker)
+
+    @property
+    def filler(self) -> Path:
+        """The file that takes what is left of the small disk."""
+        return self.storage / ".filler"
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """Requests as an agent may make them, past the proxies."""
+        with Session(self.state.master_url, self.state.agent_token) as session:
+            yield session
+
+    @contextlib.contextmanager
+    def database(self, name: str = "determined") -> Iterator[psycopg.Connection[Any]]:
+        where = f"host=127.0.0.1 port={self.state.postgres_port} user=determined dbname={name}"
+        with psycopg.connect(where, password=self.state.db_password, autocommit=True) as conn:
+            yield conn
+
+    def submit(self, config: str, script: str, name: str) -> None:
+        """Submits, or does not: the service may be away. What came of it is in the database."""
+        folder = self.folder / "submissions" / name
+        model = folder / "model"
+        model.mkdir(parents=True)
+        (model / "script.py").write_text(script)
+        (folder / "config.yaml").write_text(config)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.cluster.det(
+                "experiment", "create", str(folder / "config.yaml"), str(model),
+                check=False, timeout=60,
+            )  # fmt: skip
+
+    def open_experiments(self) -> int:
+        with self.database() as conn:
+            row = conn.execute(
+                "SELECT count(*) FROM experiments WHERE state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def wait_for_quiet(self, seconds: float) -> None:
+        """Until every experiment has ended, or AssertionError."""
+        deadline = time.monotonic() + seconds
+        while left := self.open_experiments():
+            assert time.monotonic() < deadline, (
+                f"{left} experiments have not ended: {self.states()}"
+            )
+            time.sleep(0.5)
+
+    def states(self) -> list[tuple[Any, ...]]:
+        with self.database() as conn:
+            return conn.execute(
+                "SELECT e.id, e.name, e.state, e.reason, t.id, t.state, t.reason, a.id, a.state, a.agent_id"
+                " FROM experiments e LEFT JOIN trials t ON t.experiment_id = e.id"
+                " LEFT JOIN allocations a ON a.trial_id = t.id AND a.state <> 'TERMINATED'"
+                " WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR') ORDER BY e.id, t.id"
+            ).fetchall()
+
+
+def _mount(folder: Path) -> bool:
+    """Whether ``folder`` is a small disk now; only root may make one."""
+    if os.geteuid() != 0:
+        return False
+    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
