@@ -8,10 +8,13 @@ import sys
 NAMES = [
     "report_cost",
     "ingest",
+    "log_ingest",
+    "reconciler",
     "cluster_up",
     "first_line",
     "trivial_trials",
     "idle",
+    "recovery",
     "search.engine",
     "search.offline",
     "search.digits",

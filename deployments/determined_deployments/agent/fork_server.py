@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 LINE_LIMIT = 64 << 20
 RESTART_SECONDS = (0.2, 30.0)
+LAST_WORD_SECONDS = 1.0
 
 
 class ForkServerError(Exception):
@@ -82,6 +83,11 @@ class ForkServer:
         self._ids = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._root: asyncio.subprocess.Process | None = None
+
+    @property
+    def directory(self) -> Path:
+        """The server's temporary directory; zygotes, and what they fork, begin in it."""
+        return self._dir
 
     async def __aenter__(self) -> ForkServer:
         # A socket's path is limited to 107 bytes: not in the data directory.
@@ -244,12 +250,17 @@ class ForkServer:
             child_ended = zygote.children.pop(event["pid"], None)
             if child_ended is not None:
                 child_ended.set_ended(event["status"])
-            for name, pid in list(self._starting.items()):
+            for name, pid in self._starting.items():
                 if pid == event["pid"]:
-                    self._crashed(name, event["status"])
+                    # Its own last word comes by another connection, perhaps later.
+                    asyncio.get_running_loop().call_later(
+                        LAST_WORD_SECONDS, self._crashed, name, pid, event["status"]
+                    )
 
-    def _crashed(self, name: str, status: int) -> None:
+    def _crashed(self, name: str, pid: int, status: int) -> None:
         """A zygote ended while it imported, without a word."""
+        if self._starting.get(name) != pid:
+            return
         del self._starting[name]
         self._wanted.pop(name, None)
         self._spawn(self._tell_waiting())

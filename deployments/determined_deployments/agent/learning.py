@@ -37,11 +37,20 @@ FEWEST_MODULES = 5
 PATIENCE_SECONDS = 10.0
 
 
+@dataclass(frozen=True)
+class _Foresight:
+    """What the source told: whether it imports what takes long and the ``trial`` zygote has, and
+    whether it has a zygote of its own."""
+
+    waits: bool = False
+    zygote: bool = False
+
+
 @dataclass
 class _Code:
     env: dict[str, str] = field(default_factory=dict)
     legs: int = 0
-    foresight: asyncio.Task[bool] | None = None  # whether its source told of packages
+    foresight: asyncio.Task[_Foresight] | None = None
     learnt: bool = False
     expiry: asyncio.TimerHandle | None = None
 
@@ -51,6 +60,12 @@ def key_of(spec: Mapping[str, Any]) -> str:
     what = [spec.get(name) for name in ("model_def_hash", "entrypoint", "environment_variables")]
     text = json.dumps(what, sort_keys=True)
     return f"code-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _told(code: _Code) -> _Foresight:
+    if code.foresight is None or not code.foresight.done():
+        return _Foresight()
+    return code.foresight.result()
 
 
 def _learnt(key: str) -> str:
@@ -75,7 +90,7 @@ class Learning:
         self._forks = forks
         self._work_dir = work_dir
         self._fetch = fetch
-        self._imported = {"determined", *(name.partition(".")[0] for name in imported)}
+        self._imported = {name.partition(".")[0] for name in imported} - {"determined"}
         self._folder = work_dir / FOLDER
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in self._folder.iterdir():  # of an earlier agent: packages may have changed
@@ -109,14 +124,17 @@ class Learning:
         if code.foresight is None:
             code.foresight = asyncio.create_task(self._foresee(key, code, spec))
         await asyncio.wait({code.foresight}, timeout=PATIENCE_SECONDS)
-        for name in (TRIAL, key, _learnt(key)):
+        foresight = _told(code)
+        if foresight.waits or foresight.zygote:
+            await self._forks.wait_started(TRIAL, PATIENCE_SECONDS)
+        for name in (key, _learnt(key)):
             await self._forks.wait_started(name, PATIENCE_SECONDS)
 
-    async def _foresee(self, key: str, code: _Code, spec: Mapping[str, Any]) -> bool:
+    async def _foresee(self, key: str, code: _Code, spec: Mapping[str, Any]) -> _Foresight:
         """Has the packages that the source names imported."""
         model_def, entrypoint = spec.get("model_def_hash"), spec.get("entrypoint")
         if not model_def or not entrypoint:
-            return False
+            return _Foresight()
         try:
             source = context_dir.cached(self._work_dir, model_def)
             if source is None:
@@ -128,11 +146,12 @@ class Learning:
             named = await asyncio.to_thread(static_imports.read, entrypoint, source)
         except (errors.APIException, ModelDefinitionError, OSError) as error:
             logger.info("%s: its imports are not known: %s", key, error)  # the leg will say more
-            return False
-        modules = [name for name in named if name.partition(".")[0] not in self._imported]
+            return _Foresight()
+        tops = {name: name.partition(".")[0] for name in named}
+        modules = [name for name in named if tops[name] not in {"determined", *self._imported}]
         if modules and self._codes.get(key) is code:
             self._forks.want(ZygotePlan(key, TRIAL, optional=modules, env=code.env))
-        return bool(modules)
+        return _Foresight(not self._imported.isdisjoint(tops.values()), bool(modules))
 
     def after_leg(self, spec: Mapping[str, Any]) -> None:
         """A leg has ended: learns from it, if there is anything to learn yet."""
@@ -157,8 +176,7 @@ class Learning:
         if len(modules) < FEWEST_MODULES:
             return
         logger.info("%s: %d modules learnt", key, len(modules))
-        foreseen = code.foresight is not None and code.foresight.done() and code.foresight.result()
-        parent = key if foreseen else TRIAL
+        parent = key if _told(code).zygote else TRIAL
         self._forks.want(ZygotePlan(_learnt(key), parent, optional=modules, env=code.env))
 
     def _forget(self, key: str) -> None:
