@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from determined.common.api import Session
+from determined.common.api import Session, errors
 from determined_deployments.local import daemon
 from determined_deployments.local.up import cluster_up
 from determined_tasks.context_dir import ALLOCATIONS
@@ -137,6 +137,16 @@ class World:
             agent.proxy.heal()
             agent.start()
         self.filler.unlink(missing_ok=True)
+        self.activate_paused()
+
+    def activate_paused(self) -> None:
+        with self.database() as conn:
+            rows = conn.execute("SELECT id FROM experiments WHERE state = 'PAUSED'").fetchall()
+        with self.session() as session:
+            for (number,) in rows:
+                # It may have ended meanwhile.
+                with contextlib.suppress(errors.BadRequestException):
+                    session.post(f"/api/v1/experiments/{number}/activate")
 
     def revive(self) -> None:
         """Starts the components that are dead."""
