@@ -73,6 +73,9 @@ class Rung:
             self._enter(entry)
             return entry
         metric, tie, request_id = entry
+        if not self._best or metric > -self._best[0][0]:  # as most are
+            heappush(self._rest, entry)
+            return None
         worst, place, other = heappushpop(self._best, (-metric, -tie, request_id))
         if other == request_id:
             heappush(self._rest, entry)

@@ -14,6 +14,8 @@ from determined_searchers.errors import SearcherError
 
 _WORDS = 624
 _MASK32 = 0xFFFFFFFF
+# A UUID's variant is two bits of one hexadecimal digit.
+_VARIANT = {f"{digit:x}": "89ab"[digit & 3] for digit in range(16)}
 
 
 class RandomStream:
@@ -68,9 +70,9 @@ class RandomStream:
         """A version 4 UUID from four words, each laid down little-endian."""
         words = self._bits(128)  # the first word drawn is the lowest
         digits = words.to_bytes(16, "little").hex()
-        variant = "89ab"[int(digits[16], 16) & 3]
         return (
-            f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+            f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-"
+            f"{_VARIANT[digits[16]]}{digits[17:20]}-{digits[20:]}"
         )
 
     def trial_seed(self) -> int:
