@@ -170,6 +170,28 @@ def fill_disk(world: World, random: Random) -> bool:
     return True
 
 
+def damage_checkpoint(world: World, random: Random) -> bool:
+    """The latest checkpoint of a trial is not what it was, and the trial has to start from it."""
+    with world.database() as conn:
+        rows = conn.execute(
+            "SELECT t.latest_checkpoint, a.id FROM trials t JOIN allocations a ON a.trial_id = t.id"
+            " WHERE t.state = 'ACTIVE' AND t.latest_checkpoint IS NOT NULL AND a.state = 'RUNNING'"
+        ).fetchall()
+    if not rows:
+        return False
+    uuid, allocation = random.choice(rows)
+    path = world.storage / str(uuid) / "step"
+    if not path.exists():
+        return False
+    world.damaged.add(str(uuid))
+    path.write_text("x" * path.stat().st_size)
+    for agent in world.agents:
+        for leg in agent.legs():
+            if leg.allocation_id == allocation and leg.user:
+                _kill(leg.user)
+    return True
+
+
 def pause_and_activate(world: World, random: Random) -> bool:
     """A user pauses an experiment and lets it go on."""
     with world.database() as conn:
@@ -203,6 +225,7 @@ FAULTS = [
     Fault("connections refused", 3, refuse_connections),
     Fault("network slow", 3, slow_network),
     Fault("disk full", 2, fill_disk),
+    Fault("checkpoint damaged", 2, damage_checkpoint),
     Fault("experiment paused and activated", 1.5, pause_and_activate),
 ]
 

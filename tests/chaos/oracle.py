@@ -16,7 +16,7 @@ from determined_searchers import simulate
 from tests.chaos.load import SAVE_EVERY
 from tests.chaos.world import World
 
-SETTLE_S = 90.0
+SETTLE_S = 150.0
 """How long Prefect may take to be told the rest."""
 
 
@@ -137,24 +137,29 @@ def _judge_events(conn: Any, verdict: Verdict, where: str, id_: int) -> None:
 
 
 def _judge_checkpoints(conn: Any, verdict: Verdict, world: World) -> None:
-    """Those that are listed are there and whole; nothing half-written is taken for one."""
-    listed = {
-        str(uuid): (checksums, steps)
-        for uuid, checksums, steps in conn.execute(
-            "SELECT uuid, checksums, (metadata ->> 'steps_completed')::int FROM checkpoints"
-            " WHERE state = 'COMPLETED'"
-        )
-    }
+    """Those that are listed are there and whole, those that were deleted are gone, and there is
+    nothing else."""
     storage = DirectoryStorageManager(world.storage)
     target = world.folder / "verified"
-    for uuid, (_, steps) in listed.items():
+    known = set(world.damaged)
+    for uuid, state, reason, steps in conn.execute(
+        "SELECT uuid::text, state, reason, (metadata ->> 'steps_completed')::int FROM checkpoints"
+    ):
         verdict.checkpoints += 1
+        if state == "DELETED":
+            continue
+        known.add(uuid)
+        if uuid in world.damaged:
+            continue
+        verdict.expect(state == "COMPLETED", f"checkpoint {uuid} is {state}: {reason}")
         try:
             storage.download(uuid, target / uuid, None)
             content = (target / uuid / "step").read_text()
             verdict.expect(content == str(steps), f"checkpoint {uuid}: step {content}, not {steps}")
         except Exception as error:
             verdict.wrong.append(f"checkpoint {uuid}: {type(error).__name__}: {error}")
+    left = sorted({path.name for path in world.storage.iterdir()} - known)
+    verdict.expect(not left, f"in the storage, and nobody's: {left}")
 
 
 def _judge_leftovers(conn: Any, verdict: Verdict, world: World) -> None:

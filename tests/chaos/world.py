@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psutil
 import psycopg
@@ -81,6 +81,8 @@ class World:
     long_stops: bool = False
     agents: list[AgentProcess] = field(default_factory=list)
     small_disk: bool = False
+    damaged: set[str] = field(default_factory=set)
+    """Checkpoints that a fault has changed."""
 
     def __post_init__(self) -> None:
         self.cluster = LocalCluster.in_directory(self.folder)
@@ -132,7 +134,7 @@ class World:
             with contextlib.suppress(psutil.Error):
                 if process.status() == psutil.STATUS_STOPPED:
                     process.send_signal(signal.SIGCONT)
-        cluster_up(self.data_dir, components=COMPONENTS)
+        self.revive()
         for agent in self.agents:
             agent.proxy.heal()
             agent.start()
@@ -150,7 +152,12 @@ class World:
 
     def revive(self) -> None:
         """Starts the components that are dead."""
-        cluster_up(self.data_dir, components=COMPONENTS)
+        self.state = cluster_up(self.data_dir, components=COMPONENTS)
+        # Another cluster on this machine may have taken a port meanwhile.
+        for agent in self.agents:
+            agent.proxy.port = self.state.master_port
+            agent.settings["prefect_api_url"] = self.state.prefect_api_url
+        self.cluster.env["DET_MASTER"] = self.state.master_url
 
     def component(self, name: str) -> psutil.Process | None:
         record = daemon.read_pid_file(self.data_dir / "run" / f"{name}.json")
@@ -191,20 +198,29 @@ class World:
             )  # fmt: skip
 
     def open_experiments(self) -> int:
+        return self._count(
+            "SELECT count(*) FROM experiments WHERE state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"
+        )
+
+    def open_deletions(self) -> int:
+        return self._count("SELECT count(*) FROM deletions WHERE state = 'REQUESTED'")
+
+    def _count(self, statement: LiteralString) -> int:
         with self.database() as conn:
-            row = conn.execute(
-                "SELECT count(*) FROM experiments WHERE state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"
-            ).fetchone()
+            row = conn.execute(statement).fetchone()
         assert row is not None
         return int(row[0])
 
     def wait_for_quiet(self, seconds: float) -> None:
-        """Until every experiment has ended, or AssertionError."""
+        """Until every experiment has ended and its garbage is collected, or AssertionError."""
         deadline = time.monotonic() + seconds
         while left := self.open_experiments():
             assert time.monotonic() < deadline, (
                 f"{left} experiments have not ended: {self.states()}"
             )
+            time.sleep(0.5)
+        while left := self.open_deletions():
+            assert time.monotonic() < deadline, f"{left} deletions have not ended"
             time.sleep(0.5)
 
     def states(self) -> list[tuple[Any, ...]]:
