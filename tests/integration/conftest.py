@@ -90,8 +90,12 @@ def _migrated(postgres_server: str) -> str:
 
 @pytest.fixture
 def database_url(postgres_server: str, _migrated: str) -> str:
-    """A migrated database of this test's own."""
-    return _create(postgres_server, f"test_{uuid.uuid4().hex[:12]}", _migrated)
+    """A migrated database of this test's own, as of a cluster of its own."""
+    url = _create(postgres_server, f"test_{uuid.uuid4().hex[:12]}", _migrated)
+    with psycopg.connect(url, autocommit=True) as conn:
+        # Tests share a Prefect server, which tells clusters apart by their ids.
+        conn.execute("UPDATE cluster SET id = gen_random_uuid()")
+    return url
 
 
 @pytest.fixture
