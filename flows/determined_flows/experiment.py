@@ -33,7 +33,7 @@ from .service import POLL_SECONDS, open_session
 from .trial_runs import TrialRuns
 
 QUIET_SECONDS = 2.0
-END_STATES = {"COMPLETED", "CANCELED", "ERROR"}
+END_STATES = {"COMPLETED", "CANCELED", "ERROR", "DELETING", "DELETE_FAILED"}
 
 
 @prefect.flow(

@@ -181,6 +181,9 @@ trials = sa.Table(
     sa.Column("progress", sa.Float(53), nullable=False, server_default="0"),
     sa.Column("runner_state", sa.Text, nullable=False, server_default=""),
     sa.Column("run_metadata", JSONB, nullable=False, server_default=_json("{}")),
+    # What answers for the trial since its experiment was continued (service, control.continuation):
+    # {"lengths": {length: metric}, "completed": bool, "exit": ExitReason}. NULL: it never was.
+    sa.Column("known", JSONB),
     sa.Column("latest_validation_id", sa.BigInteger),
     sa.Column("best_validation_id", sa.BigInteger),
     # The searcher metric of the best validation, as reported; NULL: none yet.
@@ -238,6 +241,22 @@ legs = sa.Table(
     sa.Column("end_time", TS),
 )
 
+log_policy_matches = sa.Table(
+    "log_policy_matches",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), nullable=False),
+    # The leg whose log it was, and the agent that it ran on.
+    sa.Column("run_id", sa.Integer, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    # cancel_retries | exclude_node | NULL: shown only
+    sa.Column("action", sa.Text),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("line", sa.Text, nullable=False),
+    sa.Column("matched_at", TS, nullable=False, server_default=_now()),
+    sa.UniqueConstraint("trial_id", "run_id", "name"),
+)
+
 metrics = sa.Table(
     "metrics",
     metadata,
@@ -285,6 +304,30 @@ report_streams = sa.Table(
     sa.Column("updated_at", TS, nullable=False, server_default=_now()),
 )
 
+# What a run of the flow `checkpoint-gc` removes from checkpoint storage.
+deletions = sa.Table(
+    "deletions",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    # "policy": what the experiment's policy does not keep, and what killed processes left;
+    # "checkpoints": what a user named; "experiment": everything, and then its rows.
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE")),
+    # Of kind "checkpoints": only the files that match. NULL: the whole checkpoints.
+    sa.Column("globs", JSONB(none_as_null=True)),
+    # REQUESTED | DONE | FAILED
+    sa.Column("state", sa.Text, nullable=False, server_default="REQUESTED"),
+    sa.Column("reason", sa.Text),
+    # Runs made for it so far in Prefect; the last one, when it spoke last, and the ids of the others.
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("flow_run_id", Uuid),
+    sa.Column("earlier_run_ids", JSONB, nullable=False, server_default=_json("[]")),
+    sa.Column("requested_at", TS, nullable=False, server_default=_now()),
+    sa.Column("seen_at", TS, nullable=False, server_default=_now()),
+    sa.Column("ended_at", TS),
+)
+sa.Index("ix_deletions_open", deletions.c.id, postgresql_where=sa.text("state = 'REQUESTED'"))
+
 checkpoints = sa.Table(
     "checkpoints",
     metadata,
@@ -303,6 +346,12 @@ checkpoints = sa.Table(
     # {relative path: "sha256:<hex>"}
     sa.Column("checksums", JSONB, nullable=False, server_default=_json("{}")),
     sa.Column("metadata", JSONB, key="user_metadata", nullable=False, server_default=_json("{}")),
+    # Why it is in state ERROR: which file is missing or differs.
+    sa.Column("reason", sa.Text),
+    # A checkpoint_storage section, when it is not the experiment's.
+    sa.Column("storage", JSONB(none_as_null=True)),
+    # Its files are about to be deleted: nothing may start from it any more.
+    sa.Column("deletion_id", sa.ForeignKey("deletions.id", ondelete="SET NULL"), index=True),
 )
 
 task_logs = sa.Table(

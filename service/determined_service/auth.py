@@ -56,6 +56,11 @@ class Principal:
     admin: bool
     allocation: AllocationRef | None = None
 
+    @property
+    def sender(self) -> str | None:
+        """The allocation whose process asks; None: a user or an agent."""
+        return None if self.allocation is None else self.allocation.id
+
     def require_trial(self, trial_id: int) -> None:
         """An allocation may speak only for its own trial; raises Forbidden."""
         if self.allocation is not None and self.allocation.trial_id != trial_id:

@@ -34,6 +34,10 @@ class Settings(BaseModel):
     default_checkpoint_storage: dict[str, Any] | None = None
     agent_timeout_s: float = 30.0
     """Seconds without a heartbeat after which an agent counts as lost."""
+    start_timeout_s: float = 300.0
+    """Seconds from the assignment of slots to the running process, after which a leg is given back."""
+    stuck_run_s: float = 300.0
+    """Seconds that a run may be Cancelling or Pending in Prefect before it is brought to an end."""
 
     @classmethod
     def load(cls) -> Settings:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import secrets
 import shutil
 import tarfile
 import tempfile
@@ -49,8 +50,9 @@ class ContextDir:
 
     def remove(self) -> None:
         """Deletes everything; files the user made undeletable stay."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        # The record of `tmp` is in `root`: it goes last.
         shutil.rmtree(self.tmp, ignore_errors=True)
+        shutil.rmtree(self.root, ignore_errors=True)
 
 
 def allocation_dir(work_dir: Path, allocation_id: str) -> Path:
@@ -60,13 +62,23 @@ def allocation_dir(work_dir: Path, allocation_id: str) -> Path:
     return work_dir / ALLOCATIONS / allocation_id
 
 
+def choose_tmp() -> Path:
+    """Where a leg's TMPDIR is to be; not made yet, so that a record of it can come first.
+
+    Not below the allocation's directory: sockets that users' libraries make in TMPDIR may have paths of
+    at most 107 bytes, and data directories are long.
+    """
+    return Path(tempfile.gettempdir()) / f"det-{secrets.token_hex(6)}"
+
+
 def prepare(
     work_dir: Path,
     allocation_id: str,
     model_def_hash: str | None,
     fetch: Callable[[str], bytes],
+    tmp: Path,
 ) -> ContextDir:
-    """An allocation's directory with a copy of its model definition.
+    """An allocation's directory with a copy of its model definition, and its TMPDIR ``tmp``.
 
     ``fetch`` gets the tar.gz of a hash that is not in the cache. What an earlier attempt at the same
     allocation left in ``workdir`` is removed.
@@ -76,9 +88,8 @@ def prepare(
     """
     root = allocation_dir(work_dir, allocation_id)
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Not below `root`: sockets that users' libraries make in TMPDIR may have paths of at most
-    # 107 bytes, and data directories are long.
-    context = ContextDir(root, Path(tempfile.mkdtemp(prefix="det-")))
+    tmp.mkdir(mode=0o700)
+    context = ContextDir(root, tmp)
     if context.workdir.exists():
         shutil.rmtree(context.workdir)
     context.run_dir.mkdir(exist_ok=True)

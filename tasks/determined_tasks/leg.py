@@ -17,13 +17,20 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from determined.common.api import errors
-from determined_tasks import context_dir, entrypoint, exit_reason, process, task_environment
+from determined_tasks import (
+    context_dir,
+    entrypoint,
+    exit_reason,
+    process,
+    restore_point,
+    task_environment,
+)
 from determined_tasks.context_dir import ContextDir, ModelDefinitionError
 from determined_tasks.entrypoint import EntrypointError, Start
 from determined_tasks.exit_reason import LegResult
@@ -98,6 +105,10 @@ def run_leg(
         try:
             with lock(root) as ours:
                 if ours:
+                    # Of an earlier attempt, whose supervisor is gone.
+                    before = LegRecord.read(root)
+                    if before is not None:
+                        before.clear_up()
                     return _Leg(leg, where, root, fork, service).run()
                 return exit_reason.infrastructure("another process runs this allocation")
         except OSError as error:
@@ -127,7 +138,7 @@ class _Leg:
         self.service = service
         self._stopped: LegResult | None = None
         self.user: process.UserProcess | None = None
-        self.context: ContextDir | None = None
+        self.tmp = context_dir.choose_tmp()
         self.reporter = LegReporter(
             service, spec, place.agent_id, root / SPOOL, self._allocation_ended
         )
@@ -186,18 +197,27 @@ class _Leg:
     def _write_record(self) -> LegRecord:
         this = ProcessName.of(os.getpid())
         assert this is not None
-        record = LegRecord(self.spec.allocation_id, self.spec.experiment_id, this)
+        record = LegRecord(
+            self.spec.allocation_id, self.spec.experiment_id, this, tmp=str(self.tmp)
+        )
         record.write(self.root)
         return record
 
     def _run(self, record: LegRecord) -> LegResult:
         try:
-            context = self.context = context_dir.prepare(
+            context = context_dir.prepare(
                 self.place.work_dir,
                 self.spec.allocation_id,
                 self.spec.model_def_hash,
                 self._fetch_model_def,
+                self.tmp,
             )
+            chosen = restore_point.choose(
+                self.spec, self.service, self.reporter.say, lambda: self.stopped is not None
+            )
+            if isinstance(chosen, LegResult):
+                return self.stopped or chosen
+            self.spec = chosen
             task_environment.write_info_files(self.spec, self.place, context)
             env = task_environment.build(self.spec, self.place, context)
             plan = entrypoint.plan(
@@ -220,13 +240,7 @@ class _Leg:
             return exit_reason.infrastructure(f"the leg cannot be prepared: {error}")
         assert self.user is not None
         self.reporter.start(self.user.pid)
-        LegRecord(
-            record.allocation_id,
-            record.experiment_id,
-            record.supervisor,
-            ProcessName.of(self.user.pid),
-            str(context.tmp),
-        ).write(self.root)
+        replace(record, user=ProcessName.of(self.user.pid)).write(self.root)
         exception = self._read_until_end(self.user)
         assert self.user.status is not None
         if self.user.status == signal.SIGTERM and self.fork is not None:
@@ -290,10 +304,9 @@ class _Leg:
 
     def _clean_up(self) -> None:
         keep = bool(self.spec.config.get("debug"))
-        if self.context is not None and not keep:
-            self.context.remove()
-        elif not keep:
-            ContextDir(self.root, self.root).remove()
+        if not keep:
+            # Also what `prepare` had made when it failed.
+            ContextDir(self.root, self.tmp).remove()
         else:
             (self.root / "leg.json").unlink(missing_ok=True)
 

@@ -12,7 +12,9 @@ class LegSpec:
     """One allocation of one task, as ``POST /internal/v1/agents/{id}/work`` hands it out.
 
     ``entrypoint`` is as in the experiment configuration. ``env`` holds ``DET_*`` variables that only the
-    service knows, ``environment_variables`` the user's ``KEY=VALUE`` items.
+    service knows, ``environment_variables`` the user's ``KEY=VALUE`` items. ``checkpoint``: of the
+    ``latest_checkpoint``, its ``resources`` and ``checksums``, and its ``storage`` where that is not the
+    experiment's.
     """
 
     allocation_id: str
@@ -32,6 +34,7 @@ class LegSpec:
     trial_seed: int = 0
     latest_checkpoint: str | None = None
     steps_completed: int = 0
+    checkpoint: dict[str, Any] | None = None
     owner: str = "determined"
     cluster_name: str = ""
     env: dict[str, str] = field(default_factory=dict)

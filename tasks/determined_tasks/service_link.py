@@ -47,9 +47,9 @@ class ServiceLink:
         if self._session is not None:
             self._session.close()
 
-    def post(self, path: str, body: dict[str, Any]) -> None:
-        """POST of JSON; the answer's body is of no interest to a leg."""
-        self._request("POST", path, orjson.dumps(body))
+    def post(self, path: str, body: dict[str, Any]) -> bytes:
+        """POST of JSON; the answer as it is."""
+        return self._request("POST", path, orjson.dumps(body))
 
     def get(self, path: str) -> bytes:
         """GET; the answer as it is."""

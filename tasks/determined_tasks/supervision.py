@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from pathlib import Path
 import psutil
 
 RECORD = "leg.json"
+DEATH_SECONDS = 2.0
+"""How long a killed process is waited for: until then it may still write."""
 LOCK = "lock"
 
 
@@ -55,7 +58,11 @@ class ProcessName:
 
 @dataclass(frozen=True)
 class LegRecord:
-    """``leg.json``. ``user``: the training process, leader of its own session; ``tmp``: its TMPDIR."""
+    """``leg.json``. ``user``: the training process, leader of its own session; ``tmp``: its TMPDIR.
+
+    It is written with ``tmp`` before that directory is made, and again with ``user`` when the process
+    runs: whenever the supervisor dies, whatever it made is found.
+    """
 
     allocation_id: str
     experiment_id: int | None
@@ -89,6 +96,9 @@ class LegRecord:
         if self.user is not None and self.user.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.user.pid, signal.SIGKILL)
+            deadline = time.monotonic() + DEATH_SECONDS
+            while self.user.is_alive() and time.monotonic() < deadline:
+                time.sleep(0.01)
         if self.tmp is not None:
             shutil.rmtree(self.tmp, ignore_errors=True)
 

@@ -26,6 +26,8 @@ PACKAGES = {
 # and users.
 CONFIG = {"determined.expconf", "determined.__version__"}
 CLIENT = CONFIG | {"determined.common"}
+# Who runs where checkpoint storage is reached: legs verify, a flow deletes.
+STORAGE = {"determined.storage", "determined.errors"}
 
 ALLOWED: dict[str, set[str]] = {
     "determined": {"determined"},
@@ -33,8 +35,10 @@ ALLOWED: dict[str, set[str]] = {
     "determined_registry": {"determined_registry"} | CONFIG,
     "determined_service": {"determined_service", "determined_registry", "determined_searchers"}
     | CONFIG,
-    "determined_tasks": {"determined_tasks", "determined_searchers"} | CLIENT,
-    "determined_flows": {"determined_flows", "determined_tasks", "determined_searchers"} | CLIENT,
+    "determined_tasks": {"determined_tasks", "determined_searchers"} | CLIENT | STORAGE,
+    "determined_flows": {"determined_flows", "determined_tasks", "determined_searchers"}
+    | CLIENT
+    | STORAGE,
     # Agents run legs, so they use the tasks; flows they know by name only.
     "determined_deployments": {"determined_deployments", "determined_tasks"} | CLIENT,
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 from determined import __version__
 from determined.common.api import errors
+from determined_deployments.agent import scratch
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.fork_server import ForkServer, ZygotePlan
 from determined_deployments.agent.learning import TRIAL
@@ -63,6 +64,7 @@ class Agent:
         config.work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         service = ServiceClient(config.master_url, config.agent_token.get_secret_value())
         async with ForkServer() as forks:
+            scratch.take_over(config.work_dir, forks.directory)
             forks.want(ZygotePlan(TRIAL, ROOT, TRIAL_MODULES, TRIAL_OPTIONAL))
             legs = Legs(config, forks, service, [*TRIAL_MODULES, *TRIAL_OPTIONAL])
             legs.adopt()

@@ -254,7 +254,7 @@ class ForkServer:
                 if pid == event["pid"]:
                     # Its own last word comes by another connection, perhaps later.
                     asyncio.get_running_loop().call_later(
-                        LAST_WORD_SECONDS, self._crashed, name, pid, event["status"]
+                        LAST_WORD_SECONDS, self._crashed, name, event["pid"], event["status"]
                     )
 
     def _crashed(self, name: str, pid: int, status: int) -> None:

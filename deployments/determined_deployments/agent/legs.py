@@ -117,7 +117,7 @@ class Legs:
         if status is None and record is None:
             return  # adopted, and it tidied up as it does after its report
         if record is not None:
-            record.clear_up()
+            await asyncio.to_thread(record.clear_up)
         reason = "the process that supervised the training died"
         logger.warning("%s: %s (%s)", allocation_id, reason, status)
         await self._service.post_until_taken(

@@ -22,6 +22,14 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--config", help="set one field, e.g. searcher.max_trials=8", metavar="A.B=VALUE"),
 ]
+TestMode = Annotated[
+    bool,
+    typer.Option(
+        "-t",
+        "--test-mode",
+        help="train one trial of one batch first; submit only if that works",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="print the paths only")]
 OutputDir = Annotated[Path | None, typer.Option("-o", "--output-dir", metavar="DIR")]
 

@@ -17,6 +17,7 @@ class Root(LazyGroup):
     modules = {
         "agent|a": ("determined.cli.agent", "the machines that train"),
         "checkpoint|c": ("determined.cli.checkpoint", "what trainings saved"),
+        "cluster": ("determined.cli.cluster", "the cluster as a whole: what ails it"),
         "experiment|e": ("determined.cli.experiment", "searches and single trainings"),
         "flow|f": ("determined.cli.flow", "from a YAML file to a trained model in one command"),
         "master": ("determined.cli.master", "the service"),

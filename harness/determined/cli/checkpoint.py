@@ -8,6 +8,8 @@ import typer
 
 from determined.cli import _render
 from determined.cli._checkpoints import record, report
+from determined.cli._confirm import Yes, confirm
+from determined.cli._deletion import wait_for_deletion
 from determined.cli._groups import group
 from determined.cli._options import Csv, Json, OutputDir, Quiet, chosen
 from determined.cli._render import Column, Section
@@ -33,8 +35,55 @@ def describe(ctx: typer.Context, uuid: Uuid, json: Json = False, csv: Csv = Fals
     ]
     experiment = Column("Experiment ID", lambda r: (r.get("training") or {}).get("experimentId"))
     columns = [experiment, *CHECKPOINTS, Column("Metadata", "metadata")]
+    if document.get("reason"):
+        columns.append(Column("Reason", "reason"))
     sections = [Section("Checkpoint", columns, [document]), Section("Files", FILES, files)]
     _render.show_sections(sections, fmt, document=document)
+
+
+Uuids = Annotated[list[str], typer.Argument(help="UUIDs of checkpoints", metavar="UUID...")]
+
+
+def _named(uuids: list[str]) -> list[str]:
+    """Apart by commas too, as upstream's command takes them."""
+    return [part.strip() for word in uuids for part in word.split(",") if part.strip()]
+
+
+def _checkpoints(uuids: list[str]) -> str:
+    return f"checkpoint {uuids[0]}" if len(uuids) == 1 else f"{len(uuids)} checkpoints"
+
+
+@app.command("delete")
+def delete(ctx: typer.Context, uuids: Uuids, yes: Yes = False) -> None:
+    """Delete checkpoints for good."""
+    names = _named(uuids)
+    confirm(f"Delete {_checkpoints(names)}? This cannot be undone.", yes)
+    session = state(ctx).session
+    body = {"checkpointUuids": names}
+    answer = session.request("DELETE", "/api/v1/checkpoints", json=body).json()
+    wait_for_deletion(session, answer["deletionId"], f"deleted {_checkpoints(names)}")
+
+
+@app.command("rm")
+def remove_files(
+    ctx: typer.Context,
+    uuids: Uuids,
+    globs: Annotated[
+        list[str],
+        typer.Option(
+            "--glob", help="files to delete, e.g. 'optimizer*' or 'logs/**'", metavar="GLOB"
+        ),
+    ],
+    yes: Yes = False,
+) -> None:
+    """Delete files of checkpoints for good; nothing starts from these checkpoints any more."""
+    names = _named(uuids)
+    listed = " ".join(globs)
+    confirm(f"Delete {listed} from {_checkpoints(names)}? This cannot be undone.", yes)
+    session = state(ctx).session
+    body = {"checkpointUuids": names, "checkpointGlobs": globs}
+    answer = session.post("/api/v1/checkpoints/rm", json=body)
+    wait_for_deletion(session, answer["deletionId"], f"deleted {listed} from {_checkpoints(names)}")
 
 
 @app.command("download")

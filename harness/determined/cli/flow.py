@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from determined.cli import _render, _submit
+from determined.cli import _render, _submit, _test_mode
 from determined.cli._bring_up import ensure_cluster
 from determined.cli._errors import CliError, talk
 from determined.cli._groups import group
-from determined.cli._options import Includes, Json, Overrides
+from determined.cli._options import Includes, Json, Overrides, TestMode
 from determined.cli._state import State, state
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ def run(
     detach: Annotated[
         bool, typer.Option("-d", "--detach", help="print the experiment's ID and leave")
     ] = False,
+    paused: Annotated[
+        bool, typer.Option("--paused", help="do not start it yet; print its ID and leave")
+    ] = False,
+    test_mode: TestMode = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="show what would be submitted and a plan, submit nothing"),
@@ -46,13 +50,25 @@ def run(
     not the experiment.
     """
     overrides = list(config or ())
-    planned = _submit.plan(config_file, model_dir, include, overrides, name=name)
+    if sum([paused, test_mode, dry_run]) > 1:
+        raise typer.BadParameter("--paused, --test-mode and --dry-run exclude each other")
+    planned = _submit.plan(
+        config_file, model_dir, include, overrides, name=name, activate=not paused
+    )
     if dry_run:
         _show_plan(planned, state(ctx), json)
         return
     shared = state(ctx)
     ensure_cluster(shared)
+    if test_mode:
+        _test_mode.run(planned, shared)
     experiment = _submit.send(planned, shared)
+    if paused:
+        talk(
+            f"submitted {experiment.name!r}, paused; start it with: det e activate {experiment.id}"
+        )
+        typer.echo(str(experiment.id))
+        return
     if detach:
         talk(f"submitted {experiment.name!r}; follow it with: det e wait {experiment.id}")
         typer.echo(str(experiment.id))

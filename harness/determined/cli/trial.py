@@ -12,6 +12,7 @@ from determined.cli import _logs, _render
 from determined.cli._checkpoints import SmallerIsBetter, SortBy, ranking, record, report
 from determined.cli._errors import talk
 from determined.cli._groups import group
+from determined.cli._many import TrialIds, each, numbers
 from determined.cli._options import (
     Csv,
     Json,
@@ -150,12 +151,15 @@ def logs(
 
 
 @app.command("kill")
-def kill(ctx: typer.Context, trial_id: TrialId) -> None:
-    """End it at once."""
+def kill(ctx: typer.Context, trial_ids: TrialIds) -> None:
+    """End it at once; its search goes on."""
     from determined.experimental import Trial
 
-    Trial(trial_id, state(ctx).session).kill()
-    talk(f"killed trial {trial_id}")
+    def kill_one(trial_id: int) -> str:
+        Trial(trial_id, state(ctx).session).kill()
+        return f"killed trial {trial_id}"
+
+    each(numbers(trial_ids), kill_one)
 
 
 @app.command("download")
@@ -180,3 +184,17 @@ def download(
     checkpoint = trial.select_checkpoint(latest, best, uuid, metric, smaller)
     target = output_dir if output_dir is not None else Path("checkpoints") / checkpoint.uuid
     report([record(checkpoint, checkpoint.download(str(target)))], quiet)
+
+
+@app.command("support-bundle")
+def support_bundle(ctx: typer.Context, trial_id: TrialId, output_dir: OutputDir = None) -> None:
+    """Write all that is known about it into one file for who helps: logs, metrics, reasons, health.
+
+    Secrets of the configuration are masked; what the trial printed is not.
+    """
+    from determined.cli import _bundle
+
+    file, missing = _bundle.write(state(ctx), trial_id, output_dir or Path())
+    for part, why in missing.items():
+        talk(f"warning: {part} is missing: {why}")
+    typer.echo(str(file))

@@ -52,6 +52,7 @@ class CheckpointContext:
         reporter: Reporter,
         info: ClusterInfo,
         after_store: Callable[[], None],
+        storage_section: dict[str, Any] | None = None,
     ) -> None:
         self._dist = dist
         self._storage = storage
@@ -60,6 +61,8 @@ class CheckpointContext:
         self._info = info
         # TensorBoard files travel with checkpoints.
         self._after_store = after_store
+        # What the service must know to find the files again; None: the experiment's storage.
+        self._storage_section = storage_section
 
     def upload(
         self,
@@ -194,6 +197,8 @@ class CheckpointContext:
             "metadata": metadata,
             "state": "STATE_COMPLETED",
         }
+        if self._storage_section is not None:
+            body["storage"] = self._storage_section
         try:
             self._connection.post("/api/v1/checkpoints", json=body)
         except (errors.AllocationEnded, APIException) as error:
@@ -201,7 +206,10 @@ class CheckpointContext:
             # service may have taken it.
             if isinstance(error, errors.AllocationEnded) or error.status_code is not None:
                 self._storage.delete(storage_id)
+                self._storage.reported(storage_id)
             raise
+        with contextlib.suppress(errors.StorageError):  # it is stored, and known
+            self._storage.reported(storage_id)
         logger.info("checkpoint %s stored", storage_id)
 
     def _report_deleted(self, storage_id: str) -> None:

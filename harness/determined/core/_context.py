@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("determined.core")
 
+OWN_STORAGE = "own"
+"""``checkpoint_storage.type`` that the service is told for a storage manager of the script's own."""
+
 
 class Context:
     """What a training script has of the cluster: one attribute per subject.
@@ -171,15 +174,21 @@ def init(
     info = get_cluster_info()
     dist = distributed if distributed is not None else DummyDistributedContext()
     storage = storage_manager
+    section = None if storage is None else {"type": OWN_STORAGE}
     if storage is None and checkpoint_storage is not None:
-        storage = build(_section(checkpoint_storage, on_cluster=info is not None))
+        section = _section(checkpoint_storage, on_cluster=info is not None)
+        storage = build(section)
     if info is None or info.task_type != "TRIAL":
         return _dummy_context(dist, storage, preempt_mode)
     if storage is None:
         storage = build(info.trial._config.get("checkpoint_storage") or {})
+    # What this process leaves behind if it is killed is found by that name.
+    storage.owner = f"{info.cluster_id}.{info.allocation_id}"
     if dist.local_rank == 0:
         storage.validate()
-    return _trial_context(info, dist, storage, preempt_mode, tensorboard_mode)
+    return _trial_context(
+        info, dist, storage, preempt_mode, tensorboard_mode, storage_section=section
+    )
 
 
 def _section(checkpoint_storage: str | dict[str, Any], on_cluster: bool) -> dict[str, Any]:
@@ -195,6 +204,7 @@ def _trial_context(
     preempt_mode: PreemptMode,
     tensorboard_mode: TensorboardMode,
     transport: httpx.BaseTransport | None = None,
+    storage_section: dict[str, Any] | None = None,
 ) -> Context:
     trial = info.trial
     searcher = trial._config.get("searcher") or {}
@@ -224,7 +234,9 @@ def _trial_context(
             connection, reporter, dist, trial.trial_id, info.allocation_id, max_time, units
         )
     context = Context(
-        checkpoint=CheckpointContext(dist, storage, connection, reporter, info, upload_tensorboard),
+        checkpoint=CheckpointContext(
+            dist, storage, connection, reporter, info, upload_tensorboard, storage_section
+        ),
         distributed=dist,
         preempt=PreemptContext(connection, info.allocation_id, dist, preempt_mode),
         train=TrainContext(

@@ -55,6 +55,8 @@ class Checkpoint:
         task_id, allocation_id, report_time: what wrote it, and when.
         resources: ``{path: bytes}``; directories end in ``/``.
         checksums: ``{path: "sha256:<hex>"}`` of what was written; may be empty.
+        storage: the ``checkpoint_storage`` section that it was written to; None: the experiment's.
+        reason: of state ERROR, what is wrong with it.
         metadata: ``steps_completed`` and whatever the training gave.
         state: a :class:`CheckpointState`.
         training: a :class:`CheckpointTrainingMetadata`.
@@ -68,6 +70,8 @@ class Checkpoint:
         self.report_time: datetime.datetime | None = None
         self.resources: dict[str, int] | None = None
         self.checksums: dict[str, str] = {}
+        self.storage: dict[str, Any] | None = None
+        self.reason: str | None = None
         self.metadata: dict[str, Any] | None = None
         self.state: CheckpointState | None = None
         self.training: CheckpointTrainingMetadata | None = None
@@ -86,6 +90,8 @@ class Checkpoint:
         sizes = (data.get("resources") or {}).items()
         self.resources = {path: int(size) for path, size in sizes}
         self.checksums = data.get("checksums") or {}
+        self.storage = data.get("storage")
+        self.reason = data.get("reason")
         self.metadata = data.get("metadata") or {}
         self.state = CheckpointState(data["state"])
         self.training = CheckpointTrainingMetadata._from_json(data.get("training") or {})
@@ -125,7 +131,7 @@ class Checkpoint:
             )
         target = Path(path) if path is not None else Path("checkpoints") / self.uuid
         config = self.training.experiment_config if self.training else {}
-        storage = config.get("checkpoint_storage") or {}
+        storage = self.storage or config.get("checkpoint_storage") or {}
         fetch(self.uuid, storage, self.resources or {}, self.checksums, target)
         self.write_metadata_file(str(target / METADATA_FILE))
         return str(target)
@@ -164,6 +170,29 @@ class Checkpoint:
         for report in iter_metrics(self._session, [self.trial_id], group or "validation"):
             if report.steps_completed == step:
                 yield report
+
+    def delete(self) -> int | None:
+        """Begins to delete it; from now on nothing starts from it. May be repeated.
+
+        Returns the deletion's id, None when it is deleted already. Its state is DELETED, after
+        :meth:`reload`, once its files are gone.
+        """
+        return self._removal("DELETE", "/api/v1/checkpoints", {"checkpointUuids": [self.uuid]})
+
+    def remove_files(self, globs: list[str]) -> int | None:
+        """Begins to delete the files that match one of ``globs``, relative to the checkpoint (``**``
+        crosses directories); its state becomes PARTIALLY_DELETED, or DELETED without any left.
+
+        Returns as :meth:`delete`.
+        """
+        body = {"checkpointUuids": [self.uuid], "checkpointGlobs": globs}
+        return self._removal("POST", "/api/v1/checkpoints/rm", body)
+
+    def _removal(self, method: str, path: str, body: dict[str, Any]) -> int | None:
+        deletion_id: int | None = self._session.request(method, path, json=body).json()[
+            "deletionId"
+        ]
+        return deletion_id
 
     def __repr__(self) -> str:
         return f"Checkpoint(uuid={self.uuid!r}, trial_id={self.trial_id})"

@@ -116,6 +116,25 @@ class Experiment:
         """Shows it in lists again."""
         self._post("unarchive")
 
+    def delete(self) -> None:
+        """Begins to delete it for good, once it has ended: metrics, logs, checkpoints, Prefect runs.
+
+        It is DELETING until :meth:`reload` raises NotFoundException, or DELETE_FAILED.
+        """
+        self._session.request("DELETE", self._path)
+
+    def set_gc_policy(
+        self, *, save_experiment_best: int, save_trial_best: int, save_trial_latest: int
+    ) -> None:
+        """Says how many checkpoints stay; the others are deleted, at its end or, if it has ended, now."""
+        self._patch(
+            checkpointStorage={
+                "saveExperimentBest": save_experiment_best,
+                "saveTrialBest": save_trial_best,
+                "saveTrialLatest": save_trial_latest,
+            }
+        )
+
     def _post(self, action: str) -> None:
         self._session.post(f"{self._path}/{action}", json={})
 

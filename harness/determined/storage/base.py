@@ -6,7 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from determined.storage import files
@@ -48,6 +48,7 @@ class StorageManager(abc.ABC):
       every method here.
     - :meth:`restore_path`, :meth:`download`, :meth:`manifest` any number of times; they never change
       the checkpoint. :meth:`download` verifies size and checksum of every file it delivers.
+    - :meth:`verify` before a checkpoint is relied on: it reads every byte.
     - :meth:`delete` any number of times; deleting what is not there is no error (a collector may be
       killed and run again). A crash in a complete deletion never leaves a part that looks complete.
     - :meth:`put` adds or replaces a file that belongs to no checkpoint (TensorBoard files).
@@ -55,8 +56,14 @@ class StorageManager(abc.ABC):
     Raises (all methods): ``errors.CheckpointNotFound``, ``errors.CheckpointCorrupted``, and
     ``errors.StorageError`` with path and reason when the storage refuses (full, read-only, away).
 
+    What a dead process left behind is found by its :attr:`owner`: :meth:`store` notes it with each
+    unfinished checkpoint, and with each finished one until :meth:`reported`; :meth:`sweep` removes both.
+
     ``determined.storage.testing`` has the tests that every implementation must pass.
     """
+
+    owner: str = ""
+    """Who stores, without "/" and "@"; empty: nothing is noted, and nothing of it is swept."""
 
     @abc.abstractmethod
     def validate(self) -> None:
@@ -88,6 +95,21 @@ class StorageManager(abc.ABC):
         """What the checkpoint consists of."""
 
     @abc.abstractmethod
+    def verify(
+        self,
+        storage_id: str,
+        expected: Manifest | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Read every file and compare size and checksum with ``expected``, by default the storage's
+        own list.
+
+        Raises CheckpointNotFound or CheckpointCorrupted (with the file's path) only when the storage is
+        surely there and the checkpoint surely not whole; any other StorageError says nothing about
+        the checkpoint. Returns early, with nothing said, once ``stop()`` is true.
+        """
+
+    @abc.abstractmethod
     def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
         """Remove the checkpoint, or the files matching ``globs``; the resources that remain.
 
@@ -98,6 +120,28 @@ class StorageManager(abc.ABC):
     @abc.abstractmethod
     def put(self, key: str, source: Path) -> None:
         """Store the file ``source`` under the relative path ``key``, replacing what is there."""
+
+    @abc.abstractmethod
+    def reported(self, storage_id: str) -> None:
+        """Somebody keeps a record of the finished checkpoint: :meth:`sweep` has no business with it."""
+
+    @abc.abstractmethod
+    def sweep(
+        self,
+        owners: str,
+        known: Callable[[Collection[str]], Collection[str]],
+        are_gone: Callable[[], bool] = lambda: True,
+    ) -> list[str]:
+        """Remove what owners whose names begin with ``owners`` have left; what was removed.
+
+        That is checkpoints that were never finished, and finished ones that were never
+        :meth:`reported` and are not among ``known(storage ids)``. Their processes must be gone:
+        ``are_gone()`` is asked once it has been listed what is there, and if not, all of it stays.
+        """
+
+    @abc.abstractmethod
+    def discard(self, key: str) -> None:
+        """Remove what was :meth:`put` at or below the relative path ``key``; it need not be there."""
 
     def upload(
         self,

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,17 @@ from determined.storage.base import Manifest, Selector, Staging, StorageManager
 # Sizes and checksums, beside the checkpoint's files but not one of its resources: so every reader
 # can verify without asking the service.
 MANIFEST = ".determined-manifest.json"
+INCOMPLETE = ".incomplete-"
+UNREPORTED = ".unreported-"
+DELETING = ".deleting-"
 
 
 class DirectoryStorageManager(StorageManager):
     """``<root>/<storage id>/``, made by renaming a finished, synced directory into place.
 
     A rename is atomic: a directory of that name is a complete checkpoint. Unfinished ones are called
-    ``.incomplete-…``, half-deleted ones ``.deleting-…``; either may be removed at any time.
+    ``.incomplete-<id>-…@<owner>``, half-deleted ones ``.deleting-<id>``; either may be removed at any time
+    when their process is gone. An empty file ``.unreported-<id>@<owner>`` goes before a finished one.
     """
 
     def __init__(self, root: Path) -> None:
@@ -55,7 +59,7 @@ class DirectoryStorageManager(StorageManager):
     @contextlib.contextmanager
     def store(self, storage_id: str) -> Iterator[Staging]:
         final = self._path(storage_id)
-        path = self.root / f".incomplete-{storage_id}-{secrets.token_hex(4)}"
+        path = self.root / f"{INCOMPLETE}{storage_id}-{secrets.token_hex(4)}@{self.owner}"
         with files.explained("write", path):
             path.mkdir(parents=True)
         staging = Staging(path)
@@ -93,9 +97,19 @@ class DirectoryStorageManager(StorageManager):
             files.sync(path / name)
         files.sync(path / MANIFEST)
         files.sync(path)
+        if self.owner:
+            self._unreported(final.name).touch()
         path.rename(final)
         files.sync(self.root)
         return manifest
+
+    def _unreported(self, storage_id: str) -> Path:
+        return self.root / f"{UNREPORTED}{storage_id}@{self.owner}"
+
+    def reported(self, storage_id: str) -> None:
+        path = self._unreported(storage_id)
+        with files.explained("delete", path):
+            path.unlink(missing_ok=True)
 
     @staticmethod
     def _write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -114,9 +128,45 @@ class DirectoryStorageManager(StorageManager):
                 )
             try:
                 content = json.loads((path / MANIFEST).read_bytes())
+                return Manifest(content["resources"], content["checksums"])
             except FileNotFoundError:  # written by another tool: nothing to verify against
                 return Manifest(files.list_files(path), {})
-        return Manifest(content["resources"], content["checksums"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise errors.CheckpointCorrupted(
+                    f"checkpoint {storage_id}: {path / MANIFEST} is damaged: {error}"
+                ) from None
+
+    def verify(
+        self,
+        storage_id: str,
+        expected: Manifest | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        path = self._path(storage_id)
+        self._require_root()
+        manifest = self.manifest(storage_id)
+        if expected is not None:
+            manifest = expected
+        for name, size in manifest.resources.items():
+            if stop():
+                return
+            _verify_size(storage_id, path / name, size)
+            checksum = manifest.checksums.get(name)
+            if checksum is None:
+                continue
+            with files.explained("read", path / name):
+                found = files.checksum_unless(path / name, stop)
+            if found is not None and found != checksum:
+                raise _changed(storage_id, path / name, checksum, found)
+
+    def _require_root(self) -> None:
+        """Raises StorageError when the storage is probably not mounted: then nothing is missing."""
+        with files.explained("read", self.root):
+            empty = not any(self.root.iterdir())
+        if empty:
+            raise errors.StorageError(
+                f"checkpoint storage: {self.root} is empty; is the storage mounted there?"
+            )
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str) -> Iterator[Path]:
@@ -144,10 +194,7 @@ class DirectoryStorageManager(StorageManager):
             expected = manifest.checksums.get(name, found)
             if found != expected:
                 target.unlink()
-                raise errors.CheckpointCorrupted(
-                    f"checkpoint {storage_id}: the contents of {source / name} have changed since "
-                    f"it was stored ({expected} then, {found} now)"
-                )
+                raise _changed(storage_id, source / name, expected, found)
         return wanted
 
     def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
@@ -177,18 +224,70 @@ class DirectoryStorageManager(StorageManager):
         return resources
 
     def _delete_all(self, path: Path) -> None:
-        doomed = self.root / f".deleting-{path.name}-{secrets.token_hex(4)}"
+        doomed = self.root / f"{DELETING}{path.name}"
         with files.explained("delete", path):
+            # Left by a deleter that was killed.
+            _remove_tree(doomed)
             try:
                 path.rename(doomed)
             except FileNotFoundError:
                 return
-            shutil.rmtree(doomed)
+            # Nobody is told that it is gone before it is gone for good.
+            files.sync(self.root)
+            _remove_tree(doomed)
+
+    def sweep(
+        self,
+        owners: str,
+        known: Callable[[Collection[str]], Collection[str]],
+        are_gone: Callable[[], bool] = lambda: True,
+    ) -> list[str]:
+        unreported: dict[str, Path] = {}
+        removed = []
+        with files.explained("read", self.root):
+            if not self.root.exists():
+                return []
+            every = (entry.name.partition("@") for entry in os.scandir(self.root))
+            left = [
+                (name, f"{name}@{owner}")
+                for name, at, owner in every
+                if at and owner.startswith(owners)
+            ]
+        if not left or not are_gone():
+            return []
+        for rest, name in left:
+            path = self.root / name
+            if name.startswith(INCOMPLETE):
+                with files.explained("delete", path):
+                    _remove_tree(path)
+                removed.append(name)
+            elif name.startswith(UNREPORTED):
+                unreported[rest.removeprefix(UNREPORTED)] = path
+        kept = set(known(list(unreported))) if unreported else set()
+        for storage_id, path in unreported.items():
+            if storage_id not in kept:
+                self.delete(storage_id)
+                removed.append(storage_id)
+            with files.explained("delete", path):
+                path.unlink(missing_ok=True)
+        return removed
+
+    def discard(self, key: str) -> None:
+        target = self._inside(key)
+        with files.explained("delete", target):
+            if target.is_dir():
+                _remove_tree(target)
+            else:
+                target.unlink(missing_ok=True)
+
+    def _inside(self, key: str) -> Path:
+        target = self.root / key
+        if not target.resolve().is_relative_to(self.root.resolve()) or target == self.root:
+            raise errors.StorageError(f"checkpoint storage: {key} is outside of {self.root}")
+        return target
 
     def put(self, key: str, source: Path) -> None:
-        target = self.root / key
-        if not target.resolve().is_relative_to(self.root.resolve()):
-            raise errors.StorageError(f"checkpoint storage: {key} is outside of {self.root}")
+        target = self._inside(key)
         with files.explained("write", target):
             target.parent.mkdir(parents=True, exist_ok=True)
             new = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
@@ -221,6 +320,20 @@ def _verify_size(storage_id: str, path: Path, size: int) -> None:
         raise errors.CheckpointCorrupted(
             f"checkpoint {storage_id}: {path} has {found.st_size} bytes, {size} were stored"
         )
+
+
+def _changed(storage_id: str, path: Path, then: str, now: str) -> errors.CheckpointCorrupted:
+    return errors.CheckpointCorrupted(
+        f"checkpoint {storage_id}: the contents of {path} have changed since it was stored "
+        f"({then} then, {now} now)"
+    )
+
+
+def _remove_tree(path: Path) -> None:
+    """Removes ``path`` and all below it; others may do the same at the same time."""
+    while path.exists():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
 
 def _matches(root: Path, resources: dict[str, int], globs: list[str]) -> set[str]:

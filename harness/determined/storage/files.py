@@ -63,6 +63,18 @@ def checksum(path: Path) -> str:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def checksum_unless(path: Path, stop: Callable[[], bool]) -> str | None:
+    """As :func:`checksum`; None when ``stop()`` became true before the file's end."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_CHUNK))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
+            if stop():
+                return None
+    return "sha256:" + digest.hexdigest()
+
+
 def copy_with_checksum(source: Path, target: Path) -> tuple[int, str]:
     """Copy a file; (bytes, ``"sha256:<hex>"``) of what was copied."""
     digest = hashlib.sha256()

@@ -12,6 +12,7 @@ bytes → overwrite or, with None, remove that stored file behind the manager's 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
 from collections.abc import Callable
@@ -160,6 +161,34 @@ class StorageContract:
             manager.download(stored, tmp_path / "copy")
         assert not (tmp_path / "copy" / "weights.bin").exists()
 
+    @pytest.mark.parametrize("content", [b"\x01\x00" * 5000, b"short", None])
+    def test_verify_reads_every_byte(
+        self, manager: StorageManager, stored: str, tamper: Tamper, content: bytes | None
+    ) -> None:
+        manager.verify(stored)
+        known = manager.manifest(stored)
+        manager.verify(stored, known)
+        tamper(stored, "weights.bin", content)
+        for expected in (None, known):
+            with pytest.raises(errors.CheckpointCorrupted, match=r"weights\.bin"):
+                manager.verify(stored, expected)
+        manager.verify(stored, stop=lambda: True)
+
+    def test_verify_of_a_checkpoint_that_is_gone(
+        self, manager: StorageManager, stored: str, storage_id: str
+    ) -> None:
+        other = str(uuid.uuid4())
+        with manager.store(other) as staging:
+            write_tree(staging.path)
+        manager.delete(storage_id)
+        with pytest.raises(errors.CheckpointNotFound, match=storage_id):
+            manager.verify(storage_id)
+        # An empty storage is one that is not mounted: nothing can be said of the checkpoint.
+        manager.delete(other)
+        with pytest.raises(errors.StorageError) as caught:
+            manager.verify(storage_id)
+        assert type(caught.value) is errors.StorageError
+
     def test_delete_is_repeatable(self, manager: StorageManager, stored: str) -> None:
         assert manager.delete(stored) == {}
         assert manager.delete(stored) == {}
@@ -184,6 +213,51 @@ class StorageContract:
         with manager.restore_path(stored) as path:
             manager.upload(path, again)
         assert manager.manifest(again) == manager.manifest(stored)
+
+    def test_sweep_removes_what_an_owner_left(
+        self, manager: StorageManager, tmp_path: Path
+    ) -> None:
+        def store(owner: str, *, finish: bool = True, tell: bool = False) -> str:
+            name = str(uuid.uuid4())
+            manager.owner = owner
+            stack = contextlib.ExitStack()
+            staging = stack.enter_context(manager.store(name))
+            write_tree(staging.path)
+            if finish:
+                stack.close()
+                if tell:
+                    manager.reported(name)
+            else:
+                self.unfinished.append(stack)
+            return name
+
+        self.unfinished: list[contextlib.ExitStack] = []
+        unfinished = store("c.7.a.1", finish=False)
+        lost, known, told = store("c.7.a.2"), store("c.7.b.1"), store("c.7.b.1", tell=True)
+        others, nobodys = store("c.77.a.1"), store("")
+        assert manager.sweep("c.7.", lambda found: [], lambda: False) == []
+        removed = manager.sweep("c.7.", lambda found: set(found) & {known})
+        assert any(unfinished in name for name in removed)
+        assert lost in removed
+        assert len(removed) == 2
+        with pytest.raises(errors.CheckpointNotFound):
+            manager.manifest(lost)
+        for name in (known, told, others, nobodys):
+            manager.verify(name)
+        assert manager.sweep("c.7.", lambda found: []) == []
+        for stack in self.unfinished:
+            with contextlib.suppress(errors.StorageError, OSError):
+                stack.close()
+
+    def test_discard(self, manager: StorageManager, tmp_path: Path) -> None:
+        (tmp_path / "events").write_text("one")
+        for key in ("c/tensorboard/7/events", "c/tensorboard/77/events"):
+            manager.put(key, tmp_path / "events")
+        for _ in range(2):
+            manager.discard("c/tensorboard/7")
+        with pytest.raises(errors.StorageError):
+            manager.discard("../events")
+        assert (tmp_path / "events").exists()
 
     def test_put_replaces(self, manager: StorageManager, tmp_path: Path) -> None:
         for text in ("one", "two"):

@@ -10,8 +10,10 @@ from fastapi import APIRouter, FastAPI
 from determined_service.api import (
     agents,
     checkpoints,
+    deletions,
     experiments,
     health,
+    health_report,
     login,
     master,
     metrics,
@@ -25,7 +27,7 @@ from determined_service.api import (
     users,
 )
 from determined_service.ingest.group_commit import GroupCommit
-from determined_service.ingest.logs import LogLines, write_logs
+from determined_service.ingest.logs import LogLines, LogsWriter
 from determined_service.ingest.metrics import MetricsWriter
 from determined_service.ingest.reports import Batch
 
@@ -47,6 +49,7 @@ def routers() -> list[APIRouter]:
     """Every router of this package; of two routes that match, the first one answers."""
     modules = (
         health,
+        health_report,
         login,
         users,
         master,
@@ -59,6 +62,7 @@ def routers() -> list[APIRouter]:
         search_preview,
         plots,
         checkpoints,
+        deletions,
         tasks,
         task_logs,
     )
@@ -69,7 +73,7 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     """Starts the ingest queues (``app.state.metrics_queue`` and ``logs_queue``); ``stack`` ends them."""
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
     # Log lines may be a megabyte each: fewer at once.
-    app.state.logs_queue = GroupCommit[LogLines](app.state.db, write_logs, max_items=64)
+    app.state.logs_queue = GroupCommit[LogLines](app.state.db, LogsWriter().write, max_items=64)
     tasks_running = [
         asyncio.create_task(app.state.metrics_queue.run(), name="metrics"),
         asyncio.create_task(app.state.logs_queue.run(), name="logs"),

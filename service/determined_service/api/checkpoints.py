@@ -10,13 +10,13 @@ from uuid import UUID
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Query, Request
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from determined_registry.tables import allocations, checkpoints, metrics, trials
 from determined_service import auth
 from determined_service.api.state import Db
 from determined_service.auth import AllocationOrUser, CurrentUser
+from determined_service.control.damage import forget_latest, lock_users
 from determined_service.errors import BadRequest, NotFound
 from determined_service.hub import notify
 from determined_service.ingest.values import replace_nul
@@ -40,6 +40,15 @@ router = APIRouter(prefix="/api/v1", tags=["Checkpoints"])
 
 c = checkpoints.c
 STATES = frozenset({"ACTIVE", "COMPLETED", "ERROR", "DELETED", "PARTIALLY_DELETED"})
+
+
+STORED = ("ACTIVE", "COMPLETED")
+
+
+def _given_up(uuid: UUID) -> sa.Exists:
+    """Whether the checkpoint is known and nothing may start from it any more."""
+    usable = c.state.in_(STORED) & c.deletion_id.is_(None)
+    return sa.exists(sa.select(c.uuid).where(c.uuid == uuid, ~usable))
 
 
 def _sizes(given: Any) -> dict[str, int]:
@@ -81,7 +90,8 @@ _CHECKPOINT = {
 
 @router.post("/checkpoints", openapi_extra=json_example(_CHECKPOINT))
 async def report_checkpoint(request: Request, principal: AllocationOrUser, db: Db) -> Response:
-    """Notes a checkpoint whose files are in storage (`v1Checkpoint`, and `checksums` besides).
+    """Notes a checkpoint whose files are in storage (`v1Checkpoint`, and besides `checksums`, and
+    `storage` when it is not the experiment's).
 
     May be repeated. Of a trial's allocation it becomes the trial's latest checkpoint, from which the
     next leg starts.
@@ -101,8 +111,18 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
     if state not in STATES:
         raise BadRequest(f"unknown state {given['state']!r}")
     resources = _sizes(given.get("resources"))
+    storage = given.get("storage")
+    if storage is not None and not isinstance(storage, dict):
+        raise BadRequest(f"storage must be a checkpoint_storage section, not {storage!r}")
     uuid = parse_uuid(str(given["uuid"]), "checkpoint")
     async with db.tx() as conn:
+        if own is not None and own.trial_id is not None:
+            # Whoever ends the allocation holds this lock, so what is seen of it below stays true.
+            await conn.execute(
+                sa.select(trials.c.id)
+                .where(trials.c.id == own.trial_id)
+                .with_for_update(key_share=True)
+            )
         sender = await _sender(conn, allocation_id)
         if sender is not None and sender.state == "TERMINATED" and own is not None:
             raise auth.ended(sender.id)
@@ -120,6 +140,7 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
             "size": sum(resources.values()),
             "checksums": given.get("checksums") or {},
             "user_metadata": metadata,
+            "storage": storage,
         }
         if given.get("reportTime"):
             values["report_time"] = parse_time(given["reportTime"], "reportTime")
@@ -127,7 +148,7 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
             # Before the checkpoint's row: locks in the service's order.
             await conn.execute(
                 sa.update(trials)
-                .where(trials.c.id == trial_id)
+                .where(trials.c.id == trial_id, ~_given_up(uuid))
                 .values(latest_checkpoint=uuid, steps_completed=steps)
             )
         statement = insert(checkpoints).values(
@@ -136,6 +157,8 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
         await conn.execute(
             statement.on_conflict_do_update(
                 index_elements=[c.uuid],
+                # A late repetition brings nothing back that was found damaged or deleted.
+                where=c.state.in_(STORED) & c.deletion_id.is_(None),
                 set_={
                     checkpoints.c[name]: value for name, value in values.items() if name != "uuid"
                 },
@@ -157,12 +180,7 @@ async def patch_checkpoints(request: Request, user: CurrentUser, db: Db) -> Resp
     async with db.tx() as conn:
         for one in given.get("checkpoints", []):
             uuid = parse_uuid(str(one.get("uuid")), "checkpoint")
-            # Before the checkpoint's row: locks in the service's order.
-            await conn.execute(
-                sa.select(trials.c.id)
-                .where(trials.c.latest_checkpoint == uuid)
-                .with_for_update(key_share=True)
-            )
+            await lock_users(conn, uuid)
             row = (
                 await conn.execute(
                     sa.select(c.resources, c.state).where(c.uuid == uuid).with_for_update()
@@ -184,22 +202,8 @@ async def patch_checkpoints(request: Request, user: CurrentUser, db: Db) -> Resp
                 .values(resources=left, size=sum(left.values()), state=state)
             )
             if state != "COMPLETED":
-                await _forget_latest(conn, uuid)
+                await forget_latest(conn, uuid)
     return JsonResponse({})
-
-
-async def _forget_latest(conn: AsyncConnection, uuid: UUID) -> None:
-    """The next leg of the trial whose latest checkpoint ``uuid`` was starts from the one before."""
-    before = (
-        sa.select(c.uuid)
-        .where(c.trial_id == trials.c.id, c.state == "COMPLETED")
-        .order_by(c.report_time.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    await conn.execute(
-        sa.update(trials).where(trials.c.latest_checkpoint == uuid).values(latest_checkpoint=before)
-    )
 
 
 @router.post("/checkpoints/{uuid}/metadata")

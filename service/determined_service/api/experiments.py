@@ -13,8 +13,10 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from determined_registry.tables import experiments, metrics, trials, users
+from determined_service.api.deletions import set_policy
 from determined_service.api.state import Db
 from determined_service.auth import CurrentUser
+from determined_service.control.change import changing
 from determined_service.errors import BadRequest, NotFound
 from determined_service.hub import notify
 from determined_service.ingest.values import finite
@@ -141,14 +143,17 @@ class ExperimentChange(BaseModel):
 async def patch_experiment(
     experiment_id: int, given: ExperimentChange, user: CurrentUser, db: Db
 ) -> Response:
-    """Changes name, description, notes or labels."""
+    """Changes name, description, notes, labels or the policy that says which checkpoints are kept."""
     values = given.model_dump(exclude_none=True)
-    for field in ("resources", "checkpointStorage"):
-        if field in values:
-            raise BadRequest(
-                f"{field} of an experiment cannot be changed on this cluster: its configuration "
-                f"holds from its submission on"
-            )
+    if "resources" in values:
+        raise BadRequest(
+            "resources of an experiment cannot be changed on this cluster: its configuration "
+            "holds from its submission on"
+        )
+    policy = values.pop("checkpointStorage", None)
+    if policy is not None:
+        async with changing(db) as change:
+            await set_policy(change, experiment_id, policy)
     if "labels" in values:
         values["labels"] = sorted(set(values["labels"]))
     return await _update(db, experiment_id, values)

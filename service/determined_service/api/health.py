@@ -41,19 +41,24 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
-async def _prefect(settings: Settings) -> str | None:
-    url = settings.prefect_api_url
-    if url is None:
-        return None
+async def prefect_get(settings: Settings, path: str) -> httpx.Response:
+    """``GET`` of Prefect's API; raises httpx.HTTPError for anything but a 2xx within 5 s."""
+    assert settings.prefect_api_url is not None
     auth = None
     if settings.prefect_auth is not None:
         user, _, password = settings.prefect_auth.get_secret_value().partition(":")
         auth = httpx.BasicAuth(user, password)
+    async with httpx.AsyncClient(trust_env=False, verify=_tls(), timeout=5.0, auth=auth) as client:
+        found = await client.get(f"{settings.prefect_api_url.rstrip('/')}{path}")
+        return found.raise_for_status()
+
+
+async def _prefect(settings: Settings) -> str | None:
+    url = settings.prefect_api_url
+    if url is None:
+        return None
     try:
-        async with httpx.AsyncClient(
-            trust_env=False, verify=_tls(), timeout=5.0, auth=auth
-        ) as client:
-            (await client.get(f"{url.rstrip('/')}/health")).raise_for_status()
+        await prefect_get(settings, "/health")
     except httpx.HTTPError as error:
         return f"Prefect at {url} does not answer: {error or type(error).__name__}"
     return None

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.tables import allocations
 from determined_searchers.settings import Form, read_form
+from determined_service.auth import ended
 from determined_service.control import lifecycle as states
 from determined_service.control import prefect_states
 from determined_service.control.change import Change
@@ -117,7 +118,7 @@ _ACKNOWLEDGE = sa.text(
     """
     WITH marked AS (
         UPDATE allocations SET preempt_acked_at = coalesce(preempt_acked_at, now())
-        WHERE id = :id RETURNING id
+        WHERE id = :id AND state <> 'TERMINATED' RETURNING id
     )
     SELECT pg_notify(:channel, 'allocation:' || id) FROM marked
     """
@@ -126,9 +127,12 @@ _ACKNOWLEDGE = sa.text(
 
 async def acknowledge_preemption(conn: AsyncConnection, allocation_id: str) -> None:
     """The process says that its exit will not be final; one statement, so ``conn`` needs no
-    transaction. Raises NotFound."""
+    transaction. Raises NotFound, Conflict when it has ended."""
     found = await conn.execute(_ACKNOWLEDGE, {"id": allocation_id, "channel": CHANNEL})
     if found.first() is None:
+        known = sa.select(allocations.c.id).where(allocations.c.id == allocation_id)
+        if (await conn.execute(known)).first() is not None:
+            raise ended(allocation_id)
         raise NotFound(f"allocation {allocation_id} does not exist")
 
 

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from determined_registry.tables import experiments, trials
 from determined_searchers import Shutdown, TrialCreated
 from determined_service.control import allocations as allocating
+from determined_service.control import continuation, prefect_states
 from determined_service.control import experiments as experimenting
 from determined_service.control import lifecycle as states
-from determined_service.control import prefect_states
 from determined_service.control.change import Change
 from determined_service.control.legs import end_trial
 from determined_service.control.operations import Batch, TrialChange
@@ -52,7 +52,9 @@ async def apply(change: Change, experiment: sa.Row[Any], batch: Batch) -> list[d
     """
     reports = allocating.is_reports_form(experiment.searcher)
     existing = await _change_existing(change, experiment, batch, reports)
-    new = await _create(change, experiment, batch, reports)
+    revived, again = await continuation.take_up(change, experiment, batch, reports)
+    new = await _create(change, experiment, batch, reports, revived)
+    existing += again
     wanting = [
         *existing,
         *(row.id for row in new if reports or batch.trials[row.request_id].length),
@@ -66,11 +68,11 @@ async def apply(change: Change, experiment: sa.Row[Any], batch: Batch) -> list[d
 
 
 async def _create(
-    change: Change, experiment: sa.Row[Any], batch: Batch, reports: bool
+    change: Change, experiment: sa.Row[Any], batch: Batch, reports: bool, existing: set[str]
 ) -> list[sa.Row[Any]]:
     searcher = experiment.searcher
     rows: list[dict[str, Any]] = []
-    created = batch.created()
+    created = [item for item in batch.created() if item[0] not in existing]
     warm_start = await find_warm_start(change.conn, searcher) if created else None
     sources = {asked.create.source for _, asked in created if asked.create and asked.create.source}
     latest = await latest_checkpoints(change.conn, experiment.id, sources)
@@ -144,7 +146,7 @@ async def _change_one(
         values |= {
             "op_length": asked.length,
             "op_index": row.op_index + 1,
-            "op_complete": False,
+            "op_complete": continuation.is_known(row, asked.length),
             "progress": 0.0,
         }
     if asked.close:
@@ -154,6 +156,9 @@ async def _change_one(
     if values:
         await change.conn.execute(sa.update(trials).where(trials.c.id == row.id).values(values))
         change.notify(f"trial:{row.id}")
+    closed = asked.close or row.closed
+    if await continuation.answer(change, experiment, row, asked.length, closed=closed):
+        return False
     live = await allocating.live_of_trial(change, row.id)
     if asked.stop and live is not None and live.state != states.REQUESTED:
         await allocating.preempt(change, live.id)

@@ -9,16 +9,18 @@ import sqlalchemy as sa
 from determined_registry.tables import allocations, trials
 from determined_service.auth import new_token, token_hash
 from determined_service.control import lifecycle as states
+from determined_service.control import prefect_states
 from determined_service.control.change import Change
 from determined_service.control.lifecycle import ALLOCATION, transition
-from determined_service.errors import Conflict, NotFound
+from determined_service.errors import BadRequest, Conflict, NotFound
 
 
 async def claim(change: Change, trial_id: int, flow_run_id: UUID, agent_id: str) -> str:
     """Assigns the trial's waiting allocation to ``agent_id``, which is no agent; returns its id.
 
-    Asking again gives the same one. Raises NotFound; Conflict when no leg waits, another has it,
-    or ``flow_run_id`` is not the trial's run.
+    Asking again gives the same one, so ``agent_id`` must name one process. Raises NotFound;
+    BadRequest when ``flow_run_id`` is not the trial's run; Conflict when no leg waits or another
+    process has it.
     """
     conn = change.conn
     found = await conn.execute(
@@ -30,7 +32,7 @@ async def claim(change: Change, trial_id: int, flow_run_id: UUID, agent_id: str)
     if trial is None:
         raise NotFound(f"trial {trial_id} does not exist")
     if trial.flow_run_id != flow_run_id:
-        raise Conflict(f"run {flow_run_id} is not the run of trial {trial_id}")
+        raise BadRequest(f"run {flow_run_id} is not the run of trial {trial_id}")
     waiting = await conn.execute(
         sa.select(allocations.c.id, allocations.c.state, allocations.c.agent_id)
         .where(
@@ -57,3 +59,22 @@ async def claim(change: Change, trial_id: int, flow_run_id: UUID, agent_id: str)
         token_hash=token_hash(token),
     )
     return str(row.id)
+
+
+async def correct_run(change: Change, trial_id: int) -> None:
+    """Has Prefect show again what the (existing) trial is.
+
+    Whoever began to execute the trial's run in vain has made it Running there, or made it run again.
+    """
+    found = await change.conn.execute(
+        sa.select(trials.c.id, trials.c.state, trials.c.reason)
+        .where(trials.c.id == trial_id)
+        .with_for_update(key_share=True)
+    )
+    trial = found.one()
+    if trial.state in states.TERMINAL:
+        prefect_states.ended(
+            change, prefect_states.trial_entity(trial_id), trial.state, trial.reason
+        )
+    else:
+        await prefect_states.tell_present(change, trial_id, trial.reason)

@@ -212,5 +212,5 @@ async def follow(conn: AsyncConnection, experiment_id: int, driver: uuid.UUID) -
         "trials": await trials_without_run(conn, experiment_id),
         "state": row.state,
         "reason": row.reason,
-        "ended": row.state in states.TERMINAL,
+        "ended": row.state in states.ENDED,
     }

@@ -61,6 +61,8 @@ class ExitFacts:
     restarts: int = 0
     max_restarts: int = 0
     lost_in_a_row: int = 0
+    no_restart: str | None = None
+    """Why a failure is not to be retried, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
     2. it called its hyperparameters invalid: completed, and the searcher hears of it;
     3. the platform lost the leg, or killed it for not heeding a preemption: again, uncounted;
     4. exit code 0: see :func:`_clean_exit`;
-    5. it could not start, for a reason that will not go away: error;
+    5. it could not start, for a reason that will not go away, or must not be retried: error;
     6. anything else is a failure: again while restarts are left, else error.
     """
     words = describe_exit(facts)
@@ -147,6 +149,8 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
         return _clean_exit(facts, words)
     if facts.kind is ExitKind.FAILED_TO_START and facts.reason:
         return _error(words)
+    if facts.no_restart is not None:
+        return _error(f"{words}; no restart: {facts.no_restart}", counts=True)
     if facts.restarts >= facts.max_restarts:
         return _error(words, counts=True)
     return ExitDecision(Outcome.ERROR, words, _again(facts), counts=True)

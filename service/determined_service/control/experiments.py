@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from determined_registry.tables import allocations, experiments, searches, trials
 from determined_service.control import allocations as allocating
+from determined_service.control import deletions, prefect_states
 from determined_service.control import lifecycle as states
-from determined_service.control import prefect_states
 from determined_service.control.change import Change
 from determined_service.control.lifecycle import EXPERIMENT, TRIAL, transition, transition_all
 from determined_service.errors import Conflict, NotFound
@@ -45,13 +46,17 @@ def _announce(change: Change, experiment_id: int) -> None:
     change.notify(f"experiment:{experiment_id}", f"search:{experiment_id}")
 
 
-async def pause(change: Change, experiment_id: int) -> None:
+async def pause(change: Change, experiment_id: int, by: str = "the user") -> None:
     """Running trials get the preemption signal; waiting ones lose their place in the queue.
+
+    Who paused it (``by``) and when is its reason until it is activated.
 
     Raises NotFound, Conflict when the experiment stops or has ended.
     """
     await lock_experiment(change, experiment_id)
-    if not await transition(change, EXPERIMENT, experiment_id, states.PAUSED):
+    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    reason = f"paused by {by} at {when}"
+    if not await transition(change, EXPERIMENT, experiment_id, states.PAUSED, reason=reason):
         return
     _announce(change, experiment_id)
     rows = await live_trials(change, experiment_id)
@@ -117,7 +122,7 @@ async def cancel(change: Change, experiment_id: int) -> None:
 async def kill(change: Change, experiment_id: int) -> None:
     """Every process of the experiment is killed now."""
     experiment = await lock_experiment(change, experiment_id)
-    if experiment.state not in states.TERMINAL:
+    if experiment.state not in states.ENDED:
         await stop(change, experiment_id, states.STOPPING_KILLED, "killed by the user")
 
 
@@ -184,6 +189,7 @@ async def _end(change: Change, experiment_id: int, stopping: str) -> None:
     values = {"progress": 1.0} if to == states.COMPLETED else {}
     await transition(change, EXPERIMENT, experiment_id, to, **values)
     _announce(change, experiment_id)
+    await deletions.collect_garbage(change, experiment_id)
     found = await change.conn.execute(
         sa.select(searches.c.driver, experiments.c.flow_run_id, experiments.c.reason)
         .join(experiments, experiments.c.id == searches.c.experiment_id)

@@ -16,14 +16,16 @@ _SPECS = sa.text(
            a.token, a.agent_id, t.flow_run_id, t.hparams, t.seed,
            coalesce(t.latest_checkpoint, t.warm_start_checkpoint) AS checkpoint,
            -- Steps of a checkpoint of this trial; one taken from elsewhere starts from zero.
-           coalesce(c.steps_completed, 0) AS steps_completed,
+           CASE WHEN t.latest_checkpoint IS NULL THEN 0 ELSE coalesce(c.steps_completed, 0) END
+               AS steps_completed,
+           c.resources, c.checksums, c.storage,
            e.config, e.model_def_hash, u.username, g.slot_type
     FROM allocations a
     JOIN trials t ON t.id = a.trial_id
     JOIN experiments e ON e.id = a.experiment_id
     JOIN users u ON u.id = e.owner_id
     LEFT JOIN agents g ON g.id = a.agent_id
-    LEFT JOIN checkpoints c ON c.uuid = t.latest_checkpoint
+    LEFT JOIN checkpoints c ON c.uuid = coalesce(t.latest_checkpoint, t.warm_start_checkpoint)
     WHERE a.id = ANY(:ids)
     ORDER BY a.assigned_at, a.id
     """
@@ -57,6 +59,7 @@ def _spec(row: sa.Row[Any], settings: Settings) -> dict[str, Any]:
         "trial_seed": row.seed,
         "latest_checkpoint": row.checkpoint,
         "steps_completed": row.steps_completed,
+        "checkpoint": checkpoint_facts(row),
         "session_token": row.token,
         "cluster_id": settings.cluster_id,
         "cluster_name": settings.cluster_name,
@@ -64,6 +67,13 @@ def _spec(row: sa.Row[Any], settings: Settings) -> dict[str, Any]:
         "env": {"DET_USER": row.username},
         "environment_variables": _variables(environment, row.slot_type or "cpu"),
     }
+
+
+def checkpoint_facts(row: sa.Row[Any]) -> dict[str, Any] | None:
+    """What a leg needs to verify the checkpoint it starts from; None: there is no row of it."""
+    if row.resources is None:
+        return None
+    return {"resources": row.resources, "checksums": row.checksums, "storage": row.storage}
 
 
 def _variables(environment: dict[str, Any], slot_type: str) -> list[str]:

@@ -12,7 +12,7 @@ from determined_searchers import ExitReason, TrialClosed, TrialExitedEarly
 from determined_service.control import allocations as allocating
 from determined_service.control import experiments as experimenting
 from determined_service.control import lifecycle as states
-from determined_service.control import prefect_states
+from determined_service.control import log_actions, prefect_states
 from determined_service.control.change import Change
 from determined_service.control.exits import (
     ExitDecision,
@@ -62,15 +62,18 @@ class Exit:
     reason: str | None = None
 
 
-async def end_leg(change: Change, allocation_id: str, exit: Exit) -> None:
+async def end_leg(
+    change: Change, allocation_id: str, exit: Exit, *, only_in: str | None = None
+) -> None:
     """Ends the allocation and decides what its trial does next. A repeated report changes nothing.
 
+    ``only_in``: nothing changes either when the allocation is not in this state (any more).
     Raises NotFound.
     """
     row = (await change.conn.execute(_LOCK, {"id": allocation_id})).first()
     if row is None:
         raise NotFound(f"allocation {allocation_id} does not exist")
-    if row.state == states.TERMINATED:
+    if row.state == states.TERMINATED or only_in not in (None, row.state):
         return
     decision = decide_exit(await _facts(change, row, exit))
     await transition(
@@ -104,8 +107,11 @@ async def end_leg(change: Change, allocation_id: str, exit: Exit) -> None:
 
 async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
     lost = 0
+    no_restart = None
     if exit.kind is ExitKind.INFRASTRUCTURE:
         lost = await _lost_in_a_row(change, row.trial_id)
+    elif exit.exit_code or exit.exit_signal:
+        no_restart = await log_actions.no_restart(change.conn, row.trial_id, row.run_id)
     return ExitFacts(
         exit_code=exit.exit_code,
         exit_signal=exit.exit_signal,
@@ -124,6 +130,7 @@ async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
         restarts=row.restarts,
         max_restarts=row.max_restarts,
         lost_in_a_row=lost,
+        no_restart=no_restart,
     )
 
 
@@ -160,6 +167,17 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
                 decision.trial_state,
                 decision.reason,
                 decision.event,
+            )
+        case Next.REQUEUE if nowhere := await log_actions.no_agent_left(change.conn, row.trial_id):
+            reason = f"{decision.reason}; {nowhere}"
+            await end_trial(
+                change,
+                row.experiment_id,
+                row.trial_id,
+                row.request_id,
+                states.ERROR,
+                reason,
+                ExitReason.ERRORED,
             )
         case Next.REQUEUE:
             await allocating.request(change, [row.trial_id])

@@ -26,6 +26,8 @@ STOPPING_ERROR = "STOPPING_ERROR"
 COMPLETED = "COMPLETED"
 CANCELED = "CANCELED"
 ERROR = "ERROR"
+DELETING = "DELETING"
+DELETE_FAILED = "DELETE_FAILED"
 
 REQUESTED = "REQUESTED"
 ASSIGNED = "ASSIGNED"
@@ -35,6 +37,9 @@ TERMINATED = "TERMINATED"
 RUNNABLE = frozenset({ACTIVE, PAUSED})
 STOPPING = frozenset({STOPPING_COMPLETED, STOPPING_CANCELED, STOPPING_KILLED, STOPPING_ERROR})
 TERMINAL = frozenset({COMPLETED, CANCELED, ERROR})
+# Of an experiment only: it has ended, and is on its way out.
+DELETION = frozenset({DELETING, DELETE_FAILED})
+ENDED = TERMINAL | DELETION
 
 OUTCOME: Mapping[str, str] = {
     STOPPING_COMPLETED: COMPLETED,
@@ -85,7 +90,16 @@ def _moves(stopping_to: Mapping[str, str]) -> dict[str, frozenset[str]]:
 
 # An experiment that stops ends the way its stopping state says; a trial that stops may still
 # complete, be canceled or err, whatever its process did last.
-EXPERIMENT = Machine("experiment", experiments, _moves(OUTCOME))
+EXPERIMENT = Machine(
+    "experiment",
+    experiments,
+    {
+        **_moves(OUTCOME),
+        **{state: frozenset({DELETING}) for state in TERMINAL},
+        DELETING: frozenset({DELETE_FAILED}),
+        DELETE_FAILED: frozenset({DELETING}),
+    },
+)
 TRIAL = Machine("trial", trials, _moves({}))
 ALLOCATION = Machine(
     "allocation",

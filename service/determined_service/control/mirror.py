@@ -233,7 +233,7 @@ class Mirror:
     async def _create_run(self, delivery: Delivery) -> None:
         row = delivery.row
         experiment_id = int(row.entity.partition(":")[2])
-        if row.run_id is not None or row.experiment_state in (None, *states.TERMINAL):
+        if row.run_id is not None or row.experiment_state in (None, *states.ENDED):
             async with reader(self._db).connect() as conn:
                 await conn.execute(_DELETE, {"ids": list(delivery.ids)})
             return

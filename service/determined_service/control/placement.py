@@ -25,7 +25,10 @@ SWEEP_S = 30.0
 _REQUESTS = sa.text(
     """
     SELECT a.id, a.resource_pool, a.slots, a.experiment_id, a.trial_id,
-           (e.config #>> '{resources,max_slots}')::int AS max_slots
+           (e.config #>> '{resources,max_slots}')::int AS max_slots,
+           ARRAY(SELECT DISTINCT m.agent_id FROM log_policy_matches m
+                 WHERE m.trial_id = a.trial_id AND m.action = 'exclude_node'
+                   AND m.agent_id IS NOT NULL) AS excluded
     FROM allocations a LEFT JOIN experiments e ON e.id = a.experiment_id
     WHERE a.state = 'REQUESTED'
     ORDER BY a.requested_at, a.trial_id, a.id
@@ -47,12 +50,24 @@ _AGENTS = sa.text(
 )
 
 
+async def waiting_requests(conn: AsyncConnection) -> list[sa.Row[Any]]:
+    """Every allocation that waits for slots, in the order in which they are served."""
+    return list(await conn.execute(_REQUESTS))
+
+
 async def read_snapshot(
     conn: AsyncConnection, waiting: Sequence[sa.Row[Any]], agent_timeout_s: float
 ) -> Snapshot:
     """The waiting requests, and the agents that may take them."""
     requests = tuple(
-        Request(row.id, row.resource_pool, row.slots, row.experiment_id, row.max_slots)
+        Request(
+            row.id,
+            row.resource_pool,
+            row.slots,
+            row.experiment_id,
+            row.max_slots,
+            frozenset(row.excluded),
+        )
         for row in waiting
     )
     used_by_group: Counter[int] = Counter()
@@ -92,7 +107,7 @@ async def assign(change: Change, placement: Placement) -> bool:
 async def schedule_once(db: Database, agent_timeout_s: float) -> list[Placement]:
     """Makes the placements that are possible now."""
     async with reader(db).connect() as conn:
-        rows = list(await conn.execute(_REQUESTS))
+        rows = await waiting_requests(conn)
         if not rows:
             return []
         snapshot = await read_snapshot(conn, rows, agent_timeout_s)

@@ -5,6 +5,7 @@ Prefect is imported when the gateway opens: everything else in the service does 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +17,17 @@ from determined_service.settings import Settings
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.objects import FlowRun
 
 EXPERIMENT_DEPLOYMENT = "experiment/experiment"
+DELETION_DEPLOYMENT = "checkpoint-gc/checkpoint-gc"
 FAR_FUTURE = datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC)
 """When a run that waits for slots is "scheduled": never, so that no worker takes it."""
+
+FLOWS = ("experiment", "trial")
+"""Names of our flows, and of their deployments."""
+PAGE = 200
+MAX_PAGES = 25
 
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "CRASHED"})
 
@@ -43,6 +51,17 @@ class RunState:
     run_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that is Cancelling or Pending ``since``. ``is_ours``: it was made of a deployment of ours."""
+
+    id: UUID
+    type: str
+    name: str
+    since: datetime.datetime
+    is_ours: bool
+
+
 class Gateway(Protocol):
     """What the mirror and the reconciler need; :class:`PrefectGateway`, or a fake in tests."""
 
@@ -63,6 +82,12 @@ class Gateway(Protocol):
     async def cancelling(self) -> list[UUID]:
         """Runs that somebody asked Prefect to cancel and that have not ended."""
 
+    async def cancelled_since(self, since: datetime.datetime) -> list[UUID]:
+        """Runs of our flows that ended as Cancelled at ``since`` or later."""
+
+    async def unfinished(self) -> list[OpenRun]:
+        """Runs of our flows that are Cancelling or Pending (InfrastructurePending too)."""
+
     def is_away(self, error: Exception) -> bool:
         """Whether ``error`` means that Prefect does not answer at all."""
 
@@ -76,7 +101,7 @@ class PrefectGateway:
         secret = settings.prefect_auth
         self._auth = None if secret is None else secret.get_secret_value()
         self._client: PrefectClient
-        self._deployment: tuple[UUID, str | None] | None = None
+        self._deployments: dict[str, tuple[UUID, str | None]] = {}
 
     async def __aenter__(self) -> Self:
         from prefect.client.orchestration import PrefectClient
@@ -99,21 +124,32 @@ class PrefectGateway:
     async def create_experiment_run(
         self, experiment_id: int, *, key: str, name: str, tags: Sequence[str]
     ) -> tuple[UUID, str | None]:
+        parameters = {"experiment_id": experiment_id}
+        return await self._create_run(EXPERIMENT_DEPLOYMENT, parameters, key, name, tags)
+
+    async def create_deletion_run(
+        self, deletion_id: int, *, key: str, name: str, tags: Sequence[str]
+    ) -> tuple[UUID, str | None]:
+        """As :meth:`create_experiment_run`, of the flow that deletes from checkpoint storage."""
+        parameters = {"deletion_id": deletion_id}
+        return await self._create_run(DELETION_DEPLOYMENT, parameters, key, name, tags)
+
+    async def _create_run(
+        self, deployment: str, parameters: dict[str, Any], key: str, name: str, tags: Sequence[str]
+    ) -> tuple[UUID, str | None]:
         from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-        if self._deployment is None:
+        if deployment not in self._deployments:
             try:
-                found = await self._client.read_deployment_by_name(EXPERIMENT_DEPLOYMENT)
+                found = await self._client.read_deployment_by_name(deployment)
             except ObjectNotFound as error:
-                raise NotDeployed(
-                    f"Prefect has no deployment {EXPERIMENT_DEPLOYMENT!r} yet"
-                ) from error
-            self._deployment = (found.id, found.work_pool_name)
-        deployment_id, pool = self._deployment
+                raise NotDeployed(f"Prefect has no deployment {deployment!r} yet") from error
+            self._deployments[deployment] = (found.id, found.work_pool_name)
+        deployment_id, pool = self._deployments[deployment]
         try:
             run = await self._client.create_flow_run_from_deployment(
                 deployment_id,
-                parameters={"experiment_id": experiment_id},
+                parameters=parameters,
                 name=name,
                 tags=tags,
                 idempotency_key=key,
@@ -121,9 +157,21 @@ class PrefectGateway:
         except PrefectHTTPStatusError as error:
             if error.response.status_code != 404:
                 raise
-            self._deployment = None
-            raise NotDeployed(f"the deployment {EXPERIMENT_DEPLOYMENT!r} was deleted") from error
+            del self._deployments[deployment]
+            raise NotDeployed(f"the deployment {deployment!r} was deleted") from error
         return run.id, pool
+
+    async def delete_run(self, run_id: UUID) -> None:
+        """Deletes the run with its artifacts; one that is gone already is no error."""
+        from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+        from prefect.exceptions import ObjectNotFound
+
+        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+        for artifact in await self._client.read_artifacts(artifact_filter=of_run):
+            with contextlib.suppress(ObjectNotFound):
+                await self._client.delete_artifact(artifact.id)
+        with contextlib.suppress(ObjectNotFound):
+            await self._client.delete_flow_run(run_id)
 
     async def put_artifact(self, run_id: UUID, key: str, markdown: str, description: str) -> None:
         from prefect.client.schemas.filters import (
@@ -181,22 +229,67 @@ class PrefectGateway:
         )
 
     async def cancelling(self) -> list[UUID]:
+        return [run.id for run in await self._find(["CANCELLING"])]
+
+    async def cancelled_since(self, since: datetime.datetime) -> list[UUID]:
+        return [run.id for run in await self._find(["CANCELLED"], ended_after=since)]
+
+    async def unfinished(self) -> list[OpenRun]:
+        from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+
+        runs = await self._find(["CANCELLING", "PENDING"])
+        if not runs:
+            return []
+        named = DeploymentFilter(name=DeploymentFilterName(any_=list(FLOWS)))
+        ours = {found.id for found in await self._client.read_deployments(deployment_filter=named)}
+        return [
+            OpenRun(
+                run.id,
+                run.state.type.value,
+                run.state.name or "",
+                run.state.timestamp,
+                run.deployment_id in ours,
+            )
+            for run in runs
+            if run.state is not None
+        ]
+
+    async def _find(
+        self, types: Sequence[str], *, ended_after: datetime.datetime | None = None
+    ) -> list[FlowRun]:
+        """Runs of our flows in a state of one of ``types``, page by page."""
         from prefect.client.schemas.filters import (
+            FlowFilter,
+            FlowFilterName,
             FlowRunFilter,
+            FlowRunFilterEndTime,
             FlowRunFilterState,
             FlowRunFilterStateType,
         )
         from prefect.client.schemas.objects import StateType
         from prefect.client.schemas.sorting import FlowRunSort
 
-        kinds = FlowRunFilterStateType(any_=[StateType.CANCELLING])
-        # Without a sort the server of Prefect 3.8.8 refuses its own client's request.
-        found = await self._client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=kinds)),
-            sort=FlowRunSort.ID_DESC,
-            limit=200,
+        kinds = FlowRunFilterStateType(any_=[StateType(kind) for kind in types])
+        ended = (
+            None
+            if ended_after is None
+            else FlowRunFilterEndTime.model_validate({"after_": ended_after})
         )
-        return [run.id for run in found]
+        wanted = FlowRunFilter(state=FlowRunFilterState(type=kinds), end_time=ended)
+        found: list[FlowRun] = []
+        for page in range(MAX_PAGES):
+            # Without a sort the server of Prefect 3.8.8 refuses its own client's request.
+            runs = await self._client.read_flow_runs(
+                flow_filter=FlowFilter(name=FlowFilterName(any_=list(FLOWS))),
+                flow_run_filter=wanted,
+                sort=FlowRunSort.ID_DESC,
+                limit=PAGE,
+                offset=page * PAGE,
+            )
+            found += runs
+            if len(runs) < PAGE:
+                break
+        return found
 
     def is_away(self, error: Exception) -> bool:
         import httpx

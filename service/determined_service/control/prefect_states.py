@@ -5,6 +5,8 @@ Few names, so that filters in the UI stay useful; what differs goes into the mes
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+
 from determined_service.control import lifecycle as states
 from determined_service.control.change import Change
 
@@ -41,6 +43,11 @@ def awaiting_slots(change: Change, trial_id: int, message: str) -> None:
     _set(change, trial_entity(trial_id), "SCHEDULED", "AwaitingSlots", message)
 
 
+def scheduled(change: Change, entity: str, message: str) -> None:
+    """The run is to be executed (again) now."""
+    _set(change, entity, "SCHEDULED", "Scheduled", message)
+
+
 def paused(change: Change, trial_id: int, message: str) -> None:
     _set(change, trial_entity(trial_id), "PAUSED", "Paused", message)
 
@@ -49,6 +56,25 @@ def ended(change: Change, entity: str, state: str, message: str | None) -> None:
     """``state``: COMPLETED, CANCELED or ERROR of the trial or experiment ``entity``."""
     type_, name = _ENDS[state]
     _set(change, entity, type_, name, message or "")
+
+
+_LIVE_LEG = sa.text(
+    "SELECT state, run_id, agent_id, slot_ids FROM allocations "
+    "WHERE trial_id = :id AND state <> 'TERMINATED'"
+)
+
+
+async def tell_present(change: Change, trial_id: int, reason: str | None) -> None:
+    """Where the (locked) trial, which has not ended, is now: for a run whose state went astray."""
+    leg = (await change.conn.execute(_LIVE_LEG, {"id": trial_id})).first()
+    if leg is None:
+        paused(change, trial_id, reason or "it waits")
+    elif leg.state == states.REQUESTED:
+        awaiting_slots(change, trial_id, "it waits for slots")
+    elif leg.state == states.ASSIGNED:
+        assigned(change, trial_id, leg.agent_id, leg.slot_ids)
+    else:
+        running(change, trial_id, leg.run_id, leg.agent_id)
 
 
 def _set(change: Change, entity: str, type_: str, name: str, message: str) -> None:

@@ -4,7 +4,8 @@
 * processes that do not heed a preemption in time, or linger after calling their hyperparameters
   invalid: killed;
 * searches whose driver is gone: their Prefect run is scheduled again;
-* runs that somebody cancels in Prefect's UI: their trial or experiment is stopped.
+* allocations that their agent does not start: they go back into the queue;
+* runs that somebody cancels in Prefect's UI, or that are stuck there (:mod:`prefect_watch`).
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from determined_registry.tables import experiments
 from determined_service.control import agents, prefect_states
 from determined_service.control import allocations as allocating
 from determined_service.control import experiments as experimenting
 from determined_service.control import lifecycle as states
-from determined_service.control import trials as trialing
 from determined_service.control.change import changing, reader
+from determined_service.control.exits import ExitKind
+from determined_service.control.legs import Exit, end_leg
 from determined_service.control.mirror import bump_pools
 from determined_service.control.prefect_gateway import ENDED, Gateway, RunGone, RunState
+from determined_service.control.prefect_watch import PrefectWatch
 from determined_service.db import Database
 
 logger = logging.getLogger(__name__)
@@ -62,12 +64,21 @@ _INVALID = sa.text(
     ORDER BY a.id
     """
 )
+_UNSTARTED = sa.text(
+    """
+    SELECT a.id, a.agent_id, extract(epoch FROM now() - a.assigned_at)::float8 AS waited_s
+    FROM allocations a
+    WHERE a.state = 'ASSIGNED' AND a.assigned_at < now() - make_interval(secs => :timeout)
+    ORDER BY a.id
+    """
+)
 _QUIET_DRIVERS = sa.text(
     """
     SELECT e.id, e.flow_run_id, e.state, s.committed_event_id,
            extract(epoch FROM now() - s.driver_seen_at)::float8 AS silent_s
     FROM experiments e JOIN searches s ON s.experiment_id = e.id
-    WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR') AND e.flow_run_id IS NOT NULL
+    WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')
+      AND e.flow_run_id IS NOT NULL
       AND NOT e.unmanaged
       AND coalesce(s.driver_seen_at, e.start_time) < now() - make_interval(secs => :quiet)
     ORDER BY e.id
@@ -75,7 +86,9 @@ _QUIET_DRIVERS = sa.text(
 )
 _UNSETTLED = sa.text(
     """
-    SELECT e.id, e.flow_run_id, e.state, e.reason
+    SELECT e.id, e.flow_run_id, e.state, e.reason,
+           EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.flow_run_id IS NULL)
+               AS runs_missing
     FROM experiments e JOIN searches s ON s.experiment_id = e.id
     WHERE e.state IN ('COMPLETED', 'CANCELED', 'ERROR') AND e.flow_run_id IS NOT NULL
       AND s.driver_seen_at < now() - make_interval(secs => :quiet)
@@ -127,10 +140,24 @@ class Revivals:
 
 
 class Reconciler:
-    """One per cluster (the leader's). ``gateway`` None: there is no Prefect to ask."""
+    """One per cluster (the leader's). ``gateway`` None: there is no Prefect to ask.
 
-    def __init__(self, db: Database, gateway: Gateway | None, agent_timeout_s: float) -> None:
+    ``start_timeout_s``: how long an agent may take to start what it was given. ``stuck_run_s``: how
+    long a run may be Cancelling or Pending in Prefect.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        gateway: Gateway | None,
+        agent_timeout_s: float,
+        *,
+        start_timeout_s: float = 300.0,
+        stuck_run_s: float = 300.0,
+    ) -> None:
         self._db = db
+        self._start_timeout_s = start_timeout_s
+        self._watch = None if gateway is None else PrefectWatch(db, gateway, stuck_run_s)
         self._gateway = gateway
         self._agent_timeout_s = agent_timeout_s
         self._began = time.monotonic()
@@ -142,13 +169,15 @@ class Reconciler:
     async def run_pass(self) -> None:
         """Looks at everything once."""
         await self._end_lost_agents()
+        await self._end_unstarted()
         await self._kill_overdue()
         await self._kill_invalid()
         await self._finish_stuck()
         if self._gateway is not None:
             await self._revive_drivers(self._gateway)
             await self._settle_runs(self._gateway)
-            await self._heed_prefect_cancels(self._gateway)
+        if self._watch is not None:
+            await self._watch.look()
 
     async def _end_lost_agents(self) -> None:
         # Agents could not show themselves while no service ran.
@@ -156,6 +185,22 @@ class Reconciler:
             return
         for lost in await agents.end_lost(self._db, self._agent_timeout_s):
             logger.warning("allocation %s ended: its agent is lost", lost)
+
+    async def _end_unstarted(self) -> None:
+        # Agents could start nothing while no service told them to.
+        if time.monotonic() - self._began < self._agent_timeout_s:
+            return
+        for row in await self._select(_UNSTARTED, timeout=self._start_timeout_s):
+            reason = f"agent {row.agent_id} did not start it within {row.waited_s:.0f} s"
+            logger.warning("allocation %s goes back: %s", row.id, reason)
+            async with changing(self._db) as change:
+                # Its agent is told to kill it, should it be about to start it.
+                await end_leg(
+                    change,
+                    row.id,
+                    Exit(ExitKind.INFRASTRUCTURE, reason=reason),
+                    only_in=states.ASSIGNED,
+                )
 
     async def _select(self, statement: sa.Executable, **parameters: Any) -> list[sa.Row[Any]]:
         async with reader(self._db).connect() as conn:
@@ -261,7 +306,8 @@ class Reconciler:
         return count
 
     async def _settle_runs(self, gateway: Gateway) -> None:
-        """Ends the Prefect runs of ended experiments whose driver died before it could."""
+        """Ends the Prefect runs of ended experiments whose driver died before it could, or has
+        them started once more if it died before it made the runs of all trials."""
         for row in await self._select(_UNSETTLED, quiet=DRIVER_LOST_S, forget=FORGET_S):
             if row.id in self._settled:
                 continue
@@ -269,44 +315,18 @@ class Reconciler:
                 run = await gateway.read_state(row.flow_run_id)
             except RunGone:
                 run = None
+            if row.runs_missing and run is not None and run.type not in ("CANCELLED", "CANCELLING"):
+                logger.warning("experiment %s lacks runs of trials: starting its run again", row.id)
+                words = "started again: runs of its trials are missing"
+                await gateway.set_state(row.flow_run_id, "SCHEDULED", "Scheduled", words)
+                async with changing(self._db) as change:
+                    await bump_pools(change, row.id)
+                continue
             if run is not None and run.type not in ENDED:
                 async with changing(self._db) as change:
                     entity = prefect_states.experiment_entity(row.id)
                     prefect_states.ended(change, entity, row.state, row.reason)
             self._settled.add(row.id)
-
-    async def _heed_prefect_cancels(self, gateway: Gateway) -> None:
-        if not await self._select(_ANY_OPEN):
-            return
-        ids = await gateway.cancelling()
-        if not ids:
-            return
-        async with reader(self._db).connect() as conn:
-            known = await conn.execute(_BY_RUN, {"ids": ids})
-            rows = list(known)
-        for row in rows:
-            await self._stop_cancelled(row)
-
-    async def _stop_cancelled(self, row: sa.Row[Any]) -> None:
-        async with changing(self._db) as change:
-            if row.kind == "experiment":
-                await experimenting.cancel(change, row.id)
-            elif row.state in states.TERMINAL:
-                # It ended while somebody cancelled it in the UI: say so once more.
-                entity = prefect_states.trial_entity(row.id)
-                prefect_states.ended(change, entity, row.state, row.reason)
-            else:
-                await trialing.kill(change, row.id)
-
-
-_ANY_OPEN = sa.select(experiments.c.id).where(experiments.c.state.not_in(states.TERMINAL)).limit(1)
-_BY_RUN = sa.text(
-    """
-    SELECT 'trial' AS kind, id, state, reason FROM trials WHERE flow_run_id = ANY(:ids)
-    UNION ALL
-    SELECT 'experiment', id, state, reason FROM experiments WHERE flow_run_id = ANY(:ids)
-    """
-)
 
 
 def judge_driver(run: RunState, silent_s: float, now: datetime.datetime) -> str:

@@ -17,6 +17,7 @@ import psycopg
 import sqlalchemy as sa
 from fastapi import FastAPI
 
+from determined_service.control.deletion_runs import DeletionRuns
 from determined_service.control.mirror import Mirror
 from determined_service.control.placement import schedule_forever
 from determined_service.control.prefect_gateway import PrefectGateway
@@ -28,7 +29,7 @@ from determined_service.settings import Settings
 logger = logging.getLogger(__name__)
 
 # Any constant will do, so long as nothing else in the database locks the same one.
-_LEADER_KEY = 0x6465746C6561
+LEADER_KEY = 0x6465746C6561
 TRY_AGAIN_S = 5.0
 WATCH_S = 10.0
 
@@ -56,7 +57,7 @@ async def _lead_for_ever(settings: Settings, db: Database, hub: Hub) -> None:
 async def _leadership(db_url: str) -> AsyncIterator[psycopg.AsyncConnection | None]:
     """The connection that holds the lock; None: another process leads."""
     async with await psycopg.AsyncConnection.connect(db_url, autocommit=True) as conn:
-        found = await conn.execute("SELECT pg_try_advisory_lock(%s)", [_LEADER_KEY])
+        found = await conn.execute("SELECT pg_try_advisory_lock(%s)", [LEADER_KEY])
         row = await found.fetchone()
         yield conn if row is not None and row[0] else None
 
@@ -74,7 +75,15 @@ async def _lead(settings: Settings, db: Database, hub: Hub, lock: psycopg.AsyncC
         if gateway is not None:
             mirror = Mirror(db, hub, gateway, settings)
             tasks.create_task(mirror.run(), name="mirror")
-        reconciler = Reconciler(db, gateway, settings.agent_timeout_s)
+            deletions = DeletionRuns(db, gateway, str(settings.cluster_id))
+            tasks.create_task(deletions.run(hub), name="deletions")
+        reconciler = Reconciler(
+            db,
+            gateway,
+            settings.agent_timeout_s,
+            start_timeout_s=settings.start_timeout_s,
+            stuck_run_s=settings.stuck_run_s,
+        )
         tasks.create_task(_reconcile(reconciler, hub), name="reconciler")
 
 

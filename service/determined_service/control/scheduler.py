@@ -18,13 +18,15 @@ MAX_ZERO_SLOT_TASKS = 100
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An allocation that waits. ``group``: the experiment, whose slots ``max_slots`` limits."""
+    """An allocation that waits. ``group``: the experiment, whose slots ``max_slots`` limits.
+    ``excluded``: agents that it must not run on."""
 
     id: str
     pool: str
     slots: int
     group: int | None = None
     max_slots: int | None = None
+    excluded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,11 @@ def place(snapshot: Snapshot) -> list[Placement]:
     blocked: set[str] = set()
     placements = []
     for request in snapshot.requests:
-        pool = [agent for agent in snapshot.agents if agent.pool == request.pool]
+        pool = [
+            agent
+            for agent in snapshot.agents
+            if agent.pool == request.pool and agent.id not in request.excluded
+        ]
         if request.slots == 0:
             chosen = _least_busy(pool, tasks)
             if chosen is not None:

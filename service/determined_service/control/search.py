@@ -128,7 +128,7 @@ async def read_events(
         "events": row.events,
         "state": row.state,
         "reason": row.reason,
-        "ended": row.state in states.TERMINAL,
+        "ended": row.state in states.ENDED,
     }
 
 

@@ -22,6 +22,7 @@ from determined_service.control.experiments import request_run
 from determined_service.control.model_definition import ModelDefinition, pack
 from determined_service.control.warm_start import find_warm_start
 from determined_service.errors import BadRequest, Conflict
+from determined_service.ingest import log_policies
 from determined_service.settings import Settings
 
 DEFAULT_POOL = "default"
@@ -49,6 +50,7 @@ class Plan:
     original_config: str
     resource_pool: str
     model_definition: ModelDefinition | None
+    model_def_hash: str | None
     warnings: tuple[str, ...]
 
 
@@ -61,10 +63,12 @@ async def plan(conn: AsyncConnection, submission: Submission, settings: Settings
         )
     config = complete_config(submission.config, settings)
     definition = await asyncio.to_thread(pack, submission.model_definition)
-    pool, warnings = await _check_slots(conn, config)
-    await _check_parent(conn, submission)
+    pool, warnings = await check_slots(conn, config)
+    model_def_hash = await _of_parent(conn, submission)
+    if definition is not None:
+        model_def_hash = definition.hash
     await find_warm_start(conn, config["searcher"])
-    return Plan(config, submission.config, pool, definition, warnings)
+    return Plan(config, submission.config, pool, definition, model_def_hash, warnings)
 
 
 def complete_config(text: str, settings: Settings) -> dict[str, Any]:
@@ -76,14 +80,16 @@ def complete_config(text: str, settings: Settings) -> dict[str, Any]:
         config = expconf.complete(expconf.load_yaml(text), defaults=defaults)
         if not custom_search.is_custom(config["searcher"]):
             create_searcher(config).initial_operations()
-    except (expconf.ConfigError, SearcherError) as error:
+        log_policies.check(config["log_policies"])
+    except (expconf.ConfigError, SearcherError, log_policies.PatternError) as error:
         raise BadRequest(str(error)) from error
     return config
 
 
-async def _check_slots(
+async def check_slots(
     conn: AsyncConnection, config: Mapping[str, Any]
 ) -> tuple[str, tuple[str, ...]]:
+    """The resource pool, and warnings. Raises BadRequest when no agent of it is wide enough."""
     resources = config.get("resources") or {}
     pool = resources.get("resource_pool") or DEFAULT_POOL
     wanted = resources.get("slots_per_trial", 1)
@@ -118,13 +124,19 @@ async def _check_slots(
     return pool, ()
 
 
-async def _check_parent(conn: AsyncConnection, submission: Submission) -> None:
+async def _of_parent(conn: AsyncConnection, submission: Submission) -> str | None:
+    """The parent's model definition: a fork that brings none has that. Raises BadRequest."""
     parent = submission.parent_id
     if parent is None:
-        return
-    found = await conn.execute(sa.select(experiments.c.id).where(experiments.c.id == parent))
-    if found.first() is None:
+        return None
+    found = await conn.execute(
+        sa.select(experiments.c.model_def_hash).where(experiments.c.id == parent)
+    )
+    row = found.first()
+    if row is None:
         raise BadRequest(f"parentId: experiment {parent} does not exist")
+    model_def_hash: str | None = row.model_def_hash
+    return model_def_hash
 
 
 async def find_by_run(conn: AsyncConnection, flow_run_id: uuid.UUID) -> int | None:
@@ -166,7 +178,7 @@ async def store(change: Change, plan: Plan, submission: Submission, owner_id: in
             labels=list(config.get("labels") or []),
             config=config,
             original_config=plan.original_config,
-            model_def_hash=definition and definition.hash,
+            model_def_hash=plan.model_def_hash,
             owner_id=owner_id,
             parent_id=submission.parent_id,
             project_id=submission.project_id or 1,

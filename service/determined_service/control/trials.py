@@ -1,4 +1,9 @@
-"""What a training process and a user do to one trial: operations, progress, early exit, kill."""
+"""What a training process and a user do to one trial: operations, progress, early exit, kill.
+
+``sender`` is the allocation whose process reports (None: a user or an agent does). Its end takes the
+trial's lock, so what is written under that lock, after a look at the allocation, was sent by a leg
+that still counts. A leg that was given up gets Conflict, however late its request comes.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from determined_searchers import (
     ValidationCompleted,
 )
 from determined_searchers.metrics import decode_metric
+from determined_service.auth import ended
 from determined_service.control import allocations as allocating
 from determined_service.control import lifecycle as states
 from determined_service.control.change import Change
@@ -43,7 +49,29 @@ _LOCK = sa.text(
     FOR NO KEY UPDATE OF t
     """
 )
-_COMPLETE = sa.text("UPDATE trials SET op_complete = true, progress = 1.0 WHERE id = :id")
+_ALIVE = "NOT EXISTS (SELECT FROM allocations a WHERE a.id = :sender AND a.state = 'TERMINATED')"
+_COMPLETE = sa.text(
+    f"UPDATE trials SET op_complete = true, progress = 1.0 WHERE id = :id AND {_ALIVE} RETURNING id"
+)
+_SET_PROGRESS = sa.text(
+    f"UPDATE trials SET progress = :progress WHERE id = :id AND {_ALIVE} RETURNING id"
+)
+_SET_EARLY_EXIT = sa.text(
+    f"UPDATE trials SET early_exit = :reason WHERE id = :id AND {_ALIVE} RETURNING id"
+)
+_SET_RUNNER_STATE = sa.text(
+    f"UPDATE trials SET runner_state = :state WHERE id = :id AND {_ALIVE} RETURNING id"
+)
+
+
+async def _write(
+    change: Change, statement: sa.TextClause, sender: str | None, **values: Any
+) -> None:
+    """Runs an update of the locked trial. Raises Conflict when the sender's allocation has ended."""
+    found = await change.conn.execute(statement, {"sender": sender, **values})
+    if found.first() is None:
+        assert sender is not None
+        raise ended(sender)
 
 
 async def _lock_trial(change: Change, trial_id: int) -> sa.Row[Any]:
@@ -53,10 +81,13 @@ async def _lock_trial(change: Change, trial_id: int) -> sa.Row[Any]:
     return row
 
 
-async def complete_operation(change: Change, trial_id: int, length: int, metric: Any) -> None:
+async def complete_operation(
+    change: Change, trial_id: int, length: int, metric: Any, *, sender: str | None = None
+) -> None:
     """The trial has trained to ``length`` and reports the searcher's metric.
 
-    Raises NotFound; BadRequest when that is not what it was asked for, or the metric is no number.
+    Raises NotFound; BadRequest when that is not what it was asked for, or the metric is no number;
+    Conflict when the sender has ended.
     The same report sent again changes nothing.
     """
     row = await _lock_trial(change, trial_id)
@@ -79,7 +110,7 @@ async def complete_operation(change: Change, trial_id: int, length: int, metric:
         if await _last_report(change, row) == event.to_json():
             return
         raise BadRequest(problem)
-    await change.conn.execute(_COMPLETE, {"id": trial_id})
+    await _write(change, _COMPLETE, sender, id=trial_id)
     change.notify(f"trial:{trial_id}")
     if not allocating.is_reports_form(row.searcher):
         change.tell_search(row.experiment_id, event)
@@ -101,7 +132,13 @@ async def _last_report(change: Change, row: sa.Row[Any]) -> Any:
 
 
 async def report_progress(
-    change: Change, trial_id: int, value: float, *, fraction: bool, tell_search: bool
+    change: Change,
+    trial_id: int,
+    value: float,
+    *,
+    fraction: bool,
+    tell_search: bool,
+    sender: str | None = None,
 ) -> None:
     """How far the trial is: units of its operation's length, or with ``fraction`` 0..1.
 
@@ -116,16 +153,16 @@ async def report_progress(
         done, units = value, value * (length or 1)
     else:
         done, units = value / length, value
-    await change.conn.execute(
-        sa.update(trials).where(trials.c.id == trial_id).values(progress=min(done, 1.0))
-    )
+    await _write(change, _SET_PROGRESS, sender, id=trial_id, progress=min(done, 1.0))
     change.notify(f"trial:{trial_id}")
     if tell_search and row.state not in states.TERMINAL:
         event = TrialProgress(row.request_id, min(done, 1.0) if reports else units)
         change.tell_search(row.experiment_id, event)
 
 
-async def report_early_exit(change: Change, trial_id: int, reason: str) -> None:
+async def report_early_exit(
+    change: Change, trial_id: int, reason: str, *, sender: str | None = None
+) -> None:
     """The process says why it is about to exit; the searcher hears of it when it has.
 
     Raises NotFound, BadRequest for a reason that is not the trial's to give.
@@ -138,22 +175,16 @@ async def report_early_exit(change: Change, trial_id: int, reason: str) -> None:
     row = await _lock_trial(change, trial_id)
     if row.state in states.TERMINAL:
         return
-    await change.conn.execute(
-        sa.update(trials).where(trials.c.id == trial_id).values(early_exit=name)
-    )
+    await _write(change, _SET_EARLY_EXIT, sender, id=trial_id, reason=name)
     change.notify(f"trial:{trial_id}")
 
 
-async def set_runner_state(change: Change, trial_id: int, state: str) -> None:
+async def set_runner_state(
+    change: Change, trial_id: int, state: str, *, sender: str | None = None
+) -> None:
     """The status that the training code shows. Raises NotFound."""
-    found = await change.conn.execute(
-        sa.update(trials)
-        .where(trials.c.id == trial_id)
-        .values(runner_state=state)
-        .returning(trials.c.id)
-    )
-    if found.first() is None:
-        raise NotFound(f"trial {trial_id} does not exist")
+    await _lock_trial(change, trial_id)
+    await _write(change, _SET_RUNNER_STATE, sender, id=trial_id, state=state)
     change.notify(f"trial:{trial_id}")
 
 

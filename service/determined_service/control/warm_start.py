@@ -49,7 +49,9 @@ async def complete_checkpoints(
         return set()
     found = await conn.execute(
         sa.select(checkpoints.c.uuid).where(
-            checkpoints.c.uuid.in_(wanted), checkpoints.c.state == "COMPLETED"
+            checkpoints.c.uuid.in_(wanted),
+            checkpoints.c.state == "COMPLETED",
+            checkpoints.c.deletion_id.is_(None),
         )
     )
     return {uuid.UUID(str(checkpoint)) for checkpoint in found.scalars()}

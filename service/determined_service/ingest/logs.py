@@ -1,4 +1,4 @@
-"""Task logs into Postgres: :func:`read_lines`, :func:`read_upstream_lines`, :func:`write_logs`."""
+"""Task logs into Postgres: :func:`read_lines`, :func:`read_upstream_lines`, :class:`LogsWriter`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_service.errors import BadRequest
 from determined_service.hub import notify
 from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field
+from determined_service.ingest.log_policies import LogWatch
 from determined_service.ingest.streams import (
     Position,
     advance_streams,
@@ -35,6 +36,8 @@ class LogLines:
     position: Position | None = None
     rows: list[bytes] = field(default_factory=list)
     tasks: set[str] = field(default_factory=set)
+    # The lines as they were printed, by allocation: for the log policies.
+    by_allocation: dict[str, list[str]] = field(default_factory=dict)
 
     def add(
         self,
@@ -52,6 +55,8 @@ class LogLines:
     ) -> None:
         """Adds one line as it was printed, its newline included."""
         self.tasks.add(task_id)
+        if allocation_id is not None:
+            self.by_allocation.setdefault(allocation_id, []).append(log)
         self.rows.append(
             b"\t".join(
                 (
@@ -117,18 +122,30 @@ def read_upstream_lines(body: Any) -> LogLines:
     return lines
 
 
-async def write_logs(conn: AsyncConnection, groups: Sequence[LogLines]) -> Sequence[int]:
-    """Stores ``groups``; answers with the number of lines stored of each (0: a repetition)."""
-    last = await lock_streams(conn, [group.position for group in groups])
-    after = dict(last)
-    new = [group for group in groups if not is_repeated(group.position, after)]
-    tasks = sorted({task for group in new for task in group.tasks})
-    for task in tasks:
-        await conn.execute(_LOCK_TASK, {"task_id": task})
-    rows = [row for group in new for row in group.rows]
-    if rows:
-        await copy_rows(conn, f"task_logs ({COLUMNS})", rows)
-    await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
-    await notify(conn, *(f"logs:{task}" for task in tasks))
-    stored = {id(group) for group in new}
-    return [len(group.rows) if id(group) in stored else 0 for group in groups]
+class LogsWriter:
+    """Writes groups of requests; for a group commit."""
+
+    def __init__(self) -> None:
+        self._watch = LogWatch()
+
+    async def write(self, conn: AsyncConnection, groups: Sequence[LogLines]) -> Sequence[int]:
+        """Stores ``groups``, and which log policies matched; answers with the number of lines stored of
+        each (0: a repetition)."""
+        last = await lock_streams(conn, [group.position for group in groups])
+        after = dict(last)
+        new = [group for group in groups if not is_repeated(group.position, after)]
+        tasks = sorted({task for group in new for task in group.tasks})
+        for task in tasks:
+            await conn.execute(_LOCK_TASK, {"task_id": task})
+        rows = [row for group in new for row in group.rows]
+        if rows:
+            await copy_rows(conn, f"task_logs ({COLUMNS})", rows)
+        lines: dict[str, list[str]] = {}
+        for group in new:
+            for allocation_id, texts in group.by_allocation.items():
+                lines.setdefault(allocation_id, []).extend(texts)
+        await self._watch.note(conn, lines)
+        await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
+        await notify(conn, *(f"logs:{task}" for task in tasks))
+        stored = {id(group) for group in new}
+        return [len(group.rows) if id(group) in stored else 0 for group in groups]

@@ -62,10 +62,17 @@ class MetricsWriter:
         return answers
 
 
+# Whoever ends an allocation holds its trial's lock: under it, an allocation that lives goes on living
+# until this transaction ends, and none of its reports comes after the next leg's.
+_LOCK_TRIALS = sa.text("SELECT id FROM trials WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
+
+
 async def _ended(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:
     senders = {batch.allocation_id for batch in batches if batch.allocation_id is not None}
     if not senders:
         return set()
+    owners = {batch.trial_id for batch in batches if batch.allocation_id is not None}
+    await conn.execute(_LOCK_TRIALS, {"ids": list(owners)})
     rows = await conn.execute(
         sa.select(allocations.c.id).where(
             allocations.c.id.in_(senders), allocations.c.state == "TERMINATED"

@@ -7,9 +7,12 @@ from fastapi import APIRouter
 from determined_service.routes import (
     agents,
     allocations,
+    bulk,
     custom_search,
     experiments,
+    explanation,
     search,
+    storage,
     trials,
 )
 
@@ -18,11 +21,14 @@ def routers() -> list[APIRouter]:
     """Every router of this package."""
     return [
         experiments.router,
+        bulk.router,
+        explanation.router,
         trials.router,
         allocations.router,
         allocations.internal,
         agents.router,
         search.router,
+        storage.router,
         custom_search.router,
         custom_search.internal,
     ]

@@ -15,6 +15,7 @@ from determined_service.control import agents as agenting
 from determined_service.control import claims
 from determined_service.control.change import changing, reader
 from determined_service.control.launch import leg_specs
+from determined_service.errors import Conflict
 from determined_service.json import JsonResponse
 from determined_service.routes.waiting import poll, wait_seconds
 
@@ -86,6 +87,8 @@ async def work(
     topics = [f"agent:{agent_id}", f"pool:{pool}"]
     timeout = wait_seconds(given.timeout_s, limit=agenting.HEARTBEAT_S * 2)
     found = await poll(request, hub, topics, check, timeout)
+    if not last:
+        return JsonResponse({})  # it hung up before there was an answer
     _reminders.note(given.session, last["kill"])
     return JsonResponse(found or last)
 
@@ -102,7 +105,12 @@ async def claim(
     trial_id: int, given: Claim, agent: AgentAuth, db: Db, settings: SettingsOf
 ) -> Response:
     """The waiting leg of the trial, for a worker that no agent is; 409 when none waits."""
-    async with changing(db) as change:
-        allocation_id = await claims.claim(change, trial_id, given.flow_run_id, given.agent_id)
-        (spec,) = await leg_specs(change.conn, [allocation_id], settings)
+    try:
+        async with changing(db) as change:
+            allocation_id = await claims.claim(change, trial_id, given.flow_run_id, given.agent_id)
+            (spec,) = await leg_specs(change.conn, [allocation_id], settings)
+    except Conflict:
+        async with changing(db) as change:
+            await claims.correct_run(change, trial_id)
+        raise
     return JsonResponse(spec)

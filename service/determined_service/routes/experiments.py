@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from determined_service.api.state import Db, SettingsOf
 from determined_service.auth import CurrentUser
+from determined_service.control import continuation, submit
 from determined_service.control import experiments as experimenting
-from determined_service.control import submit
 from determined_service.control.change import Change, changing
 from determined_service.db import Database
 from determined_service.errors import Conflict
@@ -82,6 +82,31 @@ async def create_experiment(
     return await _answer(db, experiment_id, plan.warnings)
 
 
+class Continuation(BaseModel):
+    """``ContinueExperimentRequest``."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    id: int
+    override_config: str | None = Field(
+        default=None, description="YAML text laid over the configuration; single trials only."
+    )
+
+
+@router.post("/continue")
+async def continue_experiment(given: Continuation, user: CurrentUser, db: Db) -> Response:
+    """Has an experiment that has ended go on in place: what was canceled or failed runs again."""
+    text = given.override_config or ""
+    warnings: tuple[str, ...] = ()
+    async with changing(db) as change:
+        overrides = bool(text.strip())
+        found = await continuation.require_continuable(change, given.id, overrides)
+        if overrides:
+            warnings = await continuation.reconfigure(change, given.id, text)
+        await continuation.begin_again(change, found)
+    return await _answer(db, given.id, warnings)
+
+
 async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
     async with db.tx() as conn:
         return await submit.find_by_run(conn, flow_run_id)
@@ -110,7 +135,8 @@ async def activate(experiment_id: int, user: CurrentUser, db: Db) -> Response:
 @router.post("/{experiment_id}/pause")
 async def pause(experiment_id: int, user: CurrentUser, db: Db) -> Response:
     """Has every trial save a checkpoint and give its slots back."""
-    return await _do(db, lambda change: experimenting.pause(change, experiment_id))
+    by = user.username
+    return await _do(db, lambda change: experimenting.pause(change, experiment_id, by))
 
 
 @router.post("/{experiment_id}/cancel")

@@ -67,7 +67,8 @@ async def complete_operation(
     except (KeyError, TypeError, ValueError) as error:
         raise BadRequest('send {"op": {"length": <number>}, "searcherMetric": …}') from error
     async with changing(db) as change:
-        await trialing.complete_operation(change, trial_id, length, given.get("searcherMetric"))
+        metric = given.get("searcherMetric")
+        await trialing.complete_operation(change, trial_id, length, metric, sender=principal.sender)
     return JsonResponse({})
 
 
@@ -91,7 +92,12 @@ async def report_progress(
         _told[trial_id] = now
     async with changing(db) as change:
         await trialing.report_progress(
-            change, trial_id, float(given), fraction=fraction, tell_search=tell
+            change,
+            trial_id,
+            float(given),
+            fraction=fraction,
+            tell_search=tell,
+            sender=principal.sender,
         )
     return JsonResponse({})
 
@@ -104,7 +110,8 @@ async def report_early_exit(
     principal.require_trial(trial_id)
     given = await body(request)
     async with changing(db) as change:
-        await trialing.report_early_exit(change, trial_id, str(given.get("reason", "")))
+        reason = str(given.get("reason", ""))
+        await trialing.report_early_exit(change, trial_id, reason, sender=principal.sender)
     return JsonResponse({})
 
 
@@ -116,7 +123,8 @@ async def set_runner_metadata(
     principal.require_trial(trial_id)
     given = await body(request)
     async with changing(db) as change:
-        await trialing.set_runner_state(change, trial_id, str(given.get("state", "")))
+        state = str(given.get("state", ""))
+        await trialing.set_runner_state(change, trial_id, state, sender=principal.sender)
     return JsonResponse({})
 
 

@@ -84,7 +84,8 @@ def select_checkpoints() -> sa.Select[Any]:
 
 
 def checkpoint_json(row: sa.Row[Any]) -> dict[str, Any]:
-    """``v1Checkpoint``, and ours: ``checksums``, ``stepsCompleted``."""
+    """``v1Checkpoint``, and ours: ``checksums``, ``stepsCompleted``, ``storage`` (None: the
+    experiment's), ``reason`` (of state ERROR)."""
     return {
         "uuid": str(row.uuid),
         "state": state(row.state),
@@ -94,6 +95,8 @@ def checkpoint_json(row: sa.Row[Any]) -> dict[str, Any]:
         "resources": {path: str(size) for path, size in row.resources.items()},
         "checksums": row.checksums,
         "stepsCompleted": row.steps_completed,
+        "storage": row.storage,
+        "reason": row.reason,
         "metadata": row.user_metadata,
         "training": {
             "trialId": row.trial_id,

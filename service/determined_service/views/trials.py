@@ -13,6 +13,7 @@ from determined_registry.tables import (
     checkpoints,
     experiments,
     legs,
+    log_policy_matches,
     metric_summaries,
     metrics,
     trials,
@@ -49,6 +50,14 @@ WALL_CLOCK = (
         )
     )
     .where(legs.c.trial_id == t.id)
+    .scalar_subquery()
+)
+# The log policy that matched last.
+_POLICY = (
+    sa.select(log_policy_matches.c.name)
+    .where(log_policy_matches.c.trial_id == t.id)
+    .order_by(log_policy_matches.c.id.desc())
+    .limit(1)
     .scalar_subquery()
 )
 _latest_metric = sa.case(
@@ -88,6 +97,7 @@ def select_trials() -> sa.Select[Any]:
             CHECKPOINT_COUNT.label("checkpoint_count"),
             CHECKPOINT_SIZE.label("checkpoint_size"),
             WALL_CLOCK.label("wall_clock"),
+            _POLICY.label("log_policy"),
             _best.c.metrics.label("best_metrics"),
             _best.c.steps_completed.label("best_steps"),
             _best.c.end_time.label("best_time"),
@@ -122,6 +132,7 @@ def _trial_json(row: sa.Row[Any]) -> dict[str, Any]:
         "taskIds": [task_id],
         "state": state(row.shown_state),
         "reason": row.reason,
+        "logPolicyMatched": row.log_policy,
         "hparams": row.hparams,
         "seed": row.seed,
         "restarts": row.restarts,

@@ -15,7 +15,15 @@ import httpx
 import psycopg
 import sqlalchemy as sa
 
+from determined_service.settings import Settings
+
 AUTH = "tester:secret"
+
+
+def with_prefect(settings: Settings, url: str) -> Settings:
+    """``settings`` of a service that knows this Prefect."""
+    changed = {"prefect_api_url": url, "prefect_auth": AUTH, "agent_timeout_s": 30.0}
+    return Settings.model_validate(settings.model_dump() | changed)
 
 
 @contextlib.contextmanager

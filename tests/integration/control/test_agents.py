@@ -126,7 +126,7 @@ async def test_a_prefect_worker_claims_the_leg_itself(world: World) -> None:
     run = str(uuid.uuid4())
     path = f"/internal/v1/trials/{trial['id']}"
     body = {"flow_run_id": run, "agent_id": "prefect-worker@h"}
-    assert (await world.agent.post(f"{path}/claim", json=body)).status_code == 409
+    assert (await world.agent.post(f"{path}/claim", json=body)).status_code == 400
     ok(await world.agent.post(f"{path}/run", json={"flow_run_id": run}))
     spec = ok(await world.agent.post(f"{path}/claim", json=body))
     assert ok(await world.agent.post(f"{path}/claim", json=body)) == spec
@@ -135,3 +135,37 @@ async def test_a_prefect_worker_claims_the_leg_itself(world: World) -> None:
     leg = Trial(world, spec)
     await leg.run_to_end()
     assert (await world.trial(trial["id"]))["state"] == "COMPLETED"
+    # Whoever executes the run once more finds nothing to do, and Prefect is told what is true.
+    before = await world.told_prefect(f"trial:{trial['id']}")
+    assert (await world.agent.post(f"{path}/claim", json=other)).status_code == 409
+    assert await world.told_prefect(f"trial:{trial['id']}") == [*before, "Completed"]
+
+
+async def test_a_leg_that_its_agent_does_not_start_goes_back(world: World) -> None:
+    await world.register(slots=1)
+    await world.started(SINGLE)
+    trial = await world.launched()  # and the agent does nothing about it
+    reconciler = Reconciler(world.app.state.db, None, 0.0, start_timeout_s=60.0)
+    await world.rows("UPDATE agents SET last_heartbeat = now() + interval '99 s' RETURNING 1")
+    await reconciler.run_pass()
+    assert (await world.row("SELECT state FROM allocations"))["state"] == "ASSIGNED"
+    await world.rows("UPDATE allocations SET assigned_at = now() - interval '61 s' RETURNING 1")
+    await reconciler.run_pass()
+    leg = await world.row("SELECT state, reason FROM legs")
+    assert leg["state"] == "LOST"
+    assert leg["reason"] == "agent a1 did not start it within 61 s"
+    assert (await world.trial(trial.id))["restarts"] == 0
+    # Should it start the process now: it must not.
+    assert (await trial.started()).status_code == 409
+    assert (await world.work(5))["kill"] == [trial.allocation_id]
+
+
+async def test_a_leg_that_runs_is_not_given_back(world: World) -> None:
+    await world.register(slots=1)
+    await world.started(SINGLE)
+    trial = await world.launched()
+    ok(await trial.started())
+    await world.rows("UPDATE agents SET last_heartbeat = now() + interval '99 s' RETURNING 1")
+    await world.rows("UPDATE allocations SET assigned_at = now() - interval '99 s' RETURNING 1")
+    await Reconciler(world.app.state.db, None, 0.0, start_timeout_s=60.0).run_pass()
+    assert (await world.row("SELECT state FROM allocations"))["state"] == "RUNNING"

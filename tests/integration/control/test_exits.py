@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from typing import Any
 
+import httpx
 import pytest
 
 from tests.integration.control.test_search_path import SINGLE
@@ -155,6 +158,76 @@ async def test_a_token_dies_with_its_allocation(world: World) -> None:
     assert late.status_code == 409
     assert "has ended" in late.text
     assert (await trial.started()).status_code == 409
+
+
+async def late_requests(trial: Trial) -> dict[str, httpx.Response]:
+    """Everything that a training process says."""
+    path = f"/api/v1/trials/{trial.id}"
+    signals = f"/api/v1/allocations/{trial.allocation_id}/signals"
+    batch = {"run_id": trial.spec["run_id"], "reports": []}
+    batch |= {"stream": str(uuid.uuid4()), "seq": 0}
+    batch["reports"] = [{"group": "training", "steps_completed": 1, "metrics": {"loss": 1}}]
+    bodies: dict[str, Any] = {
+        f"{path}/metrics/batch": batch,
+        f"{path}/searcher/completed_operation": {"op": {"length": 8}, "searcherMetric": 0.5},
+        f"{path}/progress": 4,
+        f"{path}/early_exit": {"reason": "EXITED_REASON_INVALID_HP"},
+        f"{path}/runner/metadata": {"state": "training"},
+        f"{signals}/ack_preemption": {},
+        "/api/v1/checkpoints": {
+            "uuid": str(uuid.uuid4()),
+            "allocationId": trial.allocation_id,
+            "resources": {},
+            "metadata": {"steps_completed": 1},
+        },
+    }
+    answers = {name: await trial.client.post(name, json=sent) for name, sent in bodies.items()}
+    asked = (f"{signals}/preemption", f"{path}/searcher/operation")
+    return answers | {name: await trial.client.get(name) for name in asked}
+
+
+async def nothing_of(world: World, before: dict[str, Any]) -> None:
+    """The trial is as it was, and so is everything that hangs on it."""
+    assert await world.trial(before["id"]) == before
+    assert await world.rows("SELECT 1 FROM metrics") == []
+    assert await world.rows("SELECT 1 FROM checkpoints") == []
+    acks = await world.rows("SELECT 1 FROM allocations WHERE preempt_acked_at IS NOT NULL")
+    assert acks == []
+
+
+async def test_nothing_of_a_leg_that_was_given_up_is_taken(world: World) -> None:
+    driver, trial = await begin(world)
+    ok(await trial.exited(exit_code=None, kind="infrastructure", reason="agent a1 lost for 31 s"))
+    await world.launched()
+    before = await world.trial(trial.id)
+    answers = await late_requests(trial)
+    assert {name: answer.status_code for name, answer in answers.items()} == dict.fromkeys(
+        answers, 409
+    )
+    for answer in answers.values():
+        assert f"allocation {trial.allocation_id} has ended" in answer.text
+    await nothing_of(world, before)
+    kinds = {event["type"] for event in await world.events(driver.experiment_id)}
+    assert kinds == {"trial_created"}
+    # What it printed is still of use to whoever looks for the reason.
+    line = {"t": 1795266000.5, "stdtype": "stdout", "log": "late\n"}
+    stream = {"stream": str(uuid.uuid4()), "seq": 0, "lines": [line]}
+    owner = {"task_id": trial.spec["task_id"], "allocation_id": trial.allocation_id}
+    assert ok(await world.agent.post("/internal/v1/logs", json=stream | owner)) == {"stored": 1}
+
+
+async def test_nothing_is_taken_while_the_end_of_a_leg_is_still_unheard(world: World) -> None:
+    """Another service process ended the leg, and its announcement is late: the token is still remembered
+    here."""
+    _, trial = await begin(world)
+    await trial.operation()  # the token was verified just now
+    before = await world.trial(trial.id)
+    await world.rows("UPDATE allocations SET state = 'TERMINATED', ended_at = now() RETURNING 1")
+    answers = await late_requests(trial)
+    taken = [name for name, answer in answers.items() if answer.status_code != 409]
+    # It may ask what it is to do.
+    assert set(taken) <= {f"/api/v1/trials/{trial.id}/searcher/operation"}
+    await nothing_of(world, before)
 
 
 @pytest.mark.parametrize(

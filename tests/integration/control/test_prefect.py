@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from determined_service.control.prefect_gateway import FAR_FUTURE, PrefectGatewa
 from determined_service.control.reconciler import Reconciler
 from determined_service.settings import Settings
 from tests.integration.conftest import AGENT_TOKEN, client_of
-from tests.integration.control.prefect_server import AUTH, prefect_server
+from tests.integration.control.prefect_server import with_prefect
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, World, ok, until
@@ -26,34 +26,9 @@ from tests.integration.control.world import Driver, World, ok, until
 RunOf = Callable[[uuid.UUID], Awaitable[FlowRun]]
 
 
-@pytest.fixture(scope="module")
-def prefect_url(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with prefect_server(postgres_server, tmp_path_factory.mktemp("prefect")) as url:
-        yield url
-
-
 @pytest.fixture
 def settings(settings: Settings, prefect_url: str) -> Settings:
-    changed = {"prefect_api_url": prefect_url, "prefect_auth": AUTH, "agent_timeout_s": 30.0}
-    return Settings.model_validate(settings.model_dump() | changed)
-
-
-@pytest.fixture
-async def client(prefect_url: str) -> AsyncIterator[PrefectClient]:
-    async with PrefectClient(prefect_url, auth_string=AUTH) as made:
-        yield made
-
-
-@pytest.fixture
-async def deployments(client: PrefectClient) -> AsyncIterator[dict[str, uuid.UUID]]:
-    """Both deployments, as ``prefect deploy`` would make them."""
-    made = {}
-    for name in ("experiment", "trial"):
-        flow = await client.create_flow_from_name(name)
-        made[name] = await client.create_deployment(flow_id=flow, name=name)
-    yield made
-    for deployment in made.values():
-        await client.delete_deployment(deployment)
+    return with_prefect(settings, prefect_url)
 
 
 async def create_trial_run(client: PrefectClient, deployment: uuid.UUID) -> uuid.UUID:
@@ -285,10 +260,21 @@ async def test_runs_of_dead_drivers_are_settled(
     await world.rows("UPDATE searches SET driver_seen_at = now() - interval '70 s' RETURNING 1")
     await world.rows("UPDATE experiments SET end_time = now() - interval '70 s' RETURNING 1")
     async with PrefectGateway(settings) as gateway:
-        await Reconciler(world.app.state.db, gateway, 30.0).run_pass()
+        reconciler = Reconciler(world.app.state.db, gateway, 30.0)
+        # As long as a trial has no run, somebody has to make it.
+        await reconciler.run_pass()
+        trials = await world.rows("SELECT id FROM trials WHERE flow_run_id IS NULL")
+        if trials:
+            found = await gateway.read_state(run)
+            assert (found.type, found.message) == (
+                "SCHEDULED",
+                "started again: runs of its trials are missing",
+            )
+        await world.rows("UPDATE trials SET flow_run_id = gen_random_uuid() RETURNING 1")
+        await reconciler.run_pass()
 
         async def told() -> bool:
-            # The trial has no run, so nobody is told about it.
+            # The trial's run does not exist, so nobody is told about it.
             waiting = "SELECT 1 FROM prefect_outbox WHERE entity LIKE 'experiment:%'"
             return not await world.rows(waiting)
 

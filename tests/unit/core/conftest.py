@@ -56,6 +56,7 @@ def make_context(service: FakeService, tmp_path: Path) -> Iterator[Callable[...,
             options.get("preempt_mode", PreemptMode.WorkersAskChief),
             options.get("tensorboard_mode", TensorboardMode.AUTO),
             httpx.MockTransport(service.handle),
+            options.get("storage_section"),
         )
         made.append(context)
         return context

@@ -257,6 +257,45 @@ def test_a_refused_checkpoint_leaves_no_files(
         assert list((tmp_path / "storage").iterdir()) == []
 
 
+def test_a_storage_of_the_scripts_own_is_told(service: FakeService, make_context: Make) -> None:
+    section = {"type": "directory", "container_path": "/scratch"}
+    for context in (make_context(), make_context(storage_section=section)):
+        with context.checkpoint.store_path({"steps_completed": 1}) as (_, uuid):
+            pass
+        told = service.checkpoints[uuid].get("storage")
+    assert told == section
+    assert len([one for one in service.checkpoints.values() if "storage" in one]) == 1
+
+
+def test_what_was_stored_but_not_reported_is_marked(
+    service: FakeService, make_context: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = make_context()
+    storage = context.checkpoint._storage
+    storage.owner = "cluster.allocation"
+    for _ in range(2):
+        with context.checkpoint.store_path({"steps_completed": 1}) as (_, told):
+            pass
+    root = tmp_path / "storage"
+    assert not list(root.glob(".unreported-*"))
+
+    def lost(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("killed before it could tell")
+
+    monkeypatch.setattr(context.checkpoint, "_report_checkpoint", lost)
+    with (
+        pytest.raises(RuntimeError, match="killed"),
+        context.checkpoint.store_path({"steps_completed": 2}) as (_, untold),
+    ):
+        pass
+    assert [path.name for path in root.glob(".unreported-*")] == [
+        f".unreported-{untold}@cluster.allocation"
+    ]
+    assert len(storage.sweep("cluster.", lambda found: [])) == 1
+    storage.verify(told)
+    assert not (root / untold).exists()
+
+
 def test_unknown_checkpoints(make_context: Make, tmp_path: Path) -> None:
     checkpoint = make_context().checkpoint
     with pytest.raises(errors.CheckpointNotFound):

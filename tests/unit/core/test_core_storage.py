@@ -182,3 +182,18 @@ def test_a_checkpoint_of_another_tool_is_read_unverified(tmp_path: Path) -> None
     assert manager.manifest("old").resources == {"w": 3}
     manager.download("old", tmp_path / "copy")
     assert (tmp_path / "copy" / "w").read_text() == "123"
+
+
+def test_a_damaged_list_of_files(tmp_path: Path) -> None:
+    manager = DirectoryStorageManager(tmp_path)
+    with manager.store("ckpt") as staging:
+        (staging.path / "w").write_text("123")
+    (tmp_path / "ckpt" / ".determined-manifest.json").write_text('{"resources"')
+    with pytest.raises(errors.CheckpointCorrupted, match=r"manifest\.json is damaged"):
+        manager.verify("ckpt")
+
+
+def test_a_storage_that_is_not_there_says_nothing_about_its_checkpoints(tmp_path: Path) -> None:
+    with pytest.raises(errors.StorageError, match="cannot read") as caught:
+        DirectoryStorageManager(tmp_path / "unmounted").verify("ckpt")
+    assert type(caught.value) is errors.StorageError

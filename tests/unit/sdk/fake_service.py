@@ -130,6 +130,7 @@ class FakeService:
         self.workloads: dict[int, list[Any]] = {}
         self.metrics: list[Any] = []
         self.agents: list[Any] = []
+        self.explanations: dict[int, Any] = {}
         self.pools: list[Any] = [{"name": "default", "defaultComputePool": True}]
         self.model_def = b""
         self.warnings: list[str] = []
@@ -153,6 +154,7 @@ class FakeService:
             ("GET", r"/api/v1/experiments/(\d+)", self._experiment),
             ("PATCH", r"/api/v1/experiments/(\d+)", self._patch),
             ("GET", r"/api/v1/experiments/(\d+)/trials", self._trials),
+            ("GET", r"/api/v1/experiments/(\d+)/explanation", self._explanation),
             ("GET", r"/api/v1/experiments/(\d+)/checkpoints", self._checkpoints),
             ("GET", r"/api/v1/experiments/(\d+)/model_def", self._model_def),
             ("PUT", r"/api/v1/experiments/(\d+)/labels/(.+)", self._add_label),
@@ -187,7 +189,7 @@ class FakeService:
         self.params.append(request.url.params)
         self.bodies.append(json.loads(request.content) if request.content else None)
         try:
-            if path not in ("/api/v1/master", "/api/v1/auth/login"):
+            if path not in ("/api/v1/master", "/api/v1/auth/login", "/ready"):
                 self._user(request)
             for method, pattern, handler in self.routes:
                 found = re.fullmatch(pattern, path)
@@ -281,6 +283,9 @@ class FakeService:
         if found and isinstance(found[0], list):
             found = found.pop(0) if len(found) > 1 else found[0]
         return self._page(request, "trials", found)
+
+    def _explanation(self, request: httpx.Request, id: str) -> Any:
+        return self.explanations.get(int(id), {"legs": [], "waiting": []})
 
     def _trial(self, request: httpx.Request, id: str) -> Any:
         for found in itertools.chain(*self.trials.values()):

@@ -7,11 +7,13 @@ import typer
 from determined.cli._groups import group
 from determined.cli.experiment import (
     control,
+    delete,
     download,
     edit,
     lists,
     logs,
     plot,
+    resume,
     show,
     submit,
     validate,
@@ -19,5 +21,5 @@ from determined.cli.experiment import (
 
 app: typer.Typer = group("Searches and single trainings.", default="list")
 
-for _module in (submit, validate, lists, show, logs, plot, control, edit, download):
+for _module in (submit, validate, lists, show, logs, plot, control, resume, delete, edit, download):
     _module.register(app)

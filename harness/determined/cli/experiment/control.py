@@ -2,75 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from determined.cli._errors import talk
+from determined.cli._many import ExperimentIds, each, numbers
 from determined.cli._state import state
-from determined.cli.experiment._path import ExperimentId, reference
+from determined.cli.experiment._path import reference
+
+if TYPE_CHECKING:
+    from determined.experimental import Experiment
 
 
 def wait(
     ctx: typer.Context,
-    experiment_id: ExperimentId,
+    experiment_ids: ExperimentIds,
     polling_interval: Annotated[
         float | None,
         typer.Option("--polling-interval", min=0.1, help="seconds between questions [default: 5]"),
     ] = None,
 ) -> None:
-    """Wait for the end, watching it on a terminal; exit code 0 for COMPLETED, else 1."""
-    from determined.cli import _live
+    """Wait for the end, watching it on a terminal; exit code 0 for COMPLETED (all of them), else 1."""
+    ended = []
 
-    if _live.watched():
-        from determined.cli._follow import follow
+    def wait_for(experiment_id: int) -> str:
+        ended.append(_end_of(ctx, experiment_id, polling_interval))
+        return f"experiment {experiment_id}: {ended[-1]}"
 
-        session = state(ctx).session
-        ended = follow(session, experiment_id, _live.best_view(), interval_s=polling_interval).state
-    else:
-        ended = str(reference(ctx, experiment_id).wait(polling_interval or 5.0))
-    talk(f"experiment {experiment_id}: {ended}")
-    if ended != "COMPLETED":
+    each(numbers(experiment_ids), wait_for)
+    if any(how != "COMPLETED" for how in ended):
         raise typer.Exit(1)
 
 
-def kill(ctx: typer.Context, experiment_id: ExperimentId) -> None:
+def _end_of(ctx: typer.Context, experiment_id: int, polling_interval: float | None) -> str:
+    from determined.cli import _live
+
+    if not _live.watched():
+        return str(reference(ctx, experiment_id).wait(polling_interval or 5.0))
+    from determined.cli._follow import follow
+
+    session = state(ctx).session
+    return follow(session, experiment_id, _live.best_view(), interval_s=polling_interval).state
+
+
+def _act(
+    ctx: typer.Context, words: list[str], act: Callable[[Experiment], None], line: str
+) -> None:
+    def on_one(experiment_id: int) -> str:
+        act(reference(ctx, experiment_id))
+        return line.format(id=experiment_id)
+
+    each(numbers(words), on_one)
+
+
+def kill(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
     """End it at once."""
-    reference(ctx, experiment_id).kill()
-    talk(f"killed experiment {experiment_id}")
+    _act(ctx, experiment_ids, lambda experiment: experiment.kill(), "killed experiment {id}")
 
 
-def cancel(ctx: typer.Context, experiment_id: ExperimentId) -> None:
+def cancel(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
     """End it; its trials save a checkpoint first."""
-    reference(ctx, experiment_id).cancel()
-    talk(
-        f"asked experiment {experiment_id} to end; its trials may save a checkpoint first"
-        f" (at once: det e kill {experiment_id})"
+    line = (
+        "asked experiment {id} to end; its trials may save a checkpoint first"
+        " (at once: det e kill {id})"
     )
+    _act(ctx, experiment_ids, lambda experiment: experiment.cancel(), line)
 
 
-def pause(ctx: typer.Context, experiment_id: ExperimentId) -> None:
+def pause(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
     """Have its trials save a checkpoint and give up their slots."""
-    reference(ctx, experiment_id).pause()
-    talk(f"paused experiment {experiment_id}")
+    _act(ctx, experiment_ids, lambda experiment: experiment.pause(), "paused experiment {id}")
 
 
-def activate(ctx: typer.Context, experiment_id: ExperimentId) -> None:
+def activate(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
     """Let a paused one go on."""
-    reference(ctx, experiment_id).activate()
-    talk(f"activated experiment {experiment_id}")
+    _act(ctx, experiment_ids, lambda experiment: experiment.activate(), "activated experiment {id}")
 
 
-def archive(ctx: typer.Context, experiment_id: ExperimentId) -> None:
+def archive(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
     """Hide one that has ended from lists."""
-    reference(ctx, experiment_id).archive()
-    talk(f"archived experiment {experiment_id}")
+    _act(ctx, experiment_ids, lambda experiment: experiment.archive(), "archived experiment {id}")
 
 
-def unarchive(ctx: typer.Context, experiment_id: ExperimentId) -> None:
+def unarchive(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
     """Show it in lists again."""
-    reference(ctx, experiment_id).unarchive()
-    talk(f"unarchived experiment {experiment_id}")
+    line = "unarchived experiment {id}"
+    _act(ctx, experiment_ids, lambda experiment: experiment.unarchive(), line)
 
 
 def register(app: typer.Typer) -> None:

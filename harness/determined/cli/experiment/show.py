@@ -9,6 +9,7 @@ import typer
 
 from determined.cli import _render
 from determined.cli._errors import talk
+from determined.cli._many import ExperimentIds, numbers
 from determined.cli._options import Csv, Json, chosen
 from determined.cli._render import Column, Format, Record, Section
 from determined.cli._state import state
@@ -25,20 +26,9 @@ DETAILS = (
 )
 
 
-def _ids(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not a list of experiment IDs such as 3 or 3,4"
-        ) from None
-
-
 def describe(
     ctx: typer.Context,
-    experiment_ids: Annotated[
-        str, typer.Argument(help="experiment IDs, separated by commas", metavar="IDS")
-    ],
+    experiment_ids: ExperimentIds,
     metrics: Annotated[
         bool, typer.Option("--metrics", help="every training and validation report too")
     ] = False,
@@ -49,7 +39,9 @@ def describe(
         typer.Option("--outdir", help="write CSV files into this directory", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Experiments with their trials."""
+    """Experiments with their trials: what became of each run and why, what waits for what, and how the
+    logs of failed trials end. CSV has the tables of experiments, trials and reports only."""
+    from determined.cli import _why
     from determined.common.api import pages
 
     fmt = chosen(json, csv)
@@ -57,7 +49,7 @@ def describe(
         raise typer.BadParameter("--outdir excludes --json and --csv")
     session = state(ctx).session
     documents: list[dict[str, Any]] = []
-    for experiment_id in _ids(experiment_ids):
+    for experiment_id in numbers(experiment_ids):
         answer = session.get(path(experiment_id))
         trials = list(pages.read(session, path(experiment_id, "/trials"), "trials"))
         if metrics:
@@ -65,9 +57,13 @@ def describe(
                 trial["workloads"] = list(read_workloads(session, trial["id"], full=True))
         document = {**answer["experiment"], "trials": trials}
         document["config"] = answer.get("config") or document.get("config")
+        if fmt is not Format.CSV and outdir is None:
+            document |= _why.read(session, experiment_id, trials)
         documents.append(document)
     sections = _sections(documents, metrics)
     if outdir is None:
+        if fmt is Format.TABLE:
+            sections += _why.sections(documents)
         _render.show_sections(sections, fmt, document=documents)
         return
     outdir.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from determined.cli import _submit
+from determined.cli import _submit, _test_mode
 from determined.cli._errors import talk
-from determined.cli._options import Includes, Overrides
+from determined.cli._options import Includes, Overrides, TestMode
 from determined.cli._state import state
 
 
@@ -31,10 +31,13 @@ def create(
     follow: Annotated[
         bool, typer.Option("-f", "--follow-first-trial", help="follow the first trial's logs")
     ] = False,
+    test_mode: TestMode = False,
 ) -> None:
     """Submit an experiment."""
-    if paused and follow:
-        raise typer.BadParameter("--paused and --follow-first-trial exclude each other")
+    if sum([paused, follow, test_mode]) > 1:
+        raise typer.BadParameter(
+            "--paused, --follow-first-trial and --test-mode exclude each other"
+        )
     planned = _submit.plan(
         config_file,
         model_def,
@@ -44,6 +47,8 @@ def create(
         project_id=project_id,
         activate=not paused,
     )
+    if test_mode:
+        _test_mode.run(planned, state(ctx))
     experiment = _submit.send(planned, state(ctx))
     # A sentence that scripts read the number from.
     typer.echo(f"Created experiment {experiment.id}")

@@ -1,0 +1,99 @@
+"""What `det experiment describe` says besides upstream's tables: legs, what waits, last words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from determined.cli import _format as f
+from determined.cli._last_words import ASKED, last_words
+from determined.cli._render import Column, Record, Section
+from determined.common.api import errors
+from determined.common.api.session import Session
+
+LOGS_OF = 3
+"""Of so many failed trials the end of the logs is fetched."""
+
+LEGS = (
+    Column("Trial ID", "trialId"),
+    Column("Run", "runId"),
+    Column("State", f.field("state", f.state)),
+    Column("Agent", "agentId"),
+    Column("Slots", "slotIds"),
+    Column("Started", f.field("startTime", f.time)),
+    Column("Ended", f.field("endTime", f.time)),
+    Column("Exit Code", "exitCode"),
+    Column("Reason", "reason"),
+)
+WAITING = (
+    Column("Experiment ID", "experimentId"),
+    Column("Trial ID", "trialId"),
+    Column("Since", f.field("since", f.time)),
+    Column("Reason", "reason"),
+)
+FAILURES = (
+    Column("Trial ID", "trialId"),
+    Column("Restarts", "restarts"),
+    Column("Reason", "reason"),
+)
+LAST_WORDS = (Column("Log", "line"),)
+
+
+def read(session: Session, experiment_id: int, trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """``waiting`` and ``failures`` of the experiment; each trial gets its ``legs``.
+
+    A failure has ``trialId``, ``restarts``, ``reason``, and for the first few ``lastLogs``, lines of text.
+    """
+    found = session.get(f"/api/v1/experiments/{experiment_id}/explanation")
+    by_trial: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for leg in found["legs"]:
+        by_trial[leg["trialId"]].append(leg)
+    for trial in trials:
+        trial["legs"] = by_trial[trial["id"]]
+    failed = [trial for trial in trials if f.state(trial["state"]) == "ERROR"]
+    failures = [
+        {
+            "trialId": trial["id"],
+            "restarts": trial.get("restarts"),
+            "reason": trial.get("reason"),
+            "lastLogs": _last_logs(session, trial["id"]) if number < LOGS_OF else None,
+        }
+        for number, trial in enumerate(failed)
+    ]
+    return {"waiting": found["waiting"], "failures": failures}
+
+
+def _last_logs(session: Session, trial_id: int) -> list[str]:
+    from determined.experimental import _logs
+
+    try:
+        return last_words(list(_logs.iter_entries(session, trial_id, tail=ASKED)))
+    except errors.APIException as error:
+        return [f"(its logs cannot be read: {error.message})"]
+
+
+def sections(documents: Sequence[dict[str, Any]]) -> list[Section]:
+    """What there is to say, as tables; nothing for a search that neither failed nor waits."""
+    legs: list[Record] = [
+        leg for document in documents for trial in document["trials"] for leg in trial["legs"]
+    ]
+    waiting: list[Record] = [
+        {**item, "experimentId": document["id"]}
+        for document in documents
+        for item in document["waiting"]
+    ]
+    failures: list[Record] = [failure for each in documents for failure in each["failures"]]
+    found = []
+    if legs:
+        found.append(Section("Runs", LEGS, legs))
+    if waiting:
+        found.append(Section("Waiting", WAITING, waiting))
+    if failures:
+        found.append(Section("Failed trials", FAILURES, failures))
+    for failure in failures:
+        if failure["lastLogs"]:
+            lines = [{"line": line} for line in failure["lastLogs"]]
+            title = f"End of the logs of trial {failure['trialId']} (all: det t logs {failure['trialId']})"
+            found.append(Section(title, LAST_WORDS, lines))
+    return found

@@ -1,0 +1,39 @@
+"""``det cluster``"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from determined.cli import _render
+from determined.cli._errors import talk
+from determined.cli._groups import group
+from determined.cli._options import Json
+from determined.cli._state import state
+
+app = group("The cluster as a whole.")
+
+
+@app.command("doctor")
+def doctor(ctx: typer.Context, json: Json = False) -> None:
+    """Check every part of the cluster and say what to do; exit code 1 if anything has failed.
+
+    Works as well while the service, Postgres or Prefect is down.
+    """
+    from determined.cli.doctor.examine import examine
+    from determined.cli.doctor.judge import judge
+
+    findings = judge(examine(state(ctx)))
+    counts = {name: sum(each.status == name for each in findings) for name in ("WARNING", "FAILED")}
+    if json:
+        _render.print_json([dataclasses.asdict(finding) for finding in findings])
+    else:
+        width = max(len(finding.check) for finding in findings)
+        for finding in findings:
+            typer.echo(f"{finding.status:<8} {finding.check:<{width}}  {finding.found}")
+            if finding.advice:
+                typer.echo(f"{'':<8} {'':<{width}}  -> {finding.advice}")
+    talk(f"{len(findings)} checks: {counts['FAILED']} failed, {counts['WARNING']} warnings")
+    if counts["FAILED"]:
+        raise typer.Exit(1)

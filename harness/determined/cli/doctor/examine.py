@@ -1,0 +1,151 @@
+"""Collects the facts. Nothing here raises because something is down: that is a fact."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from determined.__version__ import __version__
+from determined.cli._state import State
+from determined.cli.doctor.facts import Facts, Local
+from determined.common.local_cluster import DATA_DIR_VARIABLE, LocalCluster
+
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT_S = 5.0
+_REPORT_TIMEOUT_S = 30.0
+_STATUS_TIMEOUT_S = 60.0
+
+
+def examine(shared: State) -> Facts:
+    """Asks whoever answers. Raises CliError for an address that is none or a damaged record."""
+    from determined.common.api import errors
+
+    address = shared.address
+    local = None if address.local is None else _local(address.local)
+    try:
+        master = shared.master_info
+    except errors.APIException as error:
+        return Facts(address.url, __version__, service_problem=error.message, local=local)
+    if not address.is_meant(master):
+        return Facts(address.url, __version__, master=master, is_meant=False, local=local)
+    not_ready = _not_ready(shared)
+    report, problem, ahead, uncertainty = None, None, None, 0.0
+    # Who does not even say whether it is ready would keep us waiting.
+    if "service" not in not_ready:
+        try:
+            session = shared.session
+            before, start = datetime.datetime.now(datetime.UTC), time.monotonic()
+            report = session.request(
+                "GET", "/api/v1/cluster/health-report", timeout=_REPORT_TIMEOUT_S, max_retries=0
+            ).json()
+            uncertainty = time.monotonic() - start
+            # Its time is read at the end, just before it answers.
+            then = before + datetime.timedelta(seconds=uncertainty)
+            ahead = (datetime.datetime.fromisoformat(report["time"]) - then).total_seconds()
+        except errors.APIException as error:
+            problem = error.message
+    return Facts(
+        url=address.url,
+        client_version=__version__,
+        master=master,
+        not_ready=not_ready,
+        report=report,
+        report_problem=problem,
+        service_ahead_s=ahead,
+        uncertainty_s=uncertainty,
+        local=local,
+    )
+
+
+def _not_ready(shared: State) -> dict[str, str]:
+    """``problems`` of `/ready`."""
+    import httpx
+
+    try:
+        with httpx.Client(
+            base_url=shared.address.url,
+            transport=shared.transport_or_tls(),
+            timeout=3 * _TIMEOUT_S,
+            trust_env=False,
+        ) as client:
+            answer = client.get("/ready").json()
+    except (httpx.HTTPError, ValueError) as error:
+        return {"service": f"it does not say whether it is ready: {error or type(error).__name__}"}
+    if answer.get("status") == "starting":
+        return {"service": "it is starting"}
+    return dict(answer.get("problems") or {})
+
+
+def _local(record: LocalCluster) -> Local:
+    components, problem = local_components(record)
+    disk = None
+    with contextlib.suppress(OSError):
+        usage = shutil.disk_usage(record.data_dir)
+        disk = {
+            "path": str(record.data_dir),
+            "freeBytes": usage.free,
+            "totalBytes": usage.total,
+        }
+    return Local(
+        data_dir=str(record.data_dir),
+        components=components,
+        problem=problem,
+        prefect_url=record.prefect_url,
+        prefect_problem=prefect_problem(record),
+        disk=disk,
+    )
+
+
+def local_components(record: LocalCluster) -> tuple[list[dict[str, Any]] | None, str | None]:
+    """The processes of the cluster on this machine, and what kept us from asking."""
+    # Another process: what starts clusters is not a part of the client, and may not be installed.
+    # -P: a module of the working directory (the user's own typer.py) must not be taken for ours.
+    command = [sys.executable, "-P", "-m", "determined.cli", "deploy", "local", "status", "--json"]
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, DATA_DIR_VARIABLE: str(record.data_dir)},
+            capture_output=True,
+            text=True,
+            timeout=_STATUS_TIMEOUT_S,
+            check=False,
+        )
+        return json.loads(done.stdout), None
+    except subprocess.TimeoutExpired:
+        return None, f"`det deploy local status` did not end within {_STATUS_TIMEOUT_S:.0f} s"
+    except ValueError:
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        return None, f"`det deploy local status` said: {last}"
+
+
+def prefect_problem(
+    record: LocalCluster, transport: httpx.BaseTransport | None = None
+) -> str | None:
+    """Why Prefect's API at the record's address does not answer; None: it does."""
+    import httpx
+
+    login = tuple((record.prefect_auth or ":").split(":", 1))
+    try:
+        with httpx.Client(
+            auth=httpx.BasicAuth(*login),
+            timeout=_TIMEOUT_S,
+            trust_env=False,
+            verify=False,
+            transport=transport,
+        ) as client:
+            # Not /health, which it answers without its database.
+            answer = client.get(f"{record.prefect_api_url}/ready")
+            if answer.status_code != 200:
+                return f"it says that it is not ready (HTTP {answer.status_code})"
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    return None

@@ -1,0 +1,324 @@
+"""From facts to findings: OK, WARNING or FAILED, what was found, and what to do. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from determined.cli import _format as f
+from determined.cli.doctor.facts import Facts
+
+Status = Literal["OK", "WARNING", "FAILED"]
+
+CLOCK_S = 2.0
+"""Clocks that differ by more make times of logs and metrics look wrong."""
+LITTLE_BYTES, TOO_LITTLE_BYTES = 2 * 2**30, 200 * 2**20
+OUTBOX_S = 60.0
+GONE_S = 86400.0
+UP = "det deploy local cluster-up"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's. ``advice``: what to do; None where nothing is to be done."""
+
+    check: str
+    status: Status
+    found: str
+    advice: str | None = None
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Every finding, in the order in which the parts depend on each other."""
+    findings = [*_postgres(facts), *_prefect(facts), *_service(facts), *_agents(facts)]
+    if facts.report is not None:
+        findings += [*_storage(facts.report), *_stuck(facts.report)]
+    return [*findings, *_versions(facts), *_clocks(facts), *_disks(facts)]
+
+
+def _component(facts: Facts, name: str) -> dict[str, Any] | None:
+    """The process of the local cluster."""
+    for each in (facts.local.components if facts.local else None) or []:
+        if each["component"] == name:
+            return each
+    return None
+
+
+_NEEDS = {
+    "postgres": (),
+    "prefect": ("postgres",),
+    "service": ("postgres",),
+    "agent": ("postgres", "prefect", "service"),
+}
+
+
+def _missing(facts: Facts, name: str) -> list[str]:
+    """What the local process ``name`` needs and does not have."""
+    known = {need: _component(facts, need) for need in _NEEDS[name]}
+    return [need for need, process in known.items() if process and process["state"] != "running"]
+
+
+def _down(facts: Facts, name: str) -> Finding | None:
+    """The finding about a local process that does not run or does not answer; None: all is well."""
+    process = _component(facts, name)
+    if process is None or process["state"] == "running":
+        return None
+    log = f"; its last words are in {process['log']}" if process.get("log") else ""
+    if process["state"] == "starting":
+        found = f"its process (pid {process.get('pid')}) lives but does not answer"
+        missing = _missing(facts, name)
+        if missing:
+            advice = f"it waits for {', '.join(missing)}, and goes on by itself"
+            return Finding(name, "WARNING", found, advice)
+        advice = (
+            f"wait a moment if it was just started; else `kill -9 {process.get('pid')}` and"
+            f" `{UP}`{log}"
+        )
+        return Finding(name, "FAILED", found, advice)
+    found = {
+        "dead": "its process ended without `det deploy local cluster-down`",
+        "stopped": "it is not running",
+    }[process["state"]]
+    return Finding(name, "FAILED", found, f"`{UP}` starts it again, and nothing is lost{log}")
+
+
+def _postgres(facts: Facts) -> Iterator[Finding]:
+    down = _down(facts, "postgres")
+    if down is not None:
+        yield down
+    elif facts.report is not None:
+        known = facts.report["postgres"]
+        found = (
+            f"version {known['version']}, schema {known['revision']},"
+            f" {f.size(known['sizeBytes'])} of data"
+        )
+        if known["revision"] != known["revisionWanted"]:
+            found = (
+                f"its schema is {known['revision']}, the service needs {known['revisionWanted']}"
+            )
+            advice = "restart the service, which brings the schema up to date"
+            yield Finding("postgres", "FAILED", found, advice)
+        else:
+            yield Finding("postgres", "OK", found)
+    elif "database" in facts.not_ready:
+        advice = (
+            "see that Postgres runs and takes connections from the service; it goes on by itself"
+        )
+        yield Finding("postgres", "FAILED", facts.not_ready["database"], advice)
+    elif _component(facts, "postgres") is not None:
+        yield Finding("postgres", "OK", "runs and answers")
+
+
+def _prefect(facts: Facts) -> Iterator[Finding]:
+    known = (facts.report or {}).get("prefect")
+    down = _down(facts, "prefect")
+    advice = "trials that run go on; new ones wait until Prefect's server is back"
+    if down is not None:
+        yield down
+    elif known is not None and known["problem"]:
+        yield Finding("prefect", "FAILED", f"{known['url']}: {known['problem']}", advice)
+    elif known is not None:
+        yield Finding("prefect", "OK", f"version {known['version']} answers at {known['url']}")
+    elif "prefect" in facts.not_ready:
+        yield Finding("prefect", "FAILED", facts.not_ready["prefect"], advice)
+    elif facts.local is not None and facts.local.prefect_problem:
+        found = f"{facts.local.prefect_url}: {facts.local.prefect_problem}"
+        missing = _missing(facts, "prefect")
+        if missing:
+            waits = f"it waits for {', '.join(missing)}, and goes on by itself"
+            yield Finding("prefect", "WARNING", found, waits)
+        else:
+            yield Finding("prefect", "FAILED", found, advice)
+    elif facts.local is not None:
+        yield Finding("prefect", "OK", f"answers at {facts.local.prefect_url}")
+
+
+def _service(facts: Facts) -> Iterator[Finding]:
+    if facts.master is None:
+        yield _down(facts, "service") or Finding(
+            "service", "FAILED", str(facts.service_problem), _how_to_reach(facts)
+        )
+        return
+    if not facts.is_meant:
+        found = f"another cluster, or something else, answers at {facts.url}"
+        yield Finding("service", "FAILED", found, _how_to_reach(facts))
+        return
+    found = f"version {facts.master.get('version')} answers at {facts.url}"
+    if "service" in facts.not_ready:
+        advice = "wait a moment; if it stays so, look at the service's log"
+        yield Finding("service", "WARNING", f"{found}, but {facts.not_ready['service']}", advice)
+    elif facts.report is None and "database" in facts.not_ready:
+        advice = "it waits for Postgres, and goes on by itself"
+        yield Finding("service", "WARNING", f"{found}, but it is not ready", advice)
+    elif facts.report_problem is not None:
+        advice = "log in (`det user login`): the checks that only the service can make are left out"
+        yield Finding("service", "WARNING", f"{found}; {facts.report_problem}", advice)
+    elif facts.report is not None and not facts.report["postgres"]["isLed"]:
+        advice = "wait 10 s and ask again; if it stays so, restart the service"
+        found += ", but no service process leads: nothing is scheduled"
+        yield Finding("service", "FAILED", found, advice)
+    else:
+        yield Finding("service", "OK", found)
+
+
+def _how_to_reach(facts: Facts) -> str:
+    if facts.local is not None:
+        return f"`{UP}`; `det deploy local logs service` shows what it said"
+    return f"see that the service runs at {facts.url}; another address: -m URL or DET_MASTER"
+
+
+def _agents(facts: Facts) -> Iterator[Finding]:
+    down = _down(facts, "agent")
+    if down is not None:
+        yield down
+    if facts.report is None:
+        if down is None and _component(facts, "agent") is not None:
+            yield Finding("agent", "OK", "its process runs")
+        return
+    timeout = facts.report["agentTimeoutS"]
+    # One that was silent for a day is no trouble: its machine was taken away.
+    known = [agent for agent in facts.report["agents"] if agent["silentS"] < GONE_S]
+    alive = [agent for agent in known if agent["silentS"] <= timeout]
+    if not alive and down is None:
+        advice = f"start one (`{UP}`, docs/agent.md); until then every trial waits"
+        yield Finding("agent", "FAILED", f"none of {len(known)} agents is alive", advice)
+    for agent in known:
+        name = f"agent {agent['id']}"
+        found = (
+            f"{agent['slots']} slots in resource pool {agent['resourcePool']},"
+            f" {agent['allocations']} allocations, heard of {max(agent['silentS'], 0):.0f} s ago"
+        )
+        if agent["silentS"] > timeout:
+            advice = "start it again (docs/agent.md); if its machine is gone, nothing waits for it"
+            found = f"not heard of for {f.duration(agent['silentS'])}"
+            yield Finding(name, "WARNING", found, advice)
+        elif not agent["enabled"] or agent["draining"]:
+            how = "draining" if agent["draining"] else "disabled"
+            yield Finding(name, "WARNING", f"{how}: it gets no new work; {found}")
+        else:
+            yield Finding(name, "OK", found)
+
+
+def _storage(report: dict[str, Any]) -> Iterator[Finding]:
+    known = report["checkpointStorage"]
+    name = "checkpoint storage"
+    if known is None:
+        found = "the cluster has no default: each experiment's checkpoint_storage says where"
+        yield Finding(name, "OK", found)
+    elif known["problem"]:
+        where = f"{known['path']}: " if known.get("path") else ""
+        advice = (
+            "trials cannot save: make room or give the service and the agents the right to write"
+        )
+        yield Finding(name, "FAILED", f"{where}{known['problem']}", advice)
+    elif not known["tried"]:
+        found = (
+            f"{known['type']} is not reachable from the service; each trial tries it at its start"
+        )
+        yield Finding(name, "OK", found)
+    else:
+        found = f"wrote, read and deleted a file in {known['path']} ({known['type']})"
+        yield Finding(name, "OK", found)
+        if known["disk"] is not None:
+            yield _disk(f"{name} space", known["disk"])
+
+
+def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
+    nothing = True
+    for item in report["stuck"]["searches"]:
+        nothing = False
+        found = f"no flow has driven its search for {f.duration(item['forS'])}"
+        advice = (
+            f"`det e describe {item['experimentId']}`; the service starts a lost one again by itself"
+            " while an agent and Prefect are there"
+        )
+        yield Finding(f"experiment {item['experimentId']}", "WARNING", found, advice)
+    for kind, words in (
+        ("notStarted", "was given slots on {agentId} {ago} ago and its process does not run yet"),
+        ("notEnded", "was to be killed on {agentId} {ago} ago and has not ended"),
+    ):
+        for item in report["stuck"][kind]:
+            nothing = False
+            found = words.format(agentId=item["agentId"], ago=f.duration(item["forS"]))
+            advice = (
+                f"look at the log of agent {item['agentId']} (its fork server may not be ready);"
+                " once it is restarted it takes up its work again"
+            )
+            yield Finding(f"allocation {item['allocationId']}", "WARNING", found, advice)
+    for item in report["stuck"]["notDeleted"]:
+        nothing = False
+        found = f"could not be deleted: {item['reason'] or 'no reason was recorded'}"
+        advice = f"set that right and repeat `det e delete {item['experimentId']}`"
+        yield Finding(f"experiment {item['experimentId']}", "WARNING", found, advice)
+    outbox = report["outbox"]
+    if outbox["waiting"] and outbox["oldestS"] > OUTBOX_S:
+        nothing = False
+        why = f": {outbox['lastError']}" if outbox["lastError"] else ""
+        found = (
+            f"{outbox['waiting']} changes wait to be told to Prefect, the oldest for"
+            f" {f.duration(outbox['oldestS'])}{why}"
+        )
+        advice = "see that Prefect's server answers; until then only its UI is behind"
+        yield Finding("outbox", "WARNING", found, advice)
+    if nothing:
+        waiting = f"{outbox['waiting']} changes on their way to Prefect"
+        yield Finding("stuck", "OK", f"every search is driven, nothing hangs; {waiting}")
+
+
+def _versions(facts: Facts) -> Iterator[Finding]:
+    found = {f"this det {facts.client_version}": facts.client_version}
+    if facts.master is not None and facts.is_meant:
+        service = str(facts.master.get("version"))
+        found[f"service {service}"] = service
+    for agent in (facts.report or {}).get("agents", ()):
+        if agent["silentS"] <= (facts.report or {})["agentTimeoutS"] and agent["version"]:
+            found[f"agent {agent['id']} {agent['version']}"] = agent["version"]
+    text = ", ".join(found)
+    if len(set(found.values())) > 1:
+        advice = "install the same version everywhere (service first, then agents and clients)"
+        yield Finding("versions", "WARNING", text, advice)
+    else:
+        yield Finding("versions", "OK", text)
+
+
+def _clocks(facts: Facts) -> Iterator[Finding]:
+    if facts.service_ahead_s is None or facts.report is None:
+        return
+    far = []
+    pairs = (
+        ("the service's", "this machine's", facts.service_ahead_s, facts.uncertainty_s),
+        ("Postgres'", "the service's", facts.report["postgres"]["aheadS"], 0.0),
+    )
+    for whose, others, ahead, uncertainty in pairs:
+        if abs(ahead) > CLOCK_S + uncertainty:
+            how = "ahead of" if ahead > 0 else "behind"
+            far.append(f"{whose} clock is {f.duration(abs(ahead))} {how} {others}")
+    if far:
+        advice = "set the clocks by NTP; until then times of logs and metrics look wrong"
+        yield Finding("clocks", "WARNING", "; ".join(far), advice)
+    else:
+        found = f"this machine, the service and Postgres agree within {CLOCK_S:.0f} s"
+        yield Finding("clocks", "OK", found)
+
+
+def _disks(facts: Facts) -> Iterator[Finding]:
+    # Of the service's own disk only if it is not this machine's.
+    disk = facts.local.disk if facts.local else (facts.report or {}).get("disk")
+    if disk is None:
+        return
+    if disk.get("problem"):
+        yield Finding("data directory", "FAILED", disk["problem"], "see that it is mounted")
+    else:
+        yield _disk("data directory", disk)
+
+
+def _disk(name: str, disk: dict[str, Any]) -> Finding:
+    free = disk["freeBytes"]
+    found = f"{f.size(free)} free of {f.size(disk['totalBytes'])} at {disk['path']}"
+    advice = "make room: `det e delete` of old experiments, or move it to a larger disk"
+    if free < TOO_LITTLE_BYTES:
+        return Finding(name, "FAILED", found, advice)
+    if free < LITTLE_BYTES:
+        return Finding(name, "WARNING", found, advice)
+    return Finding(name, "OK", found)

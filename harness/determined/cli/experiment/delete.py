@@ -1,0 +1,114 @@
+"""``det e delete`` and ``det e set gc-policy``"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from determined.cli import _format as f
+from determined.cli import _render
+from determined.cli._confirm import Yes, confirm
+from determined.cli._deletion import Pauses
+from determined.cli._errors import talk
+from determined.cli._many import ExperimentIds, each, numbers
+from determined.cli._render import Column, Format
+from determined.cli._state import state
+from determined.cli.experiment._path import ExperimentId, reference
+from determined.cli.experiment.edit import settings
+
+GOING = (
+    Column("Trial ID", "TrialID"),
+    Column("Total Batches", "StepsCompleted"),
+    Column("State", "State"),
+    Column("Searcher Metric", "SearcherMetric"),
+    Column("UUID", "UUID"),
+    Column("Size", lambda r: f.size(sum(int(size) for size in r["Resources"].values()))),
+)
+
+
+def delete(ctx: typer.Context, experiment_ids: ExperimentIds, yes: Yes = False) -> None:
+    """Delete ended ones for good: metrics, logs, checkpoints, TensorBoard files, Prefect runs."""
+    from determined.common.api import errors
+
+    ids = numbers(experiment_ids)
+    named = f"experiment{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"
+    confirm(f"Delete {named} with all metrics, logs and checkpoints? This cannot be undone.", yes)
+    refused: dict[int, errors.APIException] = {}
+    # All are asked for first: then they are deleted while the first is waited for.
+    for experiment_id in ids:
+        try:
+            reference(ctx, experiment_id).delete()
+        except (errors.BadRequestException, errors.ForbiddenException) as error:
+            refused[experiment_id] = error
+
+    def end_of(experiment_id: int) -> str:
+        if experiment_id in refused:
+            raise refused[experiment_id]
+        return _wait_until_gone(ctx, experiment_id)
+
+    each(ids, end_of)
+
+
+def _wait_until_gone(ctx: typer.Context, experiment_id: int) -> str:
+    from determined.common.api import errors
+
+    session = state(ctx).session
+    pauses = Pauses()
+    while True:
+        try:
+            found = session.get(f"/api/v1/experiments/{experiment_id}")["experiment"]
+        except errors.NotFoundException:
+            return f"deleted experiment {experiment_id}"
+        if found["state"] == "STATE_DELETE_FAILED":
+            raise errors.from_status(
+                409, f"experiment {experiment_id} is not deleted: {found['reason']}"
+            )
+        if not pauses.wait():
+            return (
+                f"experiment {experiment_id} is still being deleted; is an agent there to delete its "
+                f"files (det a list)?"
+            )
+
+
+@settings.command("gc-policy")
+def set_gc_policy(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    save_experiment_best: Annotated[
+        int,
+        typer.Option("--save-experiment-best", min=0, help="the best of the experiment that stay"),
+    ],
+    save_trial_best: Annotated[
+        int, typer.Option("--save-trial-best", min=0, help="the best of each trial that stay")
+    ],
+    save_trial_latest: Annotated[
+        int, typer.Option("--save-trial-latest", min=0, help="the latest of each trial that stay")
+    ],
+    yes: Yes = False,
+) -> None:
+    """Say which checkpoints stay; the others are deleted (of one that runs: at its end)."""
+    policy = {
+        "save_experiment_best": save_experiment_best,
+        "save_trial_best": save_trial_best,
+        "save_trial_latest": save_trial_latest,
+    }
+    if not yes:
+        _show(ctx, experiment_id, policy)
+        confirm("Change the policy? What it does not keep is deleted for good.", yes)
+    reference(ctx, experiment_id).set_gc_policy(**policy)
+    talk(f"set the checkpoint policy of experiment {experiment_id}")
+
+
+def _show(ctx: typer.Context, experiment_id: int, policy: dict[str, Any]) -> None:
+    path = f"/experiments/{experiment_id}/preview_gc"
+    going = state(ctx).session.get(path, params=policy)["checkpoints"]
+    if going:
+        _render.show(GOING, going, Format.TABLE)
+    what = "checkpoint" if len(going) == 1 else "checkpoints"
+    talk(f"This policy would delete {len(going)} {what} now.")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("delete")(delete)

@@ -1,0 +1,123 @@
+"""Log lines that match a policy, and what becomes of their trial."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from tests.integration.control.test_exits import begin
+from tests.integration.control.test_search_path import SINGLE
+from tests.integration.control.world import Trial, World, ok
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB\n"
+
+
+def config(*policies: str, restarts: int = 3) -> str:
+    text = SINGLE.replace("max_restarts: 1", f"max_restarts: {restarts}")
+    assert f"max_restarts: {restarts}" in text
+    return text + "log_policies:\n" + "".join(f"  - {policy}\n" for policy in policies)
+
+
+async def prints(world: World, trial: Trial, *lines: str) -> None:
+    body: dict[str, Any] = {
+        "stream": str(uuid.uuid4()),
+        "seq": 0,
+        "task_id": trial.spec["task_id"],
+        "allocation_id": trial.allocation_id,
+        "agent_id": "a1",
+        "lines": [{"t": 1795266000.5, "stdtype": "stderr", "log": line} for line in lines],
+    }
+    ok(await world.agent.post("/internal/v1/logs", json=body))
+    ok(await world.agent.post("/internal/v1/logs", json=body))  # sent twice
+
+
+async def shown(world: World, trial: Trial) -> dict[str, Any]:
+    return dict(ok(await world.user.get(f"/api/v1/trials/{trial.id}"))["trial"])
+
+
+async def test_a_match_cancels_the_retries(world: World) -> None:
+    policy = "{name: CUDA OOM, pattern: '.*CUDA out of memory.*', action: cancel_retries}"
+    _, trial = await begin(world, config(policy))
+    await prints(world, trial, "epoch 1\n", OOM, "bye\n")
+    ok(await trial.exited(exit_code=1))
+    found = await shown(world, trial)
+    assert found["state"] == "STATE_ERROR"
+    assert found["logPolicyMatched"] == "CUDA OOM"
+    assert found["reason"] == (
+        "process exited with code 1; no restart: log policy 'CUDA OOM' matched: " + OOM.strip()
+    )
+
+
+async def test_built_in_policies_are_shown_and_change_nothing(world: World) -> None:
+    _, trial = await begin(world, SINGLE)
+    await prints(world, trial, "all is well\n")
+    assert (await shown(world, trial))["logPolicyMatched"] is None
+    await prints(world, trial, OOM)
+    ok(await trial.exited(exit_code=1))
+    found = await shown(world, trial)
+    assert (found["state"], found["logPolicyMatched"]) == ("STATE_QUEUED", "CUDA OOM")
+    assert (await world.launched()).spec["run_id"] == 2
+
+
+async def test_a_built_in_policy_can_be_switched_off(world: World) -> None:
+    _, trial = await begin(world, config("{name: CUDA OOM, pattern: null}"))
+    await prints(world, trial, OOM)
+    assert (await shown(world, trial))["logPolicyMatched"] is None
+
+
+async def test_a_match_of_an_earlier_leg_does_not_count(world: World) -> None:
+    policy = "{name: fatal, pattern: fatal, action: cancel_retries}"
+    _, trial = await begin(world, config(policy))
+    await prints(world, trial, "fatal\n")
+    # The platform lost it: that is no failure of the code's.
+    ok(await trial.exited(exit_code=None, kind="infrastructure", reason="agent lost"))
+    second = await world.launched()
+    ok(await second.started())
+    ok(await second.exited(exit_code=1))
+    assert (await world.launched()).spec["run_id"] == 3
+
+
+async def test_a_match_and_a_clean_exit(world: World) -> None:
+    policy = "{name: fatal, pattern: fatal, action: cancel_retries}"
+    _, trial = await begin(world, config(policy))
+    await prints(world, trial, "fatal, or so it seemed\n")
+    ok(await trial.complete(8, 0.5))
+    ok(await trial.exited())
+    assert (await world.trial(trial.id))["state"] == "COMPLETED"
+
+
+ECC = "{name: ECC Error, pattern: uncorrectable ECC error, action: exclude_node}"
+
+
+async def test_the_next_leg_runs_elsewhere(world: World) -> None:
+    _, trial = await begin(world, config(ECC))
+    await prints(world, trial, "GPU 3: uncorrectable ECC error encountered\n")
+    # a1 is free, and would be the first choice.
+    await world.register(slots=1, agent_id="a2")
+    ok(await trial.exited(exit_code=1))
+    assert (await world.work(1))["launch"] == []
+    second = await world.launched(agent_id="a2")
+    assert (second.id, second.spec["run_id"]) == (trial.id, 2)
+    # The other one may still have it when it was excluded for one trial only.
+    other = await world.started(config(ECC))
+    assert (await world.launched()).spec["experiment_id"] == other.experiment_id
+
+
+async def test_when_no_agent_is_left_the_trial_ends(world: World) -> None:
+    _, trial = await begin(world, config(ECC))
+    await prints(world, trial, "GPU 3: uncorrectable ECC error encountered\n")
+    ok(await trial.exited(exit_code=1))
+    found = await world.trial(trial.id)
+    assert found["state"] == "ERROR"
+    assert found["reason"] == (
+        "process exited with code 1; no agent of resource pool 'default' is left for this trial: "
+        "excluded a1 (log policy 'ECC Error')"
+    )
+
+
+async def test_a_pattern_that_cannot_be_used_is_refused(world: World) -> None:
+    text = config("{name: p, pattern: 'a(?!b)', action: cancel_retries}")
+    answer = await world.user.post("/api/v1/experiments", json={"config": text})
+    assert answer.status_code == 400
+    assert "log_policies[0].pattern" in answer.text
+    assert "look-ahead" in answer.text

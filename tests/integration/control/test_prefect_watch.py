@@ -1,0 +1,228 @@
+"""What people do to runs in a real Prefect, and runs that are stuck in it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import State, StateType
+
+from determined_service.control import prefect_watch
+from determined_service.control.prefect_gateway import PrefectGateway
+from determined_service.control.prefect_watch import STUCK_PASS_S, PrefectWatch
+from determined_service.control.reconciler import Reconciler
+from determined_service.settings import Settings
+from tests.integration.control.prefect_server import with_prefect
+from tests.integration.control.test_exits import begin
+from tests.integration.control.test_prefect import create_trial_run, names, outbox_is_empty
+from tests.integration.control.test_search_path import SINGLE
+from tests.integration.control.world import Driver, World, ok, until
+
+Deployments = dict[str, uuid.UUID]
+
+
+@pytest.fixture
+def settings(settings: Settings, prefect_url: str) -> Settings:
+    return with_prefect(settings, prefect_url)
+
+
+def state(type_: StateType, name: str, message: str | None = None) -> State[Any]:
+    return State(type=type_, name=name, message=message)
+
+
+async def waiting_trial(
+    world: World, client: PrefectClient, deployments: Deployments
+) -> tuple[Driver, int, uuid.UUID]:
+    """A trial that waits for slots, with its run in Prefect."""
+    await world.register(slots=1)
+    driver = Driver(world, await world.submit(SINGLE))
+    await world.rows("UPDATE slots SET enabled = false RETURNING 1")
+    await driver.attach()
+    trial_id = (await world.row("SELECT id FROM trials"))["id"]
+    run = await create_trial_run(client, deployments["trial"])
+    await tell_run(world, trial_id, run)
+    await until(lambda: outbox_is_empty(world))
+    return driver, trial_id, run
+
+
+async def tell_run(world: World, trial_id: int, run: uuid.UUID) -> None:
+    body = {"flow_run_id": str(run)}
+    ok(await world.agent.post(f"/internal/v1/trials/{trial_id}/run", json=body))
+
+
+async def look(world: World, settings: Settings, stuck_run_s: float = 300.0) -> None:
+    async with PrefectGateway(settings) as gateway:
+        await PrefectWatch(world.app.state.db, gateway, stuck_run_s).look()
+
+
+async def test_cancelling_a_trial_that_waits_for_slots(
+    world: World, client: PrefectClient, deployments: Deployments
+) -> None:
+    # The service's own reconciler has to notice: Prefect ends such a run by itself.
+    _, trial_id, run = await waiting_trial(world, client, deployments)
+    answer = await client.set_flow_run_state(run, state(StateType.CANCELLING, "Cancelling"))
+    assert answer.state is not None
+    assert answer.state.type == StateType.CANCELLED
+
+    async def ended() -> bool:
+        return bool((await world.trial(trial_id))["state"] == "CANCELED")
+
+    await until(ended, 15)
+    (row,) = await world.rows("SELECT state FROM allocations")
+    assert row["state"] == "TERMINATED"
+
+
+async def test_a_word_that_prefect_has_not_heard_is_no_cancel(
+    world: World, client: PrefectClient, deployments: Deployments, settings: Settings
+) -> None:
+    _, trial_id, run = await waiting_trial(world, client, deployments)
+    entity = f"trial:{trial_id}"
+    # Delivered only when the run's address is right again: as a trial that has just been continued.
+    await world.rows("UPDATE trials SET flow_run_id = NULL RETURNING 1")
+    await world.rows(
+        "INSERT INTO prefect_outbox (entity, kind, payload) VALUES (:e, 'set_state', :p) RETURNING 1",
+        e=entity,
+        p='{"type": "SCHEDULED", "name": "AwaitingSlots", "message": "continued"}',
+    )
+    await client.set_flow_run_state(run, state(StateType.CANCELLED, "Cancelled"), force=True)
+    async with PrefectGateway(settings) as gateway:
+        watch = PrefectWatch(world.app.state.db, gateway, 300.0)
+        row = {"kind": "trial", "id": trial_id, "flow_run_id": run}
+        experiment = (await world.row("SELECT id FROM experiments"))["id"]
+        (found,) = await watch._rows(_ROW, **row, experiment=experiment)
+        await watch._stop_if_cancelled(found)
+        assert (await world.trial(trial_id))["state"] == "ACTIVE"
+        await world.rows("DELETE FROM prefect_outbox RETURNING 1")
+        await watch._stop_if_cancelled(found)
+        assert (await world.trial(trial_id))["state"] == "CANCELED"
+
+
+async def test_a_run_stuck_pending_that_nobody_knows_is_ended(
+    world: World, client: PrefectClient, deployments: Deployments, settings: Settings
+) -> None:
+    pending = state(StateType.PENDING, "InfrastructurePending")
+    lost = await client.create_flow_run_from_deployment(deployments["experiment"], state=pending)
+    cancelled = await client.create_flow_run_from_deployment(deployments["trial"])
+    # One that waits would be ended by Prefect itself.
+    for kind in (StateType.RUNNING, StateType.CANCELLING):
+        await client.set_flow_run_state(cancelled.id, state(kind, kind.value.title()), force=True)
+    flow = await client.create_flow_from_name("experiment")
+    other = await client.create_deployment(flow_id=flow, name="somebody-elses")
+    theirs = await client.create_flow_run_from_deployment(other, state=pending)
+    await look(world, settings)
+    # Nothing is stuck yet.
+    assert (await client.read_flow_run(lost.id)).state_type == StateType.PENDING
+    await look(world, settings, stuck_run_s=0.0)
+    found = (await client.read_flow_run(lost.id)).state
+    assert found is not None
+    assert found.type == StateType.CRASHED
+    assert "no process began to run it" in (found.message or "")
+    found = (await client.read_flow_run(cancelled.id)).state
+    assert found is not None
+    assert found.type == StateType.CANCELLED
+    assert "nobody ended its process" in (found.message or "")
+    # A deployment of another name is not ours, whatever its flow is called.
+    assert (await client.read_flow_run(theirs.id)).state_type == StateType.PENDING
+    await client.delete_deployment(other)
+
+
+@pytest.mark.parametrize(
+    "stuck", [(StateType.PENDING, "Pending"), (StateType.CANCELLING, "Cancelling")]
+)
+async def test_a_stuck_run_of_a_trial_that_has_ended_gets_its_end(
+    world: World,
+    client: PrefectClient,
+    deployments: Deployments,
+    settings: Settings,
+    stuck: tuple[StateType, str],
+) -> None:
+    driver, trial = await begin(world)
+    run = await create_trial_run(client, deployments["trial"])
+    await tell_run(world, trial.id, run)
+    ok(await trial.complete(8, 0.1))
+    ok(await trial.exited())
+    await until(lambda: outbox_is_empty(world))
+    await client.set_flow_run_state(run, state(*stuck), force=True)
+    await driver.step()
+    await world.rows("UPDATE experiments SET state = 'COMPLETED' RETURNING 1")
+    await look(world, settings, stuck_run_s=0.0)
+    await until(lambda: outbox_is_empty(world))
+    assert (await names(client, run))[-1] == "Completed"
+
+
+async def test_a_waiting_trial_whose_run_is_stuck_pending_waits_again(
+    world: World, client: PrefectClient, deployments: Deployments, settings: Settings
+) -> None:
+    _, trial_id, run = await waiting_trial(world, client, deployments)
+    # As when somebody pressed "Run now" and the worker died.
+    await client.set_flow_run_state(run, state(StateType.PENDING, "Pending"), force=True)
+    await look(world, settings, stuck_run_s=0.0)
+    await until(lambda: outbox_is_empty(world))
+    found = await client.read_flow_run(run)
+    assert found.state is not None
+    assert found.state.name == "AwaitingSlots"
+    assert (await world.trial(trial_id))["state"] == "ACTIVE"
+
+
+async def test_a_claimed_leg_whose_run_crashed_is_lost(
+    world: World,
+    client: PrefectClient,
+    deployments: Deployments,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, trial_id, run = await waiting_trial(world, client, deployments)
+    spec = ok(
+        await world.agent.post(
+            f"/internal/v1/trials/{trial_id}/claim",
+            json={"flow_run_id": str(run), "agent_id": "prefect-worker@elsewhere"},
+        )
+    )
+    path = f"/internal/v1/allocations/{spec['allocation_id']}/running"
+    ok(await world.agent.post(path, json={"pid": 1}))
+    await until(lambda: outbox_is_empty(world))
+    await world.rows("UPDATE allocations SET started_at = now() - interval '99 s' RETURNING 1")
+    await look(world, settings)
+    assert (await world.row("SELECT state FROM allocations"))["state"] == "RUNNING"
+    crashed = state(StateType.CRASHED, "Crashed", "the worker's machine went away")
+    await client.set_flow_run_state(run, crashed, force=True)
+    await look(world, settings)
+    # Its process may still be about to report its end.
+    assert (await world.row("SELECT state FROM allocations"))["state"] == "RUNNING"
+    monkeypatch.setattr(prefect_watch, "CLAIM_GRACE_S", 0.0)
+    await look(world, settings)
+    leg = await world.row("SELECT state, reason FROM legs")
+    assert leg["state"] == "LOST"
+    assert leg["reason"] == "its run in Prefect is Crashed: the worker's machine went away"
+    again = await world.row("SELECT run_id FROM allocations WHERE state = 'REQUESTED'")
+    assert again["run_id"] == 2
+    assert (await world.trial(trial_id))["restarts"] == 0
+
+
+async def test_passes_are_rare_enough(
+    world: World, client: PrefectClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    async with PrefectGateway(settings) as gateway:
+        real = gateway._find
+
+        async def find(types: Any, **given: Any) -> Any:
+            asked.extend(types)
+            return await real(types, **given)
+
+        monkeypatch.setattr(gateway, "_find", find)
+        reconciler = Reconciler(world.app.state.db, gateway, 30.0)
+        await reconciler.run_pass()
+        await reconciler.run_pass()
+    # No experiment is open, so nobody can have cancelled one; stuck runs are looked for now and then.
+    assert asked == ["CANCELLING", "PENDING"]
+    assert STUCK_PASS_S > 5
+
+
+_ROW = sa.text(
+    "SELECT cast(:kind AS text) AS kind, cast(:id AS int) AS id, "
+    "cast(:experiment AS int) AS experiment_id, cast(:flow_run_id AS uuid) AS flow_run_id"
+)

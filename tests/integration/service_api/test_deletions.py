@@ -1,0 +1,402 @@
+"""Deleting checkpoints and experiments: what is chosen, marked, done again and refused.
+
+The flow that removes the files is played by the tests; the runs in Prefect by :class:`FakeRuns`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from determined_registry.tables import (
+    checkpoints,
+    deletions,
+    experiments,
+    legs,
+    metadata,
+    trials,
+)
+from determined_service.control import deletion_runs
+from determined_service.control import deletions as deleting
+from determined_service.control.change import changing
+from determined_service.control.deletion_runs import DeletionRuns
+from determined_service.control.prefect_gateway import RunGone, RunState
+from tests.integration.service_api.test_checkpoints import store
+from tests.integration.service_api.test_task_logs import line, send
+from tests.integration.service_api.world import Leg, World, report
+
+STORAGE = {"type": "shared_fs", "host_path": "/data", "save_trial_best": 1, "save_trial_latest": 1}
+SEARCHER = {"name": "random", "metric": "loss", "smaller_is_better": True, "max_trials": 4}
+CONFIG = {"searcher": SEARCHER, "hyperparameters": {}, "checkpoint_storage": STORAGE}
+
+
+class FakeRuns:
+    """Prefect: the states of the runs that were made."""
+
+    def __init__(self) -> None:
+        self.states: dict[uuid.UUID, str] = {}
+        self.keys: dict[str, uuid.UUID] = {}
+
+    async def create_deletion_run(
+        self, deletion_id: int, *, key: str, name: str, tags: Sequence[str]
+    ) -> tuple[uuid.UUID, str | None]:
+        run_id = self.keys.setdefault(key, uuid.uuid4())
+        self.states[run_id] = "RUNNING"
+        return run_id, "default"
+
+    async def read_state(self, run_id: uuid.UUID) -> RunState:
+        if run_id not in self.states:
+            raise RunGone(str(run_id))
+        now = datetime.datetime.now(datetime.UTC)
+        return RunState(self.states[run_id], "", None, now, 1)
+
+    async def set_state(self, run_id: uuid.UUID, type: str, name: str, message: str) -> None:
+        self.states[run_id] = type
+
+    async def delete_run(self, run_id: uuid.UUID) -> None:
+        self.states.pop(run_id, None)
+
+    def all_become(self, state: str) -> None:
+        self.states = dict.fromkeys(self.states, state)
+
+
+@pytest.fixture
+def runs() -> FakeRuns:
+    return FakeRuns()
+
+
+class Collector:
+    """What happens around the flow, and the flow's own words."""
+
+    def __init__(self, world: World, runs: FakeRuns, agent: httpx.AsyncClient) -> None:
+        self.world = world
+        self.agent = agent
+        self.runs = DeletionRuns(world.db, runs, "c1")
+
+    async def open(self) -> list[Any]:
+        return await self.world.rows(sa.select(deletions).order_by(deletions.c.id))
+
+    async def work(self, deletion_id: int) -> dict[str, Any]:
+        answer = await self.agent.get(f"/internal/v1/deletions/{deletion_id}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def chosen(self, deletion_id: int) -> set[str]:
+        places = (await self.work(deletion_id))["places"]
+        return {name for place in places for name in place["checkpoints"]}
+
+    async def tell(self, deletion_id: int, **left: dict[str, int]) -> None:
+        path = f"/internal/v1/deletions/{deletion_id}/deleted"
+        names = {name.replace("_", "-"): rest for name, rest in left.items()}
+        assert (await self.agent.post(path, json={"left": names})).status_code == 200
+
+    async def end(self, deletion_id: int, error: str | None = None) -> int:
+        path = f"/internal/v1/deletions/{deletion_id}/end"
+        return (await self.agent.post(path, json={"error": error})).status_code
+
+    async def carry_out(self, deletion_id: int) -> None:
+        for name in await self.chosen(deletion_id):
+            await self.tell(deletion_id, **{name: {}})
+        assert await self.end(deletion_id) == 200
+
+
+@pytest.fixture
+def collector(world: World, runs: FakeRuns, agent: httpx.AsyncClient) -> Collector:
+    return Collector(world, runs, agent)
+
+
+async def states(world: World) -> dict[str, str]:
+    rows = await world.rows(sa.select(checkpoints.c.uuid, checkpoints.c.state))
+    return {str(row.uuid): row.state for row in rows}
+
+
+async def validated(leg: Leg, *losses: float | str | None) -> list[str]:
+    """A checkpoint per loss, after 10, 20, … steps; None: without a validation."""
+    names = []
+    for place, loss in enumerate(losses, 1):
+        if loss is not None:
+            await leg.store(report(place * 10, "validation", loss=loss))
+        time = f"2026-11-21T13:00:{place:02}Z"
+        names.append(await store(leg, place * 10, reportTime=time))
+    return names
+
+
+async def ended(world: World, leg: Leg, **values: Any) -> None:
+    async with world.db.tx() as conn:
+        await conn.execute(
+            sa.update(legs).where(legs.c.trial_id == leg.trial_id).values(state="COMPLETED")
+        )
+        for table, row in ((trials, leg.trial_id), (experiments, leg.experiment_id)):
+            await conn.execute(
+                sa.update(table).where(table.c.id == row).values(state="COMPLETED", **values)
+            )
+    await world.end(leg)
+
+
+async def collect(world: World, leg: Leg) -> int:
+    async with changing(world.db) as change:
+        return await deleting.collect_garbage(change, leg.experiment_id)
+
+
+async def test_what_the_policy_does_not_keep(world: World, collector: Collector) -> None:
+    leg = await world.leg(config=CONFIG)
+    bad, best, nan, worse, latest = await validated(leg, 0.9, 0.1, "NaN", 0.5, None)
+    await ended(world, leg)
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    assert await collector.chosen(deletion_id) == {bad, nan, worse}
+    (place,) = (await collector.work(deletion_id))["places"]
+    assert place["storage"] == STORAGE
+    assert place["unfinished_of"].endswith(f".{leg.experiment_id}.")
+    assert place["discard"] == []
+    # Files first: no row says DELETED yet.
+    assert set((await states(world)).values()) == {"COMPLETED"}
+    assert await collector.end(deletion_id) == 409
+    await collector.carry_out(deletion_id)
+    gone = dict.fromkeys((bad, nan, worse), "DELETED")
+    assert await states(world) == gone | {best: "COMPLETED", latest: "COMPLETED"}
+    (row,) = await collector.open()
+    assert row.state == "DONE"
+    # Once more: nothing to do, so no run is made.
+    again = await collect(world, leg)
+    await collector.runs.run_pass()
+    (_, row) = await collector.open()
+    assert (row.id, row.state, row.flow_run_id) == (again, "DONE", None)
+
+
+async def test_what_trials_start_from_is_kept(world: World, collector: Collector) -> None:
+    leg = await world.leg(config=CONFIG)
+    used, named, free, _, _ = await validated(leg, 0.9, 0.8, 0.7, 0.1, None)
+    await ended(world, leg)
+    other = await world.experiment(
+        config={"searcher": SEARCHER | {"source_checkpoint_uuid": named}, "hyperparameters": {}}
+    )
+    await world.trial(other, state="COMPLETED", warm_start_checkpoint=used)
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    assert await collector.chosen(deletion_id) == {free}
+
+
+async def test_what_only_the_script_can_find_is_left_to_it(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    own = await store(leg, 1, storage={"type": "own"})
+    elsewhere = await store(leg, 2, storage={"type": "directory", "container_path": "/scratch"})
+    body = {"checkpointUuids": [own, elsewhere]}
+    answer = await user.request("DELETE", "/api/v1/checkpoints", json=body)
+    assert answer.status_code == 409
+    assert own in answer.json()["error"]["error"]
+    await ended(world, leg)
+    await user.delete(f"/api/v1/experiments/{leg.experiment_id}")
+    await collector.runs.run_pass()
+    (row,) = await collector.open()
+    places = (await collector.work(row.id))["places"]
+    assert [(place["storage"]["type"], place["checkpoints"]) for place in places] == [
+        ("shared_fs", []),
+        ("directory", [elsewhere]),
+    ]
+
+
+async def test_a_run_that_dies_is_followed_by_another(
+    world: World, collector: Collector, runs: FakeRuns
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    first, second, _ = await validated(leg, 0.9, 0.8, 0.1)
+    await ended(world, leg)
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    await collector.runs.run_pass()
+    assert len(runs.keys) == 1
+    await collector.tell(deletion_id, **{first: {}})
+    runs.all_become("CRASHED")
+    await collector.runs.run_pass()
+    assert len(runs.keys) == 2
+    assert await collector.chosen(deletion_id) == {second}
+    await collector.carry_out(deletion_id)
+    await collector.runs.run_pass()
+    assert len(runs.keys) == 2
+
+
+async def test_it_gives_up_in_the_end_and_says_why(
+    world: World, collector: Collector, runs: FakeRuns
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    await validated(leg, 0.9, 0.8, 0.1)
+    await ended(world, leg)
+    await collect(world, leg)
+    for _ in range(deletion_runs.MAX_ATTEMPTS + 2):
+        await collector.runs.run_pass()
+        runs.all_become("CRASHED")
+    (row,) = await collector.open()
+    assert (row.state, row.attempts) == ("FAILED", deletion_runs.MAX_ATTEMPTS)
+    # The experiment is what it was, and the next collection takes the same ones.
+    assert (await world.rows(sa.select(experiments.c.state)))[0].state == "COMPLETED"
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    assert len(await collector.chosen(deletion_id)) == 2
+
+
+async def test_deleting_by_name_and_by_glob(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    first, second, third = await validated(leg, 0.3, 0.2, 0.1)
+    body = {"checkpointUuids": [third], "checkpointGlobs": ["*.pt"]}
+    answer = await user.post("/api/v1/checkpoints/rm", json=body)
+    deletion_id = answer.json()["deletionId"]
+    assert (await collector.work(deletion_id))["globs"] == ["*.pt"]
+    (row,) = await world.rows(sa.select(trials))
+    assert str(row.latest_checkpoint) == second
+    await collector.tell(deletion_id, **{third: {"sub/": 0, "sub/optimizer.pt": 24}})
+    assert await collector.end(deletion_id) == 200
+    shown = (await user.get(f"/api/v1/checkpoints/{third}")).json()["checkpoint"]
+    assert shown["state"] == "STATE_PARTIALLY_DELETED"
+    assert shown["resources"] == {"sub/": "0", "sub/optimizer.pt": "24"}
+    body = {"checkpointUuids": [first, third]}
+    answer = await user.request("DELETE", "/api/v1/checkpoints", json=body)
+    deletion_id = answer.json()["deletionId"]
+    assert await collector.chosen(deletion_id) == {first, third}
+    await collector.carry_out(deletion_id)
+    assert await states(world) == {first: "DELETED", second: "COMPLETED", third: "DELETED"}
+    answer = await user.request("DELETE", "/api/v1/checkpoints", json=body)
+    assert answer.json() == {"deletionId": None}
+    found = (await user.get(f"/api/v1/deletions/{deletion_id}")).json()
+    assert (found["state"], found["reason"]) == ("STATE_DONE", None)
+
+
+async def test_a_glob_that_matches_nothing_changes_nothing(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    _, latest = await validated(leg, 0.3, 0.2)
+    body = {"checkpointUuids": [latest], "checkpointGlobs": ["absent"]}
+    answer = await user.post("/api/v1/checkpoints/rm", json=body)
+    deletion_id = answer.json()["deletionId"]
+    everything = {"model.pt": 1000, "sub/": 0, "sub/optimizer.pt": 24}
+    await collector.tell(deletion_id, **{latest: everything})
+    assert await collector.end(deletion_id) == 200
+    assert (await states(world))[latest] == "COMPLETED"
+    (row,) = await world.rows(sa.select(trials))
+    assert str(row.latest_checkpoint) == latest
+
+
+async def test_what_is_refused(world: World, user: httpx.AsyncClient) -> None:
+    leg = await world.leg(config=CONFIG)
+    (name,) = await validated(leg, 0.3)
+    unknown = str(uuid.uuid4())
+
+    async def refused(verb: str, path: str, body: dict[str, Any] | None = None) -> str:
+        answer = await user.request(verb, f"/api/v1/{path}", json=body)
+        assert 400 <= answer.status_code < 500
+        return str(answer.json()["error"]["error"])
+
+    assert unknown in await refused("DELETE", "checkpoints", {"checkpointUuids": [name, unknown]})
+    assert "empty" in await refused("DELETE", "checkpoints", {"checkpointUuids": []})
+    for glob in ("/etc/*", "../*", ""):
+        body = {"checkpointUuids": [name], "checkpointGlobs": [glob]}
+        assert "relative" in await refused("POST", "checkpoints/rm", body)
+    other = await world.experiment()
+    await world.trial(other, warm_start_checkpoint=name)
+    said = await refused("DELETE", "checkpoints", {"checkpointUuids": [name]})
+    assert f"experiment {other}" in said
+    said = await refused("DELETE", f"experiments/{leg.experiment_id}")
+    assert "is ACTIVE: only an experiment that has ended" in said
+    await ended(world, leg)
+    assert f"experiment {other}" in await refused("DELETE", f"experiments/{leg.experiment_id}")
+    assert set((await states(world)).values()) == {"COMPLETED"}
+
+
+async def test_a_deleted_experiment_leaves_no_row(
+    world: World, collector: Collector, runs: FakeRuns, user: httpx.AsyncClient
+) -> None:
+    before = await counts(world)
+    run_of_trial = uuid.uuid4()
+    runs.states[run_of_trial] = "COMPLETED"
+    leg = await world.leg(config=CONFIG)
+    names = await validated(leg, 0.3, 0.2)
+    await send(collector.agent, leg, line("hello\n", 1.0))
+    await ended(world, leg, flow_run_id=run_of_trial)
+    path = f"/api/v1/experiments/{leg.experiment_id}"
+    for _ in range(2):
+        assert (await user.delete(path)).status_code == 200
+    assert (await user.get(path)).json()["experiment"]["state"] == "STATE_DELETING"
+    await collector.runs.run_pass()
+    (row,) = await collector.open()
+    (place,) = (await collector.work(row.id))["places"]
+    assert place["checkpoints"] == sorted(names)
+    (key,) = place["discard"]
+    assert key.endswith(f"/tensorboard/experiment/{leg.experiment_id}")
+    runs.all_become("CRASHED")
+    await collector.runs.run_pass()  # a second run
+    await collector.carry_out(row.id)
+    await collector.runs.run_pass()  # its run has not quite ended
+    assert (await user.get(path)).status_code == 200
+    runs.all_become("COMPLETED")
+    await collector.runs.run_pass()
+    assert (await user.get(path)).status_code == 404
+    after = await counts(world)
+    # Who sent batches is remembered for a while, by the stream's id alone.
+    assert {name for name in after if after[name] != before[name]} <= {"report_streams"}
+    assert runs.states == {}
+
+
+async def counts(world: World) -> dict[str, int]:
+    found = {}
+    for table in metadata.sorted_tables:
+        (row,) = await world.rows(sa.select(sa.func.count()).select_from(table))
+        found[table.name] = row[0]
+    return found
+
+
+async def test_a_deletion_that_fails_may_be_tried_again(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    await validated(leg, 0.3)
+    await ended(world, leg)
+    path = f"/api/v1/experiments/{leg.experiment_id}"
+    for attempt in range(2):
+        assert (await user.delete(path)).status_code == 200
+        await collector.runs.run_pass()
+        deletion_id = (await collector.open())[attempt].id
+        assert await collector.chosen(deletion_id)
+        assert (
+            await collector.end(deletion_id, "cannot delete /data/x: Read-only file system") == 200
+        )
+        shown = (await user.get(path)).json()["experiment"]
+        assert shown["state"] == "STATE_DELETE_FAILED"
+        assert "Read-only" in shown["reason"]
+    assert (await user.post(f"{path}/activate")).status_code == 409
+    assert (await user.post(f"{path}/kill")).status_code == 200
+
+
+async def test_a_new_policy_and_what_it_would_delete(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    first, second, third = await validated(leg, 0.3, 0.2, 0.1)
+    await ended(world, leg)
+    policy = {"save_experiment_best": 0, "save_trial_best": 0, "save_trial_latest": 1}
+    path = f"/experiments/{leg.experiment_id}/preview_gc"
+    shown = (await user.get(path, params=policy)).json()
+    assert {one["UUID"] for one in shown["checkpoints"]} == {first, second}
+    assert shown["metric_name"] == "loss"
+    body = {"saveExperimentBest": 0, "saveTrialBest": 0, "saveTrialLatest": 1}
+    answer = await user.patch(f"/api/v1{path.removesuffix('/preview_gc')}",
+                              json={"checkpointStorage": body})  # fmt: skip
+    assert answer.json()["experiment"]["config"]["checkpoint_storage"] == STORAGE | policy
+    await collector.runs.run_pass()
+    (row,) = await collector.open()
+    assert await collector.chosen(row.id) == {first, second}
+    assert third not in await collector.chosen(row.id)
+    bad = {"checkpointStorage": {"saveTrialBest": -1}}
+    answer = await user.patch(f"/api/v1/experiments/{leg.experiment_id}", json=bad)
+    assert answer.status_code == 400

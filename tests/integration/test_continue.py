@@ -1,0 +1,113 @@
+"""`det experiment continue` on real processes, some of which are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.test_prefect import wait_for
+from tests.local_cluster import LocalCluster
+
+CONFIG = """
+name: continued
+entrypoint: python3 train.py
+hyperparameters: {out: %s, x: {type: categorical, vals: [1, 2, 3]}}
+searcher: {name: grid, metric: loss, max_length: 4, max_concurrent_trials: 1}
+max_restarts: 0
+"""
+
+# A step a checkpoint; x = 2 cannot go beyond step 2 until somebody has mended it.
+TRAIN = """
+import pathlib, time
+import determined as det
+info = det.get_cluster_info()
+out = pathlib.Path(info.trial.hparams["out"])
+x = info.trial.hparams.get("x", 0)
+with det.core.init() as core:
+    steps = 0
+    if info.latest_checkpoint is not None:
+        with core.checkpoint.restore_path(info.latest_checkpoint) as path:
+            steps = int((path / "steps").read_text())
+    with (out / "legs").open("a") as log:
+        log.write(f"{x} from {steps}\\n")
+    for op in core.searcher.operations():
+        while steps < op.length:
+            if x == 2 and steps == 2 and not (out / "mended").exists():
+                raise RuntimeError("x = 2 needs mending")
+            steps += 1
+            core.train.report_training_metrics(steps, {"loss": 1 / steps})
+            with core.checkpoint.store_path({"steps_completed": steps}) as (path, _):
+                (path / "steps").write_text(str(steps))
+        core.train.report_validation_metrics(steps, {"loss": 1 / steps})
+        op.report_completed(1 / steps)
+"""
+
+
+def flow_pid(cluster: LocalCluster, run_id: str) -> int | None:
+    path = cluster.data_dir / "agent" / "flow_runs" / f"{run_id}.json"
+    return json.loads(path.read_text())["pid"] if path.exists() else None
+
+
+def test_a_search_of_which_one_trial_failed(cluster: LocalCluster, tmp_path: Path) -> None:
+    experiment = cluster.submit(tmp_path, CONFIG % tmp_path, train_py=TRAIN)
+    assert cluster.wait(experiment) == "COMPLETED"
+    assert sorted(t["state"] for t in cluster.trials(experiment)) == [
+        "COMPLETED", "COMPLETED", "ERROR",
+    ]  # fmt: skip
+    before = {t["id"]: t for t in cluster.trials(experiment)}
+    (tmp_path / "mended").touch()
+    said = cluster.det("experiment", "continue", str(experiment)).stdout
+    assert said == f"Continued experiment {experiment}\n"
+    # The flow that drives it again is killed as soon as it is there.
+    run_id = cluster.describe(experiment)["flowRunId"]
+    killed = []
+
+    def kill() -> bool:
+        pid = flow_pid(cluster, run_id)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        return bool(killed)
+
+    wait_for(kill)
+    assert cluster.wait(experiment) == "COMPLETED"
+    after = {t["id"]: t for t in cluster.trials(experiment)}
+    assert after.keys() == before.keys()
+    assert {t["state"] for t in after.values()} == {"COMPLETED"}
+    legs = (tmp_path / "legs").read_text().splitlines()
+    # Nothing but the failed trial ran again, and that from its checkpoint.
+    assert sorted(legs) == ["1 from 0", "2 from 0", "2 from 2", "3 from 0"]
+    refused = cluster.det("experiment", "continue", str(experiment), check=False)
+    assert refused.returncode == 1
+    assert "all 3 trials" in refused.stderr
+
+
+def test_a_single_trial_trains_longer(cluster: LocalCluster, tmp_path: Path) -> None:
+    config = (CONFIG % tmp_path).replace(", x: {type: categorical, vals: [1, 2, 3]}", "")
+    config = config.replace("grid", "single").replace(", max_concurrent_trials: 1", "")
+    experiment = cluster.submit(tmp_path, config, train_py=TRAIN)
+    assert cluster.wait(experiment) == "COMPLETED"
+    cluster.det("experiment", "continue", str(experiment), "--config", "searcher.max_length=7")
+    assert cluster.wait(experiment) == "COMPLETED"
+    (trial,) = cluster.trials(experiment)
+    assert (tmp_path / "legs").read_text().splitlines() == ["0 from 0", "0 from 4"]
+    assert trial["totalBatchesProcessed"] == 7
+    refused = cluster.det(
+        "experiment", "continue", str(experiment), "--config", "searcher.name=random", check=False
+    )
+    assert refused.returncode == 1
+    assert "keeps its search method" in refused.stderr
+
+
+def test_help_names_what_it_does() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "determined.cli", "experiment", "continue", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--config-file" in done.stdout

@@ -1,0 +1,204 @@
+"""The commands for trouble, on real processes: several ids, describe, support-bundle, cluster doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local_cluster import LocalCluster
+
+FAILS = """
+name: trouble
+entrypoint: python3 train.py
+hyperparameters: {}
+searcher: {name: single, metric: loss, max_length: 8}
+max_restarts: 1
+"""
+HOLDS = """
+name: holds
+entrypoint: python3 train.py
+hyperparameters: {}
+searcher: {name: single, metric: loss, max_length: 8}
+resources: {slots_per_trial: SLOTS}
+"""
+REPORTS_FOR_EVER = """
+import time
+import determined as det
+with det.core.init() as context:
+    for step in range(1, 100000):
+        context.train.report_validation_metrics(step, {"loss": 1.0})
+        time.sleep(0.1)
+        if context.preempt.should_preempt():
+            break
+"""
+SLEEPS = "import time\ntime.sleep(300)\n"
+
+
+def until(condition: Any, timeout: float = 60) -> Any:
+    """The first true answer of ``condition``."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.3)
+    raise AssertionError("it did not come to pass")
+
+
+def test_describe_and_bundle_of_a_trial_that_fails(cluster: LocalCluster, tmp_path: Path) -> None:
+    code = "import sys\nprint('going to fail')\nsys.exit(3)\n"
+    experiment = cluster.submit(tmp_path, FAILS, train_py=code)
+    assert cluster.wait(experiment) == "ERROR"
+    document = cluster.describe(experiment)
+    (trial,) = document["trials"]
+    assert [leg["runId"] for leg in trial["legs"]] == [1, 2]
+    assert {leg["exitCode"] for leg in trial["legs"]} == {3}
+    assert all("code 3" in leg["reason"] and leg["agentId"] for leg in trial["legs"])
+    (failure,) = document["failures"]
+    assert failure["restarts"] == 1 or trial["restarts"] == failure["restarts"]
+    assert any("going to fail" in line for line in failure["lastLogs"])
+    assert document["waiting"] == []
+    table = cluster.det("e", "describe", str(experiment)).stdout
+    assert "Failed trials" in table
+    assert "going to fail" in table
+
+    done = cluster.det("t", "support-bundle", str(trial["id"]), "-o", str(tmp_path / "out"))
+    with tarfile.open(done.stdout.strip()) as archive:
+        names = {Path(name).name for name in archive.getnames()}
+        (logs,) = [m for m in archive.getmembers() if m.name.endswith("logs.txt")]
+        file = archive.extractfile(logs)
+        assert file is not None
+        assert file.read().decode().count("going to fail") == 2
+        (manifest,) = [m for m in archive.getmembers() if m.name.endswith("manifest.json")]
+        file = archive.extractfile(manifest)
+        assert file is not None
+        assert json.load(file)["missing"] == {}
+    assert {
+        "trial.json",
+        "experiment.json",
+        "config.yaml",
+        "allocations.json",
+        "cluster.json",
+    } < names
+
+
+def test_who_waits_for_slots_is_told_so_and_many_are_killed_at_once(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    first = cluster.submit(tmp_path / "a", HOLDS.replace("SLOTS", "2"), train_py=SLEEPS)
+    until(lambda: cluster.describe(first)["state"] == "STATE_RUNNING")
+    second = cluster.submit(tmp_path / "b", HOLDS.replace("SLOTS", "1"), train_py=SLEEPS)
+
+    def reasons() -> list[str]:
+        return [item["reason"] for item in cluster.describe(second)["waiting"] if item["trialId"]]
+
+    (reason,) = until(reasons)
+    assert reason == "wants 1 slot of resource pool 'default': 0 of 2 are free"
+    done = cluster.det("e", "kill", str(first), "99999", str(second), check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"killed experiment {first}",
+        "error: experiment 99999 does not exist",
+        f"killed experiment {second}",
+        "1 of 3 failed",
+    ]
+    for experiment in (first, second):
+        assert cluster.wait(experiment) == "CANCELED"
+
+
+def test_test_mode(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A length in the code: the trial that is tried out ends with its first validation."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "train.py").write_text(REPORTS_FOR_EVER)
+    (tmp_path / "config.yaml").write_text(
+        "name: endless\nentrypoint: python3 train.py\nhyperparameters: {}\n"
+        "searcher: {name: single, metric: loss}\n"
+    )
+    create = ("e", "create", str(tmp_path / "config.yaml"), str(tmp_path / "model"), "-t")
+    done = cluster.det(*create)
+    experiment = int(done.stdout.split()[-1])
+    assert "test: passed" in done.stderr
+    cluster.det("e", "kill", str(experiment))
+    (tmp_path / "model" / "train.py").write_text("raise ValueError('no luck')\n")
+    done = cluster.det(*create, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ValueError: no luck" in done.stderr
+    listed = {row["id"]: row for row in cluster.json("e", "list", "--all")}
+    tested = [row for row in listed.values() if row["name"] == "test of endless"]
+    assert [row["archived"] for row in tested] == [True, True]
+    assert max(listed) == max(row["id"] for row in tested)
+
+
+def test_the_doctor_of_a_healthy_cluster(cluster: LocalCluster) -> None:
+    done = cluster.det("cluster", "doctor")
+    checks = {line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")}
+    assert {"postgres", "prefect", "service", "agent", "checkpoint", "clocks"} <= checks
+    assert "FAILED" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[LocalCluster]:
+    """A cluster to break."""
+    with tempfile.TemporaryDirectory(prefix="determined-trouble-") as folder:
+        running = LocalCluster.in_directory(Path(folder))
+        try:
+            running.up()
+            yield running
+        finally:
+            running.down()
+
+
+def kill(cluster: LocalCluster, component: str) -> None:
+    record = json.loads((cluster.data_dir / "run" / f"{component}.json").read_text())
+    os.kill(record["pid"], signal.SIGKILL)
+
+
+def findings(cluster: LocalCluster) -> dict[str, str]:
+    """What is not OK, by check."""
+    done = cluster.det("cluster", "doctor", "--json", check=False)
+    found = {each["check"]: each for each in json.loads(done.stdout)}
+    failed = [each for each in found.values() if each["status"] == "FAILED"]
+    assert done.returncode == (1 if failed else 0)
+    assert all(each["advice"] for each in failed)
+    return {check: each["status"] for check, each in found.items() if each["status"] != "OK"}
+
+
+def test_the_doctor_names_a_postgres_that_was_killed(own_cluster: LocalCluster) -> None:
+    kill(own_cluster, "postgres")
+    found = until(lambda: findings(own_cluster))
+    # Whatever only waits for it is no failure of its own.
+    assert [check for check, status in found.items() if status == "FAILED"] == ["postgres"], found
+    own_cluster.up()
+    assert until(lambda: "FAILED" not in findings(own_cluster).values())
+
+
+def test_the_doctor_tries_the_checkpoint_storage(own_cluster: LocalCluster) -> None:
+    store = own_cluster.data_dir / "checkpoints"
+    aside = store.with_name("aside")
+    store.rename(aside)
+    store.write_text("not a folder")
+    try:
+        assert findings(own_cluster)["checkpoint storage"] == "FAILED"
+    finally:
+        store.unlink()
+        aside.rename(store)
+    assert "checkpoint storage" not in findings(own_cluster)
+
+
+def test_the_doctor_without_the_service_and_without_all_of_it(own_cluster: LocalCluster) -> None:
+    kill(own_cluster, "service")
+    found = until(lambda: findings(own_cluster))
+    assert found["service"] == "FAILED"
+    assert not {"postgres", "prefect"} & set(found)
+    own_cluster.down()
+    found = findings(own_cluster)
+    assert {found[name] for name in ("postgres", "prefect", "service", "agent")} == {"FAILED"}

@@ -1,0 +1,114 @@
+"""`det trial support-bundle`"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.cli.conftest import Det
+from tests.unit.sdk.fake_service import FakeService, checkpoint, experiment, log_line, trial
+
+SECRET = "do-not-tell"
+
+
+def unpack(path: str) -> dict[str, str]:
+    """Each file's text, by its name without the folder."""
+    with tarfile.open(path) as archive:
+        return {
+            Path(member.name).name: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
+            for member in archive.getmembers()
+            if member.isfile()
+        }
+
+
+@pytest.fixture
+def troubled(service: FakeService) -> FakeService:
+    """A failed trial with logs, metrics and a checkpoint, and secrets in its configuration."""
+    found = experiment(originalConfig=f"checkpoint_storage: {{secret_key: {SECRET}}}")
+    found["config"]["checkpoint_storage"] = {
+        "type": "s3",
+        "bucket": "b",
+        "access_key": SECRET,
+        "secret_key": SECRET,
+    }
+    found["config"]["environment"] = {
+        "environment_variables": {"cpu": [f"WANDB_API_KEY={SECRET}", "OMP_NUM_THREADS=2"]}
+    }
+    service.experiments[1] = found
+    legs = [{"runId": 1, "reason": "agent a1 lost for 31 s"}]
+    service.trials[1] = [trial(3, "ERROR", legs=legs, taskId="1.x")]
+    service.logs[3] = [log_line(1, "x"), log_line(2, "y")]
+    service.metrics = [
+        {"trialId": 3, "group": "validation", "totalBatches": 5, "metrics": {"accuracy": "NaN"}},
+        {"trialId": 4, "group": "validation", "totalBatches": 6, "metrics": {"accuracy": 1}},
+    ]
+    saved = checkpoint("u-1", 3, 0.5)
+    saved["training"]["experimentConfig"] = found["config"]
+    service.checkpoints = [saved]
+    service.explanations[1] = {"legs": [], "waiting": [{"trialId": None, "reason": "paused"}]}
+    service.routes.append(("GET", r"/api/v1/tasks/1\.x", lambda r: {"task": {"allocations": [7]}}))
+    return service
+
+
+def test_all_of_it(det: Det, troubled: FakeService, tmp_path: Path) -> None:
+    result = det("t", "support-bundle", 3, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    path = result.stdout.strip()
+    assert path.startswith(f"{tmp_path}/out/det-trial-3-")
+    # Nothing half-made stays beside it.
+    assert [str(found) for found in (tmp_path / "out").iterdir()] == [path]
+    files = unpack(path)
+
+    def document(name: str) -> Any:
+        return json.loads(files[name])
+
+    assert document("trial.json")["legs"][0]["reason"] == "agent a1 lost for 31 s"
+    assert document("experiment.json")["name"] == "digits"
+    assert yaml.safe_load(files["config.yaml"])["checkpoint_storage"]["bucket"] == "b"
+    assert document("explanation.json")["waiting"][0]["reason"] == "paused"
+    assert document("allocations.json") == {"allocations": [7]}
+    assert document("checkpoints.json")[0]["uuid"] == "u-1"
+    assert files["logs.txt"] == "[1] x\n[2] y\n"
+    assert [json.loads(line)["id"] for line in files["logs.jsonl"].splitlines()] == [1, 2]
+    reports = [json.loads(line) for line in files["metrics-validation.jsonl"].splitlines()]
+    assert reports == [troubled.metrics[0]]
+    assert document("cluster.json")["facts"]["url"] == "http://fake:8080"
+    assert document("manifest.json")["missing"] == {}
+
+
+def test_no_secret_leaves(det: Det, troubled: FakeService, tmp_path: Path) -> None:
+    files = unpack(det("t", "support-bundle", 3, "-o", tmp_path).stdout.strip())
+    for name, text in files.items():
+        assert SECRET not in text, name
+    assert "OMP_NUM_THREADS=2" in files["config.yaml"]
+    assert "WANDB_API_KEY=****" in files["config.yaml"]
+
+
+def test_what_cannot_be_read_is_named(det: Det, troubled: FakeService, tmp_path: Path) -> None:
+    troubled.routes = [route for route in troubled.routes if "tasks" not in route[1]]
+    result = det("t", "support-bundle", 3, "-o", tmp_path)
+    assert result.exit_code == 0
+    assert "warning: allocations.json is missing" in result.stderr
+    files = unpack(result.stdout.strip())
+    assert "allocations.json" not in files
+    assert "no such path" in json.loads(files["manifest.json"])["missing"]["allocations.json"]
+    assert "logs.txt" in files
+
+
+def test_a_trial_that_does_not_exist(det: Det, service: FakeService, tmp_path: Path) -> None:
+    result = det("t", "support-bundle", 9, "-o", tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (1, "error: trial 9 does not exist\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_password_of_the_fake_is_in_no_file(
+    det: Det, troubled: FakeService, tmp_path: Path
+) -> None:
+    files = unpack(det("t", "support-bundle", 3, "-o", tmp_path).stdout.strip())
+    for token in troubled.tokens:
+        assert all(token not in text for text in files.values())

@@ -1,0 +1,90 @@
+"""Which checkpoints a policy keeps: against a definition that only counts who is better."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from determined_service.control.garbage import Candidate, Policy, keep
+
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+losses = st.one_of(
+    st.none(),
+    st.sampled_from([0.0, 1.0, -1.0, math.nan, math.inf, -math.inf]),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> list[Candidate]:
+    found = draw(
+        st.lists(
+            st.tuples(st.integers(1, 3), st.integers(0, 4), losses, st.integers(0, 3)), max_size=12
+        )
+    )
+    return [
+        Candidate(
+            uuid.UUID(int=number),
+            trial,
+            steps,
+            START + datetime.timedelta(seconds=seconds),
+            loss,
+            # Several checkpoints of one step share their validation.
+            None if loss is None else 100 + trial * 10 + steps,
+        )
+        for number, (trial, steps, loss, seconds) in enumerate(found)
+    ]
+
+
+def has_metric(candidate: Candidate) -> bool:
+    return candidate.loss is not None and math.isfinite(candidate.loss)
+
+
+def is_better(a: Candidate, b: Candidate) -> bool:
+    if not has_metric(a) or not has_metric(b):
+        return has_metric(a)
+    return (a.loss, a.validation_id, a.report_time, a.uuid) < (
+        b.loss,
+        b.validation_id,
+        b.report_time,
+        b.uuid,
+    )
+
+
+def is_later(a: Candidate, b: Candidate) -> bool:
+    return (a.steps_completed, a.report_time, a.uuid) > (b.steps_completed, b.report_time, b.uuid)
+
+
+@given(candidates(), st.integers(0, 4), st.integers(0, 4), st.integers(0, 4))
+def test_by_counting_who_comes_before(
+    given: list[Candidate], experiment_best: int, trial_best: int, trial_latest: int
+) -> None:
+    expected = set()
+    for one in given:
+        siblings = [other for other in given if other.trial_id == one.trial_id and other is not one]
+        others = [other for other in given if other is not one]
+        if (
+            (has_metric(one) and sum(is_better(o, one) for o in others) < experiment_best)
+            or (has_metric(one) and sum(is_better(o, one) for o in siblings) < trial_best)
+            or sum(is_later(o, one) for o in siblings) < trial_latest
+        ):
+            expected.add(one.uuid)
+    assert keep(given, Policy(experiment_best, trial_best, trial_latest)) == expected
+
+
+def test_the_defaults_of_a_section() -> None:
+    assert Policy.of({"type": "shared_fs", "host_path": "/x"}) == Policy(0, 1, 1)
+    assert Policy.of({"save_experiment_best": 3, "save_trial_latest": None}) == Policy(3, 1, 1)
+
+
+def test_of_equally_good_ones_the_first_validated_stays() -> None:
+    first, second = (
+        Candidate(uuid.UUID(int=9 - number), number, 1, START, 0.5, 10 + number)
+        for number in range(2)
+    )
+    assert keep([second, first], Policy(1, 0, 0)) == {first.uuid}
