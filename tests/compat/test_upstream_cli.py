@@ -86,7 +86,8 @@ def test_metrics_of_an_experiment(upstream: UpstreamClient, submitted: Submitted
     validated = [row for row in workloads if row["Validation State"]]
     found = sorted(float(row["Validation Metric: accuracy"]) for row in validated)
     assert found == pytest.approx([0.06, 0.12, 0.3, 0.6])
-    assert {row["Checkpoint State"] for row in validated} == {"COMPLETED"}
+    # Of each trial the policy keeps the best one and the latest.
+    assert {row["Checkpoint State"] for row in validated} <= {"COMPLETED", "DELETED"}
 
 
 def test_best_checkpoints_first(upstream: UpstreamClient, submitted: Submitted) -> None:

@@ -80,7 +80,9 @@ def test_a_mistake_in_the_configuration_fails_the_run_with_the_message(
     assert "searcher.name" in ended["state"]["message"]
 
 
-def test_prefect_deploy_all(prefect: Prefect, tmp_path: Path) -> None:
+def test_prefect_deploy_all(
+    cluster: LocalCluster, prefect: Prefect, model: Path, tmp_path: Path
+) -> None:
     """The same deployments by Prefect's own command, from a copy of the repository's root."""
     shutil.copy(ROOT / "prefect.yaml", tmp_path)
     done = subprocess.run(
@@ -101,6 +103,21 @@ def test_prefect_deploy_all(prefect: Prefect, tmp_path: Path) -> None:
     assert {"experiment", "trial"} <= {deployment["name"] for deployment in found}
     test_pool = {deployment["work_pool_name"] for deployment in found}
     assert test_pool == {"default"}
+    # Their runs are forked as before, in the directory that they were deployed from.
+    deployment = prefect.deployment("experiment/experiment")
+    config = CONFIG.replace("[1, 2, 3]", "[7]").replace("from-prefect", "deployed-by-hand")
+    run = prefect.call(
+        f"/deployments/{deployment['id']}/create_flow_run",
+        {"parameters": {"config": config, "model_dir": "model"}},
+    )
+    ended = prefect.wait(run["id"])
+    assert ended["state_type"] == "COMPLETED", ended["state"]["message"]
+    (experiment,) = [
+        row
+        for row in cluster.json("experiment", "list", "--all")
+        if row["name"] == "deployed-by-hand"
+    ]
+    assert cluster.trials(experiment["id"])[0]["searcherMetricValue"] == 7
 
 
 def test_the_trial_flow_under_prefects_engine(

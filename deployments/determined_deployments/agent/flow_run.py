@@ -24,12 +24,19 @@ logger = logging.getLogger(__name__)
 
 
 def run_flow_run(order: Mapping[str, Any]) -> int:
-    """``order``: ``flow_run_id``, ``entrypoint`` (``module.function``), ``env``. The exit code.
+    """``order``: ``flow_run_id``, ``entrypoint`` (``module.function``), ``directory``, ``env``.
 
-    The engine sets the run's states. Exits by SystemExit when the run is aborted or fails.
+    Returns the exit code. The engine sets the run's states. Exits by SystemExit when the run is aborted
+    or fails.
     """
     os.environ.update(order["env"])
     process.set_title("flow run")
+    if order["directory"] is not None:
+        try:
+            os.chdir(order["directory"])
+        except OSError as error:
+            # It matters to relative paths only, and whoever gave one is told of it there.
+            logger.warning("the deployment's working directory is left out: %s", error)
     import prefect
 
     if not prefect.__version__.startswith(CHECKED):

@@ -150,6 +150,7 @@ class PrefectSide:
             order = {
                 "flow_run_id": str(flow_run.id),
                 "entrypoint": configuration.entrypoint,
+                "directory": configuration.directory,
                 "env": configuration.env,
             }
             try:

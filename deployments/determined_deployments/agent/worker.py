@@ -30,16 +30,26 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import DeploymentResponse
 
 WORKER_TYPE = "determined-process"
+SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
+"""The step that ``prefect deploy`` adds to a deployment that has no other."""
 
 
 class ProcessJobConfiguration(BaseJobConfiguration):
-    """What a flow run is started with. ``entrypoint`` is set for module entrypoints only."""
+    """What a flow run is started with. ``entrypoint`` is set for module entrypoints only.
+
+    ``directory``: where it is to run, as ``prefect deploy`` notes the directory that it was called in.
+    """
 
     _entrypoint: str | None = PrivateAttr(default=None)
+    _directory: str | None = PrivateAttr(default=None)
 
     @property
     def entrypoint(self) -> str | None:
         return self._entrypoint
+
+    @property
+    def directory(self) -> str | None:
+        return self._directory
 
     def prepare_for_flow_run(
         self,
@@ -51,16 +61,28 @@ class ProcessJobConfiguration(BaseJobConfiguration):
         own_command = self.command is not None
         super().prepare_for_flow_run(flow_run, deployment, *args, **kwargs)
         entrypoint = deployment.entrypoint if deployment else None
+        fetched, directory = _pull(deployment.pull_steps if deployment else None)
         # A file, or code that has to be fetched first, is the stock command's business.
         if (
             deployment is not None
             and entrypoint
             and not own_command
-            and not deployment.pull_steps
+            and not fetched
             and ":" not in entrypoint
             and "/" not in entrypoint
         ):
-            self._entrypoint = entrypoint
+            self._entrypoint, self._directory = entrypoint, directory
+
+
+def _pull(steps: list[dict[str, Any]] | None) -> tuple[bool, str | None]:
+    """Whether the steps do more than to change the working directory; the directory."""
+    directory = None
+    for step in steps or []:
+        given = step.get(SET_DIRECTORY)
+        if len(step) != 1 or not isinstance(given, dict) or set(given) != {"directory"}:
+            return True, None
+        directory = str(given["directory"])
+    return False, directory
 
 
 class ProcessVariables(BaseVariables):

@@ -50,9 +50,13 @@ class DirectoryStorageManager(StorageManager):
         probe = self.root / f".probe-{secrets.token_hex(8)}"
         with files.explained("write", probe):
             self.root.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"determined")
-            content = probe.read_bytes()
-            probe.unlink()
+            with probe.open("x+b", buffering=0) as file:
+                # Without a name from now on: whoever is killed here leaves nothing behind.
+                probe.unlink()
+                file.write(b"determined")
+                os.fsync(file.fileno())
+                file.seek(0)
+                content = file.read()
         if content != b"determined":
             raise errors.StorageError(f"checkpoint storage: {probe} does not keep what is written")
 

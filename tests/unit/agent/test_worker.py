@@ -17,6 +17,7 @@ from determined_deployments.agent import prefect_side
 from determined_deployments.agent.processes import Child
 from determined_deployments.agent.relaunches import Relaunches
 from determined_deployments.agent.worker import (
+    SET_DIRECTORY,
     DeterminedProcessWorker,
     ProcessJobConfiguration,
     launch_command,
@@ -85,6 +86,15 @@ def test_only_module_entrypoints_are_forked(
     configuration = prepared(**deployment)
     assert configuration.entrypoint == entrypoint
     assert UUID(configuration.env["PREFECT__FLOW_RUN_ID"] or "")
+
+
+def test_the_directory_of_prefect_deploy_is_kept() -> None:
+    step = {SET_DIRECTORY: {"directory": "/somewhere"}}
+    configuration = prepared(entrypoint="package.module.flow", pull_steps=[step])
+    assert configuration.entrypoint == "package.module.flow"
+    assert configuration.directory == "/somewhere"
+    for more in ([step, {"git": {}}], [{SET_DIRECTORY: {"directory": "/a", "id": "b"}}]):
+        assert prepared(entrypoint="package.module.flow", pull_steps=more).entrypoint is None
 
 
 async def test_run_reports_identifier_and_exit_code() -> None:
@@ -186,7 +196,8 @@ def test_unknown_prefect_release_runs_the_documented_command(
     monkeypatch.setattr(flow_runs, "CHECKED", ("0.0.",))
     monkeypatch.setattr(flow_runs.os, "execv", execv)
     with pytest.raises(Replaced) as caught:
-        flow_runs.run_flow_run({"flow_run_id": str(uuid4()), "entrypoint": "x", "env": {}})
+        order = {"flow_run_id": str(uuid4()), "entrypoint": "x", "directory": None, "env": {}}
+        flow_runs.run_flow_run(order)
     assert caught.value.args == (["-m", "prefect.engine"],)
 
 
