@@ -181,36 +181,98 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield driver
 
 
+class Page:
+    """Prefect's pages, for somebody who has logged in."""
+
+    def __init__(self, browser: Any, prefect: Prefect) -> None:
+        from selenium.webdriver.common.keys import Keys
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        self.browser = browser
+        self.url = prefect.url
+        self.wait = WebDriverWait(browser, 40)
+        browser.get(prefect.url)
+        self.find("input")[0].send_keys(prefect.auth, Keys.ENTER)
+        self.wait.until(lambda page: "login" not in page.current_url)
+
+    def find(self, selector: str) -> list[Any]:
+        """By CSS, or by XPath if it begins with a slash; waits for the first."""
+        from selenium.webdriver.common.by import By
+
+        by = By.XPATH if selector.startswith("/") else By.CSS_SELECTOR
+        return list(self.wait.until(lambda page: page.find_elements(by, selector)))
+
+    def shows(self, *texts: str) -> None:
+        """Waits until the page shows all of them."""
+        self.wait.until(lambda _: all(text in self.text() for text in texts))
+
+    def text(self) -> str:
+        return str(self.find("body")[0].text)
+
+    def open_run(self, run_id: str) -> None:
+        self.browser.get(f"{self.url}/runs/flow-run/{run_id}")
+
+
 def test_the_experiment_and_its_subflows_on_prefects_page(
     cluster: LocalCluster, prefect: Prefect, model: Path, tmp_path: Path, browser: Any
 ) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-    from selenium.webdriver.support.ui import WebDriverWait
-
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.replace("from-prefect", "seen-in-prefect"))
     done = cluster.det("flow", "run", str(config), str(model), "--detach")
     experiment = int(done.stdout.split()[-1])
     assert cluster.wait(experiment) == "COMPLETED"
-    run_id = cluster.describe(experiment)["flowRunId"]
-    wait = WebDriverWait(browser, 40)
-    browser.get(prefect.url)
-    login = wait.until(lambda page: page.find_elements(By.CSS_SELECTOR, "input"))[0]
-    login.send_keys(prefect.auth, Keys.ENTER)
-    wait.until(lambda page: "login" not in page.current_url)
-    browser.get(f"{prefect.url}/runs/flow-run/{run_id}")
-
-    def text() -> str:
-        return str(browser.find_element(By.TAG_NAME, "body").text)
-
-    wait.until(lambda _: f"seen-in-prefect #{experiment}" in text())
-    tab = (
-        '//*[normalize-space(.)="Subflow Runs"]'  # the innermost one, listed last, takes the click
-    )
-    wait.until(lambda page: page.find_elements(By.XPATH, tab))[-1].click()
-    names = [f"trial {trial['id']}" for trial in cluster.trials(experiment)]
+    page = Page(browser, prefect)
+    page.open_run(cluster.describe(experiment)["flowRunId"])
+    page.shows(f"seen-in-prefect #{experiment}")
+    # The innermost one, listed last, takes the click.
+    page.find('//*[normalize-space(.)="Subflow Runs"]')[-1].click()
     try:
-        wait.until(lambda _: all(name in text() for name in names))
+        page.shows(*(f"trial {trial['id']}" for trial in cluster.trials(experiment)))
     finally:
         browser.save_screenshot(str(tmp_path / "experiment.png"))
+
+
+SLOW = """
+import time
+import determined as det
+with det.core.init() as core_context:
+    for op in core_context.searcher.operations():
+        for step in range(10**6):
+            core_context.train.report_training_metrics(step, {"loss": 1.0})
+            if core_context.preempt.should_preempt():
+                raise SystemExit
+            time.sleep(0.1)
+"""
+
+
+def test_cancelling_on_prefects_page(
+    cluster: LocalCluster, prefect: Prefect, tmp_path: Path, browser: Any
+) -> None:
+    """First a trial's run, then the experiment's, as somebody would who lives in Prefect's pages."""
+    config = CONFIG.replace("[1, 2, 3]", "[1, 2]").replace("from-prefect", "cancelled-there")
+    experiment = cluster.submit(tmp_path, config, script_py=SLOW)
+    wait_for(lambda: len(running_trials(cluster, experiment)) == 2)
+    wait_for(lambda: all(trial["flowRunId"] for trial in cluster.trials(experiment)))
+    first, second = cluster.trials(experiment)
+    page = Page(browser, prefect)
+
+    def cancel(run_id: str) -> None:
+        page.open_run(run_id)
+        try:
+            page.shows("Running")
+            page.find('//button[normalize-space(.)="Cancel"]')[0].click()
+            page.find('//button[normalize-space(.)="Confirm"]')[0].click()
+            page.shows("Cancelled")
+        finally:
+            browser.save_screenshot(str(tmp_path / f"{run_id}.png"))
+
+    def state(trial: dict[str, Any]) -> str:
+        return str(cluster.json("trial", "describe", str(trial["id"]))["state"])
+
+    cancel(first["flowRunId"])
+    wait_for(lambda: state(first) == "STATE_CANCELED")
+    assert state(second) == "STATE_RUNNING"
+    cancel(cluster.describe(experiment)["flowRunId"])
+    assert cluster.wait(experiment) == "CANCELED"
+    assert state(second) == "STATE_CANCELED"
+    assert prefect.wait(second["flowRunId"])["state_type"] == "CANCELLED"
