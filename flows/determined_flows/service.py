@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 
 from determined.common.api import Session
+from determined.common.api.patience import OUTAGE_RETRIES
 
 POLL_SECONDS = 50.0
 """How long a question to the service may wait for its answer; it may answer sooner with nothing."""
-
-# Enough repetitions for an outage of about ten minutes (the delay grows to 5 s).
-OUTAGE_RETRIES = 130
 
 
 def open_session() -> Session:

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from determined.common.api import Session
 
-# About half a minute: a service that is being restarted does not end a training.
-MAX_RETRIES = 12
-
 
 class Connection:
     """A session that is opened by the first request and again after a fork.
@@ -59,9 +56,11 @@ class Connection:
     def call(self, method: str, path: str, **kwargs: Any) -> Any:
         """One request; the parsed JSON of the answer."""
         from determined.common.api.errors import ConflictException
+        from determined.common.api.patience import OUTAGE_RETRIES
 
         self.check()
-        kwargs.setdefault("max_retries", MAX_RETRIES)
+        # An outage of the service does not end a training.
+        kwargs.setdefault("max_retries", OUTAGE_RETRIES)
         try:
             return getattr(self.session, method)(path, **kwargs)
         except ConflictException as error:

@@ -1,6 +1,7 @@
 """Reports on their way to the service: a queue in memory, one thread, batches in order.
 
-The training loop pays for a copy of its metrics and an append. The thread starts with the first
+The training loop pays for a copy of its metrics and an append. While the service is away reports wait in
+memory, and beyond that in a file, so that training goes on. The thread starts with the first
 report; a batch goes out when it is full, half a second after its first report, at once for a
 validation that the searcher decides by, and when somebody waits for it (checkpoint, searcher, exit).
 Each batch carries the stream's id and a number, so the service stores a batch that is sent twice
@@ -18,17 +19,21 @@ import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from determined import errors
 from determined.core._connection import Connection
 from determined.core._metrics import Freezer
+from determined.core._spool import LIMIT_BYTES, Spool, SpoolFull
 
 logger = logging.getLogger("determined.core")
 
 # Statuses that say "this content", so that sending the halves finds the one report at fault.
 _CONTENT_STATUSES = frozenset({400, 413, 422})
+# A service that is away for ten minutes costs no report.
+PATIENCE_S = 900.0
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
 
 
@@ -41,6 +46,20 @@ class Report(NamedTuple):
     batch_metrics: list[dict[str, Any]] | None
     time: float
     size: int
+
+    def head(self) -> bytes:
+        """What is to be known of a report whose encoded form waits in a file."""
+        import orjson
+
+        return orjson.dumps([self.group, self.steps_completed])
+
+    @classmethod
+    def of_head(cls, head: bytes) -> Report:
+        """A report that takes no room in memory; only its encoded form has its metrics."""
+        import orjson
+
+        group, steps_completed = orjson.loads(head)
+        return cls(group, steps_completed, {}, None, 0.0, 0)
 
     def encode(self) -> bytes:
         """JSON as the service takes it."""
@@ -62,9 +81,9 @@ class Reporter:
     """Sends what a trial reports.
 
     ``max_reports`` and ``max_bytes`` limit a batch, ``interval`` (s) its age; ``capacity`` is the number
-    of values that may wait in memory before reporting blocks; ``patience`` (s) is how long
-    :meth:`flush` and :meth:`close` wait for a service that is away; ``urgent`` is the group whose reports
-    go out at once.
+    of values that may wait in memory, ``spool_bytes`` what may wait in a file before reporting
+    blocks; ``patience`` (s) is how long :meth:`flush` and :meth:`close` wait for a service that is away;
+    ``urgent`` is the group whose reports go out at once.
 
     A report that the service refuses is raised by the next call of any method. Thread-safe;
     after a fork the child has a stream of its own.
@@ -80,7 +99,8 @@ class Reporter:
         max_bytes: int = 512 * 1024,
         interval: float = 0.5,
         capacity: int = 1_000_000,
-        patience: float = 300.0,
+        spool_bytes: int = LIMIT_BYTES,
+        patience: float = PATIENCE_S,
         urgent: str | None = "validation",
     ) -> None:
         self._connection = connection
@@ -90,6 +110,7 @@ class Reporter:
         self._max_bytes = max_bytes
         self._interval = interval
         self._capacity = capacity
+        self._spool_bytes = spool_bytes
         self._patience = patience
         self._urgent_group = urgent
         self._freezer = Freezer()
@@ -101,9 +122,12 @@ class Reporter:
         self._thread: threading.Thread | None = None
         self._stream = str(uuid.uuid4())
         self._seq = 0
+        # Oldest first: what is on its way, the file, what the thread has taken over, what is pending.
+        self._spool = Spool(self._spool_bytes)
+        self._outgoing: deque[Report] = deque()
         self._pending: list[Report] = []
         self._latest: dict[str, dict[str, Any]] = {}
-        # Values that wait, pending or on their way.
+        # Values that wait in memory, pending or on their way.
         self._size = 0
         # Reports and latest values accepted, and settled (stored or refused).
         self._accepted = 0
@@ -146,7 +170,7 @@ class Reporter:
             size += sum(leaves for _, leaves in pairs)
         report = Report(group, steps_completed, frozen, batches, time.time(), size)
         with self._changed:
-            if self._size >= self._capacity:
+            if self._size >= self._capacity and not self._spill():
                 self._wait_for_room()
             self._start()
             self._pending.append(report)
@@ -251,6 +275,21 @@ class Reporter:
         # For scripts that never close their context.
         atexit.register(self._at_exit)
 
+    def _spill(self) -> bool:
+        """Moves what waits from memory into the file; False when the file takes no more."""
+        self._outgoing.extend(self._pending)
+        self._pending = []
+        while self._outgoing:
+            report = self._outgoing[0]
+            try:
+                self._spool.put(report.head(), report.encode())
+            except SpoolFull as error:
+                logger.warning("reports cannot wait in a file: %s", error)
+                return False
+            self._outgoing.popleft()
+            self._size -= report.size
+        return self._size < self._capacity
+
     def _wait_for_room(self) -> None:
         logger.warning(
             "%d metric values wait for the service to take them; training waits too", self._size
@@ -285,33 +324,40 @@ class Reporter:
         """Wait for reports and send them; False when closed and nothing is left."""
         with self._changed:
             self._idle = True
-            self._changed.wait_for(lambda: self._pending or self._latest or self._closing)
+            self._changed.wait_for(self._has_work)
             self._idle = False
             self._changed.wait_for(lambda: self._urgent or self._closing, self._interval)
             self._urgent = False
-            reports, self._pending = self._pending, []
+            self._outgoing.extend(self._pending)
+            self._pending = []
             latest, self._latest = self._latest, {}
-            if not reports and not latest:
+            if not (self._outgoing or self._spool or latest):
                 return not self._closing
-        self._send_reports(reports)
+        while batch := self._next_batch():
+            self._deliver([report for report, _ in batch], [part for _, part in batch])
         for path, body in latest.items():
             self._send_latest(path, body)
         return True
 
-    def _send_reports(self, reports: list[Report]) -> None:
-        batch: list[Report] = []
-        parts: list[bytes] = []
-        size = 0
-        for report in reports:
-            part = report.encode()
-            if batch and (len(batch) >= self._max_reports or size + len(part) > self._max_bytes):
-                self._deliver(batch, parts)
-                batch, parts, size = [], [], 0
-            batch.append(report)
-            parts.append(part)
-            size += len(part)
-        if batch:
-            self._deliver(batch, parts)
+    def _has_work(self) -> bool:
+        waiting = self._pending or self._outgoing or self._spool or self._latest
+        return bool(waiting) or self._closing
+
+    def _next_batch(self) -> list[tuple[Report, bytes]]:
+        """The oldest reports, with their encoded form."""
+        with self._changed:
+            if self._spool:
+                pairs = self._spool.take(self._max_reports, self._max_bytes)
+                return [(Report.of_head(head), part) for head, part in pairs]
+            batch: list[tuple[Report, bytes]] = []
+            size = 0
+            while self._outgoing and len(batch) < self._max_reports:
+                part = self._outgoing[0].encode()
+                size += len(part)
+                if batch and size > self._max_bytes:
+                    break
+                batch.append((self._outgoing.popleft(), part))
+            return batch
 
     def _deliver(self, batch: list[Report], parts: list[bytes]) -> None:
         self._seq += 1

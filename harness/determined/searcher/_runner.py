@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from determined.common.api import Session, errors
+from determined.common.api.patience import OUTAGE_RETRIES
 from determined.experimental import client
 from determined.experimental._determined import Config, Determined
 from determined.searcher._events import SearcherEvent
@@ -18,8 +19,6 @@ from determined.searcher._state import ExitedReason, SearcherState
 
 logger = logging.getLogger("determined.searcher")
 
-# Enough repetitions of a question for an outage of about ten minutes (the delay grows to 5 s).
-_OUTAGE_RETRIES = 130
 # So many times in a row may an answer get lost or meet a fault of the service.
 _MAX_LOST = 10
 
@@ -218,7 +217,7 @@ class SearchRunner:
             f"/api/v1/experiments/{experiment_id}/searcher_events",
             params={"timeout_s": self.poll_seconds},
             timeout=self.poll_seconds + 30,
-            max_retries=_OUTAGE_RETRIES,
+            max_retries=OUTAGE_RETRIES,
         )
         return [SearcherEvent.from_json(event) for event in answer.get("searcherEvents") or []]
 

@@ -131,7 +131,7 @@ def test_full_memory_blocks_the_loop_instead_of_dropping(
     away = threading.Event()
     away.set()
     service.before = lambda *_: refusal(503, "starting") if away.is_set() else None
-    reporter = Reporter(connection, 7, 2, interval=0.01, capacity=10)
+    reporter = Reporter(connection, 7, 2, interval=0.01, capacity=10, spool_bytes=1000)
     loop = threading.Thread(
         target=lambda: [reporter.report("training", i, {"a": 1.0, "b": 2.0}) for i in range(20)]
     )
@@ -142,6 +142,53 @@ def test_full_memory_blocks_the_loop_instead_of_dropping(
     loop.join(10)
     reporter.close()
     assert [r["steps_completed"] for r in service.reports] == list(range(20))
+
+
+def test_beyond_memory_reports_wait_in_a_file(
+    service: FakeService, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = threading.Event()
+    away.set()
+    service.before = lambda *_: refusal(503, "starting") if away.is_set() else None
+    reporter = Reporter(connection, 7, 2, interval=0.01, capacity=10, max_reports=7)
+    for step in range(500):
+        reporter.report("training", step, {"a": 1.0, "b": float("nan")})
+    assert len(reporter._outgoing) + len(reporter._pending) <= 10
+    assert len(reporter._spool) > 400
+    # It comes back, and goes away again with half of it delivered.
+    away.clear()
+    wait_until(lambda: len(service.reports) > 100)
+    away.set()
+    for step in range(500, 600):
+        reporter.report("training", step, {"a": 1.0})
+    away.clear()
+    reporter.close()
+    assert [r["steps_completed"] for r in service.reports] == list(range(600))
+    assert service.reports[3]["metrics"] == {"a": 1.0, "b": "NaN"}
+    assert len(reporter._spool) == 0
+    assert "training waits" not in caplog.text
+
+
+def test_a_refused_report_is_named_also_when_it_waited_in_a_file(
+    service: FakeService, connection: Connection
+) -> None:
+    away = threading.Event()
+    away.set()
+
+    def before(method: str, path: str, body: Any) -> httpx.Response | None:
+        if away.is_set():
+            return refusal(503, "starting")
+        steps = [report["steps_completed"] for report in (body or {}).get("reports", [])]
+        return refusal(400, "no") if 33 in steps else None
+
+    service.before = before
+    reporter = Reporter(connection, 7, 2, interval=0.01, capacity=5)
+    for step in range(50):
+        reporter.report("mine", step, {"a": 1.0})
+    away.clear()
+    with pytest.raises(errors.ReportRefused, match=r"\(mine, steps_completed=33\)"):
+        reporter.close()
+    assert [r["steps_completed"] for r in service.reports] == [i for i in range(50) if i != 33]
 
 
 def test_a_refused_report_raises_at_the_next_one_and_the_others_are_stored(

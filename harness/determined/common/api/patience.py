@@ -12,6 +12,9 @@ T = TypeVar("T")
 
 LIMIT_S = 120.0
 PAUSE_S = 1.0
+OUTAGE_RETRIES = 200
+"""Of a request (``max_retries``) of a process that is to survive an outage of ten minutes: about
+750 s, and 600 s if chance is against it by a fifth."""
 
 
 def patiently(

@@ -25,6 +25,10 @@ for _name in ("httpx", "httpcore"):
         logging.getLogger(_name).setLevel(logging.WARNING)
 
 RETRY_STATUSES = frozenset({502, 503, 504})
+SAID_AFTER = 7
+"""Who is so patient is told why nothing happens, after so many repetitions: some ten seconds."""
+
+logger = logging.getLogger("determined.api")
 
 
 def error_message(response: httpx.Response) -> str:
@@ -142,6 +146,10 @@ class Session:
                     return response
                 if last or response.status_code not in RETRY_STATUSES:
                     raise errors.from_status(response.status_code, error_message(response))
+            if attempt == SAID_AFTER:
+                logger.warning(
+                    "no answer from the service at %s: trying again for some minutes", self.master
+                )
             time.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, 5.0)
         raise AssertionError("unreachable")
