@@ -27,6 +27,7 @@ TestMode = Annotated[
     typer.Option(
         "-t",
         "--test-mode",
+        "--test",
         help="train one trial of one batch first; submit only if that works",
     ),
 ]

@@ -94,7 +94,7 @@ def test_somebody_cancels_the_test(
     det: Det, service: FakeService, config: Path, submitted: list[dict[str, Any]]
 ) -> None:
     service.experiments[1] = experiment(1, "CANCELED", reason="canceled by the user")
-    result = det("e", "create", config, "-t")
+    result = det("e", "create", config, "--test")
     assert result.exit_code == 1
     assert "canceled by the user" in result.stderr
     assert len(submitted) == 1
