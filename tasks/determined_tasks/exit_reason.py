@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -65,11 +66,44 @@ def infrastructure(reason: str) -> LegResult:
     return LegResult(None, None, "infrastructure", reason)
 
 
-def oom_kills() -> int | None:
-    """How many processes the kernel has killed for memory since it started; None: not known."""
+@dataclass(frozen=True)
+class OomKills:
+    """How many processes the kernel has killed for want of memory; None: not known.
+
+    ``machine``: since it started, whatever it was that ran out; ``container``: those of this process's
+    control group, whose own limit was reached.
+    """
+
+    machine: int | None
+    container: int | None
+
+
+def oom_kills() -> OomKills:
+    """As of now."""
+    container = None
+    for path in _memory_groups():
+        container = _counter(path, "oom_kill")
+        if container is not None:
+            break
+    return OomKills(_counter(Path("/proc/vmstat"), "oom_kill"), container)
+
+
+def _memory_groups() -> Iterator[Path]:
+    """Where the kernel may count for this process's control group: version 2, then 1."""
+    root = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            if number == "0":
+                yield root / path.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                yield root / "memory" / path.lstrip("/") / "memory.oom_control"
+
+
+def _counter(path: Path, name: str) -> int | None:
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
+        for line in path.read_text().splitlines():
+            if line.startswith(f"{name} "):
                 return int(line.split()[1])
     return None
 
@@ -79,7 +113,7 @@ def describe(
     start: Start,
     *,
     hook_pending: bool,
-    oom_before: int | None,
+    oom_before: OomKills,
     exception: str | None = None,
 ) -> LegResult:
     """The result for a wait ``status`` that nobody asked for.
@@ -90,7 +124,9 @@ def describe(
     """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return LegResult(None, number, "exited", _signal_reason(number, oom_before))
+        if number == signal.SIGKILL:
+            return _killed(oom_before)
+        return LegResult(None, number, "exited", None)
     code = os.waitstatus_to_exitcode(status)
     if hook_pending and code != 0:
         return LegResult(
@@ -100,6 +136,10 @@ def describe(
         reason = f"entrypoint not found: no command {start.first_word!r} on the PATH"
         return LegResult(code, None, "failed_to_start", reason)
     shell = SHELL_CODES.get(code) if _is_shell(start) else None
+    if shell is not None and code == 128 + signal.SIGKILL:
+        killed = _killed(oom_before)
+        if killed.reason is not None:
+            return LegResult(code, None, killed.kind, killed.reason)
     return LegResult(code, None, "exited", shell or (exception if code == 1 else None))
 
 
@@ -115,10 +155,17 @@ def _is_shell(start: Start) -> bool:
     return start.form == "program" and start.argv[0] in ("sh", "bash")
 
 
-def _signal_reason(number: int, oom_before: int | None) -> str | None:
-    if number != signal.SIGKILL:
-        return None
+def _killed(before: OomKills) -> LegResult:
+    """SIGKILL, perhaps by the kernel. A machine without memory is no fault of this trial's alone."""
     now = oom_kills()
-    if now is not None and oom_before is not None and now > oom_before:
-        return "the machine is out of memory"
-    return None
+    if _more(before.container, now.container):
+        return LegResult(
+            None, signal.SIGKILL, "exited", "out of memory, by the limit of its container"
+        )
+    if _more(before.machine, now.machine):
+        return infrastructure("killed: the machine is out of memory (137)")
+    return LegResult(None, signal.SIGKILL, "exited", None)
+
+
+def _more(before: int | None, now: int | None) -> bool:
+    return before is not None and now is not None and now > before
