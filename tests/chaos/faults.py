@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -89,6 +90,23 @@ def kill_component(name: str) -> Callable[[World, Random], bool]:
 
     inject.__doc__ = f"``kill -9`` of {name}."
     return inject
+
+
+def kill_everything(world: World, random: Random) -> bool:
+    """Every process of the cluster and of its agents' machines; then two people start it again."""
+    for _ in range(3):  # what was forked meanwhile, too
+        for process in world.members():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    time.sleep(random.uniform(0, 1))
+    starts = [threading.Thread(target=world.revive) for _ in range(2)]
+    for start in starts:
+        start.start()
+    for start in starts:
+        start.join()
+    for agent in world.agents:
+        agent.start()
+    return True
 
 
 def stop_component(name: str) -> Callable[[World, Random], bool]:
@@ -214,6 +232,7 @@ FAULTS = [
     Fault("service killed", 2, kill_component("service"), "cluster"),
     Fault("Prefect server killed", 0.7, kill_component("prefect"), "cluster"),
     Fault("Postgres killed", 1, kill_component("postgres"), "cluster"),
+    Fault("everything killed", 0.4, kill_everything, "cluster"),
     Fault("leg stopped", 3, stop_leg),
     Fault("flow stopped", 2, stop_flow),
     Fault("agent stopped", 2, stop_agent),

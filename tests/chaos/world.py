@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -39,11 +40,16 @@ class AgentProcess:
     settings: dict[str, Any]
     env: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
+    # Faults of different lanes may meet here.
+    starting: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         """Starts it unless it runs."""
-        if self.process is not None and self.process.poll() is None:
-            return
+        with self.starting:
+            if self.process is None or self.process.poll() is not None:
+                self._start()
+
+    def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "agent.json"
         path.write_text(json.dumps(self.settings))

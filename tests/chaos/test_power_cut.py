@@ -1,0 +1,80 @@
+"""The machine loses power in mid-search, and two people type `cluster-up` at once: the search goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from determined_deployments.local.layout import Layout
+
+from determined_deployments.local import daemon
+from determined_deployments.local import state as states
+from determined_searchers import simulate
+from tests.chaos import load
+from tests.local_cluster import DET, LocalCluster
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[LocalCluster]:
+    with tempfile.TemporaryDirectory(prefix="determined-power-") as folder:
+        Path(folder).chmod(0o755)  # Postgres may have to run as another user
+        running = LocalCluster.in_directory(Path(folder))
+        try:
+            running.up()
+            yield running
+        finally:
+            running.down()
+
+
+def members(cluster: LocalCluster) -> list[psutil.Process]:
+    state = states.load(Layout(cluster.data_dir))
+    assert state is not None
+    return list(daemon.members(state.marker))
+
+
+@pytest.mark.timeout(300)
+def test_a_search_goes_on_after_a_power_cut(own_cluster: LocalCluster, tmp_path: Path) -> None:
+    cluster = own_cluster
+    config = load.config("random", 3, tmp_path / "storage").replace("batches: 40", "batches: 120")
+    experiment = cluster.submit(tmp_path, config, script_py=load.SCRIPT)
+    deadline = time.monotonic() + 60
+    while [trial["state"] for trial in cluster.trials(experiment)][:2] != ["RUNNING"] * 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    time.sleep(2)
+    assert len(members(cluster)) > 10
+    for _ in range(3):
+        for process in members(cluster):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    psutil.wait_procs(members(cluster), 5)
+    assert members(cluster) == []
+
+    command = [*DET, "deploy", "local", "cluster-up", "--slots", "2"]
+    starts = [
+        subprocess.Popen(
+            command, env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [start.communicate(timeout=120)[0] for start in starts]
+    assert [start.returncode for start in starts] == [0, 0], said
+
+    assert cluster.wait(experiment) == "COMPLETED"
+    found = cluster.trials(experiment)
+    expected = simulate(cluster.describe(experiment)["config"]).trials
+    assert [(t["requestId"], t["hparams"], t["seed"]) for t in found] == [
+        (t.request_id, t.hparams, t.seed) for t in expected
+    ]
+    # Power cuts are nobody's fault.
+    assert {(trial["state"], trial["restarts"]) for trial in found} == {("COMPLETED", 0)}
+    for trial in found:
+        described = cluster.json("trial", "describe", str(trial["id"]), "--metrics")
+        rows = [row for row in described["workloads"] if row["kind"] == "training"]
+        assert [row["totalBatches"] for row in rows] == list(range(1, 121))
