@@ -94,7 +94,7 @@ def config(name: str, python: Path, storage: Path, searcher: str, hparams: str) 
 name: {name}
 entrypoint: {python} train.py
 max_restarts: 0
-checkpoint_storage: {{type: directory, container_path: {storage}}}
+checkpoint_storage: {{type: directory, container_path: {storage}, save_trial_latest: 9}}
 searcher: {searcher}
 hyperparameters: {hparams}
 """
