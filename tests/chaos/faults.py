@@ -239,19 +239,19 @@ FAULTS = [
     Fault("service stopped", 2, stop_component("service"), "cluster"),
     Fault("Prefect server stopped", 1, stop_component("prefect"), "cluster"),
     Fault("Postgres stopped", 1, stop_component("postgres"), "cluster"),
-    Fault("connections cut", 10, cut_connections),
-    Fault("answers lost", 6, lose_answers),
-    Fault("connections refused", 3, refuse_connections),
-    Fault("network slow", 3, slow_network),
+    Fault("connections cut", 10, cut_connections, "network"),
+    Fault("answers lost", 6, lose_answers, "network"),
+    Fault("connections refused", 3, refuse_connections, "network"),
+    Fault("network slow", 3, slow_network, "network"),
     Fault("disk full", 2, fill_disk),
     Fault("checkpoint damaged", 2, damage_checkpoint),
     Fault("experiment paused and activated", 1.5, pause_and_activate),
 ]
 
 
-LANES = {"machines": 8.0, "cluster": 0.4}
+LANES = {"machines": 8.0, "network": 3.0, "cluster": 0.4}
 """Faults of different lanes happen at the same time; how many a second, were each over at once. With
-more of the second kind nothing would ever run that the first could hit."""
+more of the last kind nothing would ever run that the others could hit."""
 
 
 def schedule(lane: str, random: Random) -> Iterator[Fault]:
