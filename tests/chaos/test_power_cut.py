@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from determined_deployments.local.layout import Layout
 
 from determined_deployments.local import daemon
 from determined_deployments.local import state as states
+from determined_deployments.local.layout import Layout
 from determined_searchers import simulate
 from tests.chaos import load
 from tests.local_cluster import DET, LocalCluster
