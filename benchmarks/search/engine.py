@@ -15,6 +15,7 @@ once more for the clock: create_searcher and handle, event by event.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import random
@@ -24,7 +25,7 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from determined_searchers import (
     Close,
@@ -129,10 +130,19 @@ def run(config: dict[str, Any]) -> tuple[Searcher, list[Event]]:
     return searcher, past
 
 
+class Numbered(SearchContext):
+    """Trials by number, without hyperparameters and seeds, as the peers' schedulers are given them."""
+
+    numbers: ClassVar = itertools.count()
+
+    def new_trial(self, hparams: dict[str, Any] | None = None, source: str | None = None) -> Create:
+        return Create(str(next(self.numbers)), {}, 0, source=source)
+
+
 def decide(trials: int) -> dict[str, Any]:
     """The stopping rule on reports at 1, 2 .. until stopped, one trial after the other."""
     section = {"max_trials": trials, "divisor": 3, **SEARCHES["time metric"]}
-    context = SearchContext(section, Space({}), RandomStream(1), Form.REPORTS, None)
+    context = Numbered(section, Space({}), RandomStream(1), Form.REPORTS, None)
     chance = random.Random(0).random
     decisions = 0
     start = time.process_time()
