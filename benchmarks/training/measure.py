@@ -1,10 +1,13 @@
-"""Bare loop and trial in one process, turn by turn: ``python -m benchmarks.training.measure KIND BATCHES ROUNDS``.
+"""Bare loop and trial in one process, turn by turn.
+
+``python -m benchmarks.training.measure KIND BATCHES ROUNDS``
 
 Prints a JSON object: per way the CPU and wall seconds per step of each round.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import sys
@@ -12,9 +15,13 @@ import time
 
 import torch
 
-from benchmarks.training import bare, trial
+from benchmarks.training import bare, task, trial
 
 WAYS = {"bare": bare.train, "trial": trial.train}
+
+
+def read_clocks(marks: list[tuple[float, float]]) -> None:
+    marks.append((time.process_time(), time.perf_counter()))
 
 
 def main(kind: str, batches: int, rounds: int) -> None:
@@ -24,8 +31,8 @@ def main(kind: str, batches: int, rounds: int) -> None:
     for number in range(rounds):
         for way in list(WAYS)[:: 1 if number % 2 else -1]:
             marks: list[tuple[float, float]] = []
-            WAYS[way](kind, batches, lambda: marks.append((time.process_time(), time.perf_counter())))
-            steps = batches - 50
+            WAYS[way](kind, batches, functools.partial(read_clocks, marks))
+            steps = batches - task.WARM_UP
             (cpu, wall), (cpu_end, wall_end) = marks
             figures[way].append([(cpu_end - cpu) / steps, (wall_end - wall) / steps])
     print(json.dumps(figures))

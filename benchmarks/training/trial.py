@@ -19,9 +19,7 @@ class Digits(pytorch.PyTorchTrial):
         self.context = context
         torch.manual_seed(0)
         self.model = context.wrap_model(task.model(context.get_hparam("kind")))
-        self.optimizer = context.wrap_optimizer(
-            torch.optim.Adam(self.model.parameters(), lr=1e-3)
-        )
+        self.optimizer = context.wrap_optimizer(torch.optim.Adam(self.model.parameters(), lr=1e-3))
 
     def build_training_data_loader(self) -> pytorch.DataLoader:
         return pytorch.DataLoader(task.dataset(), batch_size=task.BATCH_SIZE, shuffle=True)

@@ -63,7 +63,7 @@ class TrialContext:
             near = difflib.get_close_matches(name, map(str, self._hparams), 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             known = ", ".join(map(str, self._hparams)) or "none"
-            raise ValueError(f"there is no hyperparameter {name!r}{hint} There are: {known}")
+            raise ValueError(f"there is no hyperparameter {name!r}{hint} (there are: {known})")
         return self._hparams[name]
 
     def _trial(self, what: str) -> Any:

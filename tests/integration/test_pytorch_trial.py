@@ -41,9 +41,7 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def submit(cluster: LocalCluster, folder: Path, configuration: dict[str, Any], delay: float) -> int:
     """Submits the example's model and a slow form of it."""
-    model = {
-        f"{name}_py": (EXAMPLE / f"{name}.py").read_text() for name in ("model_def", "train")
-    }
+    model = {f"{name}_py": (EXAMPLE / f"{name}.py").read_text() for name in ("model_def", "train")}
     folder.mkdir(exist_ok=True)
     slow = SLOW.format(delay=delay)
     return cluster.submit(folder, yaml.safe_dump(configuration), **model, slow_py=slow)

@@ -142,6 +142,8 @@ class Trainer:
                 "off-cluster there is no experiment to be best of: checkpoint_policy is all"
             )
             checkpoint_policy = "all"
+        if max_length is not None and searcher and searcher.get("max_length") is not None:
+            logger.info("fit(max_length=%r) is for want of lengths by the searcher", max_length)
         if context._managed and latest_checkpoint is None:
             self._warn_of_start_from_scratch()
         plan = _plan.Plan(

@@ -34,9 +34,7 @@ def test_repeat() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_shares_are_all_of_it(workers: int) -> None:
-    shares = [
-        samplers.DistributedBatchSampler(batches(), workers, rank) for rank in range(workers)
-    ]
+    shares = [samplers.DistributedBatchSampler(batches(), workers, rank) for rank in range(workers)]
     assert sorted(batch for share in shares for batch in share) == BATCHES
     assert [len(share) for share in shares] == [len(list(share)) for share in shares]
     indices = samplers.DistributedSampler(SequentialSampler(range(5)), 2, 1)
@@ -96,7 +94,7 @@ def test_the_data_loader() -> None:
     assert values(part) == [[0, 1, 2, 3], [8, 9], [4, 5, 6, 7]]
     own = loader(batch_size=1, batch_sampler=batches())
     assert values(own) == BATCHES and len(own) == 3
-    assert sorted(sum(values(loader(shuffle=True)), [])) == list(range(10))
+    assert sorted(n for batch in values(loader(shuffle=True)) for n in batch) == list(range(10))
 
 
 class Stream(IterableDataset[int]):
@@ -131,7 +129,7 @@ def test_lengths_of_batches() -> None:
 
 
 def test_to_device(caplog: pytest.LogCaptureFixture) -> None:
-    pair = namedtuple("pair", "x y")  # noqa: PYI024
+    pair = namedtuple("pair", "x y")
     warned: set[type] = set()
     data = {"a": [np.ones(2), torch.ones(1)], "b": pair(torch.zeros(1), "text"), "c": (1, "x")}
     moved = pytorch.to_device(data, torch.device("cpu"), warned)

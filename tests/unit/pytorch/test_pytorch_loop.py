@@ -36,7 +36,12 @@ def hooks_of(world: World, **fit: Any) -> list[str]:
     return [call.removeprefix("on_") for call in calls]
 
 
-VALIDATION = ["validation_start", "validation_epoch_start", "validation_epoch_end", "validation_end"]
+VALIDATION = [
+    "validation_start",
+    "validation_epoch_start",
+    "validation_epoch_end",
+    "validation_end",
+]
 CHECKPOINT = [
     "checkpoint_save_start", "checkpoint_write_end", "checkpoint_end", "checkpoint_upload_end",
 ]  # fmt: skip

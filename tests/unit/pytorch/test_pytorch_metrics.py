@@ -56,7 +56,7 @@ def test_units_without_a_scale() -> None:
         unknown.batches(pytorch.Record(1))
     with pytest.raises(ValueError, match="found 0"):
         pytorch.Batch(0)
-    with pytest.raises(TypeError, match="found 1.5"):
+    with pytest.raises(TypeError, match=r"found 1\.5"):
         pytorch.Batch(1.5)  # type: ignore[arg-type]
 
 

@@ -73,7 +73,9 @@ class Recorder(core.DummyTrainContext):
         self.reports: list[tuple[str, int, dict[str, Any]]] = []
         self.progress: list[float] = []
 
-    def _report(self, group: str, steps_completed: int, metrics: Any, batch_metrics: Any = None) -> None:
+    def _report(
+        self, group: str, steps_completed: int, metrics: Any, batch_metrics: Any = None
+    ) -> None:
         self.reports.append((group, steps_completed, dict(metrics)))
 
     def report_progress(self, progress: float) -> None:
@@ -106,9 +108,7 @@ class World:
         from determined import storage
 
         manager = storage.build({"type": "directory", "container_path": str(self.folder)})
-        core_context = core._context._dummy_context(
-            dist, manager, core.PreemptMode.WorkersAskChief
-        )
+        core_context = core._context._dummy_context(dist, manager, core.PreemptMode.WorkersAskChief)
         core_context.train = Recorder()
         core_context.checkpoint = Stored(dist, manager)
         _rng.seed_all(seed)
