@@ -19,7 +19,6 @@ USAGE = (
     "usage: python3 -m determined.launch.torch_distributed "
     "[TORCHRUN_OPTIONS... --] (--trial MODULE:CLASS | SCRIPT [ARGS...])"
 )
-TRIAL_RUNNER = "determined.pytorch._run"
 _PYTHON = re.compile(r"python[0-9.]*$")
 
 
@@ -81,7 +80,11 @@ def main(arguments: list[str]) -> None:
             fail(f"--{name} {value}: this release trains with one process")
     if command and command[0].partition("=")[0] == "--trial":
         spec = command[0].partition("=")[2] or "".join(command[1:2])
-        command = [sys.executable, "-m", TRIAL_RUNNER, spec]
+        set_environment()
+        from determined.pytorch import _run  # torch takes its time
+
+        _run.run(spec)
+        return
     if not command or command[0].startswith("-"):
         fail(f"no script to launch; {USAGE}")
     set_environment()

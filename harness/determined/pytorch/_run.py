@@ -72,6 +72,3 @@ def run(spec: str) -> None:
             profiling_enabled=config.profiling_enabled(),
         )
 
-
-if __name__ == "__main__":
-    run(sys.argv[1])
