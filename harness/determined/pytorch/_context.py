@@ -65,6 +65,8 @@ class PyTorchTrialContext(TrialContext):
         self._average_gradients: dict[Optimizer, bool] = {}
         self._scaler: Any = None
         self._auto_scaler: Any = None
+        # An optimizer was stepped since the automatic scaler's last update.
+        self._scaler_stepped = False
         self._reducers = Reducers(self.distributed.allgather)
         self._profiler: Any = None
         self._writer: Any = None
@@ -204,6 +206,7 @@ class PyTorchTrialContext(TrialContext):
             optimizer.step()
         else:
             scaler.step(optimizer)
+            self._scaler_stepped = True
         if auto_zero_grads:
             optimizer.zero_grad()
 

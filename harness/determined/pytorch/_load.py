@@ -63,9 +63,9 @@ def load_trial_from_checkpoint_path(
     if trial_class is None:
         trial_class = _class_in(folder, facts)
     context = CheckpointLoadContext(facts.get("hparams"), facts.get("experiment_config"))
-    # The third-party class decides what else it takes.
+    # What else it takes is the class' own business.
     make: Any = trial_class
-    trial: PyTorchTrial = make(context=context, **(trial_kwargs or {}))
+    trial: PyTorchTrial = make(context, **(trial_kwargs or {}))
     state = _checkpoint.read_state(folder, **{**kwargs, **(torch_load_kwargs or {})})
     _checkpoint.load_models(state, trial.context if hasattr(trial, "context") else context)
     return trial

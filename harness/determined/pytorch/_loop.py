@@ -184,12 +184,12 @@ class TrainingLoop:
 
     def _in_mixed_precision(self, train: Callable[..., Any]) -> Callable[..., Any]:
         context = self._context
-        frequency = context._aggregation_frequency
 
         def train_batch(batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             with context._autocast():
                 output = train(batch, epoch_idx, batch_idx)
-            if (batch_idx + 1) % frequency == 0:
+            if context._scaler_stepped:
+                context._scaler_stepped = False
                 context._auto_scaler.update()
             return output
 

@@ -71,4 +71,3 @@ def run(spec: str) -> None:
             step_zero_validation=bool(config.get("perform_initial_validation")),
             profiling_enabled=config.profiling_enabled(),
         )
-

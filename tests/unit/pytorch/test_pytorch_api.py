@@ -12,6 +12,7 @@ import pytest
 import torch
 from trials import SmallTrial, World
 
+import determined as det
 from determined import errors, pytorch
 from determined.pytorch import _run, samplers
 
@@ -131,6 +132,14 @@ def test_signatures(name: str) -> None:
     parameters = inspect.signature(found).parameters.values()
     plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
     assert str(inspect.Signature(plain))[1:-1] == SIGNATURES[name]
+
+
+def test_the_base_of_contexts() -> None:
+    assert issubclass(pytorch.PyTorchTrialContext, det.TrialContext)
+    config = {"hyperparameters": {"x": {"type": "const", "val": 3}, "y": 4}, "data": {"z": 5}}
+    context = det.TrialContext.from_config(config)
+    assert context.get_hparams() == {"x": 3, "y": 4}
+    assert context.get_data_config() == {"z": 5}
 
 
 def test_enumerations() -> None:
