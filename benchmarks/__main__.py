@@ -15,6 +15,7 @@ NAMES = [
     "trivial_trials",
     "idle",
     "recovery",
+    "training",
     "search.engine",
     "search.offline",
     "search.digits",

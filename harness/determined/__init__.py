@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         TrialInfo,
         get_cluster_info,
     )
+    from determined._trial_context import TrialContext
     from determined.errors import InvalidHP
 
 # Log shippers read the level off the start of each line: keep this format for logs of a trial.
@@ -35,6 +36,7 @@ _HOMES = {
     "ResourcesInfo": "determined._info",
     "TrialInfo": "determined._info",
     "get_cluster_info": "determined._info",
+    "TrialContext": "determined._trial_context",
     "InvalidHP": "determined.errors",
 }
 _MODULES = ("core", "errors", "util")
@@ -46,6 +48,7 @@ __all__ = [
     "InvalidHP",
     "RendezvousInfo",
     "ResourcesInfo",
+    "TrialContext",
     "TrialInfo",
     "__version__",
     "core",

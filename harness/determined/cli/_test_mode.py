@@ -38,6 +38,10 @@ def tiny(config: ConfigText) -> ConfigText:
     single: dict[str, Any] = {"name": "single", **{k: searcher[k] for k in kept if k in searcher}}
     if "max_length" in searcher:
         single["max_length"] = {"batches": 1} if isinstance(searcher["max_length"], dict) else 1
+    elif searcher.get("max_time") is not None:
+        # The form without lengths is for searches; code that asks for its length must get one.
+        counted = searcher.get("time_metric") in ("batches", "epochs", "records")
+        single["max_length"] = {"batches": 1} if counted else 1
     data.update(
         name=f"test of {data.get('name') or 'an experiment'}",
         searcher=single,
@@ -62,7 +66,7 @@ def run(planned: Submission, shared: State, *, sleep: Callable[[float], None] = 
     experiment = _submit.send(submission, shared)
     talk(f"test: experiment {experiment.id} trains one trial of one batch first")
     try:
-        reason = _outcome(experiment, shared, "max_length" in _searcher(submission), sleep)
+        reason = _outcome(experiment, shared, "max_length" in _searcher(planned), sleep)
     except KeyboardInterrupt:
         experiment.kill()
         talk(f"\nkilled the test, experiment {experiment.id}; nothing else was submitted")

@@ -129,6 +129,16 @@ def pack(
     return [_read(*item) for item in sorted(found.items(), key=lambda item: item[0].split("/"))]
 
 
+def regular_files(root: Path) -> Iterator[tuple[str, Path, int]]:
+    """(name, path, size) of each file of ``root`` that would be sent; the size is nobody's limit yet.
+
+    Raises ContextError as :func:`pack` does.
+    """
+    for name, path, status in _walk(root, "", _built_in(), _Trail(root)):
+        if stat.S_ISREG(status.st_mode):
+            yield name, path, status.st_size
+
+
 def to_json(items: Iterable[ContextItem]) -> list[dict[str, Any]]:
     """``modelDefinition`` of the REST API."""
     return [item.to_json() for item in items]

@@ -79,11 +79,12 @@ def main(arguments: list[str]) -> None:
         if name in ("nproc_per_node", "nnodes") and value not in ("1", "1:1"):
             fail(f"--{name} {value}: this release trains with one process")
     if command and command[0].partition("=")[0] == "--trial":
-        name = command[0].partition("=")[2] or "".join(command[1:2])
-        fail(
-            f"--trial {name}: trial classes (determined.pytorch) are not in this release yet; "
-            "use a script with determined.core.init() as the entrypoint"
-        )
+        spec = command[0].partition("=")[2] or "".join(command[1:2])
+        set_environment()
+        from determined.pytorch import _run  # torch takes its time
+
+        _run.run(spec)
+        return
     if not command or command[0].startswith("-"):
         fail(f"no script to launch; {USAGE}")
     set_environment()

@@ -140,6 +140,17 @@ def test_the_tiny_configuration() -> None:
         _test_mode.tiny(read_config({"name": "x"}))
 
 
+@pytest.mark.parametrize(
+    ("time_metric", "length"),
+    [("epochs", {"batches": 1}), ("batches", {"batches": 1}), ("hours", 1)],
+)
+def test_a_search_by_reports_becomes_one_with_a_length(time_metric: str, length: Any) -> None:
+    searcher = {"name": "adaptive_asha", "metric": "m", "max_trials": 4}
+    searcher |= {"time_metric": time_metric, "max_time": 9}
+    found = _test_mode.tiny(read_config({**CONFIG, "searcher": searcher})).document.data
+    assert found["searcher"] == {"name": "single", "metric": "m", "max_length": length}
+
+
 def test_paused(
     det: Det, service: FakeService, config: Path, submitted: list[dict[str, Any]]
 ) -> None:

@@ -272,8 +272,8 @@ def test_torch_distributed_runs_modules_and_programs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--trial", "model:Net"], "--trial model:Net: trial classes"),
-        (["--", "--trial=model:Net"], "--trial model:Net: trial classes"),
+        (["--trial", "model:Net"], "--trial model:Net is for trials on the cluster"),
+        (["--", "--trial=model:Net"], "--trial model:Net is for trials on the cluster"),
         ([], "no script"),
         (["--nproc-per-node=2", "--", "x.py"], "one process"),
         (["no-such-program"], "no program 'no-such-program'"),

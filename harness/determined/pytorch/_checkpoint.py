@@ -1,0 +1,198 @@
+"""Checkpoints of trial classes: what is in them, writing and loading.
+
+A directory of
+
+- ``state_dict.pth`` (torch.save): a dict of ``models_state_dict``, ``optimizers_state_dict``,
+  ``lr_schedulers_state_dict`` (lists, in the order of wrapping), ``callbacks`` (by name), ``rng_state``,
+  and where there are such ``scaler_state_dict`` and ``gradients`` (that no optimizer step has used yet);
+- ``trial_state.pkl``: the position, a pickled dict of integers;
+- ``load_data.json``: class, hyperparameters and configuration, to build the trial again;
+- ``code/``: the training's code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import determined
+from determined import errors
+from determined.pytorch import _code, _rng
+from determined.pytorch._callback import Callbacks
+from determined.pytorch._context import PyTorchTrialContext
+
+logger = logging.getLogger("determined.pytorch")
+
+STATE_FILE = "state_dict.pth"
+POSITION_FILE = "trial_state.pkl"
+LOAD_FILE = "load_data.json"
+CODE_FOLDER = "code"
+
+
+@dataclasses.dataclass
+class Position:
+    """How far a trial is; ``last_ckpt`` and ``last_val`` are in batches. The names are those in files."""
+
+    trial_id: int = 0
+    last_ckpt: int = 0
+    step_id: int = 0
+    last_val: int = 0
+    batches_trained: int = 0
+    epochs_trained: int = 0
+
+
+def metadata(position: Position) -> dict[str, Any]:
+    """What the registry knows of a checkpoint."""
+    return {
+        "steps_completed": position.batches_trained,
+        "framework": f"torch-{torch.__version__}",
+        "format": "pickle",
+        "determined_version": determined.__version__,
+    }
+
+
+def collect(context: PyTorchTrialContext, callbacks: Callbacks) -> dict[str, Any]:
+    """The content of ``state_dict.pth``."""
+    state: dict[str, Any] = {
+        "models_state_dict": [model.state_dict() for model in context.models],
+        "optimizers_state_dict": [optimizer.state_dict() for optimizer in context.optimizers],
+        "lr_schedulers_state_dict": [scheduler.state_dict() for scheduler in context.lr_schedulers],
+        "callbacks": callbacks.state_dicts(),
+        "rng_state": _rng.capture(context.device),
+    }
+    scaler = context._scaler or context._auto_scaler
+    if scaler is not None:
+        state["scaler_state_dict"] = scaler.state_dict()
+    if context._aggregation_frequency > 1:
+        gradients = [_gradients(model) for model in context.models]
+        if any(gradients):
+            state["gradients"] = gradients
+    return state
+
+
+def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    named = model.named_parameters()
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+
+
+def write(
+    path: Path,
+    state: dict[str, Any],
+    position: Position,
+    trial_class: type,
+    context: PyTorchTrialContext,
+    code: list[tuple[str, Path]],
+) -> None:
+    """All files of a checkpoint into ``path``."""
+    _code.write(code, path / CODE_FOLDER)
+    torch.save(state, path / STATE_FILE)
+    (path / POSITION_FILE).write_bytes(pickle.dumps(dataclasses.asdict(position)))
+    load = {
+        "trial_type": "PyTorchTrial",
+        "experiment_config": dict(context.get_experiment_config()) or None,
+        "hparams": context.get_hparams(),
+        "trial_cls_spec": _code.name_of(trial_class),
+        "is_trainer": True,
+    }
+    (path / LOAD_FILE).write_text(json.dumps(load, default=str))
+
+
+def read_position(path: Path) -> Position:
+    """How far the checkpoint's trial was. Raises errors.InvalidCheckpointException."""
+    if not (path / STATE_FILE).is_file():
+        found = ", ".join(sorted(entry.name for entry in path.iterdir())) or "nothing"
+        raise errors.InvalidCheckpointException(
+            f"{path} is no checkpoint of a PyTorchTrial: there is no {STATE_FILE}, found {found}"
+        )
+    try:
+        values = pickle.loads((path / POSITION_FILE).read_bytes())
+    except FileNotFoundError:
+        return Position()
+    names = {field.name for field in dataclasses.fields(Position)}
+    return Position(**{name: value for name, value in values.items() if name in names})
+
+
+def read_state(path: Path, **options: Any) -> dict[str, Any]:
+    """The content of ``state_dict.pth``, in the names of today; ``options`` are torch.load's."""
+    # Callbacks' states and those of random generators are more than tensors; checkpoints bring
+    # code of their own along anyway.
+    defaults: dict[str, Any] = {"map_location": "cpu", "weights_only": False}
+    state: dict[str, Any] = torch.load(path / STATE_FILE, **{**defaults, **options})
+    for one, many in (
+        ("model_state_dict", "models_state_dict"),
+        ("optimizer_state_dict", "optimizers_state_dict"),
+        ("lr_scheduler_state_dict", "lr_schedulers_state_dict"),
+    ):
+        # Until 0.12 a trial had one of each.
+        if one in state and many not in state:
+            state[many] = [state.pop(one)]
+    return state
+
+
+def load(
+    state: dict[str, Any],
+    context: PyTorchTrialContext,
+    callbacks: Callbacks,
+    restore_rng: bool,
+) -> None:
+    """Put ``state`` into what the trial has wrapped.
+
+    Raises errors.InvalidCheckpointException when it has wrapped something else than the
+    checkpoint's.
+    """
+    load_models(state, context)
+    parts: tuple[tuple[str, str, list[Any]], ...] = (
+        ("optimizers", "optimizers_state_dict", context.optimizers),
+        ("learning rate schedulers", "lr_schedulers_state_dict", context.lr_schedulers),
+    )
+    for what, key, wrapped in parts:
+        states = state.get(key, [])
+        _check_count(what, len(states), len(wrapped))
+        for part, its_state in zip(wrapped, states, strict=True):
+            part.load_state_dict(its_state)
+    scaler = context._scaler or context._auto_scaler
+    if scaler is not None and state.get("scaler_state_dict"):
+        scaler.load_state_dict(state["scaler_state_dict"])
+    for model, gradients in zip(context.models, state.get("gradients", []), strict=False):
+        for name, parameter in model.named_parameters():
+            if name in gradients:
+                parameter.grad = gradients[name].to(parameter.device)
+    unknown = callbacks.load_state_dicts(state.get("callbacks") or {})
+    if unknown:
+        logger.warning(
+            "the checkpoint has states of callbacks that the trial does not have: %s",
+            ", ".join(unknown),
+        )
+    if restore_rng:
+        _rng.restore(state.get("rng_state") or {}, context.device)
+
+
+def load_models(state: dict[str, Any], context: PyTorchTrialContext) -> None:
+    """The models' weights only."""
+    states = state.get("models_state_dict", [])
+    _check_count("models", len(states), len(context.models))
+    for model, weights in zip(context.models, states, strict=True):
+        model.load_state_dict(_unwrapped(weights, model))
+
+
+def _unwrapped(weights: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
+    """Weights of a model that was wrapped for several processes, as those of the model itself."""
+    prefix = "module."
+    wrapped = all(name.startswith(prefix) for name in weights)
+    if not weights or not wrapped or all(name.startswith(prefix) for name in model.state_dict()):
+        return weights
+    return {name.removeprefix(prefix): value for name, value in weights.items()}
+
+
+def _check_count(what: str, saved: int, wrapped: int) -> None:
+    if saved != wrapped:
+        raise errors.InvalidCheckpointException(
+            f"the checkpoint has {saved} {what}, the trial has wrapped {wrapped}: they must be the same, "
+            "wrapped in the same order"
+        )

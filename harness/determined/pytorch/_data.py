@@ -1,0 +1,230 @@
+"""The data loader whose position in the training data can be found again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from determined.pytorch import _rng, samplers
+
+TorchData: TypeAlias = dict[str, Any] | list[Any] | tuple[Any, ...] | torch.Tensor | np.ndarray
+
+
+class DataLoader:
+    """Takes the arguments of ``torch.utils.data.DataLoader`` and reads the same batches.
+
+    A description rather than a loader: the Trainer makes torch's loaders of it, one that repeats the
+    data, takes this process' share of the batches and begins where a checkpoint was written. With
+    ``shuffle`` each epoch has an order of its own, decided by the trial's seed (by ``generator``'s,
+    when given) and the number of the epoch.
+
+    Raises TypeError for an IterableDataset, which has no position: give the Trainer torch's own
+    DataLoader for those (``context.experimental.disable_dataset_reproducibility_checks()``).
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        sampler: Sampler[Any] | None = None,
+        batch_sampler: Sampler[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+    ) -> None:
+        if isinstance(dataset, IterableDataset):
+            raise TypeError(
+                "pytorch.DataLoader takes datasets with indices, found an IterableDataset; return a "
+                "torch.utils.data.DataLoader and call "
+                "context.experimental.disable_dataset_reproducibility_checks()"
+            )
+        if batch_size is None and batch_sampler is None:
+            raise ValueError(
+                "batch_size=None (no batching) is not supported: give a batch_size or a batch_sampler"
+            )
+        if batch_sampler is not None and (
+            batch_size not in (None, 1) or shuffle or sampler is not None or drop_last
+        ):
+            raise ValueError(
+                "batch_sampler decides it all: leave out batch_size, shuffle, sampler and drop_last"
+            )
+        if sampler is not None and shuffle:
+            raise ValueError("a sampler decides the order: leave out shuffle")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self._seed: int | None = generator.initial_seed() if generator is not None else None
+        self._shuffle = shuffle
+        self.sampler: Sampler[Any] = SequentialSampler(dataset) if sampler is None else sampler  # type: ignore[arg-type]
+        self.batch_sampler = batch_sampler
+        self._drop_last = drop_last
+        self._options: dict[str, Any] = {
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+        }
+
+    def __len__(self) -> int:
+        """Batches in one pass over the data."""
+        if self.batch_sampler is not None:
+            return len(self.batch_sampler)  # type: ignore[arg-type]
+        records, size = len(self.sampler), self.batch_size or 1  # type: ignore[arg-type]
+        return records // size if self._drop_last else -(-records // size)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get_data_loader())
+
+    def get_data_loader(
+        self, repeat: bool = False, skip: int = 0, num_replicas: int = 1, rank: int = 0
+    ) -> TorchDataLoader[Any]:
+        """Torch's loader of this data.
+
+        ``repeat``: without end. ``num_replicas`` and ``rank``: every so many-th batch only, from that one
+        on. ``skip``: without that many of the batches that remain.
+        """
+        batches = self._batches(0)
+        return self._loader(adapt_batch_sampler(batches, repeat, skip, num_replicas, rank))
+
+    def _training_loader(
+        self, seed: int, skip: int, num_replicas: int, rank: int
+    ) -> TorchDataLoader[Any]:
+        """Endless, from batch ``skip`` of this rank on, in the order that ``seed`` decides."""
+        return self._loader(EndlessBatches(self._batches(seed), seed, skip, num_replicas, rank))
+
+    def _loader(self, batch_sampler: Sampler[list[int]]) -> TorchDataLoader[Any]:
+        return TorchDataLoader(self.dataset, batch_sampler=batch_sampler, **self._options)
+
+    def _batches(self, seed: int) -> Sampler[list[int]]:
+        if self.batch_sampler is not None:
+            return self.batch_sampler
+        sampler = self.sampler
+        if self._shuffle:
+            own = self._seed if self._seed is not None else seed
+            sampler = samplers.ReproducibleShuffleSampler(sampler, own)
+        return BatchSampler(sampler, self.batch_size or 1, self._drop_last)
+
+
+def adapt_batch_sampler(
+    batch_sampler: Any, repeat: bool = False, skip: int = 0, num_replicas: int = 1, rank: int = 0
+) -> Any:
+    """``batch_sampler`` repeated without end, then shared out, then without its first ``skip`` batches."""
+    if repeat:
+        batch_sampler = samplers.RepeatBatchSampler(batch_sampler)
+    if num_replicas > 1:
+        batch_sampler = samplers.DistributedBatchSampler(batch_sampler, num_replicas, rank)
+    if skip > 0:
+        batch_sampler = samplers.SkipBatchSampler(batch_sampler, skip)
+    return batch_sampler
+
+
+class EndlessBatches(Sampler[list[int]]):
+    """Epoch after epoch of ``batch_sampler``, this rank's share, beginning anywhere.
+
+    The batches are the same wherever the iteration begins. Orders that follow from ``set_epoch`` are
+    gone to at once. Samplers that draw from the global random generators get generators seeded by
+    the epoch while they draw, so that neither the model's randomness nor prefetching changes their
+    order, nor they the model's. Samplers with a generator of their own are replayed from the
+    first epoch on.
+    """
+
+    def __init__(
+        self, batch_sampler: Any, seed: int, skip: int = 0, num_replicas: int = 1, rank: int = 0
+    ) -> None:
+        self._batch_sampler = batch_sampler
+        self._seed = seed
+        self._begin = skip * num_replicas + rank
+        self._stride = num_replicas
+        inner = batch_sampler
+        if type(batch_sampler) is BatchSampler:
+            inner = batch_sampler.sampler
+        self._inner = inner
+        self._seekable = hasattr(inner, "set_epoch")
+        # These neither draw from the global generators nor remember anything.
+        self._quiet = isinstance(inner, SequentialSampler | samplers._Shuffle)
+        stateless = isinstance(inner, RandomSampler) and inner.generator is None
+        self._replay = not (self._seekable or self._quiet or stateless)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, within = divmod(self._begin, len(self._batch_sampler))
+        if self._replay:
+            for past in range(epoch):
+                for _ in self._epoch(past):
+                    pass
+        while True:
+            count = 0
+            for batch in self._epoch(epoch):
+                if count == within:
+                    within += self._stride
+                    yield batch
+                count += 1
+            if count == 0:
+                raise ValueError("the training data loader gives no batch: is the dataset empty?")
+            within -= count
+            epoch += 1
+
+    def _epoch(self, epoch: int) -> Iterator[list[int]]:
+        if self._seekable:
+            self._inner.set_epoch(epoch)
+        if self._quiet:
+            return iter(self._batch_sampler)
+        return self._drawn(epoch)
+
+    def _drawn(self, epoch: int) -> Iterator[list[int]]:
+        with _rng.seeded(samplers.mix(self._seed, epoch)):
+            iterator = iter(self._batch_sampler)
+            # Most samplers draw a whole epoch's order with the first index.
+            first = next(iterator, None)
+        if first is not None:
+            yield first
+            yield from iterator
+
+
+@contextlib.contextmanager
+def iterating(loader: Any) -> Iterator[Iterator[Any]]:
+    """``iter(loader)``; its worker processes end with the block."""
+    iterator = iter(loader)
+    try:
+        yield iterator
+    finally:
+        shutdown = getattr(iterator, "_shutdown_workers", None)
+        if shutdown is not None and not getattr(loader, "persistent_workers", False):
+            shutdown()
+        del iterator
+
+
+def forever(loader: Any) -> Iterator[Any]:
+    """The batches of a loader of unknown order, pass after pass."""
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError("the training data loader gives no batch: is the dataset empty?")

@@ -1,0 +1,427 @@
+"""The training loop: batches, and between them reports, validations and checkpoints.
+
+The loop knows in advance at which batch the next of these is due, so a batch costs little more than
+``train_batch`` itself: fetching, moving to the device, keeping its metrics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from determined import errors
+from determined.pytorch import _checkpoint, _code, _data, _metrics, _rng
+from determined.pytorch._callback import Callbacks, PyTorchCallback
+from determined.pytorch._context import PyTorchTrialContext
+from determined.pytorch._data import DataLoader
+from determined.pytorch._lr_scheduler import LRScheduler
+from determined.pytorch._plan import Plan, Target
+from determined.pytorch._trial import PyTorchTrial
+from determined.pytorch._units import Scale
+from determined.pytorch._validation import Validation
+
+logger = logging.getLogger("determined.pytorch")
+
+# Seconds of one stretch of batches after which preemption is asked for before its end.
+PATIENCE = 5.0
+
+Mode = LRScheduler.StepMode
+
+
+class TrainingLoop:
+    """One call of ``Trainer.fit``.
+
+    Where the trial stands is in ``position``; a stretch of batches (up to the next report, validation or
+    checkpoint) is trained, its metrics reported, and what is due done, in this order: validation,
+    checkpoint. Then, and at the end of the training, the trial may stop: preempted, or at its own
+    request. It never leaves without a checkpoint of where it stands.
+    """
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext, plan: Plan) -> None:
+        self._trial = trial
+        self._context = context
+        self._core = context._core
+        self._plan = plan
+        self._callbacks = Callbacks(_checked(trial.build_callbacks()))
+        self.position = _checkpoint.Position(trial_id=self._trial_id())
+        self._is_chief = context.distributed.rank == 0
+        self._status = ""
+        self._average = _metrics.Averager()
+        self._snapshot = _metrics.snapshotter(context.device)
+        # The metrics of the last validation here, and the batch it came after.
+        self._validated: tuple[int, dict[str, Any]] | None = None
+        self._stopping = False
+
+    def _trial_id(self) -> int:
+        return self._core.info.trial.trial_id if self._context._managed and self._core.info else 0
+
+    # The whole.
+
+    def run(self) -> None:
+        context, plan = self._context, self._plan
+        self._code = _code.files(Path.cwd()) if self._is_chief else []
+        with contextlib.ExitStack() as exits:
+            with self._checkpoint_to_load() as path:
+                going_on = path is not None and self._take_position(path)
+                first, uuid = self.position.batches_trained, plan.latest_checkpoint
+                for callback in self._callbacks.named.values():
+                    callback.on_trial_startup(first, uuid)
+                    exits.callback(callback.on_trial_shutdown)
+                # Making an iterator draws a random number; what is loaded must come after it.
+                self._iterator = exits.enter_context(self._training_batches())
+                exits.callback(self._forget_iterator)
+                self._validate_trial = Validation(
+                    self._trial, context, self._callbacks, plan.test_mode
+                )
+                if path is not None:
+                    self._load(path, going_on)
+            self._prepare_batches()
+            if context._profiler is not None:
+                exits.enter_context(context._profiler)
+            if plan.profiling_enabled:
+                self._core.profiler.on()
+                exits.callback(self._core.profiler.off)
+            self._callbacks.call("on_training_start")
+            self._train()
+
+    @contextlib.contextmanager
+    def _checkpoint_to_load(self) -> Iterator[Path | None]:
+        uuid = self._plan.latest_checkpoint
+        if uuid is None:
+            yield None
+            return
+        with self._core.checkpoint.restore_path(uuid) as path:
+            yield Path(path)
+
+    def _take_position(self, path: Path) -> bool:
+        """Whether the checkpoint is this trial's own: another's gives its weights, not its position."""
+        saved = _checkpoint.read_position(path)
+        if saved.trial_id != self.position.trial_id:
+            logger.info(
+                "the checkpoint %s is another trial's: training begins with its state, at batch 0",
+                self._plan.latest_checkpoint,
+            )
+            return False
+        self.position = saved
+        return True
+
+    def _load(self, path: Path, going_on: bool) -> None:
+        state = _checkpoint.read_state(path)
+        self._callbacks.call("on_checkpoint_load_start", state)
+        _checkpoint.load(state, self._context, self._callbacks, restore_rng=going_on)
+        if going_on:
+            logger.info("going on after batch %d", self.position.batches_trained)
+
+    @contextlib.contextmanager
+    def _training_batches(self) -> Iterator[Iterator[Any]]:
+        """Endless batches from the position on; sets ``self._scale``."""
+        context, trial = self._context, self._trial
+        loader = trial.build_training_data_loader()
+        dist = context.distributed
+        length: int | None
+        batches: contextlib.AbstractContextManager[Iterator[Any]]
+        if isinstance(loader, DataLoader):
+            length = -(-len(loader) // dist.size)
+            torch_loader = loader._training_loader(
+                context.get_trial_seed(), self.position.batches_trained, dist.size, dist.rank
+            )
+            batches = _data.iterating(torch_loader)
+        elif context.experimental._data_loader_repro_checks_disabled:
+            length = _length_of(loader)
+            batches = contextlib.nullcontext(_data.forever(loader))
+        else:
+            raise errors.InvalidModelException(
+                "build_training_data_loader() must return a determined.pytorch.DataLoader, found "
+                f"{type(loader).__module__}.{type(loader).__name__}; to use it as it is, without an "
+                "exact position after a resume, call "
+                "context.experimental.disable_dataset_reproducibility_checks()"
+            )
+        records = None
+        if "global_batch_size" in context.get_hparams():
+            records = context.get_global_batch_size()
+        per_epoch = context._exp_conf.get_records_per_epoch()
+        if length is None and records and per_epoch:
+            length = max(per_epoch // records, 1)
+        if length == 0:
+            raise errors.InvalidModelException(
+                "the training data loader gives no batch: is the dataset empty, or smaller than a "
+                "batch with drop_last?"
+            )
+        self._scale = Scale(length, records)
+        context._epoch_length = length
+        with batches as iterator:
+            yield iterator
+
+    def _forget_iterator(self) -> None:
+        del self._iterator
+
+    def _prepare_batches(self) -> None:
+        """What happens with each batch beside ``train_batch``, decided once."""
+        context = self._context
+        self._after_batch: list[Callable[[int], None]] = []
+        train: Callable[..., Any] = self._trial.train_batch
+        if context.experimental._auto_amp:
+            train = self._in_mixed_precision(train)
+        self._train_batch = train
+        for scheduler in context.lr_schedulers:
+            step = self._stepper(scheduler)
+            if step is not None:
+                self._after_batch.append(step)
+        if context._profiler is not None:
+            profiler = context._profiler
+            self._after_batch.append(lambda _: profiler.step())
+        self._epoch_schedulers = [
+            scheduler
+            for scheduler in context.lr_schedulers
+            if scheduler._step_mode is Mode.STEP_EVERY_EPOCH
+        ]
+
+    def _in_mixed_precision(self, train: Callable[..., Any]) -> Callable[..., Any]:
+        context = self._context
+
+        def train_batch(batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            with context._autocast():
+                output = train(batch, epoch_idx, batch_idx)
+            if context._scaler_stepped:
+                context._scaler_stepped = False
+                context._auto_scaler.update()
+            return output
+
+        return train_batch
+
+    def _stepper(self, scheduler: LRScheduler) -> Callable[[int], None] | None:
+        if scheduler._step_mode is Mode.STEP_EVERY_BATCH:
+            every = scheduler._frequency
+        elif scheduler._step_mode is Mode.STEP_EVERY_OPTIMIZER_STEP:
+            every = self._context._aggregation_frequency
+        else:
+            return None
+
+        def step(idx: int) -> None:
+            if (idx + 1) % every == 0:
+                scheduler.step()
+
+        return step
+
+    def _train(self) -> None:
+        plan, position = self._plan, self.position
+        if plan.step_zero_validation and position.batches_trained == 0:
+            self._validate()
+        for target in plan.lengths():
+            self._train_to(target)
+            if self._stopping:
+                return
+
+    def _train_to(self, target: Target) -> None:
+        plan, position, scale = self._plan, self.position, self._scale
+        last = scale.batches(target.length)
+        while position.batches_trained < last:
+            done = position.batches_trained
+            periods = (plan.reporting_period, plan.validation_period, plan.checkpoint_period)
+            ends = [scale.next_end(period, done, last) for period in periods]
+            self._train_stretch(min([end for end in ends if end is not None] + [last]))
+            done = position.batches_trained
+            if self._is_chief:
+                target.progress(scale, done, self._core.train)
+            if scale.ends(plan.validation_period, done) and not self._validation_is_current():
+                self._validate()
+            if scale.ends(plan.checkpoint_period, done) and not self._checkpoint_is_current():
+                self._save()
+            if self._must_stop():
+                self._stopping = True
+                if not self._checkpoint_is_current():
+                    self._save()
+                return
+        # After a resume at this very batch the metrics are gone, and the searcher waits for them.
+        if not self._validation_is_current() or (target.wants_metric and self._validated is None):
+            self._validate()
+        # The checkpoint comes first: what the searcher decides may end this process.
+        if not self._checkpoint_is_current():
+            self._save()
+        if self._is_chief and target.wants_metric and self._validated is not None:
+            target.completed(self._validated[1][self._plan.searcher_metric or ""])
+
+    def _must_stop(self) -> bool:
+        if self._context.get_stop_requested():
+            logger.info("the training code asks for the end of the training")
+            return True
+        if self._core.preempt.should_preempt():
+            logger.info("preempted after batch %d", self.position.batches_trained)
+            return True
+        return False
+
+    # A stretch of batches.
+
+    def _train_stretch(self, end: int) -> None:
+        context = self._context
+        self._say("training")
+        context.reset_reducers()
+        for model in context.models:
+            model.train()
+        outputs = self._train_batches(end)
+        batches = _metrics.settled(outputs)
+        if context.distributed.size > 1:
+            batches = [
+                {**one}
+                for part in zip(*context.distributed.allgather(batches), strict=True)
+                for one in [self._average(list(part))]
+            ]
+        metrics = self._average(batches)
+        metrics.update(context._reducers.reduce(for_training=True))
+        metrics.update(self._counts())
+        done = self.position.batches_trained
+        if self._is_chief:
+            self._core.train.report_training_metrics(done, metrics, batches)
+            context._log_scalars(done, metrics)
+        self._callbacks.call("on_training_workload_end", avg_metrics=metrics, batch_metrics=batches)
+
+    def _train_batches(self, end: int) -> list[dict[str, Any]]:
+        """Train until ``end`` batches are trained in all, or until it takes long and preemption waits."""
+        context, position = self._context, self.position
+        iterator, train_batch, snapshot = self._iterator, self._train_batch, self._snapshot
+        after_batch = self._after_batch
+        to_device = context.to_device if context.experimental._auto_to_device else None
+        epoch_length = self._scale.batches_per_epoch or sys.maxsize
+        epoch, within = divmod(position.batches_trained, epoch_length)
+        outputs: list[dict[str, Any]] = []
+        keep = outputs.append
+        monotonic = time.monotonic
+        # Workers of one trial would not see the time pass alike.
+        ask_at = monotonic() + PATIENCE if context.distributed.size == 1 else float("inf")
+        for idx in range(position.batches_trained, end):
+            context._batch = idx
+            if within == 0:
+                self._callbacks.call("on_training_epoch_start", epoch)
+            batch = next(iterator)
+            if to_device is not None:
+                batch = to_device(batch)
+            keep(snapshot(train_batch(batch, epoch, idx)))
+            for step in after_batch:
+                step(idx)
+            within += 1
+            position.batches_trained = idx + 1
+            if within == epoch_length:
+                self._end_epoch(epoch)
+                epoch, within = epoch + 1, 0
+            if monotonic() > ask_at:
+                ask_at = monotonic() + PATIENCE
+                if self._core.preempt.should_preempt():
+                    break
+        return outputs
+
+    def _end_epoch(self, epoch: int) -> None:
+        self.position.epochs_trained = epoch + 1
+        for scheduler in self._epoch_schedulers:
+            if (epoch + 1) % scheduler._frequency == 0:
+                scheduler.step()
+        self._callbacks.call("on_training_epoch_end", epoch)
+
+    def _counts(self) -> dict[str, int]:
+        """What searchers count time by, as metrics."""
+        done = self.position.batches_trained
+        counts = {"batches": done, "epochs": self.position.epochs_trained}
+        searcher = self._context._exp_conf.get("searcher") or {}
+        if searcher.get("time_metric") == "records" and self._scale.records_per_batch:
+            counts["records"] = done * self._scale.records_per_batch
+        return counts
+
+    # Validations and checkpoints.
+
+    def _validation_is_current(self) -> bool:
+        return self.position.last_val == self.position.batches_trained
+
+    def _checkpoint_is_current(self) -> bool:
+        return self.position.last_ckpt == self.position.batches_trained
+
+    def _validate(self) -> None:
+        self._say("validating")
+        # Validations are to be no part of the training's randomness: it must not matter how many.
+        with _rng.kept(self._context.device):
+            metrics = self._validate_trial()
+        done = self.position.batches_trained
+        best = self._is_chief and self._is_best(metrics)
+        self.position.last_val = done
+        self._validated = (done, metrics)
+        if self._is_chief:
+            self._core.train.report_validation_metrics(done, {**metrics, **self._counts()})
+            self._context._log_scalars(done, metrics)
+        policy = self._plan.checkpoint_policy
+        wanted = policy == "all" or (policy == "best" and best)
+        wanted = self._context.distributed.broadcast(wanted and done > 0)
+        if wanted and not self._checkpoint_is_current():
+            self._save()
+
+    def _is_best(self, metrics: dict[str, Any]) -> bool:
+        """Whether no validation of the experiment was better so far."""
+        plan = self._plan
+        if plan.searcher_metric is None:
+            return False
+        if plan.searcher_metric not in metrics:
+            raise errors.InvalidModelException(
+                f"searcher.metric is {plan.searcher_metric!r}, and the validation has no such metric; "
+                f"it has {', '.join(map(str, metrics)) or 'none'}"
+            )
+        if plan.checkpoint_policy != "best":
+            return False
+        best = self._core.train.get_experiment_best_validation()
+        value = float(metrics[plan.searcher_metric])
+        if best is None or best != best:
+            return True
+        return value <= best if plan.smaller_is_better else value >= best
+
+    def _save(self) -> None:
+        self._say("checkpointing")
+        context, position = self._context, self.position
+        position.last_ckpt = position.batches_trained
+        uuid = None
+        if self._is_chief:
+            state = _checkpoint.collect(context, self._callbacks)
+            self._callbacks.call("on_checkpoint_save_start", state)
+            metadata = _checkpoint.metadata(position)
+            with self._core.checkpoint.store_path(metadata) as (path, uuid):
+                _checkpoint.write(
+                    path,
+                    state,
+                    dataclasses.replace(position),
+                    type(self._trial),
+                    context,
+                    self._code,
+                )
+                self._callbacks.call("on_checkpoint_write_end", str(path))
+                self._callbacks.call("on_checkpoint_end", str(path))
+        uuid = context.distributed.broadcast(uuid)
+        self._callbacks.call("on_checkpoint_upload_end", uuid=uuid)
+
+    def _say(self, status: str) -> None:
+        if status != self._status and self._is_chief:
+            self._status = status
+            self._core.train.set_status(status)
+
+
+def _checked(callbacks: Any) -> dict[str, PyTorchCallback]:
+    fine = isinstance(callbacks, dict) and all(
+        isinstance(name, str) and isinstance(callback, PyTorchCallback)
+        for name, callback in callbacks.items()
+    )
+    if not fine:
+        raise errors.InvalidModelException(
+            "build_callbacks() must return a dict of pytorch.PyTorchCallback objects by name, "
+            f"found {callbacks!r}"
+        )
+    return dict(callbacks)
+
+
+def _length_of(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+PyTorchTrial.trial_controller_class = TrainingLoop

@@ -1,0 +1,73 @@
+"""Runs a trial class on the cluster as the experiment's configuration says: ``module:TrialClass``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import determined as det
+from determined.pytorch import _units
+from determined.pytorch._trainer import Trainer, init
+from determined.pytorch._trial import PyTorchTrial
+
+
+def fail(message: str) -> NoReturn:
+    """One line for the user, exit code 1."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+def load_class(spec: str) -> type[PyTorchTrial]:
+    """The class of ``module:Class`` in the working directory. Ends the process with a reason."""
+    module, _, name = spec.partition(":")
+    if not module or not name:
+        fail(f"--trial takes MODULE:CLASS, e.g. model_def:MyTrial; found {spec!r}")
+    here = str(Path.cwd())
+    if sys.path[:1] not in ([""], [here]):
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # an import within the user's code: its traceback says more
+        fail(f"--trial {spec}: there is no module {error.name!r} in the model definition")
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, dir(found), 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            fail(f"--trial {spec}: {module} has no class {part}{hint}")
+        found = getattr(found, part)
+    if not isinstance(found, type) or not issubclass(found, PyTorchTrial):
+        fail(f"--trial {spec}: {name} is not a subclass of determined.pytorch.PyTorchTrial")
+    return found
+
+
+def run(spec: str) -> None:
+    """Train the class until the searcher has no more work for it."""
+    info = det.get_cluster_info()
+    if info is None or info.task_type != "TRIAL":
+        fail(
+            f"--trial {spec} is for trials on the cluster; elsewhere call pytorch.init() and "
+            "Trainer.fit() in a script"
+        )
+    config = det.ExperimentConfig(info.trial._config)
+    level = logging.DEBUG if config.debug_enabled() else logging.INFO
+    logging.basicConfig(level=level, format=det.LOG_FORMAT)
+    trial_class = load_class(spec)
+    optimizations = config.get_optimizations_config()
+    with init(
+        aggregation_frequency=int(optimizations.get("aggregation_frequency") or 1)
+    ) as context:
+        Trainer(trial_class(context), context).fit(
+            checkpoint_period=_units.from_config(config.get_min_checkpoint_period()),
+            validation_period=_units.from_config(config.get_min_validation_period()),
+            reporting_period=_units.Batch(config.scheduling_unit()),
+            checkpoint_policy=config.get("checkpoint_policy") or "best",
+            latest_checkpoint=info.latest_checkpoint,
+            step_zero_validation=bool(config.get("perform_initial_validation")),
+            profiling_enabled=config.profiling_enabled(),
+        )

@@ -1,0 +1,171 @@
+"""``pytorch.init()`` and the Trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from determined import core
+from determined._info import get_cluster_info
+from determined.pytorch import _plan, _rng
+from determined.pytorch._context import PyTorchTrialContext
+from determined.pytorch._loop import TrainingLoop
+from determined.pytorch._trial import PyTorchTrial
+from determined.pytorch._units import Batch, TrainUnit
+
+logger = logging.getLogger("determined.pytorch")
+
+
+@contextlib.contextmanager
+def init(
+    *,
+    hparams: dict[str, Any] | None = None,
+    exp_conf: dict[str, Any] | None = None,
+    distributed: core.DistributedContext | None = None,
+    aggregation_frequency: int = 1,
+    enable_tensorboard_logging: bool = True,
+) -> Iterator[PyTorchTrialContext]:
+    """``with pytorch.init(hparams={…}) as context:`` the context for a trial and its Trainer.
+
+    On the cluster hyperparameters, configuration and seed are the trial's, whatever is given here.
+    Off-cluster they are what is given; ``exp_conf["reproducibility"]["experiment_seed"]`` seeds python,
+    numpy and torch, without it their generators stay as they are and the data's order has seed 0.
+
+    ``aggregation_frequency``: batches whose gradients add up to one step of the optimizers.
+    """
+    info = get_cluster_info()
+    managed = info is not None and info.task_type == "TRIAL"
+    if distributed is None and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        distributed = core.DistributedContext.from_torch_distributed()
+    with core.init(distributed=distributed) as core_context:
+        seed: int | None = None
+        steps = 0
+        if managed and info is not None:
+            hparams, exp_conf = info.trial.hparams, info.trial._config
+            seed, steps = info.trial.trial_seed, info.trial._steps_completed
+        elif exp_conf is not None:
+            seed = (exp_conf.get("reproducibility") or {}).get("experiment_seed")
+        if seed is not None:
+            _rng.seed_all(seed)
+        dist = core_context.distributed
+        yield PyTorchTrialContext(
+            core_context,
+            seed,
+            hparams,
+            slots_per_trial=dist.size,
+            num_gpus=torch.cuda.device_count(),
+            exp_conf=exp_conf,
+            aggregation_frequency=aggregation_frequency,
+            steps_completed=steps,
+            managed_training=managed,
+            debug_enabled=bool((exp_conf or {}).get("debug")),
+            enable_tensorboard_logging=enable_tensorboard_logging,
+        )
+
+
+class Trainer:
+    """Trains a :class:`PyTorchTrial`."""
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
+        if not isinstance(trial, PyTorchTrial):
+            raise TypeError(
+                f"Trainer takes an object of a PyTorchTrial class, Trial(context); found {trial!r}"
+            )
+        self._trial = trial
+        self._context = context
+        self._profiling = False
+
+    def configure_profiler(
+        self,
+        sync_timings: bool = True,
+        enabled: bool = False,
+        begin_on_batch: int = 0,
+        end_after_batch: int | None = None,
+    ) -> None:
+        """``enabled``: as ``fit(profiling_enabled=True)``. The rest is of early releases, without effect."""
+        self._profiling = enabled
+
+    def fit(
+        self,
+        checkpoint_period: TrainUnit | None = None,
+        validation_period: TrainUnit | None = None,
+        max_length: TrainUnit | None = None,
+        reporting_period: TrainUnit = Batch(100),  # noqa: B008 - never changed
+        checkpoint_policy: str = "best",
+        latest_checkpoint: str | None = None,
+        step_zero_validation: bool = False,
+        test_mode: bool = False,
+        profiling_enabled: bool = False,
+    ) -> None:
+        """Train, with a validation and a checkpoint at the end in any case.
+
+        Args:
+            checkpoint_period: write a checkpoint at the end of each.
+            validation_period: validate at the end of each.
+            max_length: how long to train, in all, counting what a checkpoint brings along. Needed
+                off-cluster. On the cluster the searcher's lengths count where the configuration has
+                ``searcher.max_length``.
+            reporting_period: training metrics are averaged over it and reported; stretches end at
+                validations and checkpoints, too.
+            checkpoint_policy: after which validations to write a checkpoint: "best" (better than any
+                of the experiment so far), "all" or "none". Off-cluster "best" means "all".
+            latest_checkpoint: uuid of the checkpoint to go on from,
+                ``det.get_cluster_info().latest_checkpoint`` on the cluster.
+            step_zero_validation: validate before the first batch.
+            test_mode: train one batch, validate one, write a checkpoint. Off-cluster only.
+            profiling_enabled: sample the machine's load meanwhile.
+
+        Raises:
+            TypeError, ValueError: an argument makes no sense.
+            errors.InvalidExperimentException: the configuration, or the trial class.
+        """
+        context = self._context
+        _plan.check_period("checkpoint_period", checkpoint_period)
+        _plan.check_period("validation_period", validation_period)
+        if reporting_period is None:
+            raise TypeError("reporting_period must be a unit, e.g. pytorch.Batch(100)")
+        _plan.check_period("reporting_period", reporting_period)
+        _plan.check_policy(checkpoint_policy)
+        if test_mode and context._managed:
+            raise ValueError(
+                "test_mode is for training off-cluster; submit with --test-mode instead"
+            )
+        searcher = (context._exp_conf.get("searcher") or {}) if context._managed else None
+        lengths = _plan.lengths(context._core, searcher, max_length, test_mode)
+        if searcher is None and checkpoint_policy == "best":
+            logger.info(
+                "off-cluster there is no experiment to be best of: checkpoint_policy is all"
+            )
+            checkpoint_policy = "all"
+        if max_length is not None and searcher and searcher.get("max_length") is not None:
+            logger.info("fit(max_length=%r) is for want of lengths by the searcher", max_length)
+        if context._managed and latest_checkpoint is None:
+            self._warn_of_start_from_scratch()
+        plan = _plan.Plan(
+            lengths=lengths,
+            checkpoint_period=checkpoint_period,
+            validation_period=validation_period,
+            reporting_period=reporting_period,
+            checkpoint_policy=checkpoint_policy,
+            latest_checkpoint=latest_checkpoint,
+            step_zero_validation=step_zero_validation,
+            test_mode=test_mode,
+            profiling_enabled=profiling_enabled or self._profiling,
+            searcher_metric=(searcher or {}).get("metric"),
+            smaller_is_better=bool((searcher or {}).get("smaller_is_better", True)),
+        )
+        TrainingLoop(self._trial, context, plan).run()
+
+    def _warn_of_start_from_scratch(self) -> None:
+        info = self._context._core.info
+        if info is not None and info.latest_checkpoint is not None:
+            logger.warning(
+                "this trial has the checkpoint %s, and fit() was called without it: training begins "
+                "anew. Give fit(latest_checkpoint=det.get_cluster_info().latest_checkpoint)",
+                info.latest_checkpoint,
+            )

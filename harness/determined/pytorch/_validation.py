@@ -1,0 +1,129 @@
+"""One validation of a trial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from determined import errors
+from determined.pytorch import _metrics
+from determined.pytorch._callback import Callbacks
+from determined.pytorch._context import PyTorchTrialContext
+from determined.pytorch._data import DataLoader
+from determined.pytorch._reducer import Reducer
+from determined.pytorch._trial import PyTorchTrial, evaluates_batches, takes_batch_idx
+
+
+class Validation:
+    """Evaluates a trial's models; the same object for all validations of a training."""
+
+    def __init__(
+        self,
+        trial: PyTorchTrial,
+        context: PyTorchTrialContext,
+        callbacks: Callbacks,
+        test_mode: bool,
+    ) -> None:
+        self._trial = trial
+        self._context = context
+        self._callbacks = callbacks
+        self._test_mode = test_mode
+        self._by_batch = evaluates_batches(trial)
+        self._with_idx = self._by_batch and takes_batch_idx(trial)
+        dist = context.distributed
+        loader = trial.build_validation_data_loader()
+        if isinstance(loader, DataLoader):
+            # A full dataset is evaluated by the chief alone.
+            share = (dist.size, dist.rank) if self._by_batch else (1, 0)
+            loader = loader.get_data_loader(False, 0, *share)
+        self._loader: Any = loader
+
+    @torch.no_grad()
+    def __call__(self) -> dict[str, Any]:
+        """The metrics, in every process."""
+        context = self._context
+        context.reset_reducers()
+        for model in context.models:
+            model.eval()
+        self._callbacks.call("on_validation_start")
+        metrics = self._batches() if self._by_batch else self._full()
+        metrics.update(context._reducers.reduce(for_training=False))
+        self._callbacks.call("on_validation_end", metrics)
+        return metrics
+
+    def _batches(self) -> dict[str, Any]:
+        trial, context = self._trial, self._context
+        outputs: list[dict[str, Any]] = []
+        lengths: list[int] = []
+        self._callbacks.call("on_validation_epoch_start")
+        automatic = context.experimental._auto_to_device
+        for idx, batch in enumerate(self._loader):
+            if automatic:
+                batch = context.to_device(batch)
+            lengths.append(trial.get_batch_length(batch))
+            output = self._evaluate(batch, idx)
+            if not isinstance(output, dict):
+                raise errors.InvalidModelException(
+                    f"evaluate_batch() must return a dict of metrics, found {type(output).__name__}"
+                )
+            outputs.append({name: _metrics.numpy_of(value) for name, value in output.items()})
+            if self._test_mode:
+                break
+        self._callbacks.call("on_validation_epoch_end", outputs)
+        gathered = context.distributed.allgather((outputs, lengths))
+        outputs = [output for part, _ in gathered for output in part]
+        lengths = [length for _, part in gathered for length in part]
+        return self._reduce(outputs, lengths)
+
+    def _evaluate(self, batch: Any, idx: int) -> Any:
+        arguments = (batch, idx) if self._with_idx else (batch,)
+        if self._context.experimental._auto_amp:
+            with self._context._autocast():
+                return self._trial.evaluate_batch(*arguments)
+        return self._trial.evaluate_batch(*arguments)
+
+    def _reduce(self, outputs: list[dict[str, Any]], lengths: list[int]) -> dict[str, Any]:
+        if not outputs:
+            raise errors.InvalidModelException(
+                "the validation data loader gives no batch: is the dataset empty?"
+            )
+        names = list(outputs[0])
+        for output in outputs:
+            if output.keys() != outputs[0].keys():
+                raise errors.InvalidModelException(
+                    "evaluate_batch() must return the same metrics for every batch; found "
+                    f"{', '.join(map(str, names))} and {', '.join(map(str, output))}"
+                )
+        reducers = self._trial.evaluation_reducer()
+        if isinstance(reducers, dict):
+            unknown = sorted(set(reducers) - set(names))
+            if unknown:
+                raise errors.InvalidModelException(
+                    f"evaluation_reducer() names {', '.join(unknown)}, which evaluate_batch() does "
+                    f"not return; it returns {', '.join(map(str, names))}"
+                )
+        elif not isinstance(reducers, Reducer):
+            raise errors.InvalidModelException(
+                "evaluation_reducer() must return a pytorch.Reducer, or a dict of them by metric; "
+                f"found {reducers!r}"
+            )
+        metrics = {}
+        for name in names:
+            reducer = reducers.get(name, Reducer.AVG) if isinstance(reducers, dict) else reducers
+            metrics[name] = reducer([output[name] for output in outputs], lengths)
+        return metrics
+
+    def _full(self) -> dict[str, Any]:
+        context = self._context
+        metrics: Any = None
+        if context.distributed.rank == 0:
+            metrics = self._trial.evaluate_full_dataset(self._loader)
+            if not isinstance(metrics, dict):
+                raise errors.InvalidModelException(
+                    "evaluate_full_dataset() must return a dict of metrics, "
+                    f"found {type(metrics).__name__}"
+                )
+            metrics = {name: _metrics.numpy_of(value) for name, value in metrics.items()}
+        broadcast: dict[str, Any] = context.distributed.broadcast(metrics)
+        return broadcast

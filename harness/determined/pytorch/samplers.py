@@ -1,0 +1,158 @@
+"""Samplers that wrap other samplers, so that training data can be repeated, shared out and skipped.
+
+Each has a form for samplers of indices and one for samplers of batches. The order that makes sense:
+shuffle, then repeat, then share out, then skip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sized
+from typing import Any, TypeVar, cast
+
+import torch
+from torch.utils.data import Sampler
+
+T = TypeVar("T")
+
+
+def _length(sampler: Any) -> int:
+    return len(cast(Sized, sampler))
+
+
+class _Repeat(Sampler[T]):
+    """One pass over ``sampler`` after the other, without end; ``len()`` is that of one pass."""
+
+    def __init__(self, sampler: Sampler[T]) -> None:
+        self._sampler = sampler
+
+    def __len__(self) -> int:
+        return _length(self._sampler)
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            empty = True
+            for item in self._sampler:
+                empty = False
+                yield item
+            if empty:
+                return
+
+
+class _Share(Sampler[T]):
+    """Every ``num_workers``-th item of ``sampler``, beginning with the ``rank``-th.
+
+    Nothing is dropped or doubled: some ranks may have one item more than others.
+    """
+
+    def __init__(self, sampler: Sampler[T], num_workers: int, rank: int) -> None:
+        if not 0 <= rank < num_workers:
+            raise ValueError(f"rank must be between 0 and {num_workers - 1}, found {rank}")
+        self._sampler = sampler
+        self._num_workers = num_workers
+        self._rank = rank
+
+    def __len__(self) -> int:
+        whole, rest = divmod(_length(self._sampler), self._num_workers)
+        return whole + (self._rank < rest)
+
+    def __iter__(self) -> Iterator[T]:
+        for number, item in enumerate(self._sampler):
+            if number % self._num_workers == self._rank:
+                yield item
+
+
+class _Skip(Sampler[T]):
+    """``sampler`` without its first ``skip`` items; ``len()`` is that of a whole pass.
+
+    Only the first pass is shortened: the one that an interrupted training goes on with.
+    """
+
+    def __init__(self, sampler: Sampler[T], skip: int) -> None:
+        self._sampler = sampler
+        self._skip = skip
+
+    def __len__(self) -> int:
+        return _length(self._sampler)
+
+    def __iter__(self) -> Iterator[T]:
+        skip, self._skip = self._skip, 0
+        for number, item in enumerate(self._sampler):
+            if number >= skip:
+                yield item
+
+
+class _Shuffle(Sampler[T]):
+    """The items of ``sampler`` in random order, another one in each pass.
+
+    Pass ``n`` depends on ``seed`` and ``n`` only, so that :meth:`set_epoch` can go to any.
+    """
+
+    def __init__(self, sampler: Sampler[T], seed: int) -> None:
+        self._sampler = sampler
+        self._seed = seed
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """The number of the next pass."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return _length(self._sampler)
+
+    def __iter__(self) -> Iterator[T]:
+        generator = torch.Generator().manual_seed(mix(self._seed, self._epoch))
+        self._epoch += 1
+        items = list(self._sampler)
+        for index in torch.randperm(len(items), generator=generator).tolist():
+            yield items[index]
+
+
+class RepeatSampler(_Repeat[int]):
+    """One pass over ``sampler`` after the other, without end; ``len()`` is that of one pass."""
+
+
+class RepeatBatchSampler(_Repeat[list[int]]):
+    """:class:`RepeatSampler` for batches."""
+
+    def __init__(self, batch_sampler: Sampler[list[int]]) -> None:
+        super().__init__(batch_sampler)
+
+
+class DistributedSampler(_Share[int]):
+    """Every ``num_workers``-th index of ``sampler``, beginning with the ``rank``-th."""
+
+
+class DistributedBatchSampler(_Share[list[int]]):
+    """Every ``num_workers``-th batch of ``batch_sampler``, beginning with the ``rank``-th."""
+
+    def __init__(self, batch_sampler: Sampler[list[int]], num_workers: int, rank: int) -> None:
+        super().__init__(batch_sampler, num_workers, rank)
+
+
+class SkipSampler(_Skip[int]):
+    """``sampler`` without the first ``skip`` indices of its first pass."""
+
+
+class SkipBatchSampler(_Skip[list[int]]):
+    """``batch_sampler`` without the first ``skip`` batches of its first pass."""
+
+    def __init__(self, batch_sampler: Sampler[list[int]], skip: int) -> None:
+        super().__init__(batch_sampler, skip)
+
+
+class ReproducibleShuffleSampler(_Shuffle[int]):
+    """The indices of ``sampler`` in an order that ``seed`` and the number of the pass decide."""
+
+
+class ReproducibleShuffleBatchSampler(_Shuffle[list[int]]):
+    """The batches of ``batch_sampler`` in an order that ``seed`` and the number of the pass decide."""
+
+    def __init__(self, batch_sampler: Sampler[list[int]], seed: int) -> None:
+        super().__init__(batch_sampler, seed)
+
+
+def mix(seed: int, number: int) -> int:
+    """A seed that has nothing to do with those of the numbers beside it (32 bits)."""
+    digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big")

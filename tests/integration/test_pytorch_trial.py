@@ -1,0 +1,183 @@
+"""Trial classes on a cluster: from YAML to the end, through pauses and crashes, with the same losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from determined import pytorch
+from tests.local_cluster import LocalCluster
+from tests.outcomes import client
+
+EXAMPLE = Path(__file__).parents[2] / "examples/digits_pytorch_trial"
+
+# Slow enough to be stopped in the middle.
+SLOW = """
+import os, time
+from model_def import DigitsTrial
+
+class SlowTrial(DigitsTrial):
+    def train_batch(self, batch, epoch_idx, batch_idx):
+        if batch_idx == 100:
+            print("pid", os.getpid(), flush=True)
+        time.sleep({delay})
+        return super().train_batch(batch, epoch_idx, batch_idx)
+"""
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = yaml.safe_load((EXAMPLE / "const.yaml").read_text())
+    return {**base, **changes}
+
+
+def submit(cluster: LocalCluster, folder: Path, configuration: dict[str, Any], delay: float) -> int:
+    """Submits the example's model and a slow form of it."""
+    model = {f"{name}_py": (EXAMPLE / f"{name}.py").read_text() for name in ("model_def", "train")}
+    folder.mkdir(exist_ok=True)
+    slow = SLOW.format(delay=delay)
+    return cluster.submit(folder, yaml.safe_dump(configuration), **model, slow_py=slow)
+
+
+def losses(cluster: LocalCluster, experiment_id: int) -> dict[int, list[float]]:
+    """Per report of training, the loss of each of its batches."""
+    (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+    return {
+        report.steps_completed: [batch["loss"] for batch in report.batch_metrics or []]
+        for report in trial.iter_metrics("training")
+    }
+
+
+def validations(cluster: LocalCluster, experiment_id: int) -> dict[int, dict[str, Any]]:
+    (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+    return {report.steps_completed: report.metrics for report in trial.iter_metrics("validation")}
+
+
+@pytest.fixture(scope="module")
+def unbroken(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The example's experiment, run to its end."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    experiment_id = submit(cluster, folder, config(), 0)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    return experiment_id
+
+
+def wait_for_line(cluster: LocalCluster, experiment_id: int, word: str) -> str:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        # Fails as long as there is no trial.
+        logs = cluster.det("experiment", "logs", str(experiment_id), check=False).stdout
+        for line in logs.splitlines():
+            if word in line:
+                return line
+        time.sleep(0.3)
+    raise AssertionError(f"no {word!r} in\n{logs}")
+
+
+def test_const_yaml_trains_to_the_end(cluster: LocalCluster, unbroken: int) -> None:
+    reports = losses(cluster, unbroken)
+    assert sorted(reports) == [45 * epoch for epoch in range(1, 11)]
+    assert all(len(batches) == 45 for batches in reports.values())
+    validated = validations(cluster, unbroken)
+    assert sorted(validated) == sorted(reports)
+    assert validated[450]["accuracy"] > 0.9
+    assert (validated[450]["epochs"], validated[450]["batches"]) == (10, 450)
+
+
+def test_its_checkpoint_loads(cluster: LocalCluster, unbroken: int, tmp_path: Path) -> None:
+    checkpoint = client(cluster).get_experiment(unbroken).top_checkpoint()
+    path = Path(checkpoint.download(str(tmp_path / "checkpoint")))
+    assert (path / "code" / "model_def.py").is_file()
+    trial = pytorch.load_trial_from_checkpoint_path(str(path))
+    assert type(trial).__name__ == "DigitsTrial"
+    assert trial.context.get_hparam("hidden_size") == 64
+
+
+def test_paused_and_activated_with_the_same_losses(
+    cluster: LocalCluster, unbroken: int, tmp_path: Path
+) -> None:
+    experiment_id = submit(cluster, tmp_path, config(entrypoint="slow:SlowTrial"), 0.02)
+    wait_for_line(cluster, experiment_id, "pid ")
+    cluster.det("experiment", "pause", str(experiment_id))
+    wait_for_line(cluster, experiment_id, "preempted after batch")
+    cluster.det("experiment", "activate", str(experiment_id))
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    wait_for_line(cluster, experiment_id, "going on after batch")
+    assert losses(cluster, experiment_id) == losses(cluster, unbroken)
+    assert validations(cluster, experiment_id) == validations(cluster, unbroken)
+
+
+def test_killed_and_resumed_with_the_same_losses(
+    cluster: LocalCluster, unbroken: int, tmp_path: Path
+) -> None:
+    configuration = config(
+        entrypoint="python3 -m determined.launch.torch_distributed --trial slow:SlowTrial",
+        max_restarts=1,
+        min_checkpoint_period={"batches": 45},
+    )
+    experiment_id = submit(cluster, tmp_path, configuration, 0.02)
+    pid = int(wait_for_line(cluster, experiment_id, "pid ").split()[-1])
+    os.kill(pid, signal.SIGKILL)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    wait_for_line(cluster, experiment_id, "going on after batch")
+    assert losses(cluster, experiment_id) == losses(cluster, unbroken)
+
+
+def test_the_script_with_reports_for_the_searcher(cluster: LocalCluster, tmp_path: Path) -> None:
+    configuration = yaml.safe_load((EXAMPLE / "adaptive.yaml").read_text())
+    configuration["searcher"].update(max_trials=4, max_time=3)
+    experiment_id = submit(cluster, tmp_path, configuration, 0)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    trials = cluster.trials(experiment_id)
+    assert len(trials) == 4
+    assert {trial["state"] for trial in trials} == {"COMPLETED"}
+
+
+def test_lengths_that_are_promoted(cluster: LocalCluster, tmp_path: Path) -> None:
+    searcher = {
+        "name": "adaptive_asha",
+        "metric": "accuracy",
+        "smaller_is_better": False,
+        "max_trials": 3,
+        "divisor": 3,
+        "mode": "aggressive",
+        "max_length": {"records": 3 * 32 * 20},
+    }
+    experiment_id = submit(cluster, tmp_path, config(searcher=searcher), 0)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    sdk = client(cluster)
+    ends = sorted(
+        max(report.steps_completed for report in trial.iter_metrics("validation"))
+        for trial in sdk.get_experiment(experiment_id).get_trials()
+    )
+    assert ends == [20, 20, 60]
+
+
+def test_mistakes_are_said_in_a_line(cluster: LocalCluster, tmp_path: Path) -> None:
+    experiment_id = submit(cluster, tmp_path, config(entrypoint="model_def:DigitTrial"), 0)
+    assert cluster.wait(experiment_id) == "ERROR"
+    assert "did you mean DigitsTrial?" in cluster.logs(experiment_id)
+
+
+def test_the_example_runs_without_a_cluster(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DET_")}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "train.py")],
+        env={**env, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "validation metrics after 225" in line]
+    found = json.loads(line.partition("steps: ")[2].replace("'", '"'))
+    assert found["accuracy"] > 0.9

@@ -1,0 +1,294 @@
+"""Names and signatures that users' code relies on, and what mistakes are answered with."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trials import SmallTrial, World
+
+import determined as det
+from determined import errors, pytorch
+from determined.pytorch import _run, samplers
+
+# name: parameters, with a default where it matters.
+SIGNATURES = {
+    "init": "*, hparams=None, exp_conf=None, distributed=None, aggregation_frequency=1, "
+    "enable_tensorboard_logging=True",
+    "Trainer": "trial, context",
+    "Trainer.fit": "self, checkpoint_period=None, validation_period=None, max_length=None, "
+    "reporting_period=Batch(100), checkpoint_policy='best', latest_checkpoint=None, "
+    "step_zero_validation=False, test_mode=False, profiling_enabled=False",
+    "Trainer.configure_profiler": "self, sync_timings=True, enabled=False, begin_on_batch=0, "
+    "end_after_batch=None",
+    "Batch": "value",
+    "Epoch": "value",
+    "Record": "value",
+    "TrainUnit": "value",
+    "PyTorchTrial": "context",
+    "PyTorchTrial.train_batch": "self, batch, epoch_idx, batch_idx",
+    "PyTorchTrial.build_training_data_loader": "self",
+    "PyTorchTrial.build_validation_data_loader": "self",
+    "PyTorchTrial.build_callbacks": "self",
+    "PyTorchTrial.evaluate_batch": "self, batch, batch_idx",
+    "PyTorchTrial.evaluate_full_dataset": "self, data_loader",
+    "PyTorchTrial.evaluation_reducer": "self",
+    "PyTorchTrial.get_batch_length": "self, batch",
+    "PyTorchTrialContext.wrap_model": "self, model",
+    "PyTorchTrialContext.wrap_optimizer": "self, optimizer, backward_passes_per_step=1, "
+    "fp16_compression=None, average_aggregated_gradients=None",
+    "PyTorchTrialContext.wrap_lr_scheduler": "self, lr_scheduler, step_mode, frequency=1",
+    "PyTorchTrialContext.wrap_scaler": "self, scaler",
+    "PyTorchTrialContext.backward": "self, loss, gradient=None, retain_graph=False, "
+    "create_graph=False",
+    "PyTorchTrialContext.step_optimizer": "self, optimizer, clip_grads=None, auto_zero_grads=True, "
+    "scaler=None",
+    "PyTorchTrialContext.autocast_forward_pass": "self, to_wrap",
+    "PyTorchTrialContext.to_device": "self, data",
+    "PyTorchTrialContext.wrap_reducer": "self, reducer, name=None, for_training=True, "
+    "for_validation=True",
+    "PyTorchTrialContext.reset_reducers": "self",
+    "PyTorchTrialContext.set_profiler": "self, *args, **kwargs",
+    "PyTorchTrialContext.get_global_batch_size": "self",
+    "PyTorchTrialContext.get_per_slot_batch_size": "self",
+    "PyTorchTrialContext.get_experiment_config": "self",
+    "PyTorchTrialContext.get_data_config": "self",
+    "PyTorchTrialContext.get_hparam": "self, name",
+    "PyTorchTrialContext.get_hparams": "self",
+    "PyTorchTrialContext.get_experiment_id": "self",
+    "PyTorchTrialContext.get_trial_id": "self",
+    "PyTorchTrialContext.get_trial_seed": "self",
+    "PyTorchTrialContext.get_initial_batch": "self",
+    "PyTorchTrialContext.get_stop_requested": "self",
+    "PyTorchTrialContext.set_stop_requested": "self, stop_requested",
+    "PyTorchTrialContext.is_epoch_start": "self",
+    "PyTorchTrialContext.is_epoch_end": "self",
+    "PyTorchTrialContext.current_train_epoch": "self",
+    "PyTorchTrialContext.current_train_batch": "self",
+    "PyTorchTrialContext.get_tensorboard_path": "self",
+    "PyTorchTrialContext.get_tensorboard_writer": "self",
+    "PyTorchTrialContext.get_enable_tensorboard_logging": "self",
+    "PyTorchTrialContext.set_enable_tensorboard_logging": "self, enable_tensorboard_logging",
+    "PyTorchExperimentalContext.use_amp": "self",
+    "PyTorchExperimentalContext.disable_dataset_reproducibility_checks": "self",
+    "PyTorchExperimentalContext.disable_auto_to_device": "self",
+    "DataLoader": "dataset, batch_size=1, shuffle=False, sampler=None, batch_sampler=None, "
+    "num_workers=0, collate_fn=None, pin_memory=False, drop_last=False, timeout=0, "
+    "worker_init_fn=None, multiprocessing_context=None, generator=None, *, prefetch_factor=None, "
+    "persistent_workers=False",
+    "DataLoader.get_data_loader": "self, repeat=False, skip=0, num_replicas=1, rank=0",
+    "adapt_batch_sampler": "batch_sampler, repeat=False, skip=0, num_replicas=1, rank=0",
+    "data_length": "data",
+    "to_device": "data, device, warned_types=None",
+    "samplers.RepeatSampler": "sampler",
+    "samplers.RepeatBatchSampler": "batch_sampler",
+    "samplers.DistributedSampler": "sampler, num_workers, rank",
+    "samplers.DistributedBatchSampler": "batch_sampler, num_workers, rank",
+    "samplers.SkipSampler": "sampler, skip",
+    "samplers.SkipBatchSampler": "batch_sampler, skip",
+    "samplers.ReproducibleShuffleSampler": "sampler, seed",
+    "samplers.ReproducibleShuffleBatchSampler": "batch_sampler, seed",
+    "PyTorchCallback.on_trial_startup": "self, first_batch_idx, checkpoint_uuid",
+    "PyTorchCallback.on_trial_shutdown": "self",
+    "PyTorchCallback.on_training_start": "self",
+    "PyTorchCallback.on_training_epoch_start": "self, epoch_idx",
+    "PyTorchCallback.on_training_epoch_end": "self, epoch_idx",
+    "PyTorchCallback.on_training_workload_end": "self, avg_metrics, batch_metrics",
+    "PyTorchCallback.on_validation_start": "self",
+    "PyTorchCallback.on_validation_end": "self, metrics",
+    "PyTorchCallback.on_validation_epoch_start": "self",
+    "PyTorchCallback.on_validation_epoch_end": "self, outputs",
+    "PyTorchCallback.on_checkpoint_load_start": "self, checkpoint",
+    "PyTorchCallback.on_checkpoint_save_start": "self, checkpoint",
+    "PyTorchCallback.on_checkpoint_end": "self, checkpoint_dir",
+    "PyTorchCallback.on_checkpoint_write_end": "self, checkpoint_dir",
+    "PyTorchCallback.on_checkpoint_upload_end": "self, uuid",
+    "PyTorchCallback.state_dict": "self",
+    "PyTorchCallback.load_state_dict": "self, state_dict",
+    "LRScheduler": "scheduler, step_mode, frequency=1",
+    "LRScheduler.step": "self, *args, **kwargs",
+    "LRScheduler.get_last_lr": "self",
+    "LRScheduler.state_dict": "self",
+    "LRScheduler.load_state_dict": "self, state_dict",
+    "MetricReducer.reset": "self",
+    "MetricReducer.per_slot_reduce": "self",
+    "MetricReducer.cross_slot_reduce": "self, per_slot_metrics",
+    "load_trial_from_checkpoint_path": "path, trial_class=None, trial_kwargs=None, "
+    "torch_load_kwargs=None, **kwargs",
+    "CheckpointLoadContext": "hparams=None, exp_conf=None",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures(name: str) -> None:
+    found: Any = pytorch
+    for part in name.split("."):
+        found = getattr(found, part)
+    parameters = inspect.signature(found).parameters.values()
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    assert str(inspect.Signature(plain))[1:-1] == SIGNATURES[name]
+
+
+def test_the_base_of_contexts() -> None:
+    assert issubclass(pytorch.PyTorchTrialContext, det.TrialContext)
+    config = {"hyperparameters": {"x": {"type": "const", "val": 3}, "y": 4}, "data": {"z": 5}}
+    context = det.TrialContext.from_config(config)
+    assert context.get_hparams() == {"x": 3, "y": 4}
+    assert context.get_data_config() == {"z": 5}
+
+
+def test_enumerations() -> None:
+    assert [reducer.name for reducer in pytorch.Reducer] == ["AVG", "SUM", "MAX", "MIN"]
+    modes = {"STEP_EVERY_EPOCH", "STEP_EVERY_BATCH", "MANUAL_STEP", "STEP_EVERY_OPTIMIZER_STEP"}
+    assert set(pytorch.LRScheduler.StepMode.__members__) == modes
+    assert pytorch.PyTorchTrial.trial_controller_class is not None
+    assert pytorch.samplers is samplers
+    assert pytorch.TorchData is not None
+
+
+@pytest.mark.parametrize(
+    ("fit", "kind", "error"),
+    [
+        ({"max_length": None}, ValueError, "needs max_length off-cluster"),
+        ({"max_length": 3}, TypeError, "pytorch.Batch.n.*found 3"),
+        ({"max_length": pytorch.Batch([1, 2])}, TypeError, "one number"),
+        ({"validation_period": 5}, TypeError, "validation_period must be"),
+        ({"reporting_period": None}, TypeError, "reporting_period"),
+        ({"checkpoint_policy": "latest"}, ValueError, "best, all, none, found 'latest'"),
+    ],
+)
+def test_arguments_of_fit(world: World, fit: dict[str, Any], kind: type, error: str) -> None:
+    with pytest.raises(kind, match=error):
+        world.train(**fit)
+
+
+class Nothing(SmallTrial):
+    evaluate_batch = pytorch.PyTorchTrial.evaluate_batch
+
+
+class Both(SmallTrial):
+    def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
+        return {}
+
+
+class Number(SmallTrial):
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
+        return 1.0
+
+
+class Changing(SmallTrial):
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
+        return {f"m{batch_idx}": 1}
+
+
+class Unknown(SmallTrial):
+    def evaluation_reducer(self) -> Any:
+        return {"eror": pytorch.Reducer.SUM}
+
+
+class Callbacks(SmallTrial):
+    def build_callbacks(self) -> Any:
+        return [pytorch.PyTorchCallback()]
+
+
+class Empty(SmallTrial):
+    def build_training_data_loader(self) -> Any:
+        return pytorch.DataLoader(torch.utils.data.TensorDataset(torch.zeros(3)), 4, drop_last=True)
+
+
+@pytest.mark.parametrize(
+    ("trial_class", "error"),
+    [
+        (Nothing, "found neither"),
+        (Both, "found both"),
+        (Number, "dict of metrics, found float"),
+        (Changing, "same metrics for every batch; found m0 and m1"),
+        (Unknown, "names eror.*returns error, first"),
+        (Callbacks, "build_callbacks"),
+        (Empty, "gives no batch"),
+    ],
+)
+def test_trials_that_are_wrong(world: World, trial_class: Any, error: str) -> None:
+    with pytest.raises(errors.InvalidModelException, match=error):
+        world.train(trial_class)
+
+
+def test_contexts_answer_in_words(world: World) -> None:
+    with world.context(hparams={"learning_rate": 1}) as context:
+        with pytest.raises(ValueError, match=r"'learning_rat'; did you mean 'learning_rate'\?"):
+            context.get_hparam("learning_rat")
+        with pytest.raises(TypeError, match=r"torch\.nn\.Module, found int"):
+            context.wrap_model(3)
+        with pytest.raises(TypeError, match=r"torch\.optim\.Optimizer, found int"):
+            context.wrap_optimizer(3)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        mode = pytorch.LRScheduler.StepMode.MANUAL_STEP
+        with pytest.raises(ValueError, match="optimizer is not wrapped"):
+            context.wrap_lr_scheduler(schedule, mode)
+        with pytest.raises(TypeError, match=r"STEP_EVERY_EPOCH.*found 1"):
+            context.wrap_lr_scheduler(schedule, 1)
+        for ask in (context.current_train_batch, context.is_epoch_start):
+            with pytest.raises(RuntimeError, match="has not started"):
+                ask()
+        for ask in (context.get_trial_id, context.get_experiment_id):
+            with pytest.raises(RuntimeError, match="off-cluster"):
+                ask()
+        with pytest.raises(errors.InvalidExperimentException, match="global_batch_size"):
+            context.get_global_batch_size()
+        with pytest.raises(NotImplementedError, match="use_amp"):
+            context.configure_apex_amp([], [])
+        with pytest.raises(TypeError, match="found 1"):
+            context.set_stop_requested(1)
+        context.wrap_scaler(torch.amp.GradScaler("cpu"))
+        with pytest.raises(ValueError, match="leave out one"):
+            context.experimental.use_amp()
+        with pytest.raises(TypeError, match="object of a PyTorchTrial class"):
+            pytorch.Trainer(SmallTrial, context)
+
+
+def test_init_off_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    config = {"reproducibility": {"experiment_seed": 5}, "data": {"url": "x"}}
+    draws = []
+    for _ in range(2):
+        with pytorch.init(hparams={"global_batch_size": 8}, exp_conf=config) as context:
+            draws.append(torch.rand(1).item())
+            assert context.get_trial_seed() == 5
+            assert context.get_data_config() == {"url": "x"}
+            assert context.get_per_slot_batch_size() == 8
+            assert context.get_tensorboard_path().is_dir()
+    assert draws[0] == draws[1]
+
+
+def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    Path("model_def.py").write_text(
+        "from determined import pytorch\nclass MyTrial(pytorch.PyTorchTrial): ...\nx = 1\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert _run.load_class("model_def:MyTrial").__name__ == "MyTrial"
+    for spec, error in {
+        "model_def": "MODULE:CLASS",
+        "model_deff:MyTrial": "no module 'model_deff'",
+        "model_def:MyTrail": "did you mean MyTrial?",
+        "model_def:x": "not a subclass",
+    }.items():
+        with pytest.raises(SystemExit):
+            _run.load_class(spec)
+        assert error in capsys.readouterr().err
+    sys.modules.pop("model_def")
+    command = [
+        sys.executable,
+        "-m",
+        "determined.launch.torch_distributed",
+        "--trial",
+        "model_def:MyTrial",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --trial model_def:MyTrial is for trials on the cluster")
