@@ -32,6 +32,9 @@ STOP_SIGNALS = {
 """Of those that are not ended the usual way; `cluster-down` needs no more than the name."""
 
 
+KILLED_HOLDS_S = 3.0
+"""How long the port of a component that was killed may take to be free."""
+
 PORTS = {
     service.NAME: "master_port",
     prefect_server.NAME: "prefect_port",
@@ -140,9 +143,17 @@ def _choose_ports(
     claims: ports.Claims,
     reporter: Reporter,
 ) -> None:
+    def wait_for_the_killed(name: str, wanted: int) -> None:
+        # What still runs knows a component that was killed by this port, and a process that was killed
+        # this moment may hold it until its last thread is gone.
+        if layout.pid_file(name).exists():
+            ports.wait_until_free(wanted, KILLED_HOLDS_S)
+
     def settle(name: str, wanted: int | None) -> int:
-        if wanted is not None and daemon.running(layout, name):
-            return wanted
+        if wanted is not None:
+            if daemon.running(layout, name):
+                return wanted
+            wait_for_the_killed(name, wanted)
         port = ports.pick(wanted, claims)
         if wanted is not None and port != wanted:
             reporter.note(f"port {wanted} is in use by {ports.holder(wanted)}; {name} takes {port}")
@@ -150,6 +161,8 @@ def _choose_ports(
 
     stays = master_port == state.master_port and daemon.running(layout, service.NAME)
     if master_port is not None and not stays:
+        if master_port == state.master_port:
+            wait_for_the_killed(service.NAME, master_port)
         if not (ports.is_free(master_port) and claims.take(master_port)):
             raise _in_use(master_port)
         state.master_port = master_port

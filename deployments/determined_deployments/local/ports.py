@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from typing import Literal
 
 import psutil
@@ -28,6 +29,13 @@ def is_free(port: int, host: str = HOST) -> bool:
         except OSError:
             return False
     return True
+
+
+def wait_until_free(port: int, seconds: float) -> None:
+    """Waits for at most ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not is_free(port) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def any_free(host: str = HOST) -> int:

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import threading
 from datetime import UTC, datetime
 
 import psutil
@@ -70,6 +71,23 @@ def test_port_in_use_is_replaced_with_a_note_and_remembered(layout):
         assert len({port, state.master_port, state.prefect_port, state.postgres_port}) == 4
         assert any(f"port {port} is in use by pid {os.getpid()}" in line for line in notes.lines)
     assert resolve(layout) == state
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_port_of_a_component_that_dies_is_waited_for(layout, asked):
+    with socket.socket() as dying:
+        dying.bind(("127.0.0.1", 0))
+        dying.listen(1)
+        port = dying.getsockname()[1]
+        states.save(layout, ClusterState(master_port=port))
+        layout.pid_file("service").write_text("{}")
+        closing = threading.Timer(0.3, dying.close)
+        closing.start()
+        notes = Notes()
+        state = resolve(layout, notes, master_port=port if asked else None)
+        closing.join()
+    assert state.master_port == port
+    assert notes.lines == []
 
 
 def test_port_asked_for_must_be_free(layout):
