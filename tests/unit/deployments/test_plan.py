@@ -87,7 +87,8 @@ def test_port_of_a_component_that_dies_is_waited_for(layout, asked):
         state = resolve(layout, notes, master_port=port if asked else None)
         closing.join()
     assert state.master_port == port
-    assert notes.lines == []
+    # Other clusters on this machine may have the other ports.
+    assert not [line for line in notes.lines if f"port {port} " in line]
 
 
 def test_port_asked_for_must_be_free(layout):
