@@ -296,7 +296,11 @@ def test_a_core_context_of_two_workers_off_cluster(
 
     def work(dist: DistributedContext) -> Any:
         with core.init(distributed=dist, checkpoint_storage=str(tmp_path)) as context:
-            lengths = [operation.length for operation in context.searcher.operations()]
+            lengths = []
+            for operation in context.searcher.operations():
+                lengths.append(operation.length)
+                if dist.rank == 0:
+                    operation.report_completed(0.5)
             preempt = context.preempt.should_preempt()
             return lengths, preempt, context.distributed.allgather(dist.rank)
 
