@@ -81,6 +81,10 @@ def torchrun(count: int, options: list[str], command: list[str]) -> NoReturn:
     python = sys.executable
     os.environ["USE_TORCH_DISTRIBUTED"] = "True"
     os.environ.setdefault("DET_CHIEF_IP", "127.0.0.1")
+    # Of the whole trial, on the cluster: each process has its share of the cores.
+    threads = os.environ.get("OMP_NUM_THREADS") or str(os.cpu_count() or 1)
+    if threads.isdecimal():
+        os.environ["OMP_NUM_THREADS"] = str(max(int(threads) // count, 1))
     if command[0].endswith(".py"):
         command = [python, *command]
     elif _is_python(command[0]):
