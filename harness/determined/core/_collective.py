@@ -98,7 +98,6 @@ class Group:
 
     def __init__(self, rank: int, peers: dict[int, Peer]) -> None:
         self.rank = rank
-        self.size = len(peers) + 1 if rank == 0 else 0
         self._peers = peers
 
     @classmethod

@@ -42,6 +42,8 @@ def run(rank: int, command: list[str]) -> int:
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # Its output is a pipe here, wherever ours goes.
+            env={"PYTHONUNBUFFERED": "1", **os.environ},
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked),
         )
     except OSError as error:
