@@ -7,6 +7,7 @@ platform takes the prefix off each line again and keeps the rank beside it.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import threading
 from types import FrameType
 from typing import BinaryIO, NoReturn
 
+# Progress bars begin their line anew; a carriage return at the very end may be half of a line's end.
+_LINE_ENDS = re.compile(rb"(\r?\n|\r(?=[^\n]))")
 USAGE = "usage: python3 -m determined.launch.wrap_rank RANK COMMAND [ARGS...]"
 
 
@@ -74,10 +77,19 @@ def run(rank: int, command: list[str]) -> int:
 
 
 def _copy(source: BinaryIO, target: BinaryIO, prefix: bytes) -> None:
-    for line in source:
-        # One write a line: other ranks write to the same pipe.
-        target.write(prefix + line if line.endswith(b"\n") else prefix + line + b"\n")
-        target.flush()
+    rest = b""
+    while part := os.read(source.fileno(), 1 << 16):
+        *lines, rest = _LINE_ENDS.split(rest + part)
+        for line, end in zip(lines[::2], lines[1::2], strict=True):
+            _write(target, prefix + line + end)
+    if rest:
+        _write(target, prefix + rest + b"\n")
+
+
+def _write(target: BinaryIO, line: bytes) -> None:
+    # One write a line: other ranks write to the same pipe.
+    target.write(line)
+    target.flush()
 
 
 def main(arguments: list[str]) -> int:

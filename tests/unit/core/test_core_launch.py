@@ -72,13 +72,15 @@ def test_when_one_fails_the_others_end(tmp_path: Path) -> None:
 
 
 def test_ranks_in_front_of_lines() -> None:
-    code = "import sys; print('a\\nb'); sys.stderr.write('no newline'); sys.exit(7)"
-    done = subprocess.run(
-        [*WRAP, "3", sys.executable, "-c", code], capture_output=True, text=True, timeout=30
+    code = (
+        "import sys\n"
+        "sys.stdout.write('a\\nb\\r\\n'); sys.stdout.flush()\n"
+        "sys.stderr.write('1%\\r2%\\rno newline'); sys.exit(7)\n"
     )
+    done = subprocess.run([*WRAP, "3", sys.executable, "-c", code], capture_output=True, timeout=30)
     assert done.returncode == 7
-    assert done.stdout == "[rank=3] a\n[rank=3] b\n"
-    assert done.stderr == "[rank=3] no newline\n"
+    assert done.stdout == b"[rank=3] a\n[rank=3] b\r\n"
+    assert done.stderr == b"[rank=3] 1%\r[rank=3] 2%\r[rank=3] no newline\n"
 
 
 def test_a_signal_is_passed_on() -> None:
