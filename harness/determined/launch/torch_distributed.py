@@ -129,10 +129,7 @@ def main(arguments: list[str]) -> None:
     if command and command[0].partition("=")[0] == "--trial":
         spec = command[0].partition("=")[2] or "".join(command[1:2])
         if count > 1:
-            fail(
-                f"--trial {spec}: trial classes train with one process in this release, and this trial "
-                f"has {count} slots (resources.slots_per_trial)"
-            )
+            torchrun(count, options, [sys.executable, "-m", "determined.pytorch._run", spec])
         set_environment()
         from determined.pytorch import _run  # torch takes its time
 

@@ -275,7 +275,6 @@ def test_torch_distributed_runs_modules_and_programs(tmp_path: Path) -> None:
         ([], "no script"),
         (["--nnodes=2", "--", "x.py"], "one machine"),
         (["--nproc-per-node=gpu", "--", "x.py"], "a number of processes"),
-        (["--nproc-per-node=2", "--", "--trial", "m:T"], "one process"),
         (["no-such-program"], "no program 'no-such-program'"),
     ],
 )
