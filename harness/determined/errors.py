@@ -109,3 +109,7 @@ class EnterpriseOnlyError(Exception):
 
 class WorkerError(Exception):
     """A worker of a distributed trial failed."""
+
+
+class WorkerLost(WorkerError):
+    """Another worker of a distributed trial has ended while this one needs it."""

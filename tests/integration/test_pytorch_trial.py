@@ -131,6 +131,30 @@ def test_killed_and_resumed_with_the_same_losses(
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
 
 
+def test_two_processes_one_of_them_killed(cluster: LocalCluster, tmp_path: Path) -> None:
+    configuration = yaml.safe_load((EXAMPLE / "distributed.yaml").read_text())
+    alone = submit(cluster, tmp_path / "unbroken", configuration, 0)
+    assert cluster.wait(alone) == "COMPLETED", cluster.logs(alone)
+    validated = validations(cluster, alone)
+    assert validated[450]["accuracy"] > 0.9
+
+    slow = {**configuration, "entrypoint": "slow:SlowTrial"}
+    experiment_id = submit(cluster, tmp_path / "killed", slow, 0.02)
+    line = wait_for_line(cluster, experiment_id, "pid ")
+    assert "[rank=" in line
+    os.kill(int(line.split()[-1]), signal.SIGKILL)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    wait_for_line(cluster, experiment_id, "going on after batch 90")
+    assert losses(cluster, experiment_id) == losses(cluster, alone)
+    assert validations(cluster, experiment_id) == validated
+    assert cluster.trials(experiment_id)[0]["restarts"] == 1
+    # What one process stores, another number of them loads.
+    checkpoint = client(cluster).get_experiment(experiment_id).top_checkpoint()
+    path = checkpoint.download(str(tmp_path / "checkpoint"))
+    model = pytorch.load_trial_from_checkpoint_path(path).model  # type: ignore[attr-defined]
+    assert not any(name.startswith("module.") for name in model.state_dict())
+
+
 def test_the_script_with_reports_for_the_searcher(cluster: LocalCluster, tmp_path: Path) -> None:
     configuration = yaml.safe_load((EXAMPLE / "adaptive.yaml").read_text())
     configuration["searcher"].update(max_trials=4, max_time=3)

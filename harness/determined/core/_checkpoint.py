@@ -122,8 +122,16 @@ class CheckpointContext:
         selector: Callable[[str], bool] | None = None,
     ) -> None:
         """Copy a checkpoint's files into ``ckpt_dir``; sizes and checksums are verified."""
-        DownloadMode(download_mode)
-        self._storage.download(str(storage_id), Path(ckpt_dir), selector)
+
+        def download() -> None:
+            self._storage.download(str(storage_id), Path(ckpt_dir), selector)
+
+        if self._shares(download_mode):
+            with self._first_worker_of_machine():
+                if self._dist.local_rank == 0:
+                    download()
+        else:
+            download()
 
     @contextlib.contextmanager
     def restore_path(
@@ -138,9 +146,43 @@ class CheckpointContext:
         Where the storage is a file system it is the checkpoint itself, whole whatever ``selector``
         says, with sizes verified: do not write to it.
         """
-        DownloadMode(download_mode)
-        with self._storage.restore_path(str(storage_id)) as path:
-            yield path
+        if not self._shares(download_mode):
+            with self._storage.restore_path(str(storage_id)) as path:
+                yield path
+            return
+        with contextlib.ExitStack() as exits:
+            local: Path | None = None
+            with self._first_worker_of_machine():
+                if self._dist.local_rank == 0:
+                    local = exits.enter_context(self._storage.restore_path(str(storage_id)))
+            yield Path(self._dist.broadcast_local(local))
+            # The files stay until all have read them. Who ends in an exception is not waited for.
+            self._dist.allgather_local(None)
+
+    def _shares(self, download_mode: DownloadMode) -> bool:
+        mode = DownloadMode(download_mode)
+        return mode == DownloadMode.LocalWorkersShareDownload and self._dist.local_size > 1
+
+    @contextlib.contextmanager
+    def _first_worker_of_machine(self) -> Iterator[None]:
+        """What its first worker raises in the block, all workers of the machine raise."""
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as raised:
+            if self._dist.local_rank:
+                raise
+            error = raised
+        theirs = self._dist.broadcast_local(None if error is None else (type(error), str(error)))
+        if error is not None:
+            raise error
+        if theirs is not None:
+            kind, message = theirs
+            if issubclass(kind, errors.StorageError):
+                raise kind(message)
+            raise errors.WorkerError(
+                f"the first worker of this machine: {kind.__name__}: {message}"
+            )
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
         """The metadata given when the checkpoint was stored, with later changes by users."""
@@ -159,6 +201,11 @@ class CheckpointContext:
         self._report_deleted(str(storage_id))
 
     def _check_caller(self, method: str, shard: bool) -> None:
+        if shard and self._dist.size > 1:
+            raise NotImplementedError(
+                f"{method}(shard=True) by {self._dist.size} workers is not in this release: gather what "
+                "belongs in the checkpoint, and let the chief store it without shard=True"
+            )
         if self._dist.rank != 0 and not shard:
             raise RuntimeError(f"only the chief may call {method}() without shard=True")
 

@@ -8,16 +8,24 @@ from types import TracebackType
 from typing import Any
 
 from determined.constants import INTER_TRAIN_PROCESS_COMM_PORT_1, INTER_TRAIN_PROCESS_COMM_PORT_2
+from determined.core import _collective
+from determined.core._collective import Address, Group
 
 
 class DistributedContext:
-    """Where this process stands among the workers of a trial.
+    """Where this process stands among the workers of a trial, and calls that all of them make together.
 
     ``rank`` of ``size`` in all, ``local_rank`` of ``local_size`` on this machine, ``cross_rank`` of
-    ``cross_size`` machines. ``chief_ip`` is the address of rank 0; ports are offset by ``port_offset``.
+    ``cross_size`` machines. ``chief_ip``: the address of rank 0's machine, needed when there are several;
+    its workers meet at ``pub_port`` + ``port_offset`` there. On one machine they meet at a socket of that
+    number's name, or at the port with ``force_tcp``. ``pull_port`` has no effect.
 
-    Trials of more than one process are not in this release: ``size`` other than 1 raises
-    NotImplementedError. All collective calls work, with one worker.
+    Returns when all workers are there. Raises ValueError for numbers that make no sense, TimeoutError
+    when workers do not come within ten minutes, OSError when the meeting place is taken.
+
+    Every worker makes the same calls in the same order. They raise errors.WorkerLost when a worker
+    has gone, RuntimeError when workers do not make the same call or the context is closed.
+    Objects are pickled.
     """
 
     def __init__(
@@ -40,10 +48,9 @@ class DistributedContext:
         for name, (number, count) in ranks.items():
             if not 0 <= number < count:
                 raise ValueError(f"{name} must be between 0 and {count - 1}, found {number}")
-        if size > 1:
-            raise NotImplementedError(
-                f"this trial has {size} processes; this release trains with one "
-                "(resources.slots_per_trial: 1, and no launch layer that starts more)"
+        if cross_size > 1 and chief_ip is None:
+            raise ValueError(
+                f"workers on {cross_size} machines need chief_ip, the address of rank 0's machine"
             )
         self.rank = rank
         self.size = size
@@ -52,6 +59,47 @@ class DistributedContext:
         self.cross_rank = cross_rank
         self.cross_size = cross_size
         self._closed = False
+        self._group: Group | None = None
+        self._local: Group | None = None
+        if size > 1:
+            port = pub_port + port_offset
+            key = _collective.secret()
+            address = self._meeting_place(chief_ip, port, force_tcp, key)
+            if rank == 0:
+                self._group = Group.lead(_collective.listen(address), size, key)
+            else:
+                self._group = Group.join(address, rank, key)
+            self._local = self._meet_locally(key)
+
+    def _meeting_place(
+        self, chief_ip: str | None, port: int, force_tcp: bool, key: bytes
+    ) -> Address:
+        if self.cross_size > 1:
+            assert chief_ip is not None
+            return ("" if self.rank == 0 else chief_ip, port)
+        if force_tcp or not _collective.has_abstract_sockets():
+            return ("127.0.0.1", port)
+        # In no directory and at no port: jobs with other keys do not meet there.
+        return f"\0determined-{port}-{key.hex()[:32]}"
+
+    def _meet_locally(self, key: bytes) -> Group | None:
+        """The group of this machine's workers; None when there is but one."""
+        assert self._group is not None
+        mine = None
+        if self.local_rank == 0 and self.local_size > 1 and self.local_size < self.size:
+            mine = _collective.listen(("127.0.0.1", 0))
+        here = (self.cross_rank, self.local_rank, None if mine is None else mine.getsockname())
+        everybody = self._group.allgather("meeting", here)
+        if self.local_size == 1:
+            return None
+        if self.local_size == self.size:
+            return self._group
+        if mine is not None:
+            return Group.lead(mine, self.local_size, key)
+        address = next(
+            where for machine, rank, where in everybody if (machine, rank) == (self.cross_rank, 0)
+        )
+        return Group.join(tuple(address), self.local_rank, key)
 
     @classmethod
     def from_torch_distributed(cls, chief_ip: str | None = None) -> DistributedContext:
@@ -82,16 +130,27 @@ class DistributedContext:
         import tensorflow as tf  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-        workers = max(len(config.get("cluster", {}).get("worker", [])), 1)
+        listed = config.get("cluster", {}).get("worker", [])
+        workers = max(len(listed), 1)
         rank = int(config.get("task", {}).get("index", 0))
         context = cls(
-            rank=rank, size=workers, local_rank=0, local_size=1, cross_rank=rank, cross_size=workers
+            rank=rank,
+            size=workers,
+            local_rank=0,
+            local_size=1,
+            cross_rank=rank,
+            cross_size=workers,
+            chief_ip=listed[0].rpartition(":")[0] if listed else None,
         )
         return context, tf.distribute.get_strategy()
 
     def close(self) -> None:
         """May be called twice; no collective call after it."""
         self._closed = True
+        for group in (self._local, self._group):
+            if group is not None:
+                group.close()
+        self._local = self._group = None
 
     def __enter__(self) -> DistributedContext:
         return self
@@ -124,32 +183,32 @@ class DistributedContext:
     def gather(self, stuff: Any) -> list[Any] | None:
         """The chief gets everybody's ``stuff`` in the order of ranks, the others None."""
         self._check_open()
-        return [stuff]
+        return [stuff] if self._group is None else self._group.gather("gather", stuff)
 
     def gather_local(self, stuff: Any) -> list[Any] | None:
         """:meth:`gather` among the workers of this machine."""
         self._check_open()
-        return [stuff]
+        return [stuff] if self._local is None else self._local.gather("gather_local", stuff)
 
     def allgather(self, stuff: Any) -> list[Any]:
         """Everybody's ``stuff`` in the order of ranks."""
         self._check_open()
-        return [stuff]
+        return [stuff] if self._group is None else self._group.allgather("allgather", stuff)
 
     def allgather_local(self, stuff: Any) -> list[Any]:
         """:meth:`allgather` among the workers of this machine."""
         self._check_open()
-        return [stuff]
+        return [stuff] if self._local is None else self._local.allgather("allgather_local", stuff)
 
     def broadcast(self, stuff: Any) -> Any:
         """The chief's ``stuff``."""
         self._check_open()
-        return stuff
+        return stuff if self._group is None else self._group.broadcast("broadcast", stuff)
 
     def broadcast_local(self, stuff: Any = None) -> Any:
         """The ``stuff`` of this machine's first worker."""
         self._check_open()
-        return stuff
+        return stuff if self._local is None else self._local.broadcast("broadcast_local", stuff)
 
 
 class DummyDistributedContext(DistributedContext):
@@ -184,5 +243,5 @@ def _from_environment(
         local_size=found["local_size"],
         cross_rank=int(cross_rank),
         cross_size=machines,
-        chief_ip=chief_ip,
+        chief_ip=chief_ip or os.environ.get("MASTER_ADDR"),
     )

@@ -4,7 +4,8 @@ A directory of
 
 - ``state_dict.pth`` (torch.save): a dict of ``models_state_dict``, ``optimizers_state_dict``,
   ``lr_schedulers_state_dict`` (lists, in the order of wrapping), ``callbacks`` (by name), ``rng_state``,
-  and where there are such ``scaler_state_dict`` and ``gradients`` (that no optimizer step has used yet);
+  and where there are such ``rng_states`` (of several processes, by rank), ``scaler_state_dict`` and
+  ``gradients`` (that no optimizer step has used yet);
 - ``trial_state.pkl``: the position, a pickled dict of integers;
 - ``load_data.json``: class, hyperparameters and configuration, to build the trial again;
 - ``code/``: the training's code.
@@ -57,15 +58,19 @@ def metadata(position: Position) -> dict[str, Any]:
     }
 
 
-def collect(context: PyTorchTrialContext, callbacks: Callbacks) -> dict[str, Any]:
-    """The content of ``state_dict.pth``."""
+def collect(
+    context: PyTorchTrialContext, callbacks: Callbacks, rng_states: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The content of ``state_dict.pth``; ``rng_states`` of all processes, by rank."""
     state: dict[str, Any] = {
         "models_state_dict": [model.state_dict() for model in context.models],
         "optimizers_state_dict": [optimizer.state_dict() for optimizer in context.optimizers],
         "lr_schedulers_state_dict": [scheduler.state_dict() for scheduler in context.lr_schedulers],
         "callbacks": callbacks.state_dicts(),
-        "rng_state": _rng.capture(context.device),
+        "rng_state": rng_states[0],
     }
+    if len(rng_states) > 1:
+        state["rng_states"] = rng_states
     scaler = context._scaler or context._auto_scaler
     if scaler is not None:
         state["scaler_state_dict"] = scaler.state_dict()
@@ -170,7 +175,11 @@ def load(
             ", ".join(unknown),
         )
     if restore_rng:
-        _rng.restore(state.get("rng_state") or {}, context.device)
+        dist = context.distributed
+        every = state.get("rng_states") or []
+        # With another number of processes there is nothing to be exact about.
+        own = every[dist.rank] if len(every) == dist.size else state.get("rng_state")
+        _rng.restore(own or {}, context.device)
 
 
 def load_models(state: dict[str, Any], context: PyTorchTrialContext) -> None:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from determined import core, util
 from determined._trial_context import TrialContext
-from determined.pytorch import _device
+from determined.pytorch import _device, _parallel
 from determined.pytorch._experimental import PyTorchExperimentalContext
 from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._reducer import MetricReducer, Reducers
@@ -80,11 +80,14 @@ class PyTorchTrialContext(TrialContext):
     def wrap_model(self, model: nn.Module) -> nn.Module:
         """``model`` on the device, in training mode during ``train_batch``; use what is returned.
 
-        Build optimizers after it.
+        Build optimizers after it. In a trial of several processes it averages their gradients
+        (torch's DistributedDataParallel).
         """
         if not isinstance(model, nn.Module):
             raise TypeError(f"wrap_model() takes a torch.nn.Module, found {type(model).__name__}")
         model = model.to(self.device)
+        if self.distributed.size > 1:
+            model = _parallel.parallel(model, self.device)
         self.models.append(model)
         return model
 

@@ -380,8 +380,9 @@ class TrainingLoop:
         context, position = self._context, self.position
         position.last_ckpt = position.batches_trained
         uuid = None
-        if self._is_chief:
-            state = _checkpoint.collect(context, self._callbacks)
+        rng_states = context.distributed.gather(_rng.capture(context.device))
+        if rng_states is not None:
+            state = _checkpoint.collect(context, self._callbacks, rng_states)
             self._callbacks.call("on_checkpoint_save_start", state)
             metadata = _checkpoint.metadata(position)
             with self._core.checkpoint.store_path(metadata) as (path, uuid):

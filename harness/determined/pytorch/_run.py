@@ -71,3 +71,7 @@ def run(spec: str) -> None:
             step_zero_validation=bool(config.get("perform_initial_validation")),
             profiling_enabled=config.profiling_enabled(),
         )
+
+
+if __name__ == "__main__":  # one of several processes
+    run(sys.argv[1])

@@ -12,7 +12,7 @@ import torch
 
 from determined import core
 from determined._info import get_cluster_info
-from determined.pytorch import _plan, _rng
+from determined.pytorch import _parallel, _plan, _rng
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._loop import TrainingLoop
 from determined.pytorch._trial import PyTorchTrial
@@ -42,7 +42,10 @@ def init(
     managed = info is not None and info.task_type == "TRIAL"
     if distributed is None and int(os.environ.get("WORLD_SIZE") or 1) > 1:
         distributed = core.DistributedContext.from_torch_distributed()
-    with core.init(distributed=distributed) as core_context:
+    with (
+        core.init(distributed=distributed) as core_context,
+        _parallel.process_group(core_context.distributed),
+    ):
         seed: int | None = None
         steps = 0
         if managed and info is not None:

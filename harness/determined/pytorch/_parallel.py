@@ -1,0 +1,60 @@
+"""Training in several processes: torch's process group, and models whose gradients are averaged."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from determined import core
+
+
+class ParallelModel(DistributedDataParallel):
+    """Looks like the model it wraps: its attributes, and the names in its state dict.
+
+    So a trial class need not know in how many processes it trains, and a checkpoint does not tell.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.load_state_dict(*args, **kwargs)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        found: Iterator[tuple[str, nn.Parameter]] = self.module.named_parameters(*args, **kwargs)
+        return found
+
+
+def parallel(model: nn.Module, device: torch.device) -> nn.Module:
+    """``model`` for several processes, all with the weights of the first; itself if nothing in it trains."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    return ParallelModel(model, device_ids=[device.index] if device.type == "cuda" else None)
+
+
+@contextlib.contextmanager
+def process_group(dist: core.DistributedContext | None) -> Iterator[None]:
+    """Torch's process group for the block, unless there is one already or one process only.
+
+    NCCL where there are GPUs, else Gloo.
+    """
+    if dist is None or dist.size == 1 or torch.distributed.is_initialized():
+        yield
+        return
+    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()

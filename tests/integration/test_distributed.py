@@ -1,0 +1,124 @@
+"""A trial of two processes on a cluster: to the end, through a pause, and past the death of one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from tests.local_cluster import LocalCluster
+from tests.outcomes import client
+
+EXAMPLE = Path(__file__).parents[2] / "examples/distributed"
+pytestmark = pytest.mark.timeout(400)
+
+
+def config(**changes: Any) -> str:
+    return yaml.safe_dump({**yaml.safe_load((EXAMPLE / "distributed.yaml").read_text()), **changes})
+
+
+def submit(cluster: LocalCluster, folder: Path, delay: float) -> int:
+    """Submits the example, an epoch of which takes ``delay`` seconds longer."""
+    folder.mkdir(exist_ok=True)
+    script = (EXAMPLE / "train.py").read_text()
+    slow = script.replace(
+        "            epoch += 1\n",
+        "            epoch += 1\n"
+        f"            import os, time; print('pid', os.getpid(), flush=True); time.sleep({delay})\n",
+    )
+    assert slow != script
+    return cluster.submit(folder, config(), train_py=slow)
+
+
+def accuracies(cluster: LocalCluster, experiment_id: int) -> dict[int, dict[str, Any]]:
+    return {
+        report.steps_completed: report.metrics
+        for trial in client(cluster).get_experiment(experiment_id).get_trials()
+        for report in trial.iter_metrics("validation")
+    }
+
+
+def losses(cluster: LocalCluster, experiment_id: int) -> dict[int, float]:
+    (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+    return {
+        report.steps_completed: report.metrics["loss"] for report in trial.iter_metrics("training")
+    }
+
+
+def wait_for_epoch(cluster: LocalCluster, experiment_id: int, epoch: int) -> None:
+    deadline = time.monotonic() + 100
+    while epoch not in accuracies(cluster, experiment_id):
+        assert time.monotonic() < deadline, cluster.logs(experiment_id)
+        time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def unbroken(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> int:
+    experiment_id = submit(cluster, tmp_path_factory.mktemp("unbroken"), 0)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    return experiment_id
+
+
+def test_two_processes_train_one_model(cluster: LocalCluster, unbroken: int) -> None:
+    found = accuracies(cluster, unbroken)
+    assert list(found) == list(range(1, 11))
+    assert found[10]["accuracy"] > 0.9
+    pids = re.findall(r"\[rank=(\d)\] .*pid (\d+)", cluster.logs(unbroken))
+    assert {rank for rank, _ in pids} == {"0", "1"}
+    assert len(set(pids)) == 2
+
+
+def test_a_pause_changes_no_loss(cluster: LocalCluster, unbroken: int, tmp_path: Path) -> None:
+    experiment_id = submit(cluster, tmp_path, 0.5)
+    wait_for_epoch(cluster, experiment_id, 3)
+    cluster.det("experiment", "pause", str(experiment_id))
+    deadline = time.monotonic() + 60
+    while not cluster.trials(experiment_id)[0]["checkpointCount"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    cluster.det("experiment", "activate", str(experiment_id))
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    assert losses(cluster, experiment_id) == losses(cluster, unbroken)
+    assert accuracies(cluster, experiment_id) == accuracies(cluster, unbroken)
+    assert cluster.trials(experiment_id)[0]["restarts"] == 0
+
+
+def test_one_killed_process_ends_the_gang_which_starts_again(
+    cluster: LocalCluster, unbroken: int, tmp_path: Path
+) -> None:
+    experiment_id = submit(cluster, tmp_path, 0.5)
+    wait_for_epoch(cluster, experiment_id, 2)
+    pids = [int(pid) for pid in re.findall(r"pid (\d+)", cluster.logs(experiment_id))]
+    others = {pid for pid in pids if psutil.pid_exists(pid)}
+    assert len(others) == 2
+    os.kill(pids[-1], signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while any(psutil.pid_exists(pid) for pid in others):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    assert losses(cluster, experiment_id) == losses(cluster, unbroken)
+    assert cluster.trials(experiment_id)[0]["restarts"] == 1
+
+
+def test_off_the_cluster(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "determined.launch.torch_distributed", "--nproc_per_node=2"]
+    done = subprocess.run(
+        [*launch, "--", str(EXAMPLE / "train.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[rank=0]" in done.stderr
+    assert "epoch 1: accuracy" in done.stderr
