@@ -9,23 +9,14 @@ from typing import Any
 from determined.cli import _format as f
 from determined.cli._last_words import ASKED, last_words
 from determined.cli._render import Column, Record, Section
+from determined.cli._runs import RUNS
 from determined.common.api import errors
 from determined.common.api.session import Session
 
 LOGS_OF = 3
 """Of so many failed trials the end of the logs is fetched."""
 
-LEGS = (
-    Column("Trial ID", "trialId"),
-    Column("Run", "runId"),
-    Column("State", f.field("state", f.state)),
-    Column("Agent", "agentId"),
-    Column("Slots", "slotIds"),
-    Column("Started", f.field("startTime", f.time)),
-    Column("Ended", f.field("endTime", f.time)),
-    Column("Exit Code", "exitCode"),
-    Column("Reason", "reason"),
-)
+LEGS = (Column("Trial ID", "trialId"), *RUNS)
 WAITING = (
     Column("Experiment ID", "experimentId"),
     Column("Trial ID", "trialId"),

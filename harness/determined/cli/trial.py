@@ -26,6 +26,7 @@ from determined.cli._options import (
     chosen,
 )
 from determined.cli._render import Column, Record, Section
+from determined.cli._runs import RUNS
 from determined.cli._state import state
 from determined.cli._workloads import WORKLOADS, read_workloads
 
@@ -43,17 +44,6 @@ DETAILS = (
     Column("Restarts", "restarts"),
     Column("Total Batches", "totalBatchesProcessed"),
     Column("Searcher Metric", "searcherMetricValue"),
-    Column("Reason", "reason"),
-)
-
-RUNS = (
-    Column("Run", "runId"),
-    Column("State", f.field("state", f.state)),
-    Column("Agent", "agentId"),
-    Column("Slots", "slotIds"),
-    Column("Started", f.field("startTime", f.time)),
-    Column("Ended", f.field("endTime", f.time)),
-    Column("Exit Code", "exitCode"),
     Column("Reason", "reason"),
 )
 

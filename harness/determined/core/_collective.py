@@ -89,8 +89,8 @@ def _lost(rank: int, error: OSError | None) -> errors.WorkerLost:
 
 
 class Group:
-    """Workers 0 to ``size - 1``, worker 0 in the middle. Every worker makes the same calls in the same
-    order. Not thread-safe.
+    """Worker 0 in the middle, and the others. Every worker makes the same calls in the same order. One
+    without peers is alone: nothing is sent. Not thread-safe.
 
     Raises (all calls) errors.WorkerLost when a worker that is needed has gone, RuntimeError when the
     workers do not make the same call.
@@ -174,9 +174,10 @@ class Group:
         """Worker 0's ``stuff``."""
         if self.rank:
             return _opened(self._peers[0].receive(), call, 0)
-        body = pickle.dumps((call, stuff), pickle.HIGHEST_PROTOCOL)
-        for peer in self._peers.values():
-            peer.send(body)
+        if self._peers:
+            body = pickle.dumps((call, stuff), pickle.HIGHEST_PROTOCOL)
+            for peer in self._peers.values():
+                peer.send(body)
         return stuff
 
     def allgather(self, call: str, stuff: Any) -> list[Any]:

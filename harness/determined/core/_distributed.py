@@ -59,8 +59,7 @@ class DistributedContext:
         self.cross_rank = cross_rank
         self.cross_size = cross_size
         self._closed = False
-        self._group: Group | None = None
-        self._local: Group | None = None
+        self._group = self._local = Group(0, {})
         if size > 1:
             port = pub_port + port_offset
             key = _collective.secret()
@@ -82,16 +81,15 @@ class DistributedContext:
         # In no directory and at no port: jobs with other keys do not meet there.
         return f"\0determined-{port}-{key.hex()[:32]}"
 
-    def _meet_locally(self, key: bytes) -> Group | None:
-        """The group of this machine's workers; None when there is but one."""
-        assert self._group is not None
+    def _meet_locally(self, key: bytes) -> Group:
+        """The group of this machine's workers."""
         mine = None
         if self.local_rank == 0 and self.local_size > 1 and self.local_size < self.size:
             mine = _collective.listen(("127.0.0.1", 0))
         here = (self.cross_rank, self.local_rank, None if mine is None else mine.getsockname())
         everybody = self._group.allgather("meeting", here)
         if self.local_size == 1:
-            return None
+            return Group(0, {})
         if self.local_size == self.size:
             return self._group
         if mine is not None:
@@ -147,10 +145,8 @@ class DistributedContext:
     def close(self) -> None:
         """May be called twice; no collective call after it."""
         self._closed = True
-        for group in (self._local, self._group):
-            if group is not None:
-                group.close()
-        self._local = self._group = None
+        self._local.close()
+        self._group.close()
 
     def __enter__(self) -> DistributedContext:
         return self
@@ -183,32 +179,32 @@ class DistributedContext:
     def gather(self, stuff: Any) -> list[Any] | None:
         """The chief gets everybody's ``stuff`` in the order of ranks, the others None."""
         self._check_open()
-        return [stuff] if self._group is None else self._group.gather("gather", stuff)
+        return self._group.gather("gather", stuff)
 
     def gather_local(self, stuff: Any) -> list[Any] | None:
         """:meth:`gather` among the workers of this machine."""
         self._check_open()
-        return [stuff] if self._local is None else self._local.gather("gather_local", stuff)
+        return self._local.gather("gather_local", stuff)
 
     def allgather(self, stuff: Any) -> list[Any]:
         """Everybody's ``stuff`` in the order of ranks."""
         self._check_open()
-        return [stuff] if self._group is None else self._group.allgather("allgather", stuff)
+        return self._group.allgather("allgather", stuff)
 
     def allgather_local(self, stuff: Any) -> list[Any]:
         """:meth:`allgather` among the workers of this machine."""
         self._check_open()
-        return [stuff] if self._local is None else self._local.allgather("allgather_local", stuff)
+        return self._local.allgather("allgather_local", stuff)
 
     def broadcast(self, stuff: Any) -> Any:
         """The chief's ``stuff``."""
         self._check_open()
-        return stuff if self._group is None else self._group.broadcast("broadcast", stuff)
+        return self._group.broadcast("broadcast", stuff)
 
     def broadcast_local(self, stuff: Any = None) -> Any:
         """The ``stuff`` of this machine's first worker."""
         self._check_open()
-        return stuff if self._local is None else self._local.broadcast("broadcast_local", stuff)
+        return self._local.broadcast("broadcast_local", stuff)
 
 
 class DummyDistributedContext(DistributedContext):

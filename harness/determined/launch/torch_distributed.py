@@ -17,18 +17,13 @@ import sys
 from typing import NoReturn
 
 from determined._info import get_cluster_info
+from determined.launch._fail import fail
 
 USAGE = (
     "usage: python3 -m determined.launch.torch_distributed "
     "[TORCHRUN_OPTIONS... --] (--trial MODULE:CLASS | SCRIPT [ARGS...])"
 )
 _PYTHON = re.compile(r"python[0-9.]*$")
-
-
-def fail(message: str) -> NoReturn:
-    """One line for the user, exit code 1."""
-    print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(1)
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -13,17 +13,13 @@ import subprocess
 import sys
 import threading
 from types import FrameType
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
+
+from determined.launch._fail import fail
 
 # Progress bars begin their line anew; a carriage return at the very end may be half of a line's end.
 _LINE_ENDS = re.compile(rb"(\r?\n|\r(?=[^\n]))")
 USAGE = "usage: python3 -m determined.launch.wrap_rank RANK COMMAND [ARGS...]"
-
-
-def fail(message: str) -> NoReturn:
-    """One line for the user, exit code 1."""
-    print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(1)
 
 
 def read_rank(text: str) -> int:

@@ -7,18 +7,13 @@ import importlib
 import logging
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import determined as det
+from determined.launch._fail import fail
 from determined.pytorch import _units
 from determined.pytorch._trainer import Trainer, init
 from determined.pytorch._trial import PyTorchTrial
-
-
-def fail(message: str) -> NoReturn:
-    """One line for the user, exit code 1."""
-    print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(1)
 
 
 def load_class(spec: str) -> type[PyTorchTrial]:

@@ -1,0 +1,17 @@
+"""Runs of trials (legs) as tables."""
+
+from __future__ import annotations
+
+from determined.cli import _format as f
+from determined.cli._render import Column
+
+RUNS = (
+    Column("Run", "runId"),
+    Column("State", f.field("state", f.state)),
+    Column("Agent", "agentId"),
+    Column("Slots", "slotIds"),
+    Column("Started", f.field("startTime", f.time)),
+    Column("Ended", f.field("endTime", f.time)),
+    Column("Exit Code", "exitCode"),
+    Column("Reason", "reason"),
+)
