@@ -22,7 +22,7 @@ from determined_service.control import experiments as experimenting
 from determined_service.control import lifecycle as states
 from determined_service.control import prefect_states
 from determined_service.control import trials as trialing
-from determined_service.control.change import changing, reader
+from determined_service.control.change import Change, changing, reader
 from determined_service.control.exits import ExitKind
 from determined_service.control.legs import Exit, end_leg
 from determined_service.control.prefect_gateway import ENDED, Gateway, OpenRun, RunGone
@@ -96,14 +96,12 @@ class PrefectWatch:
 
     async def _stop(self, row: sa.Row[Any]) -> None:
         async with changing(self._db) as change:
-            if row.kind == "experiment":
-                await experimenting.cancel(change, row.id)
-            elif row.state in states.TERMINAL:
+            if row.kind == "trial" and row.state in states.TERMINAL:
                 # It ended while somebody cancelled it in the UI: say so once more.
                 entity = prefect_states.trial_entity(row.id)
                 prefect_states.ended(change, entity, row.state, row.reason)
             else:
-                await trialing.kill(change, row.id)
+                await _cancel(change, row)
 
     async def _stop_if_cancelled(self, row: sa.Row[Any]) -> None:
         """Stops what lives although its run is Cancelled, unless Prefect has only not been told."""
@@ -123,10 +121,7 @@ class PrefectWatch:
             await experimenting.lock_experiment(change, row.experiment_id)
             untold = await change.conn.execute(_UNTOLD, {"entity": entity})
             if untold.first() is None:
-                if row.kind == "experiment":
-                    await experimenting.cancel(change, row.id)
-                else:
-                    await trialing.kill(change, row.id)
+                await _cancel(change, row)
 
     async def _settle_stuck(self, now: datetime.datetime) -> None:
         before = now - datetime.timedelta(seconds=self._stuck_run_s)
@@ -183,3 +178,11 @@ class PrefectWatch:
                 await end_leg(
                     change, row.id, Exit(ExitKind.INFRASTRUCTURE, reason=reason), only_in=row.state
                 )
+
+
+async def _cancel(change: Change, row: sa.Row[Any]) -> None:
+    """What a cancel in Prefect means here."""
+    if row.kind == "experiment":
+        await experimenting.cancel(change, row.id)
+    else:
+        await trialing.kill(change, row.id)
