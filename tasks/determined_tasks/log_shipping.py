@@ -8,16 +8,18 @@ that cannot be written either, :attr:`LogShipper.is_full` asks the reader to let
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import uuid
 from collections import deque
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
 from determined.common.api import errors
+from determined.common.file_queue import FileQueue
 from determined_tasks.service_link import ServiceLink
 
 logger = logging.getLogger(__name__)
@@ -41,12 +43,10 @@ class _Queue:
         self._memory: deque[bytes] = deque()
         self.bytes = 0
         """Bytes that wait in memory."""
-        self._file: BinaryIO | None = None
-        self._read_at = 0
-        self._spooled = 0
+        self._spooled = FileQueue(lambda: spool.open("w+b", buffering=0))
 
     def __len__(self) -> int:
-        return len(self._memory) + self._spooled
+        return len(self._memory) + len(self._spooled)
 
     @property
     def is_full(self) -> bool:
@@ -55,28 +55,18 @@ class _Queue:
     def put(self, line: bytes) -> None:
         if (self._spooled or self.bytes > MEMORY_BYTES) and not self.is_full:
             try:
-                self._write(line)
+                self._spooled.put(line)
                 return
             except OSError as error:
-                if self._spooled:
-                    # Memory is older than the file: to keep the order, what the file has comes first.
-                    self._load_all()
+                # Memory is older than the file: to keep the order, what the file has comes first.
+                for spooled in self._spooled.take(len(self._spooled), sys.maxsize):
+                    self._remember(spooled)
                 logger.warning("cannot keep waiting logs in %s: %s", self._path, error)
+        self._remember(line)
+
+    def _remember(self, line: bytes) -> None:
         self._memory.append(line)
         self.bytes += len(line)
-
-    def _write(self, line: bytes) -> None:
-        if self._file is None:
-            self._file = self._path.open("w+b")
-        end = self._file.seek(0, 2)
-        try:
-            self._file.write(line + b"\n")
-            self._file.flush()
-        except OSError:
-            # A line that was half written before the disk was full must not be read.
-            self._file.truncate(end)
-            raise
-        self._spooled += 1
 
     def take(self, limit: int) -> list[bytes]:
         """The oldest lines, about ``limit`` bytes; at least one when there is any."""
@@ -87,32 +77,12 @@ class _Queue:
             self.bytes -= len(line)
             size += len(line)
             taken.append(line)
-        while not self._memory and self._spooled and size < limit:
-            line = self._read_spooled()
-            size += len(line)
-            taken.append(line)
+        if not self._memory and size < limit:
+            taken += self._spooled.take(len(self._spooled), limit - size)
         return taken
 
-    def _read_spooled(self) -> bytes:
-        assert self._file is not None
-        self._file.seek(self._read_at)
-        line = self._file.readline()
-        self._read_at += len(line)
-        self._spooled -= 1
-        if not self._spooled:
-            self._file.truncate(0)
-            self._read_at = 0
-        return line[:-1]
-
-    def _load_all(self) -> None:
-        while self._spooled:
-            line = self._read_spooled()
-            self._memory.append(line)
-            self.bytes += len(line)
-
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._spooled.close():
             self._path.unlink(missing_ok=True)
 
 
