@@ -1,0 +1,97 @@
+"""Where the workers of a gang meet, and what each of them is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from determined.constants import COMM_PORT_VARIABLE
+from determined.launch import _ports
+from determined.launch._machines import Machines
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Of ``size`` workers on several machines, ``count`` are on this one (number ``machine`` of
+    ``machine_count``), from ``first_rank`` on.
+
+    ``chief``: the address of the first machine, ``store_port`` and ``comm_port`` ports of it that
+    are this gang's alone. ``sockets`` hold them, on that machine.
+    """
+
+    count: int
+    chief: str
+    store_port: int
+    comm_port: int
+    sockets: tuple[socket.socket, ...] = ()
+    machine: int = 0
+    machine_count: int = 1
+    first_rank: int = 0
+    size: int = 0
+    machines: Machines | None = None
+
+    @classmethod
+    def arrange(cls, count: int) -> Meeting:
+        """For ``count`` workers on this machine alone."""
+        store, comm = _ports.listen(), _ports.reserve()
+        ports = (_ports.port_of(store), _ports.port_of(comm))
+        return cls(count, LOOPBACK, *ports, sockets=(store, comm), size=count)
+
+    def environment(self, local: int) -> dict[str, str]:
+        """The whole environment of worker ``local`` of this machine: this process's, and what torchrun
+        sets."""
+        rank = self.first_rank + local
+        numbers = {
+            "RANK": rank,
+            "LOCAL_RANK": local,
+            "GROUP_RANK": self.machine,
+            "ROLE_RANK": rank,
+            "WORLD_SIZE": self.size,
+            "LOCAL_WORLD_SIZE": self.count,
+            "GROUP_WORLD_SIZE": self.machine_count,
+            "ROLE_WORLD_SIZE": self.size,
+            "MASTER_PORT": self.store_port,
+            COMM_PORT_VARIABLE: self.comm_port,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
+        }
+        words = {
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": self.chief,
+            "DET_CHIEF_IP": self.chief,
+            "USE_TORCH_DISTRIBUTED": "True",
+            "TORCHELASTIC_RUN_ID": os.environ.get("DET_ALLOCATION_ID", "none"),
+            # Workers are clients of the launcher's store.
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+        env = {**os.environ, **words, **{name: str(value) for name, value in numbers.items()}}
+        env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+        return env
+
+    @contextlib.contextmanager
+    def store(self) -> Iterator[None]:
+        """Serves torch's store for the block, on the first machine.
+
+        Not before the workers are forked: it has a thread. Until then they wait in the socket's queue.
+        """
+        if self.machine != 0:
+            yield
+            return
+        import torch.distributed
+
+        served = torch.distributed.TCPStore(
+            self.chief,
+            self.store_port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=self.sockets[0].detach(),
+        )
+        try:
+            yield
+        finally:
+            del served
