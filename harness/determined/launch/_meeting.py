@@ -8,7 +8,13 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import psutil
+
+from determined._info import ClusterInfo
 from determined.constants import COMM_PORT_VARIABLE
+from determined.core import _collective
+from determined.core._connection import Connection
+from determined.core._gang import all_gather
 from determined.launch import _ports
 from determined.launch._machines import Machines
 
@@ -21,7 +27,8 @@ class Meeting:
     ``machine_count``), from ``first_rank`` on.
 
     ``chief``: the address of the first machine, ``store_port`` and ``comm_port`` ports of it that
-    are this gang's alone. ``sockets`` hold them, on that machine.
+    are this gang's alone. ``sockets`` hold them, on that machine. ``interface``: this machine's, by
+    which the others reach it.
     """
 
     count: int
@@ -34,6 +41,7 @@ class Meeting:
     first_rank: int = 0
     size: int = 0
     machines: Machines | None = None
+    interface: str | None = None
 
     @classmethod
     def arrange(cls, count: int) -> Meeting:
@@ -41,6 +49,43 @@ class Meeting:
         store, comm = _ports.listen(), _ports.reserve()
         ports = (_ports.port_of(store), _ports.port_of(comm))
         return cls(count, LOOPBACK, *ports, sockets=(store, comm), size=count)
+
+    @classmethod
+    def across(cls, count: int, info: ClusterInfo) -> Meeting:
+        """For ``count`` workers on this one of the trial's machines; waits for the others' launchers.
+
+        Raises APIException, TimeoutError or ConnectionError when they do not come.
+        """
+        machine, addresses = info.container_rank, info.container_addrs
+        sockets: tuple[socket.socket, ...] = ()
+        if machine == 0:
+            sockets = (_ports.listen(""), _ports.reserve(""), _ports.listen(""))
+        mine = [machine, count, [_ports.port_of(one) for one in sockets]]
+        connection = Connection(info)
+        try:
+            everybody = all_gather(connection, info.allocation_id, mine, len(addresses))
+        finally:
+            connection.close()
+        counts = [its_count for _, its_count, _ in sorted(everybody)]
+        store, comm, link = sorted(everybody)[0][2]
+        key = _collective.secret()
+        if machine == 0:
+            group = _collective.Group.lead(sockets[2], len(addresses), key)
+        else:
+            group = _collective.Group.join((addresses[0], link), machine, key)
+        return cls(
+            count,
+            addresses[0],
+            store,
+            comm,
+            sockets=sockets,
+            machine=machine,
+            machine_count=len(addresses),
+            first_rank=sum(counts[:machine]),
+            size=sum(counts),
+            machines=Machines(group.peers, addresses),
+            interface=_interface_of(addresses[machine]),
+        )
 
     def environment(self, local: int) -> dict[str, str]:
         """The whole environment of worker ``local`` of this machine: this process's, and what torchrun
@@ -70,6 +115,9 @@ class Meeting:
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
         env = {**os.environ, **words, **{name: str(value) for name, value in numbers.items()}}
+        if self.interface is not None:
+            # Gloo would take the one that the host's name stands for.
+            env.setdefault("GLOO_SOCKET_IFNAME", self.interface)
         env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
         return env
 
@@ -95,3 +143,10 @@ class Meeting:
             yield
         finally:
             del served
+
+
+def _interface_of(address: str) -> str | None:
+    for name, found in psutil.net_if_addrs().items():
+        if any(one.address == address for one in found):
+            return name
+    return None

@@ -15,7 +15,6 @@ import os
 import runpy
 import shutil
 import sys
-from typing import NoReturn
 
 from determined._info import get_cluster_info
 from determined.launch import _ports, _torch_gang, _workers
@@ -76,23 +75,6 @@ def set_environment() -> None:
             os.environ["MASTER_PORT"] = str(_ports.port_of(holder))
 
 
-def torchrun(count: int, options: list[str], command: list[str]) -> NoReturn:
-    """Becomes torchrun, which starts ``command`` in ``count`` processes."""
-    python = sys.executable
-    os.environ["USE_TORCH_DISTRIBUTED"] = "True"
-    os.environ.setdefault("DET_CHIEF_IP", "127.0.0.1")
-    _torch_gang.share_threads(count)
-    with _ports.reserve() as holder:
-        port = _ports.port_of(holder)
-    # Later options win: the user's come last.
-    launcher = ["--nnodes=1", f"--nproc_per_node={count}", "--max_restarts=0"]
-    launcher += ["--master_addr=127.0.0.1", f"--master_port={port}", "--no_python"]
-    worker = [python, "-m", "determined.launch.wrap_rank", "RANK", *command]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(python, [python, "-m", "torch.distributed.run", *launcher, *options, *worker])
-
-
 def run(command: list[str], program: Program | None) -> None:
     """Become ``command``: a script or module in this interpreter, anything else by exec."""
     if program is not None and program.as_module:
@@ -122,7 +104,7 @@ def main(arguments: list[str]) -> None:
     if program is not None or _workers.is_python(command[0]):
         command = _with_this_python(command)
     if needs_torchrun:
-        torchrun(count, options, command)
+        _torch_gang.torchrun(count, options, command)
     if count > 1 or _torch_gang.machines() > 1:
         sys.exit(_torch_gang.run(count, command, program))
     set_environment()
