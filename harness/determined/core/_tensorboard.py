@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class TensorboardFiles:
         self._storage = storage
         self._prefix = prefix
         self._uploaded: dict[Path, tuple[int, int]] = {}
+        # A checkpoint may be stored in the background.
+        self._lock = threading.Lock()
 
     def get_path(self) -> Path:
         """The directory to write to; made by the first call."""
@@ -50,13 +53,14 @@ class TensorboardFiles:
 
         Raises errors.StorageError.
         """
-        for path in sorted(self._path.rglob("*")) if self._path.is_dir() else []:
-            relative = path.relative_to(self._path)
-            if not path.is_file() or not selector(relative):
-                continue
-            stat = path.stat()
-            version = (stat.st_mtime_ns, stat.st_size)
-            if self._uploaded.get(path) == version:
-                continue
-            self._storage.put(f"{self._prefix}/{mangler(relative, rank).as_posix()}", path)
-            self._uploaded[path] = version
+        with self._lock:
+            for path in sorted(self._path.rglob("*")) if self._path.is_dir() else []:
+                relative = path.relative_to(self._path)
+                if not path.is_file() or not selector(relative):
+                    continue
+                stat = path.stat()
+                version = (stat.st_mtime_ns, stat.st_size)
+                if self._uploaded.get(path) == version:
+                    continue
+                self._storage.put(f"{self._prefix}/{mangler(relative, rank).as_posix()}", path)
+                self._uploaded[path] = version

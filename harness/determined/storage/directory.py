@@ -108,7 +108,7 @@ class DirectoryStorageManager(StorageManager):
             kind, path = step
             if kind == "copy":
                 with files.explained("write", target / path):
-                    shutil.copy2(src / path, target / path)
+                    files.copy(src / path, target / path)
             elif kind == "hash":
                 checksums[path] = files.checksum(target / path)
             else:

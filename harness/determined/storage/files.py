@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -18,6 +19,8 @@ from determined import errors
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
+# What a copy within the kernel answers where it is not offered.
+_NOT_SO = (None, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 MANIFEST = ".determined-manifest.json"
 """Sizes and checksums, beside the checkpoint's files but not one of its resources: so every reader
@@ -122,6 +125,30 @@ def _matches(parts: list[str], pattern: list[str]) -> bool:
     if first == "**":
         return not rest or any(_matches(parts[skip:], rest) for skip in range(len(parts)))
     return bool(parts) and fnmatchcase(parts[0], first) and _matches(parts[1:], rest)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file with its times and mode, by sharing its blocks where the file system can."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        try:
+            while os.copy_file_range(reader.fileno(), writer.fileno(), 1 << 30):
+                pass
+        except (AttributeError, OSError) as error:
+            # Not on this system, or not between these two.
+            if getattr(error, "errno", None) not in _NOT_SO:
+                raise
+            shutil.copyfileobj(reader, writer, _CHUNK)
+    shutil.copystat(source, target)
+
+
+def copy_tree(source: Path, paths: Iterable[str], target: Path) -> None:
+    """Copy the ``paths`` below ``source``, directories end in "/". Raises OSError."""
+    for path in paths:
+        if path.endswith("/"):
+            (target / path).mkdir(parents=True, exist_ok=True)
+        else:
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            copy(source / path, target / path)
 
 
 def in_parallel(work: Callable[[T], object], items: Iterable[T], threads: int) -> None:
