@@ -149,12 +149,12 @@ def test_tensorboard_files_are_uploaded_when_they_change(
         (path / "events.1").write_text("longer")
     assert (target / "events.1").read_text() == "longer"
     with make_context(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+        (context.train.get_tensorboard_path() / "events.1").write_text("longer")
         context.train.upload_tensorboard_files(
             selector=lambda p: p.name == "events.1",
             mangler=lambda p, rank: p.with_name(f"rank{rank}"),
         )
     assert (target / "rank0").read_text() == "longer"
-    (path / "events.1").unlink()
 
 
 # Checkpoints.
