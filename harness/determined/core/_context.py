@@ -81,7 +81,13 @@ class Context:
         self._on_close = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Nothing needs starting: connections and threads begin with their first use."""
+        """Connections and threads begin with their first use; only the profiler, where the
+        configuration asks for it (``profiling.enabled``), begins here.
+        """
+        if self.info is not None and self.info.task_type == "TRIAL":
+            profiling = self.info.trial._config.get("profiling") or {}
+            if profiling.get("enabled"):
+                self.profiler.on()
 
     def __enter__(self) -> Context:
         self.start()
@@ -245,7 +251,7 @@ def _trial_context(
             tensorboard,
         ),
         searcher=searching,
-        profiler=ProfilerContext(info.agent_id, reporter),
+        profiler=ProfilerContext(info.agent_id, reporter, dist),
         experimental=ExperimentalCoreContext(connection, trial.trial_id),
         info=info,
         _connection=connection,

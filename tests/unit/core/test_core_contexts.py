@@ -480,20 +480,6 @@ def test_units(make_context: Make, searcher: dict[str, Any], unit: core.Unit | N
 # The rest.
 
 
-def test_the_profiler_reports_the_machine(service: FakeService, make_context: Make) -> None:
-    with make_context() as context:
-        context.train.report_training_metrics(5, {"x": 1.0})
-        with pytest.raises(ValueError, match="sampling_interval"):
-            context.profiler.on(sampling_interval=0.01)
-        context.profiler.on(sampling_interval=0.1, samples_per_report=2)
-        context.profiler.on()
-        wait_until(lambda: any(r["group"] == "cpu" for r in service.reports))
-    found = {r["group"]: r for r in service.reports}
-    assert {"cpu", "memory", "disk", "network"} <= set(found)
-    assert found["cpu"]["steps_completed"] == 5
-    assert found["memory"]["metrics"]["agent"]["memory_free"] > 0
-
-
 def test_what_the_service_does_not_offer(make_context: Make) -> None:
     context = make_context()
     with pytest.raises(NotImplementedError, match="alerts"):
