@@ -169,9 +169,9 @@ def test_init_refuses_a_storage_that_cannot_be_written(
         core.init()
     other = core.init(checkpoint_storage=str(tmp_path / "other"))
     other.close()
-    monkeypatch.setenv("DET_EXPERIMENT_CONFIG", '{"checkpoint_storage": {"type": "s3"}}')
+    monkeypatch.setenv("DET_EXPERIMENT_CONFIG", '{"checkpoint_storage": {"type": "hdfs"}}')
     monkeypatch.setattr(_info, "_loaded", [])
-    with pytest.raises(errors.StorageError, match="'s3' is not supported"):
+    with pytest.raises(errors.StorageError, match="'hdfs' is not supported"):
         core.init()
 
 
