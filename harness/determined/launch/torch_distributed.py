@@ -19,13 +19,12 @@ import sys
 from determined._info import get_cluster_info
 from determined.launch import _command, _ports, _torch_gang, _workers
 from determined.launch._fail import fail
-from determined.launch._workers import Program
+from determined.launch._workers import TRIAL_MODULE, Program
 
 USAGE = (
     "usage: python3 -m determined.launch.torch_distributed "
     "[TORCHRUN_OPTIONS... --] (--trial MODULE:CLASS | SCRIPT [ARGS...])"
 )
-TRIAL_MODULE = "determined.pytorch._run"
 
 
 def worker_count(options: list[str]) -> tuple[int, bool]:
