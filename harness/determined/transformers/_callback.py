@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from determined import core
+from determined import _own_checkpoint, core
 from determined._lengths import Lengths
 from determined.transformers._resume import checkpoint_name, download
 
@@ -208,10 +208,7 @@ class DetCallback(TrainerCallback):
         dist = self.core_context.distributed
         if dist.rank == 0 and self.user_data is not None:
             (output_dir / name / "my_data.json").write_text(json.dumps(self.user_data))
-        metadata: dict[str, Any] = {"steps_completed": step}
-        info = self.core_context.info
-        if info is not None and info.task_type == "TRIAL":
-            metadata["trial_id"] = info.trial.trial_id
+        metadata = _own_checkpoint.metadata(self.core_context, step)
 
         def selected(path: str) -> bool:
             return path.startswith(f"{name}/")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import TrainerState
 
-from determined import core, errors
+from determined import _own_checkpoint, core, errors
 
 logger = logging.getLogger("determined.transformers")
 
@@ -37,8 +37,7 @@ def download(core_context: core.Context, storage_id: str, output_dir: Path) -> P
             f"checkpoint {storage_id} has no {path.name}/trainer_state.json: it is not one that "
             "determined.transformers.DetCallback stored"
         )
-    info = core_context.info
-    if info is not None and metadata.get("trial_id") not in (None, info.trial.trial_id):
+    if not _own_checkpoint.is_own(core_context, metadata):
         logger.info(
             "the checkpoint %s is another trial's: training begins with its weights, at step 0",
             storage_id,
@@ -53,6 +52,6 @@ def _forget_position(path: Path) -> None:
     for pattern in POSITION:
         for file in path.glob(pattern):
             file.unlink()
-    file = str(path / "trainer_state.json")
-    state = TrainerState.load_from_json(file)
-    TrainerState(**{name: getattr(state, name) for name in KEPT}).save_to_json(file)
+    position = str(path / "trainer_state.json")
+    state = TrainerState.load_from_json(position)
+    TrainerState(**{name: getattr(state, name) for name in KEPT}).save_to_json(position)
