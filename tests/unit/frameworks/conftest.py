@@ -14,6 +14,7 @@ def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("DET_RUN_DIR", str(tmp_path / "run"))
 
 
 @pytest.fixture
