@@ -68,6 +68,7 @@ def main(core_context, hparams, seed):
         eval_strategy="epoch",
         save_strategy="no",  # at lengths' ends and preemptions the callback saves
         logging_steps=45,
+        use_cpu=not torch.cuda.is_available(),  # else several processes on CPUs train apart
         seed=seed,
         disable_tqdm=True,
         report_to="none",

@@ -40,7 +40,8 @@ class DetCallback(TrainerCallback):
             are reported in any case. None: all.
         user_data: JSON that is stored in every checkpoint, as ``my_data.json`` beside the model.
 
-    Raises errors.InvalidConfigurationException when the searcher counts in anything but epochs and
+    Raises ValueError when the Trainer and ``core_context`` do not agree on the number of processes,
+    errors.InvalidConfigurationException when the searcher counts in anything but epochs and
     batches (a batch is a step of the optimizer), errors.InvalidCheckpointException when the latest
     checkpoint is not one of this callback.
     """
@@ -53,6 +54,7 @@ class DetCallback(TrainerCallback):
         user_data: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        _check_processes(core_context.distributed, args)
         self.core_context = core_context
         self.filter_metrics = filter_metrics
         self.user_data = user_data
@@ -223,3 +225,16 @@ class DetCallback(TrainerCallback):
             self.core_context.checkpoint.upload(mine, metadata, shard=True, selector=selected)
         # The Trainer may delete old files now (save_total_limit).
         dist.allgather(None)
+
+
+def _check_processes(dist: core.DistributedContext, args: TrainingArguments) -> None:
+    """Raises ValueError: processes that do not know of each other would train as many models."""
+    if dist.size == args.world_size:
+        return
+    if dist.size > args.world_size:
+        advice = "on CPUs it needs TrainingArguments(use_cpu=True)"
+    else:
+        advice = "give core.init() distributed=DistributedContext.from_torch_distributed()"
+    raise ValueError(
+        f"core_context is of {dist.size} processes, the Trainer of {args.world_size}: {advice}"
+    )

@@ -218,6 +218,13 @@ def test_units_that_it_cannot_count(
         train(context)
 
 
+@pytest.mark.parametrize(("size", "advice"), [(2, "use_cpu=True"), (0, "from_torch_distributed")])
+def test_processes_that_do_not_know_of_each_other(trial: OneTrial, size: int, advice: str) -> None:
+    with pytest.raises(ValueError, match=advice), trial.leg() as context:
+        context.distributed.size = size
+        train(context)
+
+
 def test_a_searcher_metric_that_is_not_there(trial: OneTrial) -> None:
     with (
         pytest.raises(errors.InvalidModelException, match=r"'accuracy'.*eval_loss"),
