@@ -1,4 +1,4 @@
-"""Lightning's Trainer on scikit-learn's handwritten digits: `python train.py`, or `det flow run const.yaml`."""
+"""Lightning on scikit-learn's handwritten digits: `python train.py`, or `det flow run const.yaml`."""
 
 import logging
 
