@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -20,15 +18,6 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    """One local cluster for the whole test session: Postgres, Prefect, the service and an agent.
-
-    Not under pytest's temporary folder: another pytest session closes that to other users, and as root
-    Postgres runs as one.
-    """
-    with tempfile.TemporaryDirectory(prefix="determined-test-") as folder:
-        running = LocalCluster.in_directory(Path(folder))
-        try:
-            running.up()
-            yield running
-        finally:
-            running.down()
+    """One local cluster for the whole test session: Postgres, Prefect, the service and an agent."""
+    with LocalCluster.running() as running:
+        yield running

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,23 @@ class LocalCluster:
         }
         (folder / "home").mkdir(parents=True, exist_ok=True)
         return cls(folder / "data", env)
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, env: dict[str, str] | None = None) -> Iterator[LocalCluster]:
+        """One that is up within the block, in a temporary directory; ``env`` is added to its own.
+
+        Not under pytest's temporary folder: another pytest session closes that to other users, and as root
+        Postgres runs as one.
+        """
+        with tempfile.TemporaryDirectory(prefix="determined-test-") as folder:
+            cluster = cls.in_directory(Path(folder))
+            cluster.env.update(env or {})
+            try:
+                cluster.up()
+                yield cluster
+            finally:
+                cluster.down()
 
     def up(self, *args: str) -> subprocess.CompletedProcess[str]:
         return self.det("deploy", "local", "cluster-up", "--slots", "2", *args, timeout=180)

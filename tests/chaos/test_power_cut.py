@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,14 +21,8 @@ from tests.local_cluster import DET, LocalCluster
 
 @pytest.fixture
 def own_cluster() -> Iterator[LocalCluster]:
-    with tempfile.TemporaryDirectory(prefix="determined-power-") as folder:
-        Path(folder).chmod(0o755)  # Postgres may have to run as another user
-        running = LocalCluster.in_directory(Path(folder))
-        try:
-            running.up()
-            yield running
-        finally:
-            running.down()
+    with LocalCluster.running() as running:
+        yield running
 
 
 def members(cluster: LocalCluster) -> list[psutil.Process]:

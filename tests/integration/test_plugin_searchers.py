@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -102,17 +101,11 @@ max_restarts: 0
 @pytest.mark.timeout(600)
 def test_a_searcher_of_another_package(tmp_path: Path) -> None:
     install_toy_searcher(tmp_path / "site")
-    with tempfile.TemporaryDirectory(prefix="determined-test-") as folder:
-        cluster = LocalCluster.in_directory(Path(folder))
-        cluster.env["PYTHONPATH"] = str(tmp_path / "site")
-        try:
-            cluster.up()
-            experiment = cluster.submit(tmp_path, CLIMB, script_py=LINEAGE)
-            assert cluster.wait(experiment) == "COMPLETED"
-            config = cluster.describe(experiment)["config"]
-            assert config["searcher"]["keep"] == 0.5  # its own model's default
-            rates = [trial["hparams"]["rate"] for trial in cluster.trials(experiment)]
-        finally:
-            cluster.down()
+    with LocalCluster.running({"PYTHONPATH": str(tmp_path / "site")}) as cluster:
+        experiment = cluster.submit(tmp_path, CLIMB, script_py=LINEAGE)
+        assert cluster.wait(experiment) == "COMPLETED"
+        config = cluster.describe(experiment)["config"]
+        assert config["searcher"]["keep"] == 0.5  # its own model's default
+        rates = [trial["hparams"]["rate"] for trial in cluster.trials(experiment)]
     assert len(rates) == 4
     assert all(0 <= rate < 1 for rate in rates)

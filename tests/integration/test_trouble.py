@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,13 +147,8 @@ def test_the_doctor_of_a_healthy_cluster(cluster: LocalCluster) -> None:
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[LocalCluster]:
     """A cluster to break."""
-    with tempfile.TemporaryDirectory(prefix="determined-trouble-") as folder:
-        running = LocalCluster.in_directory(Path(folder))
-        try:
-            running.up()
-            yield running
-        finally:
-            running.down()
+    with LocalCluster.running() as running:
+        yield running
 
 
 def kill(cluster: LocalCluster, component: str) -> None:
