@@ -49,7 +49,7 @@ def share_threads(count: int) -> None:
 
 def run(count: int, command: list[str], program: Program | None) -> int:
     """``command``, which is ``program`` where this interpreter can run it, in ``count`` processes on this
-    machine; the exit code. Raises SystemExit when it cannot be started."""
+    machine; how they ended (:meth:`Gang.wait`). Raises SystemExit when it cannot be started."""
     # Without the directory that `-m` puts in front: the program has its own, and none of the launcher's
     # imports may come from there.
     base_path = list(sys.path) if sys.flags.safe_path else sys.path[1:]
