@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from determined.common.api import errors
-from determined_deployments.agent import agent, learning, zygote
+from determined_deployments.agent import learning, zygote
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.fork_server import ForkServer, ZygotePlan
 from determined_deployments.agent.learning import Learning
@@ -128,8 +128,6 @@ async def test_second_trial_of_an_experiment_starts_with_what_the_first_imported
     config: AgentConfig, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
-    # What learns is forked from the zygote of trials, for which legs without torch do not wait.
-    monkeypatch.setattr(agent, "TRIAL_OPTIONAL", [])
     script = """
 import sys
 print("wave" in sys.modules, "helper" in sys.modules, "sndhdr" in sys.modules)
