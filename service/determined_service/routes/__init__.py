@@ -14,6 +14,7 @@ from determined_service.routes import (
     search,
     storage,
     trials,
+    unmanaged,
 )
 
 
@@ -29,6 +30,7 @@ def routers() -> list[APIRouter]:
         agents.router,
         search.router,
         storage.router,
+        unmanaged.router,
         custom_search.router,
         custom_search.internal,
     ]
