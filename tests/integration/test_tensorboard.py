@@ -41,6 +41,7 @@ name: charts
 entrypoint: python3 script.py
 searcher: {name: single, metric: accuracy}
 max_restarts: 1
+profiling: {enabled: true}
 """
 
 
@@ -88,6 +89,13 @@ def test_a_killed_and_resumed_trial(cluster: LocalCluster, tmp_path: Path) -> No
     assert math.isnan(known["Determined/x"][2])
     assert known["Determined/x"][5] == 2 + 5 / 8
     assert same(charts, known), (charts, known)
+    # The machine's metrics have groups of their own.
+    (memory,) = trial.iter_metrics("memory")
+    (values,) = memory.metrics.values()
+    assert values["memory_free"] > 1e6
+    assert {"cpu", "memory", "disk", "network"} < set(trial.summary_metrics or {})
+    (row,) = cluster.trials(experiment_id)
+    assert (row["searcherMetricValue"], row["totalBatchesProcessed"]) == (0.5, 8)
     # Files of both legs.
     assert len(list((folder / "trial" / str(trial.id)).iterdir())) == 2
 
