@@ -10,7 +10,8 @@ ReportRefused                        the service refused metrics that were repor
 ReportsLost                          the service could not be reached until the process ended
 StorageError                         checkpoint storage refused to write or read
 ├── CheckpointNotFound
-└── CheckpointCorrupted              sizes or checksums differ from what was stored
+├── CheckpointCorrupted              sizes or checksums differ from what was stored
+└── CheckpointConflict               workers' parts of a sharded checkpoint do not fit together
 CheckpointStateException             the checkpoint's state does not allow it (e.g. DELETED)
 NoDirectStorageAccess, ProxiedDownloadFailed, MultipleDownloadsFailed    downloads by the SDK
 
@@ -85,6 +86,10 @@ class CheckpointNotFound(StorageError):
 
 class CheckpointCorrupted(StorageError):
     """Files of the checkpoint are missing or differ from what was stored."""
+
+
+class CheckpointConflict(StorageError, RuntimeError):
+    """Workers' parts of a sharded checkpoint have other contents for the same file or key."""
 
 
 class CheckpointStateException(Exception):

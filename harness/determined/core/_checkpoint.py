@@ -15,15 +15,23 @@ from typing import Any
 
 from determined import errors
 from determined._info import ClusterInfo
+from determined.core._background import Background
 from determined.core._connection import Connection
 from determined.core._distributed import DistributedContext
+from determined.core._everybody import everybody
 from determined.core._metrics import Unsupported, plain
 from determined.core._reporter import Reporter
-from determined.storage import Manifest, StorageManager
+from determined.core._shards import Shard, list_shard, merge_metadata, store_shards
+from determined.storage import Manifest, StorageManager, files
 
 logger = logging.getLogger("determined.core")
 
 METADATA_FILE = "metadata.json"
+LOCAL = "this machine's worker"
+
+
+def _json(metadata: dict[str, Any]) -> bytes:
+    return json.dumps(metadata, indent=2).encode()
 
 
 class DownloadMode(enum.Enum):
@@ -42,6 +50,14 @@ class CheckpointContext:
     reported before are stored by then. On the cluster, ``metadata`` must contain the integer
     ``steps_completed``. All methods raise errors.StorageError with path and reason when the storage
     refuses, errors.CheckpointNotFound, errors.CheckpointCorrupted.
+
+    With ``shard=True`` every worker calls and gives its part of one checkpoint. The same file from
+    several workers is stored once. Files of the same path with other contents, and metadata of the same
+    key with other values, raise errors.CheckpointConflict on every worker, and nothing is stored; so
+    does whatever goes wrong at one of them.
+
+    With ``wait=False`` the checkpoint is stored in the background. What goes wrong there is raised by
+    the next call of any method here, or by the context's ``close()``, both of which wait for it.
     """
 
     def __init__(
@@ -63,6 +79,7 @@ class CheckpointContext:
         self._after_store = after_store
         # What the service must know to find the files again; None: the experiment's storage.
         self._storage_section = storage_section
+        self._background = Background()
 
     def upload(
         self,
@@ -71,47 +88,178 @@ class CheckpointContext:
         *,
         shard: bool = False,
         selector: Callable[[str], bool] | None = None,
+        wait: bool = True,
     ) -> str:
         """Store a copy of ``ckpt_dir``; the checkpoint's uuid.
 
         ``selector`` gets relative paths (directories end in "/") and says which to store. With
-        ``shard`` every worker calls and gives its part of one checkpoint, or None for no files.
+        ``shard`` ``ckpt_dir`` may be None: no files from this worker. Without ``wait`` the files are
+        only copied to a local directory before this returns (the copy shares their blocks where the
+        file system can).
         """
         if ckpt_dir is None and not shard:
             raise ValueError("upload(None) is for shard=True only: there are no files to store")
-        self._check_caller("upload", shard)
+        self._check_caller("upload", shard, wait)
+        src = None if ckpt_dir is None else Path(ckpt_dir)
+        if shard:
+            storage_id = self._begin_shards()
+            with self._abort_if_it_fails(storage_id):
+                stored = self._store_shards(
+                    storage_id, src, lambda: self._list_shard(src, selector, metadata)
+                )
+            self._report_shards(storage_id, *stored)
+            return storage_id
+        assert src is not None
+        self.wait()
         metadata = self._plain_metadata(metadata)
-        content = json.dumps(metadata, indent=2).encode()
         storage_id = str(uuid.uuid4())
-        extra = {METADATA_FILE: content}
-        if ckpt_dir is None:
-            with self._storage.store(storage_id) as staging:
-                (staging.path / METADATA_FILE).write_bytes(content)
-            assert staging.manifest is not None
-            manifest = staging.manifest
-        else:
-            manifest = self._storage.upload(Path(ckpt_dir), storage_id, selector, extra)
-        self._report_checkpoint(storage_id, manifest, metadata)
+        if wait:
+            self._store(storage_id, src, metadata, selector)
+            return storage_id
+        with contextlib.ExitStack() as exits:
+            snapshot = exits.enter_context(files.scratch())
+            with files.explained("copy to", snapshot):
+                files.copy_tree(src, files.selected(files.list_files(src), selector), snapshot)
+            self._store_in_background(storage_id, snapshot, metadata, exits)
         return storage_id
 
     @contextlib.contextmanager
     def store_path(
-        self, metadata: dict[str, Any] | None = None, *, shard: bool = False
+        self, metadata: dict[str, Any] | None = None, *, shard: bool = False, wait: bool = True
     ) -> Iterator[tuple[Path, str]]:
         """``with …store_path({"steps_completed": n}) as (path, uuid):`` write the files to ``path``.
 
         The checkpoint is stored when the block ends; an exception in the block leaves none.
-        ``metadata`` may be completed within the block.
+        ``metadata`` may be completed within the block. With ``shard`` every worker has a ``path`` of its own.
         """
-        self._check_caller("store_path", shard)
+        self._check_caller("store_path", shard, wait)
+        if shard:
+            with self._store_path_sharded(metadata) as given:
+                yield given
+            return
+        self.wait()
         self._plain_metadata(metadata)
         storage_id = str(uuid.uuid4())
-        with self._storage.store(storage_id) as staging:
-            yield staging.path, storage_id
-            final = self._plain_metadata(metadata)
-            (staging.path / METADATA_FILE).write_text(json.dumps(final, indent=2))
-        assert staging.manifest is not None
-        self._report_checkpoint(storage_id, staging.manifest, final)
+        if wait:
+            with self._storage.store(storage_id) as staging:
+                yield staging.path, storage_id
+                final = self._plain_metadata(metadata)
+                (staging.path / METADATA_FILE).write_bytes(_json(final))
+            assert staging.manifest is not None
+            self._report_checkpoint(storage_id, staging.manifest, final)
+            return
+        with contextlib.ExitStack() as exits:
+            path = exits.enter_context(files.scratch())
+            with files.written_below(path):
+                yield path, storage_id
+            self._store_in_background(storage_id, path, self._plain_metadata(metadata), exits)
+
+    @contextlib.contextmanager
+    def _store_path_sharded(self, metadata: dict[str, Any] | None) -> Iterator[tuple[Path, str]]:
+        storage_id = self._begin_shards()
+        with (
+            self._abort_if_it_fails(storage_id),
+            self._storage.stage(storage_id, str(self._dist.rank)) as path,
+        ):
+            error: Exception | None = None
+            try:
+                yield path, storage_id
+            except Exception as raised:
+                error = raised
+
+            def shard() -> Shard:
+                if error is not None:
+                    raise error
+                return self._list_shard(path, None, metadata)
+
+            stored = self._store_shards(storage_id, path, shard)
+        self._report_shards(storage_id, *stored)
+
+    def wait(self) -> None:
+        """Return when the checkpoint that is stored in the background, if any, is stored and reported.
+
+        Raises what went wrong with it.
+        """
+        self._background.wait()
+
+    def _store(
+        self,
+        storage_id: str,
+        src: Path,
+        metadata: dict[str, Any],
+        selector: Callable[[str], bool] | None = None,
+    ) -> None:
+        extra = {METADATA_FILE: _json(metadata)}
+        manifest = self._storage.upload(src, storage_id, selector, extra)
+        self._report_checkpoint(storage_id, manifest, metadata)
+
+    def _store_in_background(
+        self, storage_id: str, src: Path, metadata: dict[str, Any], exits: contextlib.ExitStack
+    ) -> None:
+        """``src`` lasts until ``exits`` is closed, which becomes the background's business."""
+        until_stored = exits.pop_all()
+
+        def work() -> None:
+            with until_stored:
+                self._store(storage_id, src, metadata)
+
+        self._background.start(f"storing checkpoint {storage_id}", work)
+
+    def _begin_shards(self) -> str:
+        def begin() -> str:
+            self.wait()
+            if self._dist.rank:
+                return ""
+            storage_id = str(uuid.uuid4())
+            self._storage.begin(storage_id)
+            return storage_id
+
+        return everybody(self._dist.allgather, begin)[0]
+
+    @contextlib.contextmanager
+    def _abort_if_it_fails(self, storage_id: str) -> Iterator[None]:
+        try:
+            yield
+        except errors.WorkerLost:
+            # Others may still be writing: what they leave is swept.
+            raise
+        except Exception:
+            if self._dist.rank == 0:
+                with contextlib.suppress(errors.StorageError):
+                    self._storage.abort(storage_id)
+            raise
+
+    def _list_shard(
+        self,
+        src: Path | None,
+        selector: Callable[[str], bool] | None,
+        metadata: dict[str, Any] | None,
+    ) -> Shard:
+        given = self._as_json(metadata)
+        return list_shard(self._dist, src, selector, given, [METADATA_FILE])
+
+    def _store_shards(
+        self, storage_id: str, src: Path | None, shard: Callable[[], Shard]
+    ) -> tuple[Manifest, dict[str, Any]]:
+        shards = everybody(self._dist.allgather, shard)
+        metadata = merge_metadata(shards)
+        self._check_metadata(metadata)
+        extra = {METADATA_FILE: _json(metadata)}
+        manifest = store_shards(self._dist, self._storage, storage_id, src, shards, extra)
+
+        def finish() -> None:
+            if self._dist.rank == 0:
+                self._storage.finish(storage_id, manifest)
+
+        everybody(self._dist.allgather, finish)
+        return manifest, metadata
+
+    def _report_shards(self, storage_id: str, manifest: Manifest, metadata: dict[str, Any]) -> None:
+        def report() -> None:
+            if self._dist.rank == 0:
+                self._report_checkpoint(storage_id, manifest, metadata)
+
+        everybody(self._dist.allgather, report)
 
     def download(
         self,
@@ -121,17 +269,22 @@ class CheckpointContext:
         *,
         selector: Callable[[str], bool] | None = None,
     ) -> None:
-        """Copy a checkpoint's files into ``ckpt_dir``; sizes and checksums are verified."""
+        """Copy a checkpoint's files into ``ckpt_dir``; sizes and checksums are verified.
+
+        A download that workers share has the files that any of their selectors accepts.
+        """
+        target = Path(ckpt_dir)
+        if not self._shares(download_mode):
+            self.wait()
+            self._storage.download(str(storage_id), target, selector)
+            return
+        wanted = self._shared_selector(str(storage_id), selector)
 
         def download() -> None:
-            self._storage.download(str(storage_id), Path(ckpt_dir), selector)
+            if self._dist.local_rank == 0:
+                self._storage.download(str(storage_id), target, wanted)
 
-        if self._shares(download_mode):
-            with self._first_worker_of_machine():
-                if self._dist.local_rank == 0:
-                    download()
-        else:
-            download()
+        everybody(self._dist.allgather_local, download, LOCAL)
 
     @contextlib.contextmanager
     def restore_path(
@@ -144,18 +297,24 @@ class CheckpointContext:
         """A directory with the checkpoint's files, to be read within the block.
 
         Where the storage is a file system it is the checkpoint itself, whole whatever ``selector``
-        says, with sizes verified: do not write to it.
+        says, with sizes verified: do not write to it. Elsewhere it is a download.
         """
         if not self._shares(download_mode):
-            with self._storage.restore_path(str(storage_id)) as path:
+            self.wait()
+            with self._storage.restore_path(str(storage_id), selector) as path:
                 yield path
             return
+        wanted = self._shared_selector(str(storage_id), selector)
         with contextlib.ExitStack() as exits:
-            local: Path | None = None
-            with self._first_worker_of_machine():
-                if self._dist.local_rank == 0:
-                    local = exits.enter_context(self._storage.restore_path(str(storage_id)))
-            yield Path(self._dist.broadcast_local(local))
+
+            def restore() -> Path | None:
+                if self._dist.local_rank:
+                    return None
+                return exits.enter_context(self._storage.restore_path(str(storage_id), wanted))
+
+            local = everybody(self._dist.allgather_local, restore, LOCAL)[0]
+            assert local is not None
+            yield local
             # The files stay until all have read them. Who ends in an exception is not waited for.
             self._dist.allgather_local(None)
 
@@ -163,31 +322,34 @@ class CheckpointContext:
         mode = DownloadMode(download_mode)
         return mode == DownloadMode.LocalWorkersShareDownload and self._dist.local_size > 1
 
-    @contextlib.contextmanager
-    def _first_worker_of_machine(self) -> Iterator[None]:
-        """What its first worker raises in the block, all workers of the machine raise."""
-        error: Exception | None = None
-        try:
-            yield
-        except Exception as raised:
-            if self._dist.local_rank:
-                raise
-            error = raised
-        theirs = self._dist.broadcast_local(None if error is None else (type(error), str(error)))
-        if error is not None:
-            raise error
-        if theirs is not None:
-            kind, message = theirs
-            if issubclass(kind, errors.StorageError):
-                raise kind(message)
-            raise errors.WorkerError(
-                f"the first worker of this machine: {kind.__name__}: {message}"
-            )
+    def _shared_selector(
+        self, storage_id: str, selector: Callable[[str], bool] | None
+    ) -> Callable[[str], bool] | None:
+        """Accepts what any worker of this machine wants."""
+
+        def takes_all() -> bool:
+            self.wait()
+            return selector is None
+
+        if any(everybody(self._dist.allgather_local, takes_all, LOCAL)):
+            return None
+        assert selector is not None
+
+        def listed() -> list[str]:
+            first = self._dist.local_rank == 0
+            return list(self._storage.manifest(storage_id).resources) if first else []
+
+        paths = everybody(self._dist.allgather_local, listed, LOCAL)[0]
+        chosen = everybody(
+            self._dist.allgather_local, lambda: [path for path in paths if selector(path)], LOCAL
+        )
+        return {path for some in chosen for path in some}.__contains__
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
         """The metadata given when the checkpoint was stored, with later changes by users."""
         from determined.common.api.errors import NotFoundException
 
+        self.wait()
         try:
             answer = self._connection.get(f"/api/v1/checkpoints/{storage_id}")
         except NotFoundException as error:
@@ -197,25 +359,30 @@ class CheckpointContext:
 
     def delete(self, storage_id: str) -> None:
         """Remove a checkpoint's files, then mark it deleted. May be repeated."""
+        self.wait()
         self._storage.delete(str(storage_id))
         self._report_deleted(str(storage_id))
 
-    def _check_caller(self, method: str, shard: bool) -> None:
-        if shard and self._dist.size > 1:
-            raise NotImplementedError(
-                f"{method}(shard=True) by {self._dist.size} workers is not in this release: gather what "
-                "belongs in the checkpoint, and let the chief store it without shard=True"
-            )
+    def _check_caller(self, method: str, shard: bool, wait: bool) -> None:
         if self._dist.rank != 0 and not shard:
             raise RuntimeError(f"only the chief may call {method}() without shard=True")
+        if shard and not wait:
+            raise ValueError(
+                f"{method}(shard=True, wait=False): workers store one checkpoint by calls that all make "
+                "together, which cannot go on beside those of the training; leave out one of the two"
+            )
 
     def _plain_metadata(self, metadata: dict[str, Any] | None) -> dict[str, Any]:
         """A copy as JSON. Raises ValueError and TypeError for what cannot be stored."""
+        copied = self._as_json(metadata)
+        self._check_metadata(copied)
+        return copied
+
+    def _as_json(self, metadata: dict[str, Any] | None) -> dict[str, Any]:
         try:
             copied: dict[str, Any] = plain(metadata or {})
         except Unsupported as error:
             raise TypeError(f"checkpoint metadata must be JSON: {error}") from None
-        self._check_metadata(copied)
         return copied
 
     def _check_metadata(self, metadata: dict[str, Any]) -> None:
@@ -270,9 +437,11 @@ class DummyCheckpointContext(CheckpointContext):
     def __init__(self, dist: DistributedContext, storage: StorageManager) -> None:
         self._dist = dist
         self._storage = storage
+        self._background = Background()
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
-        with self._storage.restore_path(str(storage_id)) as path:
+        self.wait()
+        with self._storage.restore_path(str(storage_id), METADATA_FILE.__eq__) as path:
             try:
                 metadata: dict[str, Any] = json.loads((path / METADATA_FILE).read_bytes())
             except FileNotFoundError:

@@ -113,11 +113,11 @@ class Context:
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Send what waits, end the threads; may be called twice.
+        """Send what waits, store the checkpoint that is on its way, end the threads; may be called twice.
 
         ``exc_type``: the exception that ends the script, if any. Raises errors.ReportRefused,
-        errors.ReportsLost, errors.AllocationEnded; when the script ends in an exception already,
-        they are logged instead.
+        errors.ReportsLost, errors.AllocationEnded, errors.StorageError; when the script ends in an
+        exception already, they are logged instead.
         """
         # sys.exit(0) says that all is well: then lost reports have to say that it is not.
         clean_exit = isinstance(exc_val, SystemExit) and not exc_val.code
@@ -126,10 +126,13 @@ class Context:
             if exc_type is not None and issubclass(exc_type, errors.InvalidHP):
                 failed = False
                 self.train.report_early_exit(EarlyExitReason.INVALID_HP)
-            self.profiler.off()
-            self._on_close.close()
-            if self._reporter is not None:
-                self._reporter.close()
+            try:
+                self.checkpoint.wait()
+            finally:
+                self.profiler.off()
+                self._on_close.close()
+                if self._reporter is not None:
+                    self._reporter.close()
         except (Exception, errors.AllocationEnded) as error:
             failed = True
             if exc_type is None or clean_exit:

@@ -7,7 +7,11 @@ import os
 from types import TracebackType
 from typing import Any
 
-from determined.constants import INTER_TRAIN_PROCESS_COMM_PORT_1, INTER_TRAIN_PROCESS_COMM_PORT_2
+from determined.constants import (
+    COMM_PORT_VARIABLE,
+    INTER_TRAIN_PROCESS_COMM_PORT_1,
+    INTER_TRAIN_PROCESS_COMM_PORT_2,
+)
 from determined.core import _collective
 from determined.core._collective import Address, Group
 
@@ -240,4 +244,6 @@ def _from_environment(
         cross_rank=int(cross_rank),
         cross_size=machines,
         chief_ip=chief_ip or os.environ.get("MASTER_ADDR"),
+        # This trial's own; others may be on the machine.
+        pub_port=int(os.environ.get(COMM_PORT_VARIABLE) or INTER_TRAIN_PROCESS_COMM_PORT_1),
     )

@@ -15,7 +15,10 @@ __all__ = ["Manifest", "Selector", "Staging", "StorageManager", "build", "from_s
 
 # Imported when a configuration asks for it: a storage may need a client library.
 _BUILT_IN = {
+    "azure": "determined.storage.azure:AzureStorageManager",
     "directory": "determined.storage.directory:DirectoryStorageManager",
+    "gcs": "determined.storage.gcs:GCSStorageManager",
+    "s3": "determined.storage.s3:S3StorageManager",
     "shared_fs": "determined.storage.shared_fs:SharedFSStorageManager",
 }
 

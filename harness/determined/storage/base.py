@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import shutil
-from collections.abc import Callable, Collection, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+from determined import errors
 from determined.storage import files
 
 Selector = Callable[[str], bool]
@@ -26,6 +27,23 @@ class Manifest:
     resources: Mapping[str, int]
     checksums: Mapping[str, str]
 
+    def to_json(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str) -> Manifest:
+        """Raises errors.CheckpointCorrupted, with ``where``, for what :meth:`to_json` did not write."""
+        try:
+            found = json.loads(content)
+            return cls(dict(found["resources"]), dict(found["checksums"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise errors.CheckpointCorrupted(f"{where} is damaged: {error}") from None
+
+    def __or__(self, other: Manifest) -> Manifest:
+        return Manifest(
+            {**self.resources, **other.resources}, {**self.checksums, **other.checksums}
+        )
+
 
 @dataclasses.dataclass
 class Staging:
@@ -41,7 +59,7 @@ class StorageManager(abc.ABC):
     The caller chooses the id (a uuid: one path component) and calls, in any order and from any
     process that can reach the storage:
 
-    - :meth:`store` (or :meth:`upload`, built on it) once per id. **All or nothing**: when the block
+    - :meth:`store` or :meth:`upload` once per id. **All or nothing**: when the block
       ends, the checkpoint is there with all its bytes, durable against a crash of the machine; when it
       ends in an exception, or the process dies anywhere in between, there is no checkpoint of this id
       and :meth:`download` says CheckpointNotFound. What a dead process left behind is invisible to
@@ -56,7 +74,14 @@ class StorageManager(abc.ABC):
     Raises (all methods): ``errors.CheckpointNotFound``, ``errors.CheckpointCorrupted``, and
     ``errors.StorageError`` with path and reason when the storage refuses (full, read-only, away).
 
-    What a dead process left behind is found by its :attr:`owner`: :meth:`store` notes it with each
+    :meth:`store` and :meth:`upload` consist of these steps, which several processes that share the id
+    and the :attr:`owner`, on as many machines, can take together: :meth:`begin` by one, :meth:`add` by
+    each with files of its own (no path twice), then, when all have returned, :meth:`finish` by one with
+    the union of what ``add`` returned. Or :meth:`abort` instead, when none of them is in :meth:`add` any
+    more; if that cannot be known (a process has vanished), nothing: what there is stays invisible,
+    and is swept.
+
+    What a dead process left behind is found by its :attr:`owner`: :meth:`begin` notes it with each
     unfinished checkpoint, and with each finished one until :meth:`reported`; :meth:`sweep` removes both.
 
     ``determined.storage.testing`` has the tests that every implementation must pass.
@@ -70,14 +95,47 @@ class StorageManager(abc.ABC):
         """Write, read and delete a small file, in a few milliseconds where storage allows."""
 
     @abc.abstractmethod
-    def store(self, storage_id: str) -> contextlib.AbstractContextManager[Staging]:
-        """An empty directory to write a checkpoint into; stored when the block ends well."""
+    def begin(self, storage_id: str) -> None:
+        """From now on files may be added to the unfinished checkpoint of this id."""
 
     @abc.abstractmethod
-    def restore_path(self, storage_id: str) -> contextlib.AbstractContextManager[Path]:
+    def stage(self, storage_id: str, part: str = "0") -> contextlib.AbstractContextManager[Path]:
+        """An empty directory to write the files of one process (``part``) into, there until the block's
+        end."""
+
+    @abc.abstractmethod
+    def add(
+        self,
+        storage_id: str,
+        src: Path,
+        paths: Collection[str],
+        extra: Mapping[str, bytes] | None = None,
+    ) -> Manifest:
+        """Store the ``paths`` below ``src`` and the contents of ``extra``, durable; what they consist of.
+
+        ``src`` may be the directory of :meth:`stage`, whose files may be gone after this, or any
+        other, which is not changed. Directories end in "/".
+        """
+
+    @abc.abstractmethod
+    def finish(self, storage_id: str, manifest: Manifest) -> None:
+        """Make what was added the checkpoint, in one step.
+
+        Raises StorageError when not all that ``manifest`` lists is there.
+        """
+
+    @abc.abstractmethod
+    def abort(self, storage_id: str) -> None:
+        """Remove what was added to a checkpoint that will not be finished."""
+
+    @abc.abstractmethod
+    def restore_path(
+        self, storage_id: str, selector: Selector | None = None
+    ) -> contextlib.AbstractContextManager[Path]:
         """A directory that holds the checkpoint, to be read only and only within the block.
 
-        Verifies that every file is there with its size; contents are not read.
+        It holds at least what ``selector`` (as for :meth:`download`) accepts. Verifies that every one
+        of these files is there with its size; contents only where they have to be copied.
         """
 
     @abc.abstractmethod
@@ -143,6 +201,18 @@ class StorageManager(abc.ABC):
     def discard(self, key: str) -> None:
         """Remove what was :meth:`put` at or below the relative path ``key``; it need not be there."""
 
+    @contextlib.contextmanager
+    def store(self, storage_id: str) -> Iterator[Staging]:
+        """An empty directory to write a checkpoint into; stored when the block ends well."""
+        with self._all_or_nothing(storage_id), self.stage(storage_id) as path:
+            staging = Staging(path)
+            yield staging
+            with files.explained("read", path):
+                paths = files.list_files(path)
+            manifest = self.add(storage_id, path, paths)
+            self.finish(storage_id, manifest)
+        staging.manifest = manifest
+
     def upload(
         self,
         src: Path,
@@ -152,21 +222,25 @@ class StorageManager(abc.ABC):
     ) -> Manifest:
         """Store a copy of the directory ``src`` (symbolic links are followed).
 
-        ``selector`` as for :meth:`download`; ``extra`` are files to add, by relative path.
+        ``selector`` as for :meth:`download`; ``extra`` are files to add, by relative path, instead of
+        those that ``src`` may have there.
         """
-        with self.store(storage_id) as staging:
+        with self._all_or_nothing(storage_id):
             with files.explained("read", src):
                 paths = files.selected(files.list_files(src), selector)
-            for path in paths:
-                target = staging.path / path
-                with files.explained("write", target):
-                    if path.endswith("/"):
-                        target.mkdir(parents=True, exist_ok=True)
-                    else:
-                        target.parent.mkdir(parents=True, exist_ok=True)
-                        shutil.copy2(src / path, target)
-            for path, content in (extra or {}).items():
-                with files.explained("write", staging.path / path):
-                    (staging.path / path).write_bytes(content)
-        assert staging.manifest is not None
-        return staging.manifest
+            for path in extra or {}:
+                paths.pop(path, None)
+            manifest = self.add(storage_id, src, paths, extra)
+            self.finish(storage_id, manifest)
+        return manifest
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self, storage_id: str) -> Iterator[None]:
+        try:
+            self.begin(storage_id)
+            yield
+        except BaseException:
+            # The reason is the error that there is already.
+            with contextlib.suppress(errors.StorageError):
+                self.abort(storage_id)
+            raise

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from determined import errors
 from determined.storage import files
-from determined.storage.base import Manifest, Selector, Staging, StorageManager
+from determined.storage.base import Manifest, Selector, StorageManager
 
-# Sizes and checksums, beside the checkpoint's files but not one of its resources: so every reader
-# can verify without asking the service.
-MANIFEST = ".determined-manifest.json"
 INCOMPLETE = ".incomplete-"
 UNREPORTED = ".unreported-"
 DELETING = ".deleting-"
+FILES = "files"
+THREADS = 8
 
 
 class DirectoryStorageManager(StorageManager):
     """``<root>/<storage id>/``, made by renaming a finished, synced directory into place.
 
-    A rename is atomic: a directory of that name is a complete checkpoint. Unfinished ones are called
-    ``.incomplete-<id>-…@<owner>``, half-deleted ones ``.deleting-<id>``; either may be removed at any time
-    when their process is gone. An empty file ``.unreported-<id>@<owner>`` goes before a finished one.
+    A rename is atomic: a directory of that name is a complete checkpoint. Unfinished ones are in
+    ``.incomplete-<id>@<owner>/files``, beside the directories that processes write their files into;
+    half-deleted ones are called ``.deleting-<id>``. Either may be removed at any time when their
+    processes are gone. An empty file ``.unreported-<id>@<owner>`` goes before a finished one.
     """
 
     def __init__(self, root: Path) -> None:
@@ -60,52 +59,98 @@ class DirectoryStorageManager(StorageManager):
         if content != b"determined":
             raise errors.StorageError(f"checkpoint storage: {probe} does not keep what is written")
 
+    def _draft(self, storage_id: str) -> Path:
+        return self.root / f"{INCOMPLETE}{self._path(storage_id).name}@{self.owner}"
+
+    def begin(self, storage_id: str) -> None:
+        path = self._draft(storage_id)
+        with files.explained("write", path):
+            # Left by one who was killed.
+            _remove_tree(path)
+            (path / FILES).mkdir(parents=True)
+
     @contextlib.contextmanager
-    def store(self, storage_id: str) -> Iterator[Staging]:
-        final = self._path(storage_id)
-        path = self.root / f"{INCOMPLETE}{storage_id}-{secrets.token_hex(4)}@{self.owner}"
+    def stage(self, storage_id: str, part: str = "0") -> Iterator[Path]:
+        path = self._draft(storage_id) / f"part-{part}"
         with files.explained("write", path):
             path.mkdir(parents=True)
-        staging = Staging(path)
         try:
-            try:
-                yield staging
-            except OSError as error:
-                if _is_below(error.filename, path):
-                    raise errors.StorageError(
-                        f"checkpoint storage: cannot write {error.filename}: {error.strerror}"
-                    ) from error
-                raise
-            except Exception as error:
-                # torch says "PytorchStreamWriter failed writing file" when the disk is full.
-                free = shutil.disk_usage(self.root).free
-                error.add_note(
-                    f"while writing a checkpoint to {path} ({free >> 20} MiB free there)"
-                )
-                raise
-            with files.explained("write", path):
-                staging.manifest = self._commit(path, final)
-        except BaseException:
+            with files.written_below(path):
+                yield path
+        finally:
             shutil.rmtree(path, ignore_errors=True)
-            raise
 
-    def _commit(self, path: Path, final: Path) -> Manifest:
-        resources = files.list_files(path)
-        # There when the caller copied a stored checkpoint's directory; ours replaces it.
-        resources.pop(MANIFEST, None)
-        names = [name for name in resources if not name.endswith("/")]
-        manifest = Manifest(resources, {name: files.checksum(path / name) for name in names})
-        self._write_manifest(path, manifest)
-        # Contents before names before the one name that makes them a checkpoint.
-        for name in resources:
-            files.sync(path / name)
-        files.sync(path / MANIFEST)
-        files.sync(path)
-        if self.owner:
-            self._unreported(final.name).touch()
-        path.rename(final)
-        files.sync(self.root)
-        return manifest
+    def add(
+        self,
+        storage_id: str,
+        src: Path,
+        paths: Collection[str],
+        extra: Mapping[str, bytes] | None = None,
+    ) -> Manifest:
+        draft = self._draft(storage_id)
+        target = draft / FILES
+        staged = src.is_relative_to(draft)
+        directories = [path for path in paths if path.endswith("/")]
+        names = [path for path in paths if not path.endswith("/")]
+        parents = [Path(path).parents for path in [*paths, *(extra or {})]]
+        made = {target / parent for found in parents for parent in found}
+        made.update(target / path for path in directories)
+        with files.explained("write", target):
+            for directory in made:
+                directory.mkdir(parents=True, exist_ok=True)
+            for path, content in (extra or {}).items():
+                (target / path).write_bytes(content)
+            for path in names if staged else ():
+                (src / path).rename(target / path)
+        checksums: dict[str, str] = {}
+
+        def settle(step: tuple[str, str]) -> None:
+            kind, path = step
+            if kind == "copy":
+                with files.explained("write", target / path):
+                    files.copy(src / path, target / path)
+            elif kind == "hash":
+                checksums[path] = files.checksum(target / path)
+            else:
+                files.sync(target / path)
+
+        with files.explained("write", target):
+            if not staged:
+                files.in_parallel(settle, [("copy", path) for path in names], THREADS)
+            names += extra or {}
+            # The disk is busy with one thing while the processor is with the other.
+            steps = [(kind, path) for path in names for kind in ("sync", "hash")]
+            files.in_parallel(settle, steps, THREADS)
+            # Contents before names before the one name that makes them a checkpoint.
+            for directory in made:
+                files.sync(directory)
+            resources = {path: (target / path).stat().st_size for path in names}
+        return Manifest({**resources, **dict.fromkeys(directories, 0)}, checksums)
+
+    def finish(self, storage_id: str, manifest: Manifest) -> None:
+        draft, final = self._draft(storage_id), self._path(storage_id)
+        path = draft / FILES
+        for name, size in manifest.resources.items():
+            try:
+                _verify_size(storage_id, path / name, size)
+            except errors.CheckpointCorrupted as error:
+                raise errors.StorageError(
+                    f"{error}: is {self.root} the same directory for all who stored?"
+                ) from None
+        with files.explained("write", draft):
+            self._write_manifest(path, manifest)
+            files.sync(path / files.MANIFEST)
+            files.sync(path)
+            if self.owner:
+                self._unreported(storage_id).touch()
+            path.rename(final)
+            files.sync(self.root)
+        shutil.rmtree(draft, ignore_errors=True)
+
+    def abort(self, storage_id: str) -> None:
+        draft = self._draft(storage_id)
+        with files.explained("delete", draft):
+            _remove_tree(draft)
 
     def _unreported(self, storage_id: str) -> Path:
         return self.root / f"{UNREPORTED}{storage_id}@{self.owner}"
@@ -117,10 +162,9 @@ class DirectoryStorageManager(StorageManager):
 
     @staticmethod
     def _write_manifest(directory: Path, manifest: Manifest) -> None:
-        new = directory / (MANIFEST + ".new")
-        content = {"resources": manifest.resources, "checksums": manifest.checksums}
-        new.write_text(json.dumps(content))
-        new.replace(directory / MANIFEST)
+        new = directory / (files.MANIFEST + ".new")
+        new.write_bytes(manifest.to_json())
+        new.replace(directory / files.MANIFEST)
 
     def manifest(self, storage_id: str) -> Manifest:
         path = self._path(storage_id)
@@ -131,14 +175,10 @@ class DirectoryStorageManager(StorageManager):
                     "that it was written to?"
                 )
             try:
-                content = json.loads((path / MANIFEST).read_bytes())
-                return Manifest(content["resources"], content["checksums"])
+                content = (path / files.MANIFEST).read_bytes()
             except FileNotFoundError:  # written by another tool: nothing to verify against
                 return Manifest(files.list_files(path), {})
-            except (ValueError, KeyError, TypeError) as error:
-                raise errors.CheckpointCorrupted(
-                    f"checkpoint {storage_id}: {path / MANIFEST} is damaged: {error}"
-                ) from None
+        return Manifest.from_json(content, f"checkpoint {storage_id}: {path / files.MANIFEST}")
 
     def verify(
         self,
@@ -173,7 +213,7 @@ class DirectoryStorageManager(StorageManager):
             )
 
     @contextlib.contextmanager
-    def restore_path(self, storage_id: str) -> Iterator[Path]:
+    def restore_path(self, storage_id: str, selector: Selector | None = None) -> Iterator[Path]:
         path = self._path(storage_id)
         for name, size in self.manifest(storage_id).resources.items():
             _verify_size(storage_id, path / name, size)
@@ -210,7 +250,7 @@ class DirectoryStorageManager(StorageManager):
             manifest = self.manifest(storage_id)
         except errors.CheckpointNotFound:
             return {}
-        gone = _matches(path, dict(manifest.resources), globs)
+        gone = files.matching(manifest.resources, globs)
         if gone == set(manifest.resources):
             self._delete_all(path)
             return {}
@@ -308,10 +348,6 @@ def _absolute(config: dict[str, Any], key: str) -> Path:
     return Path(value)
 
 
-def _is_below(filename: object, directory: Path) -> bool:
-    return isinstance(filename, str | os.PathLike) and Path(filename).is_relative_to(directory)
-
-
 def _verify_size(storage_id: str, path: Path, size: int) -> None:
     with files.explained("read", path):
         try:
@@ -338,13 +374,3 @@ def _remove_tree(path: Path) -> None:
     while path.exists():
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
-
-
-def _matches(root: Path, resources: dict[str, int], globs: list[str]) -> set[str]:
-    """Resources that match a glob, or lie in a directory that does."""
-    hits = {match for pattern in globs for match in root.glob(pattern.rstrip("/"))}
-    return {
-        name
-        for name in resources
-        if (root / name) in hits or any(parent in hits for parent in (root / name).parents)
-    }

@@ -1,16 +1,30 @@
-"""Listing, hashing and syncing files."""
+"""Listing, matching, hashing and syncing files."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeVar
 
 from determined import errors
 
+T = TypeVar("T")
+
 _CHUNK = 1 << 20
+# What a copy within the kernel answers where it is not offered.
+_NOT_SO = (None, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+MANIFEST = ".determined-manifest.json"
+"""Sizes and checksums, beside the checkpoint's files but not one of its resources: so every reader
+can verify without asking the service."""
 
 
 @contextlib.contextmanager
@@ -26,10 +40,44 @@ def explained(action: str, path: os.PathLike[str] | str) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def written_below(path: Path) -> Iterator[None]:
+    """Explain what goes wrong while a caller's own code writes files below ``path``."""
+    try:
+        yield
+    except OSError as error:
+        name = error.filename
+        if isinstance(name, str | os.PathLike) and Path(name).is_relative_to(path):
+            raise errors.StorageError(
+                f"checkpoint storage: cannot write {name}: {error.strerror}"
+            ) from error
+        raise
+    except Exception as error:
+        # torch says "PytorchStreamWriter failed writing file" when the disk is full.
+        free = shutil.disk_usage(path.parent).free
+        error.add_note(f"while writing a checkpoint to {path} ({free >> 20} MiB free there)")
+        raise
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """An empty local directory for the block; in the task's own one, which goes with the task."""
+    parent = os.environ.get("DET_RUN_DIR")
+    if parent is None or not Path(parent).is_dir():
+        parent = tempfile.gettempdir()
+    with explained("write to", parent):
+        made = tempfile.TemporaryDirectory(
+            prefix="determined-checkpoint-", dir=parent, ignore_cleanup_errors=True
+        )
+    with made as name:
+        yield Path(name)
+
+
 def list_files(root: Path) -> dict[str, int]:
     """Relative path → bytes of everything below ``root``; directories end in "/" and have 0.
 
-    Symbolic links are followed. Raises OSError; StorageError for what is neither file nor directory.
+    Without the manifest that is there when ``root`` is a stored checkpoint. Symbolic links are
+    followed. Raises OSError; StorageError for what is neither file nor directory.
     """
     found: dict[str, int] = {}
 
@@ -49,12 +97,70 @@ def list_files(root: Path) -> dict[str, int]:
                     )
 
     visit(root, "")
+    found.pop(MANIFEST, None)
     return found
 
 
 def selected(paths: dict[str, int], selector: Callable[[str], bool] | None) -> dict[str, int]:
     """The paths ``selector`` accepts; all without one."""
     return {p: size for p, size in paths.items() if selector is None or selector(p)}
+
+
+def matching(paths: Iterable[str], globs: Iterable[str]) -> set[str]:
+    """The paths that match a glob (``**`` crosses directories), or lie in a directory that does."""
+    patterns = [glob.strip("/").split("/") for glob in globs]
+    found = set()
+    for path in paths:
+        parts = path.rstrip("/").split("/")
+        heads = [parts[:count] for count in range(1, len(parts) + 1)]
+        if any(_matches(head, pattern) for pattern in patterns for head in heads):
+            found.add(path)
+    return found
+
+
+def _matches(parts: list[str], pattern: list[str]) -> bool:
+    if not pattern:
+        return not parts
+    first, *rest = pattern
+    if first == "**":
+        return not rest or any(_matches(parts[skip:], rest) for skip in range(len(parts)))
+    return bool(parts) and fnmatchcase(parts[0], first) and _matches(parts[1:], rest)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file with its times and mode, by sharing its blocks where the file system can."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        try:
+            while os.copy_file_range(reader.fileno(), writer.fileno(), 1 << 30):
+                pass
+        except (AttributeError, OSError) as error:
+            # Not on this system, or not between these two.
+            if getattr(error, "errno", None) not in _NOT_SO:
+                raise
+            shutil.copyfileobj(reader, writer, _CHUNK)
+    shutil.copystat(source, target)
+
+
+def copy_tree(source: Path, paths: Iterable[str], target: Path) -> None:
+    """Copy the ``paths`` below ``source``, directories end in "/". Raises OSError."""
+    for path in paths:
+        if path.endswith("/"):
+            (target / path).mkdir(parents=True, exist_ok=True)
+        else:
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            copy(source / path, target / path)
+
+
+def in_parallel(work: Callable[[T], object], items: Iterable[T], threads: int) -> None:
+    """Call ``work`` for each item. Raises what it raises first, once none of the calls runs any more."""
+    with ThreadPoolExecutor(threads) as pool:
+        calls = [pool.submit(work, item) for item in items]
+        try:
+            for call in calls:
+                call.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def checksum(path: Path) -> str:

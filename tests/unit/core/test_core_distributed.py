@@ -9,12 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from core_workers import free_port, together
 
 from determined import core, errors
 from determined.core import _collective
@@ -27,40 +27,6 @@ from determined.storage import build
 def place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run at the same time do not meet."""
     monkeypatch.setenv("DET_SESSION_TOKEN", f"{os.getpid()}-{time.monotonic_ns()}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def together(
-    work: Callable[[DistributedContext], Any], local: int, machines: int = 1, **options: Any
-) -> list[Any]:
-    """What ``work`` gives to, or raises in, each worker."""
-    size = local * machines
-    if machines > 1:
-        options = {"chief_ip": "127.0.0.1", "pub_port": free_port(), **options}
-
-    def worker(rank: int) -> Any:
-        try:
-            with DistributedContext(
-                rank=rank,
-                size=size,
-                local_rank=rank % local,
-                local_size=local,
-                cross_rank=rank // local,
-                cross_size=machines,
-                **options,
-            ) as dist:
-                return work(dist)
-        except Exception as error:
-            return error
-
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(worker, range(size)))
 
 
 def everything(dist: DistributedContext) -> dict[str, Any]:
@@ -280,8 +246,6 @@ def test_a_shared_download(tmp_path: Path) -> None:
         assert (own / "weights").is_file()
         with pytest.raises(errors.CheckpointNotFound):
             context.download("00000000-0000-0000-0000-000000000000", tmp_path / "none")
-        with pytest.raises(NotImplementedError, match="3 workers"):
-            context.upload(tmp_path, {"steps_completed": 1}, shard=True)
         return dist.allgather("fine")
 
     assert together(work, 3) == [["fine"] * 3] * 3

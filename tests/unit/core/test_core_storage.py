@@ -69,7 +69,11 @@ def test_shared_fs_paths(config: dict[str, Any], container_path: str | None, roo
         ({"type": "shared_fs", "host_path": "/data", "storage_path": "../x"}, "storage_path"),
         ({"type": "shared_fs", "host_path": "/data", "storage_path": "/database"}, "storage_path"),
         ({"type": "directory"}, "container_path"),
-        ({"type": "s3", "bucket": "b"}, "'s3' is not supported.*directory, shared_fs"),
+        ({"type": "hdfs"}, "'hdfs' is not supported.*azure, directory, gcs, s3, shared_fs"),
+        ({"type": "s3", "bucket": ""}, "checkpoint_storage.bucket"),
+        ({"type": "gcs"}, "checkpoint_storage.bucket"),
+        ({"type": "azure", "connection_string": "x"}, "checkpoint_storage.container"),
+        ({"type": "azure", "container": "c", "connection_string": "x"}, "Azure container c: "),
         ({}, "None is not supported"),
     ],
 )

@@ -1,0 +1,43 @@
+"""Work that all workers do, or fail at, together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from determined import errors
+
+T = TypeVar("T")
+
+
+def everybody(
+    allgather: Callable[[Any], list[Any]], work: Callable[[], T], who: str = "rank"
+) -> list[T]:
+    """What ``work`` returns to each worker, in the order of ranks, once all have done it.
+
+    What it raises in one of them, all raise: that one the exception itself, the others an
+    errors.StorageError of the same kind or an errors.WorkerError, with ``who`` and the rank.
+    """
+    mine: T | None = None
+    error: Exception | None = None
+    try:
+        mine = work()
+    except Exception as raised:
+        error = raised
+    # By name: a class of the script's own may not be one that can be pickled.
+    failure = None if error is None else (type(error).__name__, str(error))
+    answers = allgather((failure, mine))
+    if error is not None:
+        raise error
+    for rank, (theirs, _) in enumerate(answers):
+        if theirs is not None:
+            kind, message = theirs
+            raise _theirs(kind, message, f"{who} {rank}")
+    return [answer for _, answer in answers]
+
+
+def _theirs(kind: str, message: str, whose: str) -> Exception:
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, errors.StorageError):
+        return known(f"{whose}: {message}")
+    return errors.WorkerError(f"{whose}: {kind}: {message}")

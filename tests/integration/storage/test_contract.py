@@ -1,0 +1,72 @@
+"""The contract of checkpoint storages, over real object servers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from determined import storage
+from determined.storage.blobs import BlobClient
+from determined.storage.objects import ObjectStorageManager
+from determined.storage.testing import StorageContract, Tamper
+from tests import object_servers
+from tests.object_servers import Server
+
+
+class ObjectContract(StorageContract):
+    @pytest.fixture
+    def tamper(self, manager: ObjectStorageManager) -> Tamper:
+        def change(storage_id: str, path: str, content: bytes | None) -> None:
+            key = manager._folder(storage_id) + path
+            if content is None:
+                manager.blobs.delete([key])
+            else:
+                manager.blobs.put(key, content)
+
+        return change
+
+
+@pytest.fixture(scope="module")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with object_servers.gcs_emulator(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    program = object_servers.azurite_program()
+    if program is None:
+        pytest.skip("needs azurite (npm install azurite; AZURITE=…/azurite-blob)")
+    with object_servers.azurite(tmp_path_factory.mktemp("azurite"), program) as server:
+        yield server
+
+
+class TestS3(ObjectContract):
+    @pytest.fixture
+    def manager(self, s3_blobs: BlobClient) -> storage.StorageManager:
+        return ObjectStorageManager(s3_blobs, f"/a/{uuid.uuid4().hex}/")
+
+
+class TestGCS(ObjectContract):
+    @pytest.fixture
+    def manager(
+        self, gcs_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> storage.StorageManager:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_server.url)
+        prefix = uuid.uuid4().hex
+        return storage.build({"type": "gcs", "bucket": "checkpoints", "prefix": prefix})
+
+
+class TestAzure(ObjectContract):
+    @pytest.fixture
+    def manager(self, azure_server: Server) -> storage.StorageManager:
+        from azure.storage.blob import ContainerClient
+
+        connection = object_servers.azure_connection_string(azure_server)
+        container = uuid.uuid4().hex
+        ContainerClient.from_connection_string(connection, container).create_container()
+        return storage.build(
+            {"type": "azure", "container": container, "connection_string": connection}
+        )

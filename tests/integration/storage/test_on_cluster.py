@@ -1,0 +1,124 @@
+"""Experiments whose checkpoints are in S3: trained, resumed, downloaded, collected, deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from determined.experimental import Determined
+from tests.local_cluster import LocalCluster
+from tests.object_servers import Server, s3_client, s3_section
+from tests.outcomes import client
+
+EXAMPLE = Path(__file__).parents[3] / "examples/digits"
+pytestmark = pytest.mark.timeout(400)
+
+GANG = """
+import determined as det
+dist = det.core.DistributedContext.from_torch_distributed()
+with det.core.init(distributed=dist) as core_context:
+    checkpoint = core_context.checkpoint
+    with checkpoint.store_path({"steps_completed": 1}, shard=True) as (path, uuid):
+        (path / f"shard-{dist.rank}").write_text(str(dist.rank))
+    with checkpoint.restore_path(uuid) as path:
+        assert len(list(path.glob("shard-*"))) == 2
+    if dist.rank == 0:
+        with checkpoint.store_path({"steps_completed": 2}, wait=False) as (path, _):
+            (path / "weights").write_bytes(bytes(100_000))
+        core_context.train.report_validation_metrics(2, {"x": 1.0})
+"""
+CONFIG = {
+    "name": "gang",
+    "entrypoint": "python3 -m determined.launch.torch_distributed python3 script.py",
+    "resources": {"slots_per_trial": 2},
+    "searcher": {"name": "single", "metric": "x", "max_length": 1},
+    "max_restarts": 0,
+}
+
+
+def until(check: Callable[[], Any], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
+    return found
+
+
+@pytest.fixture
+def section(s3_server: Server) -> dict[str, Any]:
+    return s3_section(s3_server, prefix="some/where", save_trial_latest=9)
+
+
+def keys(server: Server, section: dict[str, Any]) -> list[str]:
+    """The objects below the prefix, TensorBoard's left out."""
+    found = s3_client(server).list_objects_v2(Bucket=section["bucket"]).get("Contents", [])
+    names = [one["Key"].removeprefix("some/where/") for one in found]
+    return [name for name in names if "/tensorboard/" not in name]
+
+
+def uuids(sdk: Determined, experiment_id: int) -> dict[str, int]:
+    found = sdk.get_experiment(experiment_id).list_checkpoints()
+    return {
+        one.uuid: (one.metadata or {})["steps_completed"]
+        for one in found
+        if one.state is not None and one.state.name == "COMPLETED"
+    }
+
+
+def test_an_experiment_in_s3(
+    cluster: LocalCluster, s3_server: Server, section: dict[str, Any], tmp_path: Path
+) -> None:
+    script = (EXAMPLE / "train.py").read_text()
+    config = yaml.safe_load((EXAMPLE / "const.yaml").read_text()) | {"checkpoint_storage": section}
+    config["searcher"]["max_length"] = {"epochs": 3}
+    first = cluster.submit(tmp_path / "first", yaml.safe_dump(config), train_py=script)
+    assert cluster.wait(first) == "COMPLETED", cluster.logs(first)
+    sdk = client(cluster)
+    (latest,) = [uuid for uuid, steps in uuids(sdk, first).items() if steps == 3]
+    assert f"{latest}/state.pt" in keys(s3_server, section)
+
+    # Its files, by the command and by the SDK.
+    cluster.det("checkpoint", "download", latest, "--output-dir", str(tmp_path / "cli"))
+    path = sdk.get_checkpoint(latest).download(str(tmp_path / "sdk"))
+    state = (tmp_path / "cli" / "state.pt").read_bytes()
+    assert (Path(path) / "state.pt").read_bytes() == state
+
+    # Another experiment goes on from it.
+    config["searcher"] |= {"max_length": {"epochs": 4}, "source_checkpoint_uuid": latest}
+    second = cluster.submit(tmp_path / "second", yaml.safe_dump(config), train_py=script)
+    assert cluster.wait(second) == "COMPLETED", cluster.logs(second)
+    reports = sdk.get_experiment(second).get_trials()[0].iter_metrics("validation")
+    assert min(report.steps_completed for report in reports) == 4
+
+    # Nothing stays of what is deleted.
+    folders = {key.partition("/")[0] for key in keys(s3_server, section)}
+    assert folders == {*uuids(sdk, first), *uuids(sdk, second)}
+    cluster.det("experiment", "delete", str(second), "--yes")
+    cluster.det("checkpoint", "delete", *uuids(sdk, first), "--yes")
+    assert keys(s3_server, section) == []
+    sdk._session.close()
+
+
+def test_checkpoints_of_a_gang_and_in_the_background(
+    cluster: LocalCluster, s3_server: Server, section: dict[str, Any], tmp_path: Path
+) -> None:
+    config = yaml.safe_dump(CONFIG | {"checkpoint_storage": section})
+    experiment_id = cluster.submit(tmp_path, config, script_py=GANG)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    sdk = client(cluster)
+    (gangs, background) = sorted((found := uuids(sdk, experiment_id)), key=lambda uuid: found[uuid])
+    resources = sdk.get_checkpoint(gangs).resources
+    assert resources is not None
+    assert set(resources) == {"shard-0", "shard-1", "metadata.json"}
+    assert f"{background}/weights" in keys(s3_server, section)
+    assert not [key for key in keys(s3_server, section) if key.startswith(".")]
+    policy = ("--save-experiment-best=0", "--save-trial-best=0", "--save-trial-latest=1")
+    cluster.det("experiment", "set", "gc-policy", str(experiment_id), *policy, "--yes")
+    until(lambda: list(uuids(sdk, experiment_id)) == [background])
+    assert {key.partition("/")[0] for key in keys(s3_server, section)} == {background}
+    sdk._session.close()

@@ -1,0 +1,131 @@
+"""Real servers that speak the protocols of object storages, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+START_SECONDS = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+class Server:
+    """A process that listens at a port of this machine; it can be killed and started again."""
+
+    def __init__(self, command: list[str], port: int, folder: Path) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = command
+        self._log = folder / f"server-{port}.log"
+        self._cwd = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it accepts connections."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, cwd=self._cwd, env=os.environ
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError(self._log.read_text()) from None
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def running(command: list[str], port: int, folder: Path) -> Iterator[Server]:
+    server = Server(command, port, folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def moto(folder: Path) -> Iterator[Server]:
+    """moto's S3; what it holds is gone with its process."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with running(command, port, folder) as server:
+        yield server
+
+
+def s3_client(server: Server) -> Any:
+    return boto3.client("s3", endpoint_url=server.url, region_name="us-east-1", **KEYS)
+
+
+def s3_section(server: Server, **more: Any) -> dict[str, Any]:
+    """A ``checkpoint_storage`` section with a bucket of its own, which is made."""
+    bucket = f"b-{uuid.uuid4().hex[:12]}"
+    s3_client(server).create_bucket(Bucket=bucket)
+    return {
+        "type": "s3",
+        "bucket": bucket,
+        "endpoint_url": server.url,
+        "access_key": KEYS["aws_access_key_id"],
+        "secret_key": KEYS["aws_secret_access_key"],
+        **more,
+    }
+
+
+@contextmanager
+def gcs_emulator(folder: Path) -> Iterator[Server]:
+    """gcp-storage-emulator, with the bucket ``checkpoints``."""
+    port = free_port()
+    command = [sys.executable, "-m", "gcp_storage_emulator", "start", "--host=127.0.0.1"]
+    command += [f"--port={port}", "--in-memory", "--quiet", "--default-bucket=checkpoints"]
+    with running(command, port, folder) as server:
+        yield server
+
+
+def azurite_program() -> str | None:
+    """Microsoft's emulator of Azure Blob Storage, from npm: AZURITE, or ``azurite-blob`` on the path."""
+    return os.environ.get("AZURITE") or shutil.which("azurite-blob")
+
+
+@contextmanager
+def azurite(folder: Path, program: str) -> Iterator[Server]:
+    port = free_port()
+    command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
+    command += ["--skipApiVersionCheck", "--location", str(folder / "azurite")]
+    with running(command, port, folder) as server:
+        yield server
+
+
+def azure_connection_string(server: Server) -> str:
+    # The account and key that the emulator is documented to have.
+    key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+    return (
+        f"DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={key};"
+        f"BlobEndpoint={server.url}/devstoreaccount1;"
+    )
