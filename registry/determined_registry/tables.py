@@ -349,7 +349,8 @@ deletions = sa.Table(
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
     # "policy": what the experiment's policy does not keep, and what killed processes left;
-    # "checkpoints": what a user named; "experiment": everything, and then its rows.
+    # "checkpoints": what a user named; "tensorboard": an experiment's TensorBoard files;
+    # "experiment": everything, and then its rows.
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE")),
     # Of kind "checkpoints": only the files that match. NULL: the whole checkpoints.
