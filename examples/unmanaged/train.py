@@ -21,7 +21,7 @@ import determined as det
 from determined.experimental import core_v2
 
 EPOCHS = 20
-HPARAMS = {"alpha": 0.001, "batch_size": 32}
+HPARAMS = {"alpha": 0.001, "batch_size": 128}
 
 
 def main(name: str) -> None:
