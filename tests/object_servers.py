@@ -18,6 +18,7 @@ import boto3
 
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
 START_SECONDS = 60.0
+ROOT = Path(__file__).parents[1]
 
 
 def free_port() -> int:
@@ -35,15 +36,12 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         self._command = command
         self._log = folder / f"server-{port}.log"
-        self._cwd = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns when it accepts connections."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, cwd=self._cwd, env=os.environ
-            )
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=ROOT)
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -73,9 +71,10 @@ def running(command: list[str], port: int, folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def moto(folder: Path) -> Iterator[Server]:
-    """moto's S3; what it holds is gone with its process."""
+    """moto's S3; buckets that are directories of ``folder``/s3 outlive its process."""
     port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    (folder / "s3").mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "tests.moto_server", str(port), str(folder / "s3")]
     with running(command, port, folder) as server:
         yield server
 

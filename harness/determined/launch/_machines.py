@@ -6,9 +6,13 @@ The first machine's launcher is in the middle, connected with all the others.
 from __future__ import annotations
 
 import json
+import socket
 
 from determined import errors
 from determined.core._collective import Peer
+
+# A machine that vanishes, its cable pulled, closes nothing: it is given up after 20 seconds.
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 
 
 class Machines:
@@ -18,6 +22,10 @@ class Machines:
     def __init__(self, peers: dict[int, Peer], addresses: list[str]) -> None:
         self._addresses = addresses
         self._peers = {peer.sock.fileno(): peer for peer in peers.values()}
+        for peer in peers.values():
+            for option, value in KEEPALIVE.items():
+                if hasattr(socket, option):
+                    peer.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         # The first machine serves the store by which workers meet: it stays to the end.
         self.awaited = 0 not in peers
 

@@ -17,7 +17,7 @@ import shutil
 import sys
 
 from determined._info import get_cluster_info
-from determined.launch import _ports, _torch_gang, _workers
+from determined.launch import _command, _ports, _torch_gang, _workers
 from determined.launch._fail import fail
 from determined.launch._workers import Program
 
@@ -26,14 +26,6 @@ USAGE = (
     "[TORCHRUN_OPTIONS... --] (--trial MODULE:CLASS | SCRIPT [ARGS...])"
 )
 TRIAL_MODULE = "determined.pytorch._run"
-
-
-def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """(options, the script and its arguments): only a ``--`` *before* the script counts."""
-    if arguments and arguments[0].startswith("-") and "--" in arguments:
-        at = arguments.index("--")
-        return arguments[:at], arguments[at + 1 :]
-    return [], arguments
 
 
 def worker_count(options: list[str]) -> tuple[int, bool]:
@@ -92,7 +84,7 @@ def run(command: list[str], program: Program | None) -> None:
 
 def main(arguments: list[str]) -> None:
     """Launch what the arguments say. Raises SystemExit."""
-    options, command = split_arguments(arguments)
+    options, command = _command.split_arguments(arguments)
     count, needs_torchrun = worker_count(options)
     if command and command[0].partition("=")[0] == "--trial":
         spec = command[0].partition("=")[2] or "".join(command[1:2])

@@ -1,7 +1,8 @@
 """``python3 -m determined.launch.wrap_rank RANK command…``: puts ``[rank=N]`` in front of what it says.
 
-RANK is a number, or the name of an environment variable that holds it (RANK, as torchrun sets it). The
-platform takes the prefix off each line again and keeps the rank beside it.
+RANK is a number, or the name of an environment variable that holds it (RANK, as torchrun sets it), or
+several names with commas between them, of which the first that is set counts. The platform takes the
+prefix off each line again and keeps the rank beside it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ USAGE = "usage: python3 -m determined.launch.wrap_rank RANK COMMAND [ARGS...]"
 
 
 def read_rank(text: str) -> int:
-    """The rank that ``text`` is, or names the variable of. Raises SystemExit."""
-    value = text if text.isdecimal() else os.environ.get(text)
+    """The rank that ``text`` is, or names the variables of. Raises SystemExit."""
+    given = (os.environ.get(name) for name in text.split(","))
+    value = text if text.isdecimal() else next((one for one in given if one is not None), None)
     if value is None or not value.isdecimal():
         found = "is not set" if value is None else f"is {value!r}"
         fail(f"RANK must be a number or a variable that holds one; {text} {found}")

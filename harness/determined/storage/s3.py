@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
+import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from determined import errors
 from determined.storage.blobs import BlobClient, NoSuchBlob, missing_package
 from determined.storage.objects import ObjectStorageManager
 
+logger = logging.getLogger("determined.storage")
+
 THREADS = 10
-ATTEMPTS = 5
 PART_BYTES = 16 << 20
-RESUME_SECONDS = (0.2, 1.0, 3.0, 6.0)
+# After these a server that is away is asked again; botocore's own attempts end within a second.
+PATIENCE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELETED_AT_ONCE = 1000
+
+T = TypeVar("T")
+
+
+class Unavailable(errors.StorageError):
+    """The server does not answer, or says that it cannot just now."""
 
 
 class S3StorageManager(ObjectStorageManager):
@@ -41,8 +50,7 @@ class S3StorageManager(ObjectStorageManager):
 
 
 class S3Client(BlobClient):
-    """A bucket by boto3. ``attempts``: how often a request is tried when the server does not answer,
-    about 15 s in all by default."""
+    """A bucket by boto3. ``patience``: seconds after which a server that is away is asked again."""
 
     threads = THREADS
 
@@ -52,7 +60,7 @@ class S3Client(BlobClient):
         endpoint_url: str | None = None,
         access_key: str | None = None,
         secret_key: str | None = None,
-        attempts: int = ATTEMPTS,
+        patience: Sequence[float] = PATIENCE_SECONDS,
     ) -> None:
         try:
             import boto3.session
@@ -64,11 +72,11 @@ class S3Client(BlobClient):
         if not bucket:
             raise errors.StorageError("checkpoint_storage.bucket must be the name of a bucket")
         self._bucket = bucket
-        self._attempts = attempts
+        self._patience = patience
         self.place = f"s3://{bucket}" + (f" at {endpoint_url}" if endpoint_url else "")
         config = Config(
             max_pool_connections=2 * THREADS,
-            retries={"mode": "standard", "total_max_attempts": attempts},
+            retries={"mode": "standard"},
             connect_timeout=10,
             tcp_keepalive=True,
             # Transport is covered by TLS or by the signature, storage by the manifest's checksums; servers
@@ -97,79 +105,92 @@ class S3Client(BlobClient):
             ),
         )
 
+    def _call(self, action: str, key: str, call: Callable[[], T]) -> T:
+        for delay in self._patience:
+            try:
+                with self._explained(action, key):
+                    return call()
+            except Unavailable as error:
+                logger.info("%s; again in %.1f s", error, delay)
+                time.sleep(delay)
+        with self._explained(action, key):
+            return call()
+
     @contextlib.contextmanager
     def _explained(self, action: str, key: str) -> Iterator[None]:
         from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore import exceptions as boto
+        from urllib3.exceptions import HTTPError
 
-        where = f"{self.place}/{key}"
+        text = f"checkpoint storage: cannot {action} {self.place}/{key}"
         try:
             yield
-        except ClientError as error:
+        except boto.ClientError as error:
             answer = error.response.get("Error", {})
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             code = answer.get("Code", "")
-            text = f"checkpoint storage: cannot {action} {where}: {code}: {answer.get('Message')}"
-            raise (NoSuchBlob if code == "NoSuchKey" else errors.StorageError)(text) from error
-        except (BotoCoreError, Boto3Error) as error:
-            raise errors.StorageError(
-                f"checkpoint storage: cannot {action} {where}: {error}"
-            ) from error
+            kind = errors.StorageError
+            if code == "NoSuchKey":
+                kind = NoSuchBlob
+            elif status >= 500 or status == 429:
+                kind = Unavailable
+            raise kind(f"{text}: {code}: {answer.get('Message')}") from error
+        except (boto.ConnectionError, boto.HTTPClientError, HTTPError, OSError) as error:
+            raise Unavailable(f"{text}: {error}") from error
+        except (boto.BotoCoreError, Boto3Error) as error:
+            raise errors.StorageError(f"{text}: {error}") from error
 
     def put(self, key: str, content: bytes) -> None:
-        with self._explained("write", key):
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=content)
+        self._call(
+            "write",
+            key,
+            lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=content),
+        )
 
     def put_file(self, key: str, source: Path) -> None:
         if source.stat().st_size <= PART_BYTES:
             self.put(key, source.read_bytes())
             return
-        with self._explained("write", key):
-            self._parallel.upload(str(source), self._bucket, key).result()
+        self._call(
+            "write", key, lambda: self._parallel.upload(str(source), self._bucket, key).result()
+        )
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        from botocore.exceptions import BotoCoreError
-        from urllib3.exceptions import HTTPError
-
         got = bytearray()
-        for attempt in itertools.count(1):
-            range_ = f"bytes={start + len(got)}-{'' if end is None else end - 1}"
-            ask = {"Range": range_} if end is not None or got else {}
-            with self._explained("read", key):
-                body = self._client.get_object(Bucket=self._bucket, Key=key, **ask)["Body"]
-                try:
-                    for part in body.iter_chunks(1 << 20):
-                        got += part
-                    return bytes(got)
-                except (BotoCoreError, HTTPError, OSError) as error:
-                    # Broken in the middle: botocore has nothing to say about that.
-                    if attempt >= self._attempts:
-                        raise errors.StorageError(
-                            f"checkpoint storage: cannot read {self.place}/{key}: {error}"
-                        ) from error
-                finally:
-                    body.close()
-            time.sleep(RESUME_SECONDS[min(attempt, len(RESUME_SECONDS)) - 1])
-        raise AssertionError
+
+        def read() -> None:
+            # Again after a connection that broke in the middle: from there.
+            at = start + len(got)
+            ask = {"Range": f"bytes={at}-{'' if end is None else end - 1}"} if at or end else {}
+            body = self._client.get_object(Bucket=self._bucket, Key=key, **ask)["Body"]
+            with contextlib.closing(body):
+                for part in body.iter_chunks(1 << 20):
+                    got.extend(part)
+
+        self._call("read", key, read)
+        return bytes(got)
 
     def sizes(self, prefix: str, limit: int | None = None) -> dict[str, int]:
-        found: dict[str, int] = {}
-        with self._explained("list", prefix):
+        def collect() -> dict[str, int]:
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=prefix, PaginationConfig={"MaxItems": limit}
             )
-            for page in pages:
-                found |= {item["Key"]: item["Size"] for item in page.get("Contents", [])}
-        return found
+            return {
+                item["Key"]: item["Size"] for page in pages for item in page.get("Contents", [])
+            }
+
+        return self._call("list", prefix, collect)
 
     def delete(self, keys: Collection[str]) -> None:
         every = list(keys)
         for at in range(0, len(every), DELETED_AT_ONCE):
             some = every[at : at + DELETED_AT_ONCE]
-            with self._explained("delete", some[0]):
-                answer = self._client.delete_objects(
-                    Bucket=self._bucket,
-                    Delete={"Objects": [{"Key": key} for key in some], "Quiet": True},
-                )
+            doomed = {"Objects": [{"Key": key} for key in some], "Quiet": True}
+            answer = self._call(
+                "delete",
+                some[0],
+                functools.partial(self._client.delete_objects, Bucket=self._bucket, Delete=doomed),
+            )
             for error in answer.get("Errors", []):
                 raise errors.StorageError(
                     f"checkpoint storage: cannot delete {self.place}/{error.get('Key')}: "
@@ -177,7 +198,7 @@ class S3Client(BlobClient):
                 )
 
     def abandon(self, prefix: str) -> None:
-        with self._explained("list", prefix):
+        def forget() -> None:
             pages = self._client.get_paginator("list_multipart_uploads").paginate(
                 Bucket=self._bucket, Prefix=prefix
             )
@@ -186,3 +207,5 @@ class S3Client(BlobClient):
                     self._client.abort_multipart_upload(
                         Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
                     )
+
+        self._call("list", prefix, forget)

@@ -1,0 +1,284 @@
+"""Object storages that break, lie or are not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determined import errors, storage
+from determined.storage import objects, s3
+from determined.storage.blobs import BlobClient
+from determined.storage.objects import ObjectStorageManager
+from determined.storage.s3 import S3Client
+from tests.object_servers import KEYS, Server, moto, s3_client, s3_section
+
+
+@pytest.fixture
+def manager(s3_blobs: BlobClient, tmp_path: Path) -> ObjectStorageManager:
+    return ObjectStorageManager(s3_blobs, tmp_path.name)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried with gigabytes in life takes parts of as many kilobytes here."""
+    monkeypatch.setattr(objects, "PART_BYTES", 10_000)
+
+
+def listed(manager: ObjectStorageManager) -> list[str]:
+    return sorted(manager.blobs.sizes(manager._prefix))
+
+
+@pytest.mark.parametrize("bytes_", [s3.PART_BYTES - 1, s3.PART_BYTES, 2 * s3.PART_BYTES + 7])
+def test_files_around_the_size_of_a_part(
+    manager: ObjectStorageManager, tmp_path: Path, bytes_: int
+) -> None:
+    content = os.urandom(1 << 20) * 40
+    with manager.store("big") as staging:
+        (staging.path / "w").write_bytes(content[:bytes_])
+    manager.verify("big")
+    assert manager.download("big", tmp_path / "copy") == {"w": bytes_}
+    assert (tmp_path / "copy" / "w").read_bytes() == content[:bytes_]
+    manager.delete("big")
+    assert listed(manager) == []
+
+
+def test_many_parts(manager: ObjectStorageManager, tmp_path: Path, small_parts: None) -> None:
+    content = os.urandom(123_456)
+    with manager.store("parts") as staging:
+        (staging.path / "w").write_bytes(content)
+    manager.verify("parts")
+    with manager.restore_path("parts") as path:
+        assert (path / "w").read_bytes() == content
+    manager.blobs.put(manager._folder("parts") + "w", content[:-1] + b"!")
+    with pytest.raises(errors.CheckpointCorrupted, match="contents have changed"):
+        manager.download("parts", tmp_path / "copy")
+    assert not (tmp_path / "copy" / "w").exists()
+
+
+class BreaksOff:
+    """The body of an answer that ends with an error after some bytes, the first ``times`` times."""
+
+    def __init__(self, body: Any, times: list[int]) -> None:
+        self._body = body
+        self._times = times
+
+    def iter_chunks(self, size: int) -> Any:
+        if not self._times:
+            yield from self._body.iter_chunks(size)
+            return
+        yield self._body.read(self._times.pop())
+        raise ConnectionResetError("on purpose")
+
+    def close(self) -> None:
+        self._body.close()
+
+
+def test_a_download_goes_on_where_the_connection_broke(
+    manager: ObjectStorageManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager.blobs, "_patience", (0.0, 0.0))
+    content = os.urandom(50_000)
+    with manager.store("broken") as staging:
+        (staging.path / "w").write_bytes(content)
+    assert isinstance(manager.blobs, S3Client)
+    real = manager.blobs._client.get_object
+    asked: list[Any] = []
+    times: list[int] = []
+
+    def get_object(**request: Any) -> Any:
+        asked.append(request.get("Range"))
+        answer = real(**request)
+        if request["Key"].endswith("/w"):
+            answer["Body"] = BreaksOff(answer["Body"], times)
+        return answer
+
+    monkeypatch.setattr(manager.blobs._client, "get_object", get_object)
+    times += [10_000, 3_000]
+    manager.download("broken", tmp_path / "copy")
+    assert (tmp_path / "copy" / "w").read_bytes() == content
+    assert asked[1:] == ["bytes=0-49999", "bytes=3000-49999", "bytes=13000-49999"]
+    times += [1] * 3
+    with pytest.raises(errors.StorageError, match=r"cannot read s3://.*/w: on purpose"):
+        manager.verify("broken")
+
+
+def test_checkpoints_of_another_tool(manager: ObjectStorageManager, tmp_path: Path) -> None:
+    folder = manager._folder("old")
+    for path, content in {"": b"", "sub/": b"", "sub/w": b"123", "deep/er/x": b""}.items():
+        manager.blobs.put(folder + path, content)
+    resources = {"sub/": 0, "sub/w": 3, "deep/": 0, "deep/er/": 0, "deep/er/x": 0}
+    assert manager.manifest("old") == storage.Manifest(resources, {})
+    manager.verify("old")
+    manager.download("old", tmp_path / "copy")
+    assert (tmp_path / "copy" / "sub" / "w").read_text() == "123"
+    assert manager.delete("old", ["deep"]) == {"sub/": 0, "sub/w": 3}
+    # A name that leads out of the directory.
+    manager.blobs.put(manager._folder("evil") + "../../out", b"x")
+    with pytest.raises(errors.CheckpointCorrupted, match="does not lie in the checkpoint"):
+        manager.download("evil", tmp_path / "copy")
+
+
+def test_other_tools_find_the_files(s3_server: Server, tmp_path: Path) -> None:
+    section = s3_section(s3_server, prefix="/some/prefix/")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "w").write_text("w")
+    (tmp_path / "hollow").mkdir()
+    storage.build(section).upload(tmp_path, "ckpt")
+    found = s3_client(s3_server).list_objects_v2(Bucket=section["bucket"])["Contents"]
+    names = [one["Key"].removeprefix("some/prefix/ckpt/") for one in found]
+    assert sorted(names) == [".determined-manifest.json", "hollow/", "sub/w"]
+
+
+KILLED = """
+import os, sys
+from determined.storage.objects import ObjectStorageManager
+from determined.storage.s3 import S3Client
+bucket, url, prefix, at = sys.argv[1:]
+calls = 0
+class Dies(S3Client):
+    def count(self):
+        global calls
+        calls += 1
+        if calls == int(at):
+            os.kill(os.getpid(), 9)
+    def put(self, *args):
+        self.count()
+        super().put(*args)
+    def delete(self, *args):
+        self.count()
+        super().delete(*args)
+manager = ObjectStorageManager(Dies(bucket, url, "testing", "testing"), prefix)
+manager.owner = "c.7"
+with manager.store("ckpt") as staging:
+    for i in range(2):
+        (staging.path / f"f{i}").write_text("x" * 100)
+manager.delete("ckpt")
+"""
+
+
+# Note, two files, manifest; then of deleting: manifest, files, note.
+@pytest.mark.parametrize("at", [2, 4, 6, 7])
+def test_a_process_that_is_killed_leaves_nothing_that_looks_like_a_checkpoint(
+    s3_server: Server, s3_blobs: BlobClient, tmp_path: Path, at: int
+) -> None:
+    assert isinstance(s3_blobs, S3Client)
+    arguments = [s3_blobs._bucket, s3_server.url, tmp_path.name, str(at)]
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    manager = ObjectStorageManager(s3_blobs, tmp_path.name)
+    assert listed(manager) != []
+    with pytest.raises(errors.CheckpointNotFound):
+        manager.manifest("ckpt")
+    assert manager.sweep("c.7", lambda found: found) == ["ckpt"]
+    assert listed(manager) == []
+
+
+def test_parts_of_a_large_file_are_swept(s3_server: Server, s3_blobs: BlobClient) -> None:
+    section = s3_section(s3_server)
+    manager = storage.build(section)
+    manager.owner = "c.7"
+    manager.begin("ckpt")
+    client, bucket = s3_client(s3_server), section["bucket"]
+    client.create_multipart_upload(Bucket=bucket, Key="ckpt/w")
+    assert manager.sweep("c.7", lambda found: []) == ["ckpt"]
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket)
+
+
+def test_a_bucket_that_is_not_there(s3_server: Server) -> None:
+    section = s3_section(s3_server) | {"bucket": "nowhere"}
+    where = rf"cannot write s3://nowhere at {s3_server.url}/.*: NoSuchBucket"
+    manager = storage.build(section)
+    for call in (manager.validate, lambda: manager.begin("x")):
+        with pytest.raises(errors.StorageError, match=where):
+            call()
+    with pytest.raises(errors.StorageError, match="NoSuchBucket") as caught:
+        manager.verify("x")
+    assert not isinstance(caught.value, errors.CheckpointNotFound)
+
+
+def test_a_server_that_is_away(tmp_path: Path) -> None:
+    blobs = S3Client("b", "http://127.0.0.1:9", *KEYS.values(), patience=())
+    with pytest.raises(errors.StorageError, match=r"cannot write s3://b at http://127.0.0.1:9/"):
+        ObjectStorageManager(blobs).validate()
+
+
+@pytest.mark.parametrize(
+    ("kind", "package"),
+    [("s3", "boto3.session"), ("gcs", "google.cloud"), ("azure", "azure.storage.blob")],
+)
+def test_a_missing_package(monkeypatch: pytest.MonkeyPatch, kind: str, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(errors.StorageError, match=rf"pip install 'determined-prefect\[{kind}\]'"):
+        storage.build({"type": kind, "bucket": "b", "container": "c"})
+
+
+class Trouble:
+    """Kills the server when it has the third file of a checkpoint."""
+
+    def __init__(self, server: Server, manager: ObjectStorageManager) -> None:
+        self._server = server
+        self._put = manager.blobs.put
+        self._count = 0
+        self._lock = threading.Lock()
+        self.killed = threading.Event()
+        manager.blobs.put = self.put  # type: ignore[method-assign]
+
+    def put(self, key: str, content: bytes) -> None:
+        self._put(key, content)
+        with self._lock:
+            self._count += 1
+            # The note is first.
+            if self._count == 4:
+                self._server.kill()
+                self.killed.set()
+
+
+@pytest.mark.parametrize("comes_back", ["never", "empty", "whole"])
+def test_a_server_that_is_killed_in_the_middle(tmp_path: Path, comes_back: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(20):
+        (source / f"f{number}").write_bytes(bytes([number]) * 1000)
+    with moto(tmp_path) as server:
+        section = s3_section(server)
+        manager = storage.build(section)
+        assert isinstance(manager, ObjectStorageManager)
+        memory = tmp_path / "s3" / section["bucket"]
+        memory.mkdir()
+        if comes_back == "never":
+            keys = (section["access_key"], section["secret_key"])
+            manager.blobs = S3Client(section["bucket"], server.url, *keys, patience=())
+        trouble = Trouble(server, manager)
+
+        def bring_back() -> None:
+            assert trouble.killed.wait(60)
+            if comes_back == "empty":
+                for file in memory.iterdir():
+                    file.unlink()
+            if comes_back != "never":
+                server.start()
+
+        back = threading.Thread(target=bring_back)
+        back.start()
+        try:
+            if comes_back == "whole":
+                manager.upload(source, "ckpt")
+            else:
+                with pytest.raises(errors.StorageError, match="checkpoint storage"):
+                    manager.upload(source, "ckpt")
+        finally:
+            back.join()
+        if comes_back == "whole":
+            manager.verify("ckpt")
+            assert len(manager.download("ckpt", tmp_path / "copy")) == 20
+        elif comes_back == "empty":
+            with pytest.raises(errors.CheckpointNotFound):
+                manager.manifest("ckpt")
+            assert manager.blobs.sizes("") == {}
