@@ -199,7 +199,7 @@ class DirectoryStorageManager(StorageManager):
             if checksum is None:
                 continue
             with files.explained("read", path / name):
-                found = files.checksum_unless(path / name, stop)
+                found = files.checksum_unless(path / name, stop, checksum)
             if found is not None and found != checksum:
                 raise _changed(storage_id, path / name, checksum, found)
 
@@ -233,10 +233,10 @@ class DirectoryStorageManager(StorageManager):
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
             _verify_size(storage_id, source / name, size)
+            expected = manifest.checksums.get(name)
             with files.explained("copy to", target):
-                _, found = files.copy_with_checksum(source / name, target)
-            expected = manifest.checksums.get(name, found)
-            if found != expected:
+                found = files.copy_with_checksum(source / name, target, expected)
+            if expected is not None and found != expected:
                 target.unlink()
                 raise _changed(storage_id, source / name, expected, found)
         return wanted
