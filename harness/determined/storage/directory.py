@@ -13,6 +13,7 @@ from typing import Any
 from determined import errors
 from determined.storage import files
 from determined.storage.base import Manifest, Selector, StorageManager
+from determined.storage.writeback import written_early
 
 INCOMPLETE = ".incomplete-"
 UNREPORTED = ".unreported-"
@@ -75,7 +76,7 @@ class DirectoryStorageManager(StorageManager):
         with files.explained("write", path):
             path.mkdir(parents=True)
         try:
-            with files.written_below(path):
+            with files.written_below(path), written_early(path):
                 yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)

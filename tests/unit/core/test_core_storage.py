@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from determined import errors, storage
-from determined.storage import files
+from determined.storage import files, writeback
 from determined.storage.directory import DirectoryStorageManager
 from determined.storage.shared_fs import SharedFSStorageManager
 from determined.storage.testing import StorageContract, Tamper
@@ -241,3 +242,24 @@ def test_a_large_file_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for call in (manager.verify, lambda name: manager.download(name, tmp_path / "copy")):
         with pytest.raises(errors.CheckpointCorrupted, match="have changed"):
             call("ckpt")
+
+
+def test_large_files_go_to_the_disk_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: set[str] = set()
+    seen = threading.Event()
+
+    def begin(call: object, path: Path) -> None:
+        begun.add(path.name)
+        seen.set()
+
+    monkeypatch.setattr(writeback, "_begin", begin)
+    monkeypatch.setattr(writeback, "SECONDS", 0.001)
+    monkeypatch.setattr(writeback, "WORTH_IT_BYTES", 10)
+    manager = DirectoryStorageManager(tmp_path)
+    with manager.store("ckpt") as staging:
+        (staging.path / "sub").mkdir()
+        (staging.path / "sub" / "small").write_bytes(bytes(9))
+        (staging.path / "sub" / "large").write_bytes(bytes(10))
+        assert seen.wait(60)
+    assert begun == {"large"}
+    manager.verify("ckpt")
