@@ -7,6 +7,7 @@ import sys
 
 NAMES = [
     "report_cost",
+    "profiler_cost",
     "ingest",
     "log_ingest",
     "reconciler",

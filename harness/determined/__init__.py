@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from determined.__version__ import __version__
 
 if TYPE_CHECKING:
-    from determined import core, errors, util
+    from determined import core, errors, gpu, util
     from determined._experiment_config import ExperimentConfig
     from determined._import import import_from_path
     from determined._info import (
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         TrialInfo,
         get_cluster_info,
     )
+    from determined._trial import LegacyTrial
     from determined._trial_context import TrialContext
     from determined.errors import InvalidHP
 
@@ -36,16 +37,22 @@ _HOMES = {
     "ResourcesInfo": "determined._info",
     "TrialInfo": "determined._info",
     "get_cluster_info": "determined._info",
+    "LegacyTrial": "determined._trial",
     "TrialContext": "determined._trial_context",
     "InvalidHP": "determined.errors",
 }
-_MODULES = ("core", "errors", "util")
+_MODULES = ("core", "errors", "gpu", "util")
+_ABSENT = {
+    "EnvContext": "det.get_cluster_info() says where a task runs",
+    "TrialController": "determined.pytorch.Trainer runs trials",
+}
 
 __all__ = [
     "LOG_FORMAT",
     "ClusterInfo",
     "ExperimentConfig",
     "InvalidHP",
+    "LegacyTrial",
     "RendezvousInfo",
     "ResourcesInfo",
     "TrialContext",
@@ -54,6 +61,7 @@ __all__ = [
     "core",
     "errors",
     "get_cluster_info",
+    "gpu",
     "import_from_path",
     "util",
 ]
@@ -65,8 +73,12 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module(f"determined.{name}")
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name == "Trial":  # what early releases call it
+        value = __getattr__("LegacyTrial")
     else:
-        raise AttributeError(f"module 'determined' has no attribute {name!r}")
+        from determined._absent import absent
+
+        return absent("determined", _ABSENT)(name)
     globals()[name] = value
     return value
 

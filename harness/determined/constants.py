@@ -10,3 +10,6 @@ DEFAULT_RUN_DIR = "/run/determined"
 
 INTER_TRAIN_PROCESS_COMM_PORT_1 = 12360
 INTER_TRAIN_PROCESS_COMM_PORT_2 = INTER_TRAIN_PROCESS_COMM_PORT_1 + 16
+
+# Where launch layers tell the processes of one trial the port that is theirs alone.
+COMM_PORT_VARIABLE = "INTER_TRAIN_PROCESS_COMM_PORT_1"

@@ -29,8 +29,8 @@ class InvalidHP(Exception):
     The trial ends early without being an error; random and ASHA searches sample a replacement.
     """
 
-    def __init__(self, message: str = "these hyperparameters cannot be trained") -> None:
-        super().__init__(message)
+    def __init__(self, msg: str = "these hyperparameters cannot be trained") -> None:
+        super().__init__(msg)
 
 
 class AllocationEnded(SystemExit):

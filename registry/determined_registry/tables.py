@@ -228,6 +228,38 @@ sa.Index(
     postgresql_where=allocations.c.state != "TERMINATED",
 )
 
+# The containers of an allocation that has several: whoever places it writes them with the assignment.
+# One without rows has a single container, on `allocations.agent_id`.
+allocation_resources = sa.Table(
+    "allocation_resources",
+    metadata,
+    sa.Column(
+        "allocation_id", sa.ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True
+    ),
+    # "<allocation id>.<agent id>"; DET_RESOURCES_ID of its processes.
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("slot_ids", JSONB, nullable=False, server_default=_json("[]")),
+    # Where the others reach it, once its process has said so.
+    sa.Column("address", sa.Text),
+    sa.Column("posted_at", TS),
+)
+
+# What processes of an allocation have handed in to be gathered; the last two rounds are kept.
+allocation_gathers = sa.Table(
+    "allocation_gathers",
+    metadata,
+    sa.Column(
+        "allocation_id", sa.ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True
+    ),
+    # Of one process for one gathering: a repeated request changes nothing.
+    sa.Column("request_uuid", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, nullable=False),
+    sa.Column("num_peers", sa.Integer, nullable=False),
+    sa.Column("data", JSONB, nullable=False),
+    sa.Column("posted_at", TS, nullable=False, server_default=_now()),
+)
+
 # One leg of a trial, from start to end of its process(es): what `det trial describe` lists.
 legs = sa.Table(
     "legs",

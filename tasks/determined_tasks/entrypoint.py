@@ -18,6 +18,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Literal
 
+from determined.common.forking import safety
+
 STARTUP_HOOK = "startup-hook.sh"
 
 TRIAL_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -187,16 +189,7 @@ def _shadowed(start: Start, workdir: Path) -> bool:
         if not script.is_file() or script.suffix not in ("", ".py"):
             return True
         folder = script.parent
-    names = set()
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            stem, _, suffix = entry.name.partition(".")
-            package = not suffix and (Path(entry.path) / "__init__.py").exists()
-            if package or suffix == "py" or suffix.endswith("so"):
-                names.add(stem)
-    names.discard("__main__")
-    # Not isdisjoint(): that would look at every module's name, thousands of pages to copy in a fork.
-    return any(name in sys.modules for name in names)
+    return safety.shadows_imports(folder)
 
 
 def _which(word: str, workdir: Path, env: Mapping[str, str]) -> str | None:

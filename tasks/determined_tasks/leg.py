@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from determined.common.api import errors
+from determined.common.forking import process as forked
 from determined_tasks import (
     context_dir,
     entrypoint,
@@ -385,8 +386,8 @@ def supervise(order: Mapping[str, Any]) -> int:
     ``learn_into`` (a path or None). Returns the exit code: 0 when the leg's exit is reported.
     """
     assert threading.active_count() == 1, "a fork server must not start threads"
-    process.become_subreaper()
-    process.set_title("leg")
+    forked.become_subreaper()
+    forked.set_title("leg")
     place = dict(order["place"])
     work_dir = place["work_dir"] = Path(place["work_dir"])
     uuids = place.get("device_uuids") or {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,39 +11,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
-from determined_tasks import forked_python
+from determined.common.forking import process as forked
+from determined.common.forking import python
+from determined_tasks import imported_modules
 from determined_tasks.entrypoint import EntrypointError, Start
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _F_SETPIPE_SZ = 1031
 
 # Room for a burst of output while the supervisor is busy; the kernel takes the memory when it is used.
 PIPE_BYTES = 1 << 20
-
-# Loaded once, before any fork: a fresh process pays for it otherwise.
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def become_subreaper() -> None:
-    """Processes whose parents died become children of this one instead of init's (Linux)."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def die_with_parent() -> None:
-    """The kernel kills this process when its parent dies (Linux)."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-
-def set_title(title: str) -> None:
-    """The name that ``ps`` and ``top`` show (Linux, 15 characters)."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text(title[:15])
 
 
 @dataclass
@@ -126,7 +105,7 @@ def start(
             pid = _execute(plan.argv, env, workdir, out_write, err_write, single_threaded)
         else:
             pid = _fork(
-                lambda: forked_python.run_as_main(plan, env, base_path or [], learn_into),
+                lambda: _become(plan, env, base_path or [], learn_into),
                 workdir,
                 out_write,
                 err_write,
@@ -155,7 +134,7 @@ def _pipe() -> tuple[int, int]:
 def _before_exec() -> None:
     # A cluster that a script started in the background has inherited an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    die_with_parent()
+    forked.die_with_parent()
 
 
 def _execute(
@@ -185,26 +164,27 @@ def _execute(
     return process.pid
 
 
+def _become(
+    plan: Start, env: Mapping[str, str], base_path: list[str], learn_into: Path | None
+) -> NoReturn:
+    known = set(sys.modules) if learn_into else set()
+
+    def learn() -> None:
+        if learn_into is not None:
+            imported_modules.write(learn_into, known)
+
+    as_module = plan.form == "module"
+    python.run_as_main(plan.argv, as_module=as_module, env=env, base_path=base_path, at_end=learn)
+
+
 def _fork(become: Callable[[], object], workdir: Path, stdout: int, stderr: int) -> int:
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
-        os.setsid()
-        die_with_parent()
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
-        os.closerange(3, _highest_descriptor() + 1)
+        forked.begin(parent, stdout, stderr)
         os.chdir(workdir)
-        set_title("python3")
         become()
     finally:
         os._exit(1)
-
-
-def _highest_descriptor() -> int:
-    with contextlib.suppress(OSError):
-        return max(int(entry.name) for entry in Path("/dev/fd").iterdir())
-    return os.sysconf("SC_OPEN_MAX")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -107,6 +108,40 @@ def test_one_killed_process_ends_the_gang_which_starts_again(
         time.sleep(0.1)
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
+    assert cluster.trials(experiment_id)[0]["restarts"] == 1
+
+
+def workers(cluster: LocalCluster, experiment_id: int) -> list[psutil.Process]:
+    """Those of the trial's processes that are there now."""
+    pids = {int(pid) for pid in re.findall(r"pid (\d+)", cluster.logs(experiment_id))}
+    return [psutil.Process(pid) for pid in sorted(pids) if psutil.pid_exists(pid)]
+
+
+def test_the_launcher_or_the_agent_killed(
+    cluster: LocalCluster, unbroken: int, tmp_path: Path
+) -> None:
+    """Workers go with their launcher; a gang does not need the agent."""
+    experiment_id = submit(cluster, tmp_path, 0.5)
+    wait_for_epoch(cluster, experiment_id, 2)
+    first = workers(cluster, experiment_id)
+    launchers = {worker.ppid() for worker in first}
+    assert (len(first), len(launchers)) == (2, 1)
+    os.kill(launchers.pop(), signal.SIGKILL)
+    _, alive = psutil.wait_procs(first, 30)
+    assert not alive
+    deadline = time.monotonic() + 60
+    while len(second := workers(cluster, experiment_id)) < 2:
+        assert time.monotonic() < deadline, cluster.logs(experiment_id)
+        time.sleep(0.3)
+    record = json.loads((cluster.data_dir / "run" / "agent.json").read_text())
+    agent = psutil.Process(record["pid"])
+    agent.kill()
+    psutil.wait_procs([agent], 30)
+    cluster.up()
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    assert losses(cluster, experiment_id) == losses(cluster, unbroken)
+    pids = {int(pid) for pid in re.findall(r"pid (\d+)", cluster.logs(experiment_id))}
+    assert pids == {worker.pid for worker in [*first, *second]}
     assert cluster.trials(experiment_id)[0]["restarts"] == 1
 
 

@@ -41,6 +41,9 @@ TRIAL_OPTIONAL = [
     # Used by the first connection.
     "stringprep",
     "encodings.idna",
+    # Used by the first report.
+    "tensorboard.compat.proto.event_pb2",
+    "tensorboard.summary.writer.record_writer",
     "determined_deployments.agent.warm_up:torch_optimizer",
 ]
 FLOW_MODULES = ["prefect.flow_engine", "prefect.engine", "determined_deployments.agent.flow_run"]

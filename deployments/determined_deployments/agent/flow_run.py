@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 from uuid import UUID
 
-from determined_tasks import process
+from determined.common.forking import process
 
 CHECKED = ("3.8.",)
 

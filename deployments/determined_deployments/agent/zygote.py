@@ -29,10 +29,11 @@ import socket
 import sys
 import threading
 import traceback
-import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
+
+from determined.common.forking import safety
+from determined.common.forking.process import set_title
 
 # Imported before anything else is known: what every leg's supervisor needs.
 BASE_MODULES = ("determined_tasks.leg", "determined_deployments.agent.warm_up:http_client")
@@ -144,8 +145,6 @@ def _warm(path: str, base_path: list[str], order: dict[str, Any]) -> None:
     """A new zygote: imports, then serves."""
     gc.disable()
     os.environ.update(order.get("env") or {})
-    from determined_tasks.process import set_title
-
     set_title(f"zygote {order['name']}")
     zygote = Zygote(path, order["name"], base_path)
     try:
@@ -155,19 +154,9 @@ def _warm(path: str, base_path: list[str], order: dict[str, Any]) -> None:
         event = {"event": "broken", "name": order["name"], "module": module, "reason": reason}
         zygote.send(event)
         os._exit(1)  # at once: threads that must not be here are not waited for
-    _settle()
+    safety.settle()
     zygote.serve()
     os._exit(0)
-
-
-def _settle() -> None:
-    """Makes forks cheap: what is there now is neither visited nor finalised in them."""
-    gc.collect()
-    gc.freeze()
-    # A fork's exit would run them: torch's take 40 ms, and a temporary directory made by an import
-    # is not a fork's to delete.
-    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
-        finalizer.atexit = False
 
 
 def import_modules(modules: list[str], optional: tuple[str, ...] | list[str] = ()) -> None:
@@ -179,55 +168,19 @@ def import_modules(modules: list[str], optional: tuple[str, ...] | list[str] = (
     """
     for entry in [*modules, *optional]:
         module, _, function = entry.partition(":")
-        threads, blas = _os_threads(), _blas_libraries()
         try:
-            imported = importlib.import_module(module)
-            if function:
-                getattr(imported, function)()
+            with safety.checked_import():
+                imported = importlib.import_module(module)
+                if function:
+                    getattr(imported, function)()
+        except safety.NotForkableError as error:
+            raise BrokenImportError(entry, str(error)) from error
         except ModuleNotFoundError as error:
             if entry in optional and f"{module}.".startswith(f"{error.name}."):
                 continue
             raise BrokenImportError(entry, str(error)) from error
         except BaseException as error:  # packages raise anything at import
             raise BrokenImportError(entry, f"{type(error).__name__}: {error}") from error
-        _check_forkable(entry, threads, blas)
-
-
-def _check_forkable(entry: str, threads: int, blas: set[str]) -> None:
-    if threading.active_count() > 1:
-        names = [thread.name for thread in threading.enumerate()[1:]]
-        raise BrokenImportError(entry, f"it starts threads: {', '.join(names)}")
-    # OpenBLAS ends its threads before a fork and starts them again after it; nobody else does.
-    if _os_threads() > threads and _blas_libraries() == blas:
-        raise BrokenImportError(entry, "it starts threads")
-    torch = sys.modules.get("torch")
-    if torch is not None and getattr(torch, "cuda", None) and torch.cuda.is_initialized():
-        raise BrokenImportError(entry, "it initialises CUDA")
-    if _opened_accelerators():
-        raise BrokenImportError(entry, "it opens an accelerator")
-
-
-def _os_threads() -> int:
-    with contextlib.suppress(OSError):
-        return sum(1 for _ in Path("/proc/self/task").iterdir())
-    return 1
-
-
-def _blas_libraries() -> set[str]:
-    with contextlib.suppress(OSError):
-        maps = Path("/proc/self/maps").read_text().splitlines()
-        return {line.split()[-1] for line in maps if "openblas" in line}
-    return set()
-
-
-def _opened_accelerators() -> bool:
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):
-                target = str(entry.readlink())
-                if target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel")):
-                    return True
-    return False
 
 
 def main(path: str, name: str) -> NoReturn:
@@ -240,7 +193,7 @@ def main(path: str, name: str) -> NoReturn:
 
     def serve_root() -> None:
         import_modules(list(BASE_MODULES))
-        _settle()
+        safety.settle()
         Zygote(path, name, base_path).serve()
         os._exit(0)
 

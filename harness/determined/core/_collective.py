@@ -100,6 +100,11 @@ class Group:
         self.rank = rank
         self._peers = peers
 
+    @property
+    def peers(self) -> dict[int, Peer]:
+        """The connections to others by their ranks, for who has a protocol of their own."""
+        return dict(self._peers)
+
     @classmethod
     def lead(cls, listener: socket.socket, size: int, key: bytes) -> Group:
         """As worker 0, with a socket of :func:`listen`. Raises TimeoutError, naming who is missing."""

@@ -81,7 +81,13 @@ class Context:
         self._on_close = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Nothing needs starting: connections and threads begin with their first use."""
+        """Connections and threads begin with their first use; only the profiler, where the
+        configuration asks for it (``profiling.enabled``), begins here.
+        """
+        if self.info is not None and self.info.task_type == "TRIAL":
+            profiling = self.info.trial._config.get("profiling") or {}
+            if profiling.get("enabled"):
+                self.profiler.on()
 
     def __enter__(self) -> Context:
         self.start()
@@ -215,21 +221,16 @@ def _trial_context(
     # Without a time metric the searcher hears of validations by completed operations, if at all.
     urgent = "validation" if searcher.get("time_metric") else None
     reporter = Reporter(connection, trial.trial_id, trial._trial_run_id, urgent=urgent)
+    run_dir = os.environ.get("DET_RUN_DIR")
     tensorboard = TensorboardFiles(
-        Path(os.environ.get("DET_RUN_DIR") or tempfile.gettempdir())
-        / f"tensorboard-{info.allocation_id}-{dist.rank}",
+        Path(run_dir or tempfile.gettempdir()) / f"tensorboard-{info.allocation_id}-{dist.rank}",
         storage,
         tensorboard_prefix(info.cluster_id, trial.experiment_id, trial.trial_id),
+        automatic=TensorboardMode(tensorboard_mode) == TensorboardMode.AUTO,
+        rank=dist.rank,
+        begin_after=trial._steps_completed if trial._trial_run_id > 1 else None,
+        temporary=run_dir is None,
     )
-
-    def upload_tensorboard() -> None:
-        if TensorboardMode(tensorboard_mode) == TensorboardMode.AUTO:
-            try:
-                tensorboard.sync(rank=dist.rank)
-            except errors.StorageError as error:
-                # Charts are no reason to lose a training.
-                logger.warning("TensorBoard files are not uploaded: %s", error)
-
     searching: SearcherContext = SearcherContextMissing()
     if has_operations(searcher):
         max_time, units = configured_length(searcher)
@@ -238,7 +239,7 @@ def _trial_context(
         )
     context = Context(
         checkpoint=CheckpointContext(
-            dist, storage, connection, reporter, info, upload_tensorboard, storage_section
+            dist, storage, connection, reporter, info, tensorboard.upload, storage_section
         ),
         distributed=dist,
         preempt=PreemptContext(connection, info.allocation_id, dist, preempt_mode),
@@ -253,13 +254,13 @@ def _trial_context(
             tensorboard,
         ),
         searcher=searching,
-        profiler=ProfilerContext(info.agent_id, reporter),
+        profiler=ProfilerContext(info.agent_id, reporter, dist),
         experimental=ExperimentalCoreContext(connection, trial.trial_id),
         info=info,
         _connection=connection,
         _reporter=reporter,
     )
-    context._on_close.callback(upload_tensorboard)
+    context._on_close.callback(tensorboard.close)
     return context
 
 

@@ -7,7 +7,11 @@ import os
 from types import TracebackType
 from typing import Any
 
-from determined.constants import INTER_TRAIN_PROCESS_COMM_PORT_1, INTER_TRAIN_PROCESS_COMM_PORT_2
+from determined.constants import (
+    COMM_PORT_VARIABLE,
+    INTER_TRAIN_PROCESS_COMM_PORT_1,
+    INTER_TRAIN_PROCESS_COMM_PORT_2,
+)
 from determined.core import _collective
 from determined.core._collective import Address, Group
 
@@ -230,7 +234,10 @@ def _from_environment(
             "use python3 -m determined.launch.torch_distributed (or leave out distributed=)"
         )
     found = {name: int(os.environ[variable]) for name, variable in names.items()}
-    machines = max(found["size"] // max(found["local_size"], 1), 1)
+    # Not by division where the launcher says it: machines need not have as many workers each.
+    machines = os.environ.get("GROUP_WORLD_SIZE") or os.environ.get("CROSS_SIZE")
+    if machines is None:
+        machines = str(max(found["size"] // max(found["local_size"], 1), 1))
     cross_rank = os.environ.get("GROUP_RANK") or os.environ.get("CROSS_RANK") or "0"
     return cls(
         rank=found["rank"],
@@ -238,6 +245,8 @@ def _from_environment(
         local_rank=found["local_rank"],
         local_size=found["local_size"],
         cross_rank=int(cross_rank),
-        cross_size=machines,
+        cross_size=int(machines),
         chief_ip=chief_ip or os.environ.get("MASTER_ADDR"),
+        # This trial's own; others may be on the machine.
+        pub_port=int(os.environ.get(COMM_PORT_VARIABLE) or INTER_TRAIN_PROCESS_COMM_PORT_1),
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from determined.constants import SHARED_FS_CONTAINER_PATH
+from determined.core._distributed import DistributedContext
 from determined.core._reporter import Reporter
 
 logger = logging.getLogger("determined.core")
@@ -25,14 +28,16 @@ def cpu_sampler() -> Sampler:
 
 
 def memory_sampler() -> Sampler:
-    """``memory_free``: GiB that programs could still get."""
+    """``memory_free``: bytes that programs could still get."""
     import psutil
 
-    return lambda: {"memory_free": psutil.virtual_memory().available / 2**30}
+    return lambda: {"memory_free": psutil.virtual_memory().available}
 
 
 def disk_sampler() -> Sampler:
-    """Bytes per second read and written, operations per second, percent used of ``/``."""
+    """Bytes per second read and written, operations per second; by path, percent used of ``/`` and of
+    the place where agents mount a shared file system.
+    """
     import psutil
 
     def counters() -> Sample:
@@ -46,7 +51,11 @@ def disk_sampler() -> Sampler:
         }
 
     rates = _rates(counters)
-    return lambda: {**rates(), "/": {"disk_util": psutil.disk_usage("/").percent}}
+    paths = [path for path in ("/", SHARED_FS_CONTAINER_PATH) if os.path.ismount(path)]
+    return lambda: {
+        **rates(),
+        **{path: {"disk_util": psutil.disk_usage(path).percent} for path in paths},
+    }
 
 
 def network_sampler() -> Sampler:
@@ -74,20 +83,23 @@ def gpu_sampler() -> Sampler | None:
         ]
         names = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     except ImportError:
-        logger.debug("no pynvml, no GPU metrics")
+        logger.debug("no GPU metrics: pip install 'determined-prefect[gpu]'")
         return None
     except pynvml.NVMLError as error:
         logger.info("GPU metrics are not sampled: %s", error)
         return None
 
     def sample() -> Sample:
-        return {
-            name: {
-                "gpu_util": pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-                "gpu_free_memory": pynvml.nvmlDeviceGetMemoryInfo(handle).free,
+        try:
+            return {
+                name: {
+                    "gpu_util": pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+                    "gpu_free_memory": pynvml.nvmlDeviceGetMemoryInfo(handle).free,
+                }
+                for name, handle in zip(names, handles, strict=True)
             }
-            for name, handle in zip(names, handles, strict=True)
-        }
+        except pynvml.NVMLError as error:  # a GPU that fell off the bus
+            raise OSError(f"NVML: {error}") from error
 
     return sample if handles else None
 
@@ -123,12 +135,13 @@ class ProfilerContext:
     """``on()`` and ``off()``: reports groups "cpu", "memory", "disk", "network" and "gpu".
 
     Each report holds the means of some samples under the agent's id, at the steps completed that
-    were last reported.
+    were last reported. They are about a machine: of its processes the one of local rank 0 samples.
     """
 
-    def __init__(self, agent_id: str, reporter: Reporter) -> None:
+    def __init__(self, agent_id: str, reporter: Reporter, dist: DistributedContext) -> None:
         self._agent_id = agent_id
         self._reporter = reporter
+        self._dist = dist
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -141,7 +154,7 @@ class ProfilerContext:
             raise ValueError(f"sampling_interval must be at least 0.1, found {sampling_interval}")
         if samples_per_report < 1:
             raise ValueError(f"samples_per_report must be at least 1, found {samples_per_report}")
-        if self._thread is not None:
+        if self._thread is not None or self._dist.local_rank != 0:
             return
         self._stop = threading.Event()
         self._thread = threading.Thread(
@@ -160,6 +173,8 @@ class ProfilerContext:
             self._thread = None
 
     def _run(self, interval: float, per_report: int, stop: threading.Event) -> None:
+        import psutil
+
         found: dict[str, Sampler | None] = {
             "cpu": cpu_sampler(),
             "memory": memory_sampler(),
@@ -169,15 +184,22 @@ class ProfilerContext:
         }
         samplers = {group: sampler for group, sampler in found.items() if sampler is not None}
         samples: dict[str, list[Sample]] = {group: [] for group in samplers}
-        done = False
+        taken, done = 0, False
         while not done:
             done = stop.wait(interval)
-            for group, sampler in samplers.items():
-                samples[group].append(sampler())
-            if done or len(samples["cpu"]) >= per_report:
-                for group, taken in samples.items():
-                    self._reporter.sampled(group, {self._agent_id: average(taken)})
-                    taken.clear()
+            for group, sampler in list(samplers.items()):
+                try:
+                    samples[group].append(sampler())
+                except (psutil.Error, OSError) as error:
+                    logger.warning("the group %s is not sampled any more: %s", group, error)
+                    del samplers[group]
+            taken += 1
+            if done or taken >= per_report:
+                for group, several in samples.items():
+                    if several:
+                        self._reporter.sampled(group, {self._agent_id: average(several)})
+                    several.clear()
+                taken = 0
 
 
 class DummyProfilerContext(ProfilerContext):

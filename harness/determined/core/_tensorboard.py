@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import enum
 import logging
+import re
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from determined import errors
+from determined.core._events import EventFiles
 from determined.storage import StorageManager
 
 logger = logging.getLogger("determined.core")
 
+# Seconds between uploads of what has grown: a crash loses the charts of as much training.
+INTERVAL = 10.0
+# The first one comes sooner, so that a mistake in the storage's configuration shows.
+FIRST_INTERVAL = 2.0
+
+_TRACE = re.compile(r"(?P<worker>.*?)(?P<rest>(\.\d+)?\.pt\.trace\.json(\.gz)?)")
+
 
 class TensorboardMode(enum.Enum):
-    """AUTO: what the script writes to ``get_tensorboard_path()`` is uploaded at checkpoints and at the
-    end. MANUAL: only when the script calls ``upload_tensorboard_files()``.
+    """AUTO: reported metrics are written as event files, and these and all that the script writes to
+    ``get_tensorboard_path()`` are uploaded in the background as they grow, by every process. MANUAL:
+    nothing is written, and uploaded only when the script calls ``upload_tensorboard_files()``.
     """
 
     AUTO = "AUTO"
@@ -27,21 +40,96 @@ def tensorboard_prefix(cluster_id: str, experiment_id: int, trial_id: int) -> st
     return f"{cluster_id}/tensorboard/experiment/{experiment_id}/trial/{trial_id}"
 
 
-class TensorboardFiles:
-    """Copies new and changed files below ``path`` to ``prefix`` in the storage."""
+def with_rank(path: Path, rank: int) -> Path:
+    """The name under which the file of a process is stored, so that no two processes' files meet.
 
-    def __init__(self, path: Path, storage: StorageManager, prefix: str) -> None:
+    Those of rank 0 keep theirs. ``#<rank>`` goes behind the name of the worker, where TensorBoard's
+    profiler plugins look for it: ``host_7.1619.pt.trace.json`` becomes ``host_7#3.1619.pt.trace.json``.
+    """
+    name = path.name
+    if rank == 0:
+        return path
+    if "tfevents" in name:
+        return path.with_name(f"{name}#{rank}")
+    trace = _TRACE.fullmatch(name)
+    if trace is not None:
+        return path.with_name(f"{trace['worker']}#{rank}{trace['rest']}")
+    stem, dot, rest = name.partition(".")
+    return path.with_name(f"{stem}#{rank}{dot}{rest}")
+
+
+class TensorboardFiles:
+    """Copies new and changed files below ``path`` to ``prefix`` in the storage.
+
+    ``automatic``: reported metrics are written too, and a thread uploads, from the first report or the
+    first call of :meth:`get_path` until :meth:`close`. ``temporary``: :meth:`close` removes the directory.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        storage: StorageManager,
+        prefix: str,
+        *,
+        automatic: bool = False,
+        rank: int = 0,
+        begin_after: int | None = None,
+        temporary: bool = False,
+    ) -> None:
         self._path = path
         self._storage = storage
         self._prefix = prefix
+        self._automatic = automatic
+        self._rank = rank
+        self._temporary = temporary
         self._uploaded: dict[Path, tuple[int, int]] = {}
-        # A checkpoint may be stored in the background.
+        # Held while files are written and copied: the thread does so, and checkpoints.
         self._lock = threading.Lock()
+        self._events = EventFiles(path, begin_after)
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._last_problem = ""
+        self.logs_metrics = automatic
 
     def get_path(self) -> Path:
         """The directory to write to; made by the first call."""
         self._path.mkdir(parents=True, exist_ok=True)
+        self._start()
         return self._path
+
+    def log(self, group: str, steps: int, metrics: Mapping[str, Any]) -> None:
+        """Have frozen metrics written, in the mode AUTO and unless ``logs_metrics`` is switched off."""
+        if self.logs_metrics:
+            self._events.add(group, steps, metrics)
+            if self._thread is None:
+                self._start()
+
+    def _start(self) -> None:
+        if self._automatic and self._thread is None and not self._stop.is_set():
+            self._thread = threading.Thread(
+                target=self._run, name="determined-tensorboard", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        interval = FIRST_INTERVAL
+        while not self._stop.wait(interval):
+            self.upload()
+            interval = INTERVAL
+
+    def upload(self) -> None:
+        """Write and upload what there is, in the mode AUTO. Charts are no reason to lose a training:
+        what goes wrong is logged."""
+        if not self._automatic:
+            return
+        try:
+            with self._lock:
+                self._events.write()
+                self._sync(lambda _: True, with_rank, self._rank)
+        except errors.StorageError as error:
+            if str(error) != self._last_problem:
+                logger.warning("TensorBoard files are not uploaded: %s", error)
+                self._last_problem = str(error)
 
     def sync(
         self,
@@ -54,13 +142,37 @@ class TensorboardFiles:
         Raises errors.StorageError.
         """
         with self._lock:
-            for path in sorted(self._path.rglob("*")) if self._path.is_dir() else []:
-                relative = path.relative_to(self._path)
-                if not path.is_file() or not selector(relative):
-                    continue
+            self._sync(selector, mangler, rank)
+
+    def _sync(
+        self,
+        selector: Callable[[Path], bool],
+        mangler: Callable[[Path, int], Path],
+        rank: int,
+    ) -> None:
+        for path in sorted(self._path.rglob("*")) if self._path.is_dir() else []:
+            relative = path.relative_to(self._path)
+            try:
                 stat = path.stat()
-                version = (stat.st_mtime_ns, stat.st_size)
-                if self._uploaded.get(path) == version:
-                    continue
-                self._storage.put(f"{self._prefix}/{mangler(relative, rank).as_posix()}", path)
-                self._uploaded[path] = version
+            except FileNotFoundError:  # a writer's temporary file
+                continue
+            if not path.is_file() or not selector(relative):
+                continue
+            version = (stat.st_mtime_ns, stat.st_size)
+            if self._uploaded.get(path) == version:
+                continue
+            self._storage.put(f"{self._prefix}/{mangler(relative, rank).as_posix()}", path)
+            self._uploaded[path] = version
+
+    def close(self) -> None:
+        """Upload the rest and end the thread; may be called twice."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.upload()
+        with self._lock:
+            self._events.close()
+        self.logs_metrics = False
+        if self._temporary:
+            shutil.rmtree(self._path, ignore_errors=True)

@@ -94,7 +94,8 @@ class TrainContext:
                 f"validation metrics must contain {self._time_metric!r}, the searcher.time_metric "
                 f"of the experiment configuration; found {', '.join(map(str, metrics)) or 'none'}"
             )
-        self._reporter.report(group, steps_completed, metrics, batch_metrics)
+        frozen = self._reporter.report(group, steps_completed, metrics, batch_metrics)
+        self._tensorboard.log(group, steps_completed, frozen)
 
     def report_progress(self, progress: float) -> None:
         """How much of the training is done, from 0 to 1; sent in the background."""
@@ -147,15 +148,19 @@ class TrainContext:
         return stored
 
     def get_tensorboard_path(self) -> Path:
-        """A local directory to write TensorBoard event files to."""
+        """A local directory to write TensorBoard event files to; each process has its own."""
         return self._tensorboard.get_path()
+
+    def _log_for_tensorboard(self, enabled: bool) -> None:
+        """Whether reported metrics are written as event files, in the mode AUTO."""
+        self._tensorboard.logs_metrics = enabled and self._tensorboard_mode == TensorboardMode.AUTO
 
     def upload_tensorboard_files(
         self,
         selector: Callable[[Path], bool] = lambda _: True,
         mangler: Callable[[Path, int], Path] = lambda path, _: path,
     ) -> None:
-        """Copy new and changed files to checkpoint storage, for ``det tensorboard``.
+        """Copy new and changed files to checkpoint storage (docs/tensorboard.md).
 
         ``selector`` and ``mangler`` (path, rank → path to store as) get paths relative to
         ``get_tensorboard_path()``. Raises RuntimeError in the mode AUTO, which does it by itself.
@@ -210,6 +215,9 @@ class DummyTrainContext(TrainContext):
         if self._path is None:
             self._path = Path(tempfile.mkdtemp(prefix="determined-tensorboard-"))
         return self._path
+
+    def _log_for_tensorboard(self, enabled: bool) -> None:
+        """Nothing is written off-cluster."""
 
     def upload_tensorboard_files(
         self,

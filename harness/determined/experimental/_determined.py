@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -58,7 +59,7 @@ class Determined:
 
     def whoami(self) -> User:
         """The user who is logged in."""
-        return User._from_json(authentication.current_user(self._session))
+        return User._from_json(authentication.current_user(self._session), self._session)
 
     def get_session_username(self) -> str:
         """The name of the user who is logged in."""
@@ -71,7 +72,29 @@ class Determined:
     def list_users(self, active: bool | None = None) -> list[User]:
         """All users; only the active or inactive ones when ``active`` is given."""
         found = pages.read(self._session, "/api/v1/users", "users", {"active": active})
-        return [User._from_json(data) for data in found]
+        return [User._from_json(data, self._session) for data in found]
+
+    def create_user(
+        self, username: str, admin: bool, password: str | None = None, remote: bool = False
+    ) -> User:
+        """A new user; without ``password`` it is blank. Raises ForbiddenException unless one is an
+        administrator."""
+        given = {"username": username, "admin": admin, "active": True, "remote": remote}
+        body: dict[str, Any] = {"user": given}
+        if password is not None:
+            body |= {"password": authentication.salt_and_hash(password), "isHashed": True}
+        return User._from_json(
+            self._session.post("/api/v1/users", json=body)["user"], self._session
+        )
+
+    def get_user_by_id(self, user_id: int) -> User:
+        """Raises NotFoundException."""
+        return User._from_json(self._session.get(f"/api/v1/users/{user_id}")["user"], self._session)
+
+    def get_user_by_name(self, user_name: str) -> User:
+        """Raises NotFoundException."""
+        path = f"/api/v1/users/{quote(user_name, safe='')}/by-username"
+        return User._from_json(self._session.get(path)["user"], self._session)
 
     # Experiments.
 

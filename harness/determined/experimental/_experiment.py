@@ -13,7 +13,7 @@ from urllib.parse import quote
 from determined.common.api import pages
 from determined.common.api.patience import patiently
 from determined.common.api.session import Session
-from determined.experimental import _checkpoint
+from determined.experimental import _checkpoint, _tensorboard
 from determined.experimental._checkpoint import Checkpoint
 from determined.experimental._enums import (
     CheckpointSortBy,
@@ -246,6 +246,21 @@ class Experiment:
         path = directory / f"exp-{self._id}_model_def.tar.gz"
         path.write_bytes(self.model_definition())
         return str(path)
+
+    def download_tensorboard_files(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy the trials' TensorBoard files to ``path``, by default ``tensorboard/<id>``; ``tensorboard
+        --logdir`` takes what is returned.
+
+        Again while the experiment runs: what has grown is copied anew. Raises
+        errors.NoDirectStorageAccess when this machine does not reach the checkpoint storage.
+        """
+        target = Path(path) if path is not None else Path("tensorboard") / str(self._id)
+        if self.config is None:
+            self.reload()
+        cluster = self._session.get("/api/v1/master")["clusterId"]
+        prefix = f"{cluster}/tensorboard/experiment/{self._id}"
+        _tensorboard.fetch((self.config or {})["checkpoint_storage"], prefix, target)
+        return str(target)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> str:
         """Writes its plot, one HTML page that needs no network, to ``experiment_<id>.html``.

@@ -2,28 +2,76 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from determined.common.api import authentication
+from determined.common.api.session import Session
 
-@dataclass(frozen=True)
+
 class User:
-    """A user as the service described it."""
+    """A user of the service. Attributes are as of the last :meth:`reload`.
 
-    user_id: int
-    username: str
-    display_name: str
-    admin: bool
-    active: bool
-    remote: bool
+    Attributes:
+        user_id, username, display_name: who it is.
+        admin, active, remote: what it may do.
+    """
+
+    def __init__(self, data: dict[str, Any], session: Session) -> None:
+        self._session = session
+        self._fill(data)
+
+    def _fill(self, data: dict[str, Any]) -> None:
+        self.user_id: int = data["id"]
+        self.username: str = data["username"]
+        self.display_name: str = data.get("displayName") or ""
+        self.admin: bool = data["admin"]
+        self.active: bool = data["active"]
+        self.remote: bool = data.get("remote") or False
 
     @classmethod
-    def _from_json(cls, data: dict[str, Any]) -> User:
-        return cls(
-            user_id=data["id"],
-            username=data["username"],
-            display_name=data.get("displayName") or "",
-            admin=data["admin"],
-            active=data["active"],
-            remote=data.get("remote") or False,
-        )
+    def _from_json(cls, data: dict[str, Any], session: Session) -> User:
+        return cls(data, session)
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/users/{self.user_id}"
+
+    def reload(self) -> None:
+        """Asks the service for the attributes."""
+        self._fill(self._session.get(self._path)["user"])
+
+    def rename(self, new_username: str) -> None:
+        """Administrators only."""
+        self._patch(username=new_username)
+
+    def activate(self) -> None:
+        """Let the user log in again."""
+        self._patch(active=True)
+
+    def deactivate(self) -> None:
+        """The user may not log in any more."""
+        self._patch(active=False)
+
+    def change_display_name(self, display_name: str) -> None:
+        """The name that lists show."""
+        self._patch(displayName=display_name)
+
+    def change_password(self, new_password: str) -> None:
+        """One's own; administrators anybody's."""
+        hashed = authentication.salt_and_hash(new_password)
+        self._session.post(f"{self._path}/password", json=hashed)
+
+    def _patch(self, **changes: Any) -> None:
+        self._fill(self._session.patch(self._path, json=changes)["user"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, User) and self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash(self._facts())
+
+    def _facts(self) -> tuple[Any, ...]:
+        return tuple(value for name, value in sorted(vars(self).items()) if name != "_session")
+
+    def __repr__(self) -> str:
+        return f"User(user_id={self.user_id}, username={self.username!r})"

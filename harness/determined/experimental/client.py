@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from determined._absent import absent
+from determined.experimental import _later
 from determined.experimental._checkpoint import Checkpoint
 from determined.experimental._determined import Config, Determined
 from determined.experimental._enums import (
@@ -55,10 +57,13 @@ __all__ = [
     "User",
     "ValidationMetrics",
     "create_experiment",
+    "create_user",
     "get_checkpoint",
     "get_experiment",
     "get_session_username",
     "get_trial",
+    "get_user_by_id",
+    "get_user_by_name",
     "iter_trials_metrics",
     "list_experiments",
     "list_users",
@@ -69,6 +74,8 @@ __all__ = [
     "stream_trials_validation_metrics",
     "whoami",
 ]
+
+__getattr__ = absent(__name__, _later.CLIENT)
 
 _determined: Determined | None = None
 
@@ -121,6 +128,23 @@ def get_session_username() -> str:
 def list_users(active: bool | None = None) -> list[User]:
     """All users; only the active or inactive ones when ``active`` is given."""
     return _logged_in().list_users(active)
+
+
+def create_user(
+    username: str, admin: bool, password: str | None = None, remote: bool = False
+) -> User:
+    """A new user; administrators only. See :meth:`Determined.create_user`."""
+    return _logged_in().create_user(username, admin, password, remote)
+
+
+def get_user_by_id(user_id: int) -> User:
+    """Raises NotFoundException."""
+    return _logged_in().get_user_by_id(user_id)
+
+
+def get_user_by_name(user_name: str) -> User:
+    """Raises NotFoundException."""
+    return _logged_in().get_user_by_name(user_name)
 
 
 def create_experiment(

@@ -61,6 +61,7 @@ class PyTorchTrialContext(TrialContext):
         self._managed = managed_training
         self._debug = debug_enabled
         self._tensorboard_logging = enable_tensorboard_logging
+        core_context.train._log_for_tensorboard(enable_tensorboard_logging)
         self._aggregation_frequency = aggregation_frequency
         self._average_gradients: dict[Optimizer, bool] = {}
         self._scaler: Any = None
@@ -284,7 +285,7 @@ class PyTorchTrialContext(TrialContext):
         self._profiler = torch.profiler.profile(*args, **kwargs)
 
     def get_enable_tensorboard_logging(self) -> bool:
-        """Whether reported metrics are written to TensorBoard files."""
+        """Whether reported metrics are written to TensorBoard files (on the cluster)."""
         return self._tensorboard_logging
 
     def set_enable_tensorboard_logging(self, enable_tensorboard_logging: bool) -> None:
@@ -294,34 +295,29 @@ class PyTorchTrialContext(TrialContext):
                 f"enable_tensorboard_logging is a bool, found {enable_tensorboard_logging!r}"
             )
         self._tensorboard_logging = enable_tensorboard_logging
+        self._core.train._log_for_tensorboard(enable_tensorboard_logging)
 
     def get_tensorboard_writer(self) -> Any:
-        """A ``torch.utils.tensorboard.SummaryWriter``, the one that reported metrics go to.
+        """A ``torch.utils.tensorboard.SummaryWriter`` for what the trial itself wants charted.
 
-        Raises ImportError when the package tensorboard is not installed.
+        Its files go to :meth:`get_tensorboard_path`. Raises ImportError when the package tensorboard
+        is not installed.
         """
         if self._writer is None:
             if importlib.util.find_spec("tensorboard") is None:
-                raise ImportError("TensorBoard files need its package: pip install tensorboard")
+                raise ImportError(
+                    "TensorBoard files need its package: "
+                    "pip install 'determined-prefect[tensorboard]'"
+                )
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(log_dir=str(self.get_tensorboard_path()))
         return self._writer
 
-    def _log_scalars(self, steps: int, metrics: dict[str, Any]) -> None:
-        """Reported metrics to TensorBoard, where that is wanted and installed."""
-        if not self._tensorboard_logging or self.distributed.rank != 0:
-            return
-        if self._writer is None and importlib.util.find_spec("tensorboard") is None:
-            logger.info("metrics are not written for TensorBoard: its package is not installed")
-            self._tensorboard_logging = False
-            return
-        writer = self.get_tensorboard_writer()
-        for name, value in metrics.items():
-            if isinstance(value, int | float) or getattr(value, "ndim", None) == 0:
-                tag = f"Determined/{name}"
-                writer.add_scalar(tag, float(value), steps)
-        writer.flush()
+    def _flush_writer(self) -> None:
+        """What the trial has written so far goes to its file, from where it is uploaded."""
+        if self._writer is not None:
+            self._writer.flush()
 
 
 def _divide(optimizer: Optimizer, divisor: int) -> None:

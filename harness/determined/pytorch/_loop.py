@@ -278,7 +278,7 @@ class TrainingLoop:
         done = self.position.batches_trained
         if self._is_chief:
             self._core.train.report_training_metrics(done, metrics, batches)
-            context._log_scalars(done, metrics)
+        context._flush_writer()
         self._callbacks.call("on_training_workload_end", avg_metrics=metrics, batch_metrics=batches)
 
     def _train_batches(self, end: int) -> list[dict[str, Any]]:
@@ -350,7 +350,7 @@ class TrainingLoop:
         self._validated = (done, metrics)
         if self._is_chief:
             self._core.train.report_validation_metrics(done, {**metrics, **self._counts()})
-            self._context._log_scalars(done, metrics)
+        self._context._flush_writer()
         policy = self._plan.checkpoint_policy
         wanted = policy == "all" or (policy == "best" and best)
         wanted = self._context.distributed.broadcast(wanted and done > 0)

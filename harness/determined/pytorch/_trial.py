@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from determined import errors
+from determined._trial import LegacyTrial
 from determined.pytorch._callback import PyTorchCallback
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._data import DataLoader
@@ -16,7 +17,7 @@ from determined.pytorch._device import data_length
 from determined.pytorch._reducer import Reducer
 
 
-class PyTorchTrial(metaclass=abc.ABCMeta):
+class PyTorchTrial(LegacyTrial):
     """A training: models and data, what to do with one batch, and how to validate.
 
     Subclasses build models, optimizers and schedulers in ``__init__`` and give them to
@@ -28,9 +29,8 @@ class PyTorchTrial(metaclass=abc.ABCMeta):
     ``__init__`` has made them anew.
     """
 
+    # trial_controller_class is set by the module of the training loop.
     trial_context_class = PyTorchTrialContext
-    # Set by the module of the training loop: what runs trials of this class.
-    trial_controller_class: Any = None
 
     def __init__(self, context: PyTorchTrialContext) -> None:
         self.context = context

@@ -273,7 +273,7 @@ def test_torch_distributed_runs_modules_and_programs(tmp_path: Path) -> None:
         (["--trial", "model:Net"], "--trial model:Net is for trials on the cluster"),
         (["--", "--trial=model:Net"], "--trial model:Net is for trials on the cluster"),
         ([], "no script"),
-        (["--nnodes=2", "--", "x.py"], "one machine"),
+        (["x.py"], "there is no script 'x.py'"),
         (["--nproc-per-node=gpu", "--", "x.py"], "a number of processes"),
         (["no-such-program"], "no program 'no-such-program'"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -15,123 +14,6 @@ from trials import SmallTrial, World
 import determined as det
 from determined import errors, pytorch
 from determined.pytorch import _run, samplers
-
-# name: parameters, with a default where it matters.
-SIGNATURES = {
-    "init": "*, hparams=None, exp_conf=None, distributed=None, aggregation_frequency=1, "
-    "enable_tensorboard_logging=True",
-    "Trainer": "trial, context",
-    "Trainer.fit": "self, checkpoint_period=None, validation_period=None, max_length=None, "
-    "reporting_period=Batch(100), checkpoint_policy='best', latest_checkpoint=None, "
-    "step_zero_validation=False, test_mode=False, profiling_enabled=False",
-    "Trainer.configure_profiler": "self, sync_timings=True, enabled=False, begin_on_batch=0, "
-    "end_after_batch=None",
-    "Batch": "value",
-    "Epoch": "value",
-    "Record": "value",
-    "TrainUnit": "value",
-    "PyTorchTrial": "context",
-    "PyTorchTrial.train_batch": "self, batch, epoch_idx, batch_idx",
-    "PyTorchTrial.build_training_data_loader": "self",
-    "PyTorchTrial.build_validation_data_loader": "self",
-    "PyTorchTrial.build_callbacks": "self",
-    "PyTorchTrial.evaluate_batch": "self, batch, batch_idx",
-    "PyTorchTrial.evaluate_full_dataset": "self, data_loader",
-    "PyTorchTrial.evaluation_reducer": "self",
-    "PyTorchTrial.get_batch_length": "self, batch",
-    "PyTorchTrialContext.wrap_model": "self, model",
-    "PyTorchTrialContext.wrap_optimizer": "self, optimizer, backward_passes_per_step=1, "
-    "fp16_compression=None, average_aggregated_gradients=None",
-    "PyTorchTrialContext.wrap_lr_scheduler": "self, lr_scheduler, step_mode, frequency=1",
-    "PyTorchTrialContext.wrap_scaler": "self, scaler",
-    "PyTorchTrialContext.backward": "self, loss, gradient=None, retain_graph=False, "
-    "create_graph=False",
-    "PyTorchTrialContext.step_optimizer": "self, optimizer, clip_grads=None, auto_zero_grads=True, "
-    "scaler=None",
-    "PyTorchTrialContext.autocast_forward_pass": "self, to_wrap",
-    "PyTorchTrialContext.to_device": "self, data",
-    "PyTorchTrialContext.wrap_reducer": "self, reducer, name=None, for_training=True, "
-    "for_validation=True",
-    "PyTorchTrialContext.reset_reducers": "self",
-    "PyTorchTrialContext.set_profiler": "self, *args, **kwargs",
-    "PyTorchTrialContext.get_global_batch_size": "self",
-    "PyTorchTrialContext.get_per_slot_batch_size": "self",
-    "PyTorchTrialContext.get_experiment_config": "self",
-    "PyTorchTrialContext.get_data_config": "self",
-    "PyTorchTrialContext.get_hparam": "self, name",
-    "PyTorchTrialContext.get_hparams": "self",
-    "PyTorchTrialContext.get_experiment_id": "self",
-    "PyTorchTrialContext.get_trial_id": "self",
-    "PyTorchTrialContext.get_trial_seed": "self",
-    "PyTorchTrialContext.get_initial_batch": "self",
-    "PyTorchTrialContext.get_stop_requested": "self",
-    "PyTorchTrialContext.set_stop_requested": "self, stop_requested",
-    "PyTorchTrialContext.is_epoch_start": "self",
-    "PyTorchTrialContext.is_epoch_end": "self",
-    "PyTorchTrialContext.current_train_epoch": "self",
-    "PyTorchTrialContext.current_train_batch": "self",
-    "PyTorchTrialContext.get_tensorboard_path": "self",
-    "PyTorchTrialContext.get_tensorboard_writer": "self",
-    "PyTorchTrialContext.get_enable_tensorboard_logging": "self",
-    "PyTorchTrialContext.set_enable_tensorboard_logging": "self, enable_tensorboard_logging",
-    "PyTorchExperimentalContext.use_amp": "self",
-    "PyTorchExperimentalContext.disable_dataset_reproducibility_checks": "self",
-    "PyTorchExperimentalContext.disable_auto_to_device": "self",
-    "DataLoader": "dataset, batch_size=1, shuffle=False, sampler=None, batch_sampler=None, "
-    "num_workers=0, collate_fn=None, pin_memory=False, drop_last=False, timeout=0, "
-    "worker_init_fn=None, multiprocessing_context=None, generator=None, *, prefetch_factor=None, "
-    "persistent_workers=False",
-    "DataLoader.get_data_loader": "self, repeat=False, skip=0, num_replicas=1, rank=0",
-    "adapt_batch_sampler": "batch_sampler, repeat=False, skip=0, num_replicas=1, rank=0",
-    "data_length": "data",
-    "to_device": "data, device, warned_types=None",
-    "samplers.RepeatSampler": "sampler",
-    "samplers.RepeatBatchSampler": "batch_sampler",
-    "samplers.DistributedSampler": "sampler, num_workers, rank",
-    "samplers.DistributedBatchSampler": "batch_sampler, num_workers, rank",
-    "samplers.SkipSampler": "sampler, skip",
-    "samplers.SkipBatchSampler": "batch_sampler, skip",
-    "samplers.ReproducibleShuffleSampler": "sampler, seed",
-    "samplers.ReproducibleShuffleBatchSampler": "batch_sampler, seed",
-    "PyTorchCallback.on_trial_startup": "self, first_batch_idx, checkpoint_uuid",
-    "PyTorchCallback.on_trial_shutdown": "self",
-    "PyTorchCallback.on_training_start": "self",
-    "PyTorchCallback.on_training_epoch_start": "self, epoch_idx",
-    "PyTorchCallback.on_training_epoch_end": "self, epoch_idx",
-    "PyTorchCallback.on_training_workload_end": "self, avg_metrics, batch_metrics",
-    "PyTorchCallback.on_validation_start": "self",
-    "PyTorchCallback.on_validation_end": "self, metrics",
-    "PyTorchCallback.on_validation_epoch_start": "self",
-    "PyTorchCallback.on_validation_epoch_end": "self, outputs",
-    "PyTorchCallback.on_checkpoint_load_start": "self, checkpoint",
-    "PyTorchCallback.on_checkpoint_save_start": "self, checkpoint",
-    "PyTorchCallback.on_checkpoint_end": "self, checkpoint_dir",
-    "PyTorchCallback.on_checkpoint_write_end": "self, checkpoint_dir",
-    "PyTorchCallback.on_checkpoint_upload_end": "self, uuid",
-    "PyTorchCallback.state_dict": "self",
-    "PyTorchCallback.load_state_dict": "self, state_dict",
-    "LRScheduler": "scheduler, step_mode, frequency=1",
-    "LRScheduler.step": "self, *args, **kwargs",
-    "LRScheduler.get_last_lr": "self",
-    "LRScheduler.state_dict": "self",
-    "LRScheduler.load_state_dict": "self, state_dict",
-    "MetricReducer.reset": "self",
-    "MetricReducer.per_slot_reduce": "self",
-    "MetricReducer.cross_slot_reduce": "self, per_slot_metrics",
-    "load_trial_from_checkpoint_path": "path, trial_class=None, trial_kwargs=None, "
-    "torch_load_kwargs=None, **kwargs",
-    "CheckpointLoadContext": "hparams=None, exp_conf=None",
-}
-
-
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signatures(name: str) -> None:
-    found: Any = pytorch
-    for part in name.split("."):
-        found = getattr(found, part)
-    parameters = inspect.signature(found).parameters.values()
-    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
-    assert str(inspect.Signature(plain))[1:-1] == SIGNATURES[name]
 
 
 def test_the_base_of_contexts() -> None:

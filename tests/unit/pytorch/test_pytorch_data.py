@@ -78,6 +78,28 @@ def test_endless_batches_begin_anywhere(replicas: int) -> None:
             assert list(itertools.islice(rest, 4)) == everything[skip : skip + 4]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_step_has_the_same_records_in_any_number_of_processes(shuffle: bool) -> None:
+    """As long as they share a global batch; so a position counted in steps holds for each number."""
+
+    def steps(processes: int, begin: int) -> list[set[int]]:
+        data = TensorDataset(torch.arange(24))
+        ranks = [
+            pytorch.DataLoader(data, batch_size=8 // processes, shuffle=shuffle)._training_loader(
+                7, begin, processes, rank
+            )
+            for rank in range(processes)
+        ]
+        batches = zip(*(values(rank, 7) for rank in ranks), strict=True)
+        return [set().union(*step) for step in batches]
+
+    unbroken = steps(1, 0)
+    assert set().union(*unbroken[:3]) == set(range(24))
+    for processes in (1, 2, 4):
+        for begin in range(4):
+            assert steps(processes, begin)[: 7 - begin] == unbroken[begin:]
+
+
 def loader(**options: Any) -> pytorch.DataLoader:
     dataset = TensorDataset(torch.arange(10))
     return pytorch.DataLoader(dataset, **{"batch_size": 4, **options})

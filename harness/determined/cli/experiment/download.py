@@ -1,4 +1,4 @@
-"""``det e download`` and ``det e download-model-def``"""
+"""``det e download``, ``download-model-def`` and ``download-tensorboard``"""
 
 from __future__ import annotations
 
@@ -42,7 +42,20 @@ def download_model_def(
     typer.echo(str(target))
 
 
+def download_tensorboard(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("-o", "--output-dir", help="default: tensorboard/<ID>", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Download the TensorBoard files of every trial, for tensorboard --logdir DIR."""
+    typer.echo(reference(ctx, experiment_id).download_tensorboard_files(output_dir))
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command("download")(download)
     app.command("download-model-def")(download_model_def)
+    app.command("download-tensorboard")(download_tensorboard)

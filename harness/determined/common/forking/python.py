@@ -22,14 +22,11 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
-
-from determined_tasks import imported_modules
-from determined_tasks.entrypoint import Start
 
 _OWN_FILES = frozenset({__file__})
 
@@ -38,27 +35,28 @@ _INTERRUPTED = -int(signal.SIGINT)
 
 
 def run_as_main(
-    start: Start,
+    argv: list[str],
+    *,
+    as_module: bool,
     env: Mapping[str, str],
     base_path: list[str],
-    learn_into: Path | None = None,
+    at_end: Callable[[], None] | None = None,
 ) -> NoReturn:
     """Becomes the program; never returns.
 
-    File descriptors 0-2 and the current directory must be set; ``base_path`` is ``sys.path`` without
-    a script's directory. ``learn_into``: where to write which installed modules the
-    program imported (:mod:`determined_tasks.imported_modules`).
+    ``argv`` begins with the script, or with the module's name (``as_module``). File descriptors 0-2
+    and the current directory must be set; ``base_path`` is ``sys.path`` without a script's directory.
+    ``at_end`` is called when all that the program does is done.
     """
-    known = set(sys.modules) if learn_into else set()
     _reset_interpreter(env)
     code = 1
     try:
-        code = _execute(start, base_path)
+        code = _execute(argv, as_module, base_path)
     finally:
         # Also for what Python cannot catch a second time: an exit hook that calls sys.exit().
         code = _end_program(code)
-        if learn_into is not None:
-            imported_modules.write(learn_into, known)
+        if at_end is not None:
+            at_end()
         if code == _INTERRUPTED:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
@@ -132,24 +130,24 @@ def _renew_random_state() -> None:
         torch.default_generator.seed()
 
 
-def _execute(start: Start, base_path: list[str]) -> int:
+def _execute(argv: list[str], as_module: bool, base_path: list[str]) -> int:
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = sys.modules["builtins"]
     sys.modules["__main__"] = main
     interpreter = [sys.executable]
     try:
-        if start.form == "module":
-            sys.orig_argv = [*interpreter, "-m", *start.argv]
+        if as_module:
+            sys.orig_argv = [*interpreter, "-m", *argv]
             sys.path[:] = [str(Path.cwd()), *base_path]
-            sys.argv[:] = ["-m", *start.argv[1:]]
+            sys.argv[:] = ["-m", *argv[1:]]
             # What the interpreter itself calls for `-m`; there is no public function that leaves
             # __main__ in place for multiprocessing and pickle.
-            runpy._run_module_as_main(start.argv[0])  # type: ignore[attr-defined]
+            runpy._run_module_as_main(argv[0])  # type: ignore[attr-defined]
         else:
-            script = start.argv[0]
-            sys.orig_argv = [*interpreter, *start.argv]
+            script = argv[0]
+            sys.orig_argv = [*interpreter, *argv]
             sys.path[:] = [str(Path(os.path.realpath(script)).parent), *base_path]
-            sys.argv[:] = start.argv
+            sys.argv[:] = argv
             _run_script(script, main)
     except SystemExit as error:
         return _exit_code(error)

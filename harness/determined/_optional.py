@@ -1,0 +1,19 @@
+"""Optional packages: what to say when one is missing."""
+
+from __future__ import annotations
+
+import importlib
+
+
+def require(package: str, extra: str, asker: str) -> None:
+    """Import ``package``. Raises ImportError that names what to install for ``asker``."""
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        if error.name is not None and not package.startswith(error.name):
+            # It is there; what it needs is not.
+            raise
+        raise ImportError(
+            f"{asker} needs the package {package}: pip install 'determined-prefect[{extra}]'",
+            name=package,
+        ) from error

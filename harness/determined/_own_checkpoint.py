@@ -1,0 +1,23 @@
+"""Checkpoints that say which trial stored them: another's gives its weights, not its position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from determined import core
+
+
+def metadata(core_context: core.Context, steps_completed: int) -> dict[str, Any]:
+    """What a checkpoint of this trial after ``steps_completed`` batches says of itself."""
+    info = core_context.info
+    if info is None or info.task_type != "TRIAL":
+        return {"steps_completed": steps_completed}
+    return {"steps_completed": steps_completed, "trial_id": info.trial.trial_id}
+
+
+def is_own(core_context: core.Context, metadata: dict[str, Any]) -> bool:
+    """Whether a checkpoint with this metadata is this trial's, or nobody's in particular."""
+    info = core_context.info
+    if info is None or info.task_type != "TRIAL":
+        return True
+    return metadata.get("trial_id") in (None, info.trial.trial_id)

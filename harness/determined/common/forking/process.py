@@ -1,0 +1,55 @@
+"""A fork's first steps, and what the kernel (Linux) is told of a process."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+# Loaded once, before any fork: a fresh process pays for it otherwise.
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def become_subreaper() -> None:
+    """Processes whose parents died become children of this one instead of init's (Linux)."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when its parent dies (Linux)."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def set_title(title: str) -> None:
+    """The name that ``ps`` and ``top`` show (Linux, 15 characters)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(title[:15])
+
+
+def begin(parent: int, stdout: int, stderr: int) -> None:
+    """In a fork of process ``parent``: a session of its own, that ends with the parent, with nothing
+    open but these two descriptors (and an empty standard input)."""
+    os.setsid()
+    die_with_parent()
+    if os.getppid() != parent:  # it died before the kernel knew
+        os._exit(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    os.closerange(3, _highest_descriptor() + 1)
+    set_title("python3")
+
+
+def _highest_descriptor() -> int:
+    with contextlib.suppress(OSError):
+        return max(int(entry.name) for entry in Path("/dev/fd").iterdir())
+    return os.sysconf("SC_OPEN_MAX")

@@ -1,0 +1,132 @@
+"""Reported metrics as TensorBoard event files."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+logger = logging.getLogger("determined.core")
+
+# Files are uploaded whole each time they have grown: none grows for ever.
+MAX_BYTES = 1 << 20
+
+_SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def tag(group: str, name: str) -> str:
+    """The name of a metric's chart: ``Determined/loss`` for training, ``Determined/val_loss`` for
+    validation, ``<group>/loss`` for other groups.
+    """
+    if group == "training":
+        return f"Determined/{name}"
+    if group == "validation":
+        return f"Determined/{name}" if name.startswith("val") else f"Determined/val_{name}"
+    return f"{group}/{name}"
+
+
+def scalar(value: Any) -> float | None:
+    """A frozen metric as a number; None for texts, lists and dicts, which have no chart."""
+    if isinstance(value, int | float):
+        return float(value)
+    return _SPECIAL.get(value) if isinstance(value, str) else None
+
+
+class EventFiles:
+    """Writes reports to event files in ``directory``, later than they are made.
+
+    :meth:`add` is called by the training loop and only queues; :meth:`write` is called by one thread at
+    a time and does the work. Without the package tensorboard nothing is written. ``begin_after``: the
+    trial goes on after that many steps; what its earlier legs wrote beyond them is no part of its
+    charts any more.
+    """
+
+    def __init__(self, directory: Path, begin_after: int | None = None) -> None:
+        self._directory = directory
+        self._begin_after = begin_after
+        self._queue: deque[tuple[str, int, Mapping[str, Any], float]] = deque()
+        self._file: BinaryIO | None = None
+        self._count = 0
+        self._unable = False
+
+    def add(self, group: str, steps: int, metrics: Mapping[str, Any]) -> None:
+        """Queue frozen metrics, reported after ``steps`` steps."""
+        if not self._unable:
+            self._queue.append((group, steps, metrics, time.time()))
+
+    def write(self) -> None:
+        """Write what is queued; logs once and gives up when that is not possible."""
+        if not self._queue or self._unable:
+            return
+        try:
+            self._write_all()
+        except ImportError:
+            logger.info(
+                "metrics are not written for TensorBoard, its package is not installed: "
+                "pip install 'determined-prefect[tensorboard]'"
+            )
+            self._give_up()
+        except OSError as error:
+            logger.warning("metrics are not written for TensorBoard any more: %s", error)
+            self._give_up()
+
+    def close(self) -> None:
+        """Write what is queued and close the file."""
+        self.write()
+        self._close_file()
+
+    def _give_up(self) -> None:
+        self._unable = True
+        self._queue.clear()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write_all(self) -> None:
+        # Imported here, in the background: protobuf and what tensorboard brings take a third of a second.
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        while self._queue:
+            group, steps, metrics, at = self._queue.popleft()
+            event = Event(wall_time=at, step=steps)
+            for name, value in metrics.items():
+                number = scalar(value)
+                if number is not None:
+                    event.summary.value.add(tag=tag(group, name), simple_value=number)
+            if not event.summary.value:
+                continue
+            file = self._open()
+            RecordWriter(file).write(event.SerializeToString())
+            if file.tell() > MAX_BYTES:
+                self._close_file()
+        if self._file is not None:
+            self._file.flush()
+
+    def _open(self) -> BinaryIO:
+        if self._file is not None:
+            return self._file
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads a directory's files in the order of their names.
+        place = f"{socket.gethostname()}.{os.getpid()}.{self._count:06d}"
+        path = self._directory / f"events.out.tfevents.{int(time.time()):010d}.{place}"
+        self._file = path.open("xb")
+        writer = RecordWriter(self._file)
+        writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        if self._begin_after is not None and self._count == 0:
+            start = SessionLog(status=SessionLog.START)
+            event = Event(wall_time=time.time(), step=self._begin_after + 1, session_log=start)
+            writer.write(event.SerializeToString())
+        self._count += 1
+        return self._file

@@ -1,0 +1,29 @@
+"""The random generators that a training by Keras draws from; those of its layers are in the model."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import keras
+import numpy as np
+
+
+def capture() -> dict[str, Any]:
+    """The states of python, numpy, and of torch where it is the backend."""
+    if keras.backend.backend() == "torch":
+        from determined.pytorch import _rng
+
+        return _rng.capture()
+    return {"np_rng_state": np.random.get_state(), "random_rng_state": random.getstate()}
+
+
+def restore(states: dict[str, Any]) -> None:
+    """Go on where :func:`capture` was called."""
+    if keras.backend.backend() == "torch":
+        from determined.pytorch import _rng
+
+        _rng.restore(states)
+        return
+    np.random.set_state(states["np_rng_state"])
+    random.setstate(states["random_rng_state"])

@@ -1,0 +1,67 @@
+"""What the launch layers for other launchers have in common."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from determined._info import ClusterInfo, get_cluster_info
+from determined.launch._fail import fail
+
+
+def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """(options, the script and its arguments): only a ``--`` *before* the script counts."""
+    if arguments and arguments[0].startswith("-") and "--" in arguments:
+        at = arguments.index("--")
+        return arguments[:at], arguments[at + 1 :]
+    return [], arguments
+
+
+def slots_of_one_machine(launcher: str) -> int:
+    """How many processes the trial has. Raises SystemExit off the cluster, and when it has several
+    machines."""
+    info: ClusterInfo | None = get_cluster_info()
+    if info is None:
+        fail(
+            f"determined.launch.{launcher} starts trials on a cluster; off it, use {launcher}'s own"
+        )
+    if len(info.container_addrs) > 1:
+        fail(
+            f"determined.launch.{launcher} on {len(info.container_addrs)} machines needs ssh between "
+            "them, which containers do not offer in this release; determined.launch.torch_distributed "
+            "does without"
+        )
+    return max(len(info.slot_ids), 1)
+
+
+def find_program(program: str, package: str) -> str:
+    """The path of ``program`` of the installed ``package``. Raises SystemExit."""
+    if importlib.util.find_spec(package) is None:
+        fail(f"{package} is not installed: pip install {package}")
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), beside]))
+    if found is None:
+        fail(f"{package} is installed, but there is no program {program!r} on the PATH")
+    return found
+
+
+def wrapped(rank_variables: str, command: list[str]) -> list[str]:
+    """``command`` with its rank, which one of the variables holds, in front of its lines."""
+    return [
+        *(sys.executable, "-m", "determined.launch.wrap_rank", rank_variables, "--"),
+        *([sys.executable, *command] if command[0].endswith(".py") else command),
+    ]
+
+
+def become(command: list[str]) -> NoReturn:
+    """Ends with the program. Raises SystemExit when there is none."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        fail(f"{command[0]}: {error.strerror}")

@@ -1,0 +1,156 @@
+"""Processes that live and die together: one that fails ends the others.
+
+The launcher copies what they print, passes signals on to them and ends with the code of the first one
+that failed. None of them outlives it: the kernel (Linux) kills them when it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from determined.launch._machines import Machines
+from determined.launch._prefix import PrefixedCopy
+from determined.launch._workers import Worker
+
+FORWARDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+GRACE_S = 5.0
+"""How long the others have between SIGTERM and SIGKILL when one has failed."""
+DRAIN_S = 1.0
+"""How long output is read after the last process has ended: somebody else may hold its pipes."""
+
+
+class Gang:
+    """``start`` makes the workers; :meth:`wait` returns when all have ended.
+
+    Signals that come while they are started are passed on when all are there. ``machines``: the rest of
+    the gang, elsewhere.
+    """
+
+    def __init__(
+        self, start: Callable[[], Sequence[Worker]], machines: Machines | None = None
+    ) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        workers = start()
+        self._running = {worker.pid: worker for worker in workers}
+        self._size = len(workers)
+        self._code = 0
+        self._deadline: float | None = None
+        self._selector = selectors.DefaultSelector()
+        for worker in workers:
+            for source, target in ((worker.stdout, 1), (worker.stderr, 2)):
+                copy = PrefixedCopy(worker.rank, source, target)
+                self._selector.register(source, selectors.EVENT_READ, copy)
+        self._open = 2 * len(workers)
+        self._machines = machines
+        if machines is not None:
+            for descriptor in machines.descriptors():
+                self._selector.register(descriptor, selectors.EVENT_READ, machines)
+        self._wake_on_signals()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+
+    def _wake_on_signals(self) -> None:
+        read, write = os.pipe()
+        for descriptor in (read, write):
+            os.set_blocking(descriptor, False)
+        self._selector.register(read, selectors.EVENT_READ, None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in FORWARDED:
+            signal.signal(number, self._forward)
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        self._send(signal.Signals(number))
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in list(self._running):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait(self) -> int:
+        """Until all have ended; the exit code of the first that failed (128 + n: signal n), else 0."""
+        while self._running or (self._code == 0 and self._machines and self._machines.awaited):
+            self._copy(None if self._deadline is None else self._deadline - time.monotonic())
+            self._reap()
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                self._kill()
+        until = time.monotonic() + DRAIN_S
+        while self._open and (left := until - time.monotonic()) > 0:
+            self._copy(left)
+        for key in self._selector.get_map().values():
+            if isinstance(key.data, PrefixedCopy):
+                key.data.finish()
+        if self._machines is not None:
+            self._machines.close()
+        return self._code
+
+    def _copy(self, timeout: float | None) -> None:
+        for key, _ in self._selector.select(None if timeout is None else max(timeout, 0)):
+            if key.data is None:
+                os.read(key.fd, 4096)
+            elif isinstance(key.data, PrefixedCopy):
+                if not key.data.copy():
+                    self._selector.unregister(key.fd)
+                    os.close(key.fd)
+                    self._open -= 1
+            else:
+                why = key.data.hear(key.fd)
+                if not key.data.listens_to(key.fd):
+                    self._selector.unregister(key.fd)
+                if why is not None:
+                    self._fail(1, why)
+
+    def _reap(self) -> None:
+        before = bool(self._running)
+        for pid, worker in list(self._running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                continue
+            del self._running[pid]
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                why = f"rank {worker.rank} was killed by signal {-code} ({_name(-code)})"
+                self._fail(128 - code, why)
+            elif code > 0:
+                self._fail(code, f"rank {worker.rank} ended with exit code {code}")
+        if before and not self._running and self._code == 0 and self._machines is not None:
+            self._machines.tell(None)
+
+    def _fail(self, code: int, why: str) -> None:
+        """The first failure counts, and ends the others."""
+        if self._deadline is not None:
+            return
+        self._code = code
+        self._deadline = time.monotonic() + GRACE_S
+        if self._size > 1 or self._machines is not None:
+            print(f"determined.launch: {why}, ending the others", file=sys.stderr, flush=True)
+        if self._machines is not None:
+            self._machines.tell(why)
+        self._send(signal.SIGTERM)
+
+    def _kill(self) -> None:
+        """With what they have started, as far as it is still in their process groups."""
+        for pid in self._running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        # Until they are reaped there is nothing more to do.
+        self._deadline = time.monotonic() + GRACE_S
+
+
+def _name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return "unknown"

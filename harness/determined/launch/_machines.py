@@ -1,0 +1,67 @@
+"""The launchers of a gang on several machines: each hears when another one's part ends or is gone.
+
+The first machine's launcher is in the middle, connected with all the others.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+
+from determined import errors
+from determined.core._collective import Peer
+
+# A machine that vanishes, its cable pulled, closes nothing: it is given up after 20 seconds.
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
+
+
+class Machines:
+    """``peers``: connections to the other launchers by their machines' numbers; ``addresses``: all
+    machines, in their order."""
+
+    def __init__(self, peers: dict[int, Peer], addresses: list[str]) -> None:
+        self._addresses = addresses
+        self._peers = {peer.sock.fileno(): peer for peer in peers.values()}
+        for peer in peers.values():
+            for option, value in KEEPALIVE.items():
+                if hasattr(socket, option):
+                    peer.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        # The first machine serves the store by which workers meet: it stays to the end.
+        self.awaited = 0 not in peers
+
+    def descriptors(self) -> list[int]:
+        """What to wait for to become readable, then :meth:`hear`."""
+        return list(self._peers)
+
+    def listens_to(self, descriptor: int) -> bool:
+        """Whether more may come from there."""
+        return descriptor in self._peers
+
+    def hear(self, descriptor: int) -> str | None:
+        """Reads one message; why this part of the gang must end, None: it need not."""
+        peer = self._peers[descriptor]
+        try:
+            why: str | None = json.loads(peer.receive())
+        except errors.WorkerLost:
+            self._forget(descriptor)
+            return f"the launcher on {self._addresses[peer.rank]} is gone"
+        if why is None:
+            self._forget(descriptor)
+        return why
+
+    def _forget(self, descriptor: int) -> None:
+        self._peers.pop(descriptor).sock.close()
+        self.awaited = self.awaited and bool(self._peers)
+
+    def tell(self, why: str | None) -> None:
+        """This part has ended: because of ``why``, or well (None)."""
+        for peer in self._peers.values():
+            try:
+                peer.send(json.dumps(why).encode())
+            except errors.WorkerLost:
+                continue  # heard of when it is read
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.sock.close()
+        self._peers.clear()

@@ -1,0 +1,269 @@
+"""The callback for ``lightning.Trainer``."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from determined import _own_checkpoint, core, errors
+from determined._lengths import Lengths
+
+logger = logging.getLogger("determined.lightning")
+
+FILE = "lightning.ckpt"
+
+
+class DeterminedCallback(Checkpoint):
+    """Give it to a Trainer as one of its ``callbacks``, and ``ckpt_path`` to ``fit``.
+
+    What the module logs is reported: training metrics every ``log_every_n_steps`` batches and at the
+    end of an epoch, validation metrics after a validation. Checkpoints (``lightning.ckpt``) are stored
+    at the end of every ``checkpoint_epochs``-th epoch (0: of none), at the end of each length that the
+    searcher gives, before a preemption, and at the end of the training. It takes the place of
+    Lightning's ModelCheckpoint, which is not added by itself beside it.
+
+    On the cluster ``searcher.max_length`` (or ``max_time``) of the configuration replaces the Trainer's
+    ``max_epochs`` and ``max_steps``. Off the cluster metrics are logged and checkpoints stored locally.
+    In several processes (``core.init(distributed=…)``) each makes the callback; the chief reports.
+
+    A trial that is preempted within an epoch goes on with as many batches as were left, but not with the
+    same ones, unless the training data loader has a state: that is Lightning's way.
+
+    Raises errors.InvalidConfigurationException when the searcher counts in anything but epochs and
+    batches, errors.InvalidCheckpointException when the latest checkpoint is not one of this callback.
+    """
+
+    def __init__(self, core_context: core.Context, checkpoint_epochs: int = 1) -> None:
+        super().__init__()
+        if checkpoint_epochs < 0:
+            raise ValueError(f"checkpoint_epochs must be 0 or more, found {checkpoint_epochs}")
+        self._core = core_context
+        self._checkpoint_epochs = checkpoint_epochs
+        self._is_chief = core_context.distributed.rank == 0
+        self._lengths = Lengths(core_context, "lightning.Trainer")
+        # Metrics by name as they were when last looked at: what changed since is new.
+        self._seen: dict[str, Any] = {}
+        self._before_validation: dict[str, Any] = {}
+        self._validated: dict[str, Any] = {}
+        self._saved_at = -1
+        self._preempted = False
+        self._limit_val_batches: int | float | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._weights: Path | None = None
+        self.ckpt_path: str | None = self._download()
+
+    # Before the training.
+
+    def _download(self) -> str | None:
+        """The file to go on from; None: from the beginning, maybe with another trial's weights."""
+        info = self._core.info
+        if info is None or info.latest_checkpoint is None:
+            return None
+        self._folder = tempfile.TemporaryDirectory(prefix="determined-lightning-")
+        mode = core.DownloadMode.NoSharedDownload
+        self._core.checkpoint.download(info.latest_checkpoint, self._folder.name, mode)
+        path = Path(self._folder.name) / FILE
+        if not path.is_file():
+            raise errors.InvalidCheckpointException(
+                f"checkpoint {info.latest_checkpoint} has no {FILE}: it is not one that "
+                "determined.lightning.DeterminedCallback stored"
+            )
+        if _own_checkpoint.is_own(
+            self._core, self._core.checkpoint.get_metadata(info.latest_checkpoint)
+        ):
+            return str(path)
+        logger.info(
+            "the checkpoint %s is another trial's: training begins with its weights, at batch 0",
+            info.latest_checkpoint,
+        )
+        self._weights = path
+        return None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit" or self._lengths.longest is None:
+            return
+        before = (trainer.max_epochs, trainer.max_steps)
+        loop = trainer.fit_loop
+        if self._lengths.unit is core.Unit.EPOCHS:
+            loop.max_epochs, loop.epoch_loop.max_steps = self._lengths.longest, -1
+        else:
+            steps = math.ceil(self._lengths.longest / trainer.accumulate_grad_batches)
+            loop.max_epochs, loop.epoch_loop.max_steps = -1, steps
+        if (trainer.max_epochs, trainer.max_steps) != before:
+            logger.info(
+                "the searcher's length in the configuration counts: max_epochs %s, max_steps %s of "
+                "the Trainer become %s, %s",
+                *before,
+                trainer.max_epochs,
+                trainer.max_steps,
+            )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._weights is not None:
+            # Lightning's own checkpoints hold more than tensors.
+            state = torch.load(self._weights, map_location="cpu", weights_only=False)
+            pl_module.load_state_dict(state["state_dict"])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        batches = self._batches(trainer)
+        if self.ckpt_path is not None:
+            self._saved_at = batches
+            logger.info("going on after batch %d", batches)
+        # Lengths that the checkpoint ends, and of which the searcher had not heard when it was stored.
+        while self._lengths.reached(self._units(trainer)):
+            self._lengths.complete(self._validated)
+        if self._lengths.over:
+            self._stop(trainer)
+
+    # What is reported.
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._seen = dict(trainer.callback_metrics)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        batches = self._batches(trainer)
+        if not trainer.is_last_batch and batches % trainer.log_every_n_steps == 0:
+            self._report_training(trainer)
+        self._report_progress(trainer)
+        if self._core.preempt.should_preempt():
+            logger.info("preempted after batch %d", batches)
+            self._preempted = True
+        at_end = self._lengths.unit is core.Unit.BATCHES and self._lengths.reached(batches)
+        if at_end:
+            # Lightning validates when it is told to stop; what is next is seen then.
+            self._stop(trainer)
+        elif self._preempted and trainer.is_last_batch:
+            # There is little left of this epoch; the checkpoint of its end is the better one.
+            self._stop(trainer)
+        elif self._preempted:
+            self._save(trainer)
+            self._stop(trainer)
+            self._limit_val_batches, trainer.limit_val_batches = trainer.limit_val_batches, 0
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._before_validation = dict(trainer.callback_metrics)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        new = _changed(self._before_validation, trainer.callback_metrics)
+        metrics = {**self._counts(trainer), **new}
+        self._lengths.check(metrics)
+        self._validated = metrics
+        if self._is_chief:
+            self._core.train.report_validation_metrics(self._batches(trainer), metrics)
+        at_end = self._lengths.unit is core.Unit.BATCHES and self._lengths.reached(
+            self._batches(trainer)
+        )
+        if at_end:
+            self._complete(trainer)
+            trainer.should_stop = self._lengths.over or self._preempted
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Lightning calls this in mid-epoch too, when it is stopped.
+        if not trainer.is_last_batch:
+            return
+        self._report_training(trainer)
+        if self._lengths.unit is core.Unit.EPOCHS and self._lengths.reached(self._units(trainer)):
+            self._complete(trainer)
+            if self._lengths.over:
+                self._stop(trainer)
+        every = self._checkpoint_epochs
+        if self._preempted or (every and (trainer.current_epoch + 1) % every == 0):
+            self._save(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._limit_val_batches is not None:
+            trainer.limit_val_batches = self._limit_val_batches
+        self._save(trainer)
+        if self._lengths.reached(self._units(trainer)):
+            raise errors.InvalidModelException(
+                f"the searcher waits for {self._lengths.metric!r}, and there was no validation at the "
+                f"end of {self._lengths.current} {self._lengths.unit}: does the Trainer have "
+                "validation data, and check_val_every_n_epoch=1?"
+            )
+
+    def _report_training(self, trainer: Trainer) -> None:
+        # Lightning keeps old ones, of other epochs and of validations.
+        new = _changed(self._seen, trainer.callback_metrics)
+        self._seen = dict(trainer.callback_metrics)
+        metrics = {name: value for name, value in new.items() if name not in self._validated}
+        if self._is_chief and metrics:
+            self._core.train.report_training_metrics(
+                self._batches(trainer), {**self._counts(trainer), **metrics}
+            )
+
+    def _report_progress(self, trainer: Trainer) -> None:
+        total = trainer.estimated_stepping_batches
+        if total and math.isfinite(total) and trainer.is_last_batch:
+            self._lengths.progress(self._units(trainer), trainer.global_step / total)
+
+    # Where the training stands.
+
+    def _batches(self, trainer: Trainer) -> int:
+        return trainer.fit_loop.total_batch_idx + 1
+
+    def _epochs(self, trainer: Trainer) -> float:
+        length = trainer.num_training_batches
+        if not length or not math.isfinite(length):
+            return float(trainer.current_epoch)
+        return self._batches(trainer) / length
+
+    def _units(self, trainer: Trainer) -> float:
+        in_epochs = self._lengths.unit is core.Unit.EPOCHS
+        return self._epochs(trainer) if in_epochs else self._batches(trainer)
+
+    def _counts(self, trainer: Trainer) -> dict[str, Any]:
+        return {"batches": self._batches(trainer), "epochs": self._epochs(trainer)}
+
+    # Checkpoints and ends.
+
+    def _complete(self, trainer: Trainer) -> None:
+        # The checkpoint comes first: what the searcher decides may end this process.
+        self._save(trainer)
+        self._lengths.complete(self._validated)
+
+    def _save(self, trainer: Trainer) -> None:
+        batches = self._batches(trainer)
+        if batches == self._saved_at:
+            return
+        self._saved_at = batches
+        dist = self._core.distributed
+        if not self._is_chief:
+            # Every process takes part: strategies gather the state.
+            trainer.save_checkpoint(dist.broadcast(None))
+            return
+        metadata = _own_checkpoint.metadata(self._core, batches)
+        with self._core.checkpoint.store_path(metadata) as (path, _):
+            trainer.save_checkpoint(dist.broadcast(str(Path(path) / FILE)))
+
+    def _stop(self, trainer: Trainer) -> None:
+        trainer.should_stop = True
+        # Lightning would train on up to its minimum.
+        trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+
+    def state_dict(self) -> dict[str, Any]:
+        metrics = {name: float(value) for name, value in self._validated.items()}
+        return {"validated": metrics}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._validated = state_dict["validated"]
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Values that are other objects than before: Lightning makes new ones of what was logged."""
+    return {name: value for name, value in now.items() if before.get(name) is not value}

@@ -1,0 +1,12 @@
+"""A LightningModule as a PyTorchTrial: our Trainer trains it, in our checkpoints, with exact resume.
+
+Where Lightning's own Trainer is to train: :mod:`determined.lightning`.
+"""
+
+from determined._optional import require
+
+require("lightning.pytorch", "lightning", "determined.pytorch.lightning")
+
+from determined.pytorch.lightning._adapter import LightningAdapter  # noqa: E402
+
+__all__ = ["LightningAdapter"]

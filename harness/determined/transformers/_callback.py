@@ -1,0 +1,240 @@
+"""The callback for ``transformers.Trainer``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from determined import _own_checkpoint, core
+from determined._lengths import Lengths
+from determined.transformers._resume import checkpoint_name, download
+
+logger = logging.getLogger("determined.transformers")
+
+# Of no use to a search, and different every time.
+SPEED = ("_runtime", "_per_second", "_compilation_time")
+
+
+class DetCallback(TrainerCallback):
+    """Give it to a Trainer as one of its ``callbacks``, made *before* the Trainer.
+
+    It reports what the Trainer logs (``eval_…``: validation, anything else: training), stores the
+    checkpoints it saves, and stops it when the trial is preempted or the searcher has no further length.
+    ``args`` are changed: ``max_steps`` and ``num_train_epochs`` to ``searcher.max_length`` (or
+    ``max_time``) of the configuration, and ``resume_from_checkpoint`` to the trial's latest checkpoint, for
+    ``trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)``. Off the cluster metrics are
+    logged and checkpoints stored locally.
+
+    A length's end, a preemption and the end of the training are always saved; a length's end, and that of
+    the training where ``args`` ask for evaluations, are evaluated, too. In several processes
+    (``core.init(distributed=…)``) each makes the callback; the chief reports.
+
+    Args:
+        core_context: of ``det.core.init()``.
+        args: those of the Trainer.
+        filter_metrics: report only metrics whose name contains one of these; those the searcher decides by
+            are reported in any case. None: all.
+        user_data: JSON that is stored in every checkpoint, as ``my_data.json`` beside the model.
+
+    Raises ValueError when the Trainer and ``core_context`` do not agree on the number of processes,
+    errors.InvalidConfigurationException when the searcher counts in anything but epochs and
+    batches (a batch is a step of the optimizer), errors.InvalidCheckpointException when the latest
+    checkpoint is not one of this callback.
+    """
+
+    def __init__(
+        self,
+        core_context: core.Context,
+        args: TrainingArguments,
+        filter_metrics: list[str] | None = None,
+        user_data: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        _check_processes(core_context.distributed, args)
+        self.core_context = core_context
+        self.filter_metrics = filter_metrics
+        self.user_data = user_data
+        # The step after which it was last done.
+        self._trained = self._evaluated = self._saved = -1
+        self._metrics: dict[str, Any] = {}
+        self._stopping = self._idle = False
+        self._percent = 0
+        self._lengths = Lengths(core_context, "transformers.Trainer")
+        if self._lengths.longest is not None:
+            self._set_length(args, self._lengths.longest)
+        self.load_last_checkpoint(args)
+
+    # Before the training.
+
+    def _set_length(self, args: TrainingArguments, length: int) -> None:
+        before = (args.max_steps, args.num_train_epochs)
+        if self._lengths.unit is core.Unit.BATCHES:
+            args.max_steps = length
+        else:
+            args.max_steps, args.num_train_epochs = -1, float(length)
+        if (args.max_steps, args.num_train_epochs) != before:
+            logger.info(
+                "the searcher's length in the configuration counts: max_steps %s, num_train_epochs %s "
+                "of the arguments become %s, %s",
+                *before,
+                args.max_steps,
+                args.num_train_epochs,
+            )
+
+    def load_last_checkpoint(self, args: TrainingArguments) -> None:
+        """Download the trial's latest checkpoint to ``args.output_dir``, and name it to ``args``."""
+        info = self.core_context.info
+        if info is None or info.latest_checkpoint is None:
+            return
+        if getattr(args, "overwrite_output_dir", False):
+            logger.info("overwrite_output_dir: the latest checkpoint is not loaded")
+            return
+        path = download(self.core_context, info.latest_checkpoint, Path(args.output_dir))
+        args.resume_from_checkpoint = str(path)
+        state = TrainerState.load_from_json(str(path / "trainer_state.json"))
+        self._saved = state.global_step
+        self._take_back_ends(args, state)
+        logger.info("going on after step %d", state.global_step)
+
+    def _take_back_ends(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Lengths that the checkpoint ends, and of which the searcher had not heard when it was stored."""
+        at_end = [entry for entry in state.log_history if entry.get("step") == state.global_step]
+        metrics = {name: value for entry in at_end for name, value in entry.items()}
+        while self._lengths.reached(self._units(state)):
+            self._lengths.complete(self._counted(metrics, state))
+        if self._lengths.over:
+            # Nothing to train. Within an epoch the Trainer cannot help but train one more step.
+            self._idle = True
+            args.max_steps = state.global_step
+
+    # What is reported.
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not logs or self._idle or any(name.startswith("test_") for name in logs):
+            return
+        metrics = self._counted(self._wanted(logs), state)
+        validation = any(name.startswith("eval_") for name in logs)
+        # The Trainer sums up at its end, once more for the same step.
+        if state.global_step == (self._evaluated if validation else self._trained):
+            return
+        if validation:
+            self._evaluated, self._metrics = state.global_step, metrics
+            self._lengths.check(metrics)
+        else:
+            self._trained = state.global_step
+        if self.core_context.distributed.rank == 0:
+            group = "validation" if validation else "training"
+            self.core_context.train.report_metrics(group, state.global_step, metrics)
+
+    def _wanted(self, logs: dict[str, Any]) -> dict[str, Any]:
+        always = {self._lengths.metric, self._lengths.time_metric}
+        return {
+            name: value
+            for name, value in logs.items()
+            if name != "epoch"
+            and not name.endswith(SPEED)
+            and (
+                self.filter_metrics is None
+                or name in always
+                or any(part in name for part in self.filter_metrics)
+            )
+        }
+
+    def _counted(self, metrics: dict[str, Any], state: TrainerState) -> dict[str, Any]:
+        return {"batches": state.global_step, "epochs": state.epoch or 0.0, **metrics}
+
+    def _units(self, state: TrainerState) -> float:
+        in_epochs = self._lengths.unit is core.Unit.EPOCHS
+        return float(state.epoch or 0) if in_epochs else state.global_step
+
+    def _report_progress(self, state: TrainerState) -> None:
+        percent = int(100 * state.global_step / max(state.max_steps, 1))
+        if percent >= self._percent + 5 or percent == 100:
+            self._percent = percent
+            self._lengths.progress(self._units(state), percent / 100)
+
+    # Where it stops.
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._report_progress(state)
+        if self.core_context.preempt.should_preempt():
+            logger.info("preempted after step %d", state.global_step)
+            self._stopping = control.should_training_stop = True
+        self._ask(args, state, control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # The Trainer calls this in mid-epoch too, when it is stopped.
+        self._ask(args, state, control)
+
+    def _ask(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
+        """What is to be done after this step, once."""
+        ending = self._lengths.reached(self._units(state))
+        last = control.should_training_stop and not self._stopping
+        if ending or (last and args.eval_strategy != "no"):
+            control.should_evaluate = True
+        if ending or control.should_training_stop:
+            control.should_save = True
+        # A preempted trial has no time for more than its length's end needs.
+        if state.global_step == self._evaluated or (self._stopping and not ending) or self._idle:
+            control.should_evaluate = False
+        if state.global_step == self._saved or self._idle:
+            control.should_save = False
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._saved = state.global_step
+        self._store(Path(args.output_dir), state.global_step)
+        if self._lengths.reached(self._units(state)):
+            self._lengths.complete(self._metrics)
+            if self._lengths.over:
+                self._stopping = control.should_training_stop = True
+
+    def _store(self, output_dir: Path, step: int) -> None:
+        name = checkpoint_name(step)
+        dist = self.core_context.distributed
+        if dist.rank == 0 and self.user_data is not None:
+            (output_dir / name / "my_data.json").write_text(json.dumps(self.user_data))
+        metadata = _own_checkpoint.metadata(self.core_context, step)
+
+        def selected(path: str) -> bool:
+            return path.startswith(f"{name}/")
+
+        # Each process has written its random generators' state.
+        dist.allgather(None)
+        if dist.cross_size == 1:
+            if dist.rank == 0:
+                self.core_context.checkpoint.upload(output_dir, metadata, selector=selected)
+        else:
+            mine = output_dir if dist.local_rank == 0 else None
+            self.core_context.checkpoint.upload(mine, metadata, shard=True, selector=selected)
+        # The Trainer may delete old files now (save_total_limit).
+        dist.allgather(None)
+
+
+def _check_processes(dist: core.DistributedContext, args: TrainingArguments) -> None:
+    """Raises ValueError: processes that do not know of each other would train as many models."""
+    if dist.size == args.world_size:
+        return
+    if dist.size > args.world_size:
+        advice = "on CPUs it needs TrainingArguments(use_cpu=True)"
+    else:
+        advice = "give core.init() distributed=DistributedContext.from_torch_distributed()"
+    raise ValueError(
+        f"core_context is of {dist.size} processes, the Trainer of {args.world_size}: {advice}"
+    )

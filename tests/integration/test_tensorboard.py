@@ -1,0 +1,135 @@
+"""Event files of trials on a cluster, read by TensorBoard's own reader."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.local_cluster import LocalCluster
+from tests.outcomes import client
+
+EXAMPLE = Path(__file__).parents[2] / "examples/digits_pytorch_trial"
+
+# The first leg is killed after its checkpoint at step 4; steps 5 and 6 are reported twice.
+SCRIPT = """
+import os, signal, time
+import determined as det
+
+info = det.get_cluster_info()
+with det.core.init() as core_context:
+    start = info.trial._steps_completed
+    for step in range(start + 1, 9):
+        value = {2: float("nan"), 3: float("inf")}.get(step, info.trial._trial_run_id + step / 8)
+        core_context.train.report_training_metrics(step, {"x": value})
+        if step == 4:
+            with core_context.checkpoint.store_path({"steps_completed": step}) as (path, _):
+                (path / "state").write_text("")
+        if step == 6 and start == 0:
+            core_context.train._reporter.flush()
+            core_context.train._tensorboard.upload()
+            os.kill(os.getpid(), signal.SIGKILL)
+    core_context.train.report_validation_metrics(8, {"accuracy": 0.5})
+    core_context.train.report_metrics("other", 8, {"y": 7})
+"""
+CONFIG = """
+name: charts
+entrypoint: python3 script.py
+searcher: {name: single, metric: accuracy}
+max_restarts: 1
+"""
+
+
+def scalars(directory: Path) -> dict[str, dict[int, float]]:
+    found = EventAccumulator(str(directory)).Reload()
+    return {
+        tag: {event.step: event.value for event in found.Scalars(tag)}
+        for tag in found.Tags()["scalars"]
+    }
+
+
+def reported(trial: Any, group: str, prefix: str) -> dict[str, dict[int, float]]:
+    """What the service knows, in the form of :func:`scalars`: floats of 32 bits."""
+    result: dict[str, dict[int, float]] = {}
+    for report in trial.iter_metrics(group):
+        for name, value in report.metrics.items():
+            # Names that say so themselves are kept.
+            tag = f"Determined/{name}" if name.startswith("val") else prefix + name
+            points = result.setdefault(tag, {})
+            points[report.steps_completed] = float(np.float32(value))
+    return result
+
+
+def same(one: dict[str, dict[int, float]], other: dict[str, dict[int, float]]) -> bool:
+    """Equal, NaN included: in text."""
+    return repr(sorted((tag, sorted(points.items())) for tag, points in one.items())) == repr(
+        sorted((tag, sorted(points.items())) for tag, points in other.items())
+    )
+
+
+def test_a_killed_and_resumed_trial(cluster: LocalCluster, tmp_path: Path) -> None:
+    experiment_id = cluster.submit(tmp_path, CONFIG, script_py=SCRIPT)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+    said = cluster.det("experiment", "download-tensorboard", str(experiment_id), cwd=tmp_path)
+    folder = tmp_path / said.stdout.strip()
+    assert folder == tmp_path / "tensorboard" / str(experiment_id)
+    charts = scalars(folder / "trial" / str(trial.id))
+    known = {
+        **reported(trial, "training", "Determined/"),
+        **reported(trial, "validation", "Determined/val_"),
+        **reported(trial, "other", "other/"),
+    }
+    assert sorted(known["Determined/x"]) == list(range(1, 9))
+    assert math.isnan(known["Determined/x"][2])
+    assert known["Determined/x"][5] == 2 + 5 / 8
+    assert same(charts, known), (charts, known)
+    # Files of both legs.
+    assert len(list((folder / "trial" / str(trial.id)).iterdir())) == 2
+
+
+def test_a_trial_class_with_a_profiler(cluster: LocalCluster, tmp_path: Path) -> None:
+    configuration = yaml.safe_load((EXAMPLE / "const.yaml").read_text())
+    configuration.update(
+        entrypoint="profiled:ProfiledTrial", searcher={"name": "single", "metric": "accuracy"}
+    )
+    configuration["searcher"]["max_length"] = {"epochs": 2}
+    profiled = """
+import torch
+from model_def import DigitsTrial
+
+class ProfiledTrial(DigitsTrial):
+    def __init__(self, context):
+        super().__init__(context)
+        self.writer = context.get_tensorboard_writer()
+        context.set_profiler(
+            activities=[torch.profiler.ProfilerActivity.CPU],
+            schedule=torch.profiler.schedule(wait=1, warmup=1, active=1, repeat=1))
+
+    def train_batch(self, batch, epoch_idx, batch_idx):
+        if batch_idx == 3:
+            self.writer.add_scalar("mine/three", 3.0, batch_idx)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+"""
+    model = (EXAMPLE / "model_def.py").read_text()
+    experiment_id = cluster.submit(
+        tmp_path, yaml.safe_dump(configuration), model_def_py=model, profiled_py=profiled
+    )
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+    experiment = client(cluster).get_experiment(experiment_id)
+    folder = Path(experiment.download_tensorboard_files(tmp_path / "charts"))
+    trial_folder = folder / "trial" / str(trial.id)
+    charts = scalars(trial_folder)
+    assert charts.pop("mine/three") == {3: 3.0}
+    known = {
+        **reported(trial, "training", "Determined/"),
+        **reported(trial, "validation", "Determined/val_"),
+    }
+    assert sorted(known["Determined/loss"]) == [45, 90]
+    assert same(charts, known), (charts, known)
+    assert len(list(trial_folder.glob("*.pt.trace.json"))) == 1

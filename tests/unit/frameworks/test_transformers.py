@@ -1,0 +1,251 @@
+"""DetCallback with a real Trainer on a network made on the spot."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from one_trial import OneTrial
+
+from determined import core, errors
+
+transformers = pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+
+from determined.transformers import DetCallback  # noqa: E402
+
+STEPS = 4  # an epoch: 16 records in batches of 4
+
+
+def records(count: int) -> list[dict[str, torch.Tensor]]:
+    """Sequences of 6 tokens; the class is whether the first is above the middle."""
+    tokens = torch.randint(0, 8, (count, 6), generator=torch.Generator().manual_seed(5))
+    return [{"input_ids": row, "labels": (row[0] > 3).long()} for row in tokens]
+
+
+class Watch(transformers.TrainerCallback):  # type: ignore[misc,name-defined,unused-ignore]
+    """Calls ``at(step)`` after each step, before other callbacks see its end."""
+
+    def __init__(self, at: Any) -> None:
+        self.at = at
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.at(state.global_step)
+
+
+def train(context: core.Context, watch: Any = lambda step: None, **options: Any) -> Any:
+    """One leg of a training; the Trainer."""
+    callback_options = {
+        name: options.pop(name) for name in ("filter_metrics", "user_data") if name in options
+    }
+    args = transformers.TrainingArguments(
+        **{
+            "output_dir": "out",
+            "per_device_train_batch_size": 4,
+            "num_train_epochs": 2,
+            "eval_strategy": "epoch",
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "report_to": "none",
+            "use_cpu": True,
+            "disable_tqdm": True,
+            "seed": 3,
+            **options,
+        }
+    )
+    config = transformers.BertConfig(
+        vocab_size=8,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=8,
+    )
+    callback = DetCallback(context, args, **callback_options)
+    transformers.set_seed(3)
+    trainer = transformers.Trainer(
+        model=transformers.BertForSequenceClassification(config),
+        args=args,
+        train_dataset=records(16),
+        eval_dataset=records(8),
+        callbacks=[Watch(watch), callback],
+    )
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    return trainer
+
+
+def losses(trial: OneTrial) -> dict[int, float]:
+    return {step: metrics["loss"] for step, metrics in trial.reports("training").items()}
+
+
+def test_metrics_checkpoints_and_progress(trial: OneTrial) -> None:
+    with trial.leg() as context:
+        train(context, save_strategy="epoch", user_data={"note": "mine"})
+    assert sorted(trial.reports("training")) == list(range(1, 2 * STEPS + 1))
+    validations = trial.reports("validation")
+    assert sorted(validations) == [STEPS, 2 * STEPS]
+    assert {"eval_loss", "batches", "epochs"} == set(validations[STEPS])
+    assert (validations[8]["batches"], validations[8]["epochs"]) == (8, 2)
+    assert trial.checkpoints() == [STEPS, 2 * STEPS]
+    stored = list(trial.service.checkpoints)[-1]
+    folder = trial.folder / stored / "checkpoint-8"
+    assert json.loads((folder / "my_data.json").read_text()) == {"note": "mine"}
+    assert (folder / "model.safetensors").is_file()
+    assert not list((trial.folder / stored).glob("checkpoint-4"))
+    assert trial.service.body("/progress")["progress"] == 1
+
+
+def test_preempted_and_resumed_with_the_same_losses(trial: OneTrial, tmp_path: Path) -> None:
+    unbroken = OneTrial(tmp_path / "other")
+    with unbroken.leg() as context:
+        train(context)
+    with trial.leg() as context:
+        context.preempt.should_preempt()  # the watcher's first answer: no
+
+        def stop(step: int) -> None:
+            if step == 5:
+                trial.service.preempt.set()
+                assert context.preempt._watcher is not None
+                context.preempt._watcher._thread.join()
+
+        train(context, stop)
+    assert trial.checkpoints() == [6]
+    assert any(path.endswith("ack_preemption") for path in trial.service.paths("POST"))
+    assert sorted(trial.reports("validation")) == [STEPS]
+    with trial.leg() as context:
+        train(context)
+    assert losses(trial) == losses(unbroken)
+    assert trial.reports("validation") == unbroken.reports("validation")
+    # The end is saved, too.
+    assert trial.checkpoints() == [6, 8]
+
+
+@pytest.mark.parametrize(("unit", "lengths"), [("epochs", [1, 3]), ("batches", [3, 9])])
+def test_lengths_that_the_searcher_assigns(
+    trial: OneTrial, unit: str, lengths: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "determined")
+    trial.service.lengths = lengths
+    searcher = {"name": "adaptive_asha", "metric": "eval_loss", "max_length": {unit: 9}}
+    with trial.leg(searcher) as context:
+        trainer = train(context, eval_strategy="no")
+    batches = [length * (STEPS if unit == "epochs" else 1) for length in lengths]
+    assert sorted(trial.reports("validation")) == trial.checkpoints() == batches
+    metrics = [trial.reports("validation")[step]["eval_loss"] for step in batches]
+    assert trial.service.completed == list(zip(lengths, metrics, strict=True))
+    # Schedules reach to the longest length, whatever was assigned.
+    assert trainer.state.max_steps == 9 * (STEPS if unit == "epochs" else 1)
+    assert "the searcher's length in the configuration counts" in caplog.text
+    calls = trial.service.paths("POST")
+    ends = [n for n, path in enumerate(calls) if path.endswith("completed_operation")]
+    stored = [n for n, path in enumerate(calls) if path == "/api/v1/checkpoints"]
+    assert stored[0] < ends[0] < stored[1] < ends[1]
+
+
+def test_a_length_that_ended_but_was_not_heard_of(trial: OneTrial) -> None:
+    searcher = {"name": "adaptive_asha", "metric": "eval_loss", "max_length": {"batches": 9}}
+    trial.service.lengths = [3, 6]
+
+    def lost(method: str, path: str, body: Any) -> None:
+        if path.endswith("completed_operation"):
+            raise KeyboardInterrupt  # the process dies between checkpoint and report
+
+    trial.service.before = lost  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt), trial.leg(searcher) as context:
+        train(context)
+    trial.service.before = lambda *_: None
+    with trial.leg(searcher) as context:
+        train(context)
+    assert [length for length, _ in trial.service.completed] == [3, 6]
+    assert trial.service.completed[0][1] == trial.reports("validation")[3]["eval_loss"]
+    assert trial.checkpoints() == [3, 6]
+    with trial.leg(searcher) as context:
+        train(context)
+    assert max(losses(trial)) == 6
+
+
+def test_time_metrics(trial: OneTrial) -> None:
+    timed = {"name": "adaptive_asha", "metric": "eval_loss", "time_metric": "epochs", "max_time": 3}
+    with trial.leg(timed) as context:
+        train(context)
+    assert [metrics["epochs"] for metrics in trial.reports("validation").values()] == [1, 2, 3]
+    assert trial.service.completed == []
+
+
+def test_another_trials_checkpoint_gives_its_weights(trial: OneTrial) -> None:
+    with trial.leg() as context:
+        train(context, num_train_epochs=1)
+    (stored,) = trial.service.checkpoints.values()
+    stored["metadata"]["trial_id"] = 99
+    trial.service.reports.clear()
+    with trial.leg() as context:
+        args = transformers.TrainingArguments(output_dir="warm", use_cpu=True, report_to="none")
+        DetCallback(context, args)
+        trainer = train(context, output_dir="again", num_train_epochs=1)
+    folder = Path(args.resume_from_checkpoint or "")
+    assert (folder / "model.safetensors").is_file()
+    assert not (folder / "optimizer.pt").exists()
+    assert trainer.state.global_step == STEPS
+    assert sorted(trial.reports("training")) == [1, 2, 3, 4]
+
+
+def test_filtered_metrics_keep_what_the_searcher_needs(trial: OneTrial) -> None:
+    with trial.leg() as context:
+        train(context, num_train_epochs=1, filter_metrics=["grad"])
+    assert set(trial.reports("training")[1]) == {"grad_norm", "batches", "epochs"}
+    assert "eval_loss" in trial.reports("validation")[STEPS]
+
+
+@pytest.mark.parametrize(
+    ("searcher", "message"),
+    [
+        ({"max_length": {"records": 100}}, r"\{epochs: 10\} or \{batches: 10\}; found .*records"),
+        ({"max_length": 100}, "a unit that transformers.Trainer counts.*found 100"),
+    ],
+)
+def test_units_that_it_cannot_count(
+    trial: OneTrial, searcher: dict[str, Any], message: str
+) -> None:
+    wrong = {"name": "single", "metric": "eval_loss", **searcher}
+    with (
+        pytest.raises(errors.InvalidConfigurationException, match=message),
+        trial.leg(wrong) as context,
+    ):
+        train(context)
+
+
+@pytest.mark.parametrize(("size", "advice"), [(2, "use_cpu=True"), (0, "from_torch_distributed")])
+def test_processes_that_do_not_know_of_each_other(trial: OneTrial, size: int, advice: str) -> None:
+    with pytest.raises(ValueError, match=advice), trial.leg() as context:
+        context.distributed.size = size
+        train(context)
+
+
+def test_a_searcher_metric_that_is_not_there(trial: OneTrial) -> None:
+    with (
+        pytest.raises(errors.InvalidModelException, match=r"'accuracy'.*eval_loss"),
+        trial.leg({"name": "single", "metric": "accuracy"}) as context,
+    ):
+        train(context)
+
+
+def test_a_checkpoint_of_somebody_else(trial: OneTrial) -> None:
+    with trial.leg() as context, context.checkpoint.store_path({"steps_completed": 2}) as (path, _):
+        (path / "state.pt").write_bytes(b"no Trainer wrote this")
+    with (
+        pytest.raises(errors.InvalidCheckpointException, match=r"checkpoint-2/trainer_state\.json"),
+        trial.leg() as context,
+    ):
+        train(context)
+
+
+def test_off_the_cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "determined")
+    with core.init(checkpoint_storage=str(tmp_path / "local")) as context:
+        train(context, save_strategy="epoch")
+    assert "validation metrics after 8 steps" in caplog.text
+    assert len(list((tmp_path / "local").glob("*/checkpoint-*"))) == 2
