@@ -91,7 +91,7 @@ def _wrong_contents(directory: Path, checksums: Mapping[str, str]) -> list[str]:
     return [
         name
         for name, expected in checksums.items()
-        if (directory / name).is_file() and files.checksum(directory / name) != expected
+        if (directory / name).is_file() and files.checksum(directory / name, expected) != expected
     ]
 
 

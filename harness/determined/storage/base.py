@@ -20,8 +20,8 @@ class Manifest:
     """What a checkpoint consists of.
 
     ``resources``: relative path → bytes; directories end in "/" and have 0. ``checksums``: relative
-    path of each file → ``"sha256:<hex>"``; empty when the checkpoint was not written by a storage
-    manager of this package.
+    path of each file → its :func:`~determined.storage.files.checksum`; empty when the checkpoint was not
+    written by a storage manager of this package.
     """
 
     resources: Mapping[str, int]

@@ -14,6 +14,7 @@ from typing import Any
 from determined import errors
 from determined.storage import files
 from determined.storage.base import Manifest, Selector, StorageManager
+from determined.storage.writeback import written_early
 
 INCOMPLETE = ".incomplete-"
 UNREPORTED = ".unreported-"
@@ -76,7 +77,7 @@ class DirectoryStorageManager(StorageManager):
         with files.explained("write", path):
             path.mkdir(parents=True)
         try:
-            with files.written_below(path):
+            with files.written_below(path), written_early(path):
                 yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
@@ -200,7 +201,7 @@ class DirectoryStorageManager(StorageManager):
             if checksum is None:
                 continue
             with files.explained("read", path / name):
-                found = files.checksum_unless(path / name, stop)
+                found = files.checksum_unless(path / name, stop, checksum)
             if found is not None and found != checksum:
                 raise _changed(storage_id, path / name, checksum, found)
 
@@ -234,10 +235,10 @@ class DirectoryStorageManager(StorageManager):
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
             _verify_size(storage_id, source / name, size)
+            expected = manifest.checksums.get(name)
             with files.explained("copy to", target):
-                _, found = files.copy_with_checksum(source / name, target)
-            expected = manifest.checksums.get(name, found)
-            if found != expected:
+                found = files.copy_with_checksum(source / name, target, expected)
+            if expected is not None and found != expected:
                 target.unlink()
                 raise _changed(storage_id, source / name, expected, found)
         return wanted

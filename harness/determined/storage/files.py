@@ -19,6 +19,10 @@ from determined import errors
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
+PIECE_BYTES = 64 << 20
+PLAIN = "sha256"
+PIECES = "sha256-64MiB"
+ALGORITHMS = (PLAIN, PIECES)
 # What a copy within the kernel answers where it is not offered.
 _NOT_SO = (None, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -163,34 +167,111 @@ def in_parallel(work: Callable[[T], object], items: Iterable[T], threads: int) -
             raise
 
 
-def checksum(path: Path) -> str:
-    """``"sha256:<hex>"`` of a file."""
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+class Digest:
+    """The checksum of bytes that come one after the other, as :func:`checksum` has it.
+
+    ``algorithm``: see :func:`algorithm_for`. Raises errors.StorageError for one that is not known here.
+    """
+
+    def __init__(self, algorithm: str) -> None:
+        if algorithm not in ALGORITHMS:
+            raise errors.StorageError(
+                f"checksums of the kind {algorithm!r} are not known to this release; known are "
+                f"{', '.join(ALGORITHMS)}"
+            )
+        self._algorithm = algorithm
+        self._whole = hashlib.sha256()
+        self._piece = hashlib.sha256()
+        self._room = PIECE_BYTES
+
+    def update(self, data: bytes | memoryview) -> None:
+        if self._algorithm == PLAIN:
+            self._whole.update(data)
+            return
+        rest = memoryview(data)
+        while rest:
+            self._piece.update(rest[: self._room])
+            taken = min(self._room, len(rest))
+            rest, self._room = rest[taken:], self._room - taken
+            if not self._room:
+                self.add_piece(self._piece.digest())
+                self._piece, self._room = hashlib.sha256(), PIECE_BYTES
+
+    def add_piece(self, digest: bytes) -> None:
+        """Instead of the bytes of the next piece."""
+        self._whole.update(digest)
+
+    def value(self) -> str:
+        """At the end."""
+        if self._room < PIECE_BYTES:
+            self.add_piece(self._piece.digest())
+            self._room = PIECE_BYTES
+        return f"{self._algorithm}:{self._whole.hexdigest()}"
 
 
-def checksum_unless(path: Path, stop: Callable[[], bool]) -> str | None:
+def algorithm_for(size: int, expected: str | None = None) -> str:
+    """The one of the checksum ``expected``, or that of a new file: large ones are hashed in pieces, by
+    several processors at once."""
+    if expected is not None:
+        return expected.partition(":")[0]
+    return PLAIN if size <= PIECE_BYTES else PIECES
+
+
+def checksum(path: Path, expected: str | None = None) -> str:
+    """``"<algorithm>:<hex>"`` of a file, to be compared with ``expected``.
+
+    ``sha256``, or, over 64 MiB, ``sha256-64MiB``: the SHA-256 of the digests of its pieces of that size.
+    """
+    found = checksum_unless(path, lambda: False, expected)
+    assert found is not None
+    return found
+
+
+def checksum_unless(
+    path: Path, stop: Callable[[], bool], expected: str | None = None
+) -> str | None:
     """As :func:`checksum`; None when ``stop()`` became true before the file's end."""
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_CHUNK))
+    size = path.stat().st_size
+    algorithm = algorithm_for(size, expected)
+    digest = Digest(algorithm)
     with path.open("rb", buffering=0) as file:
-        while size := file.readinto(buffer):
-            digest.update(buffer[:size])
-            if stop():
-                return None
-    return "sha256:" + digest.hexdigest()
+        if algorithm == PLAIN:
+            for part in _read(file.fileno(), 0, size, stop):
+                digest.update(part)
+        else:
+            pieces: dict[int, bytes] = {}
+
+            def hash_piece(start: int) -> None:
+                piece = hashlib.sha256()
+                for part in _read(file.fileno(), start, min(start + PIECE_BYTES, size), stop):
+                    piece.update(part)
+                pieces[start] = piece.digest()
+
+            in_parallel(hash_piece, range(0, size, PIECE_BYTES), os.cpu_count() or 1)
+            for start in sorted(pieces):
+                digest.add_piece(pieces[start])
+    return None if stop() else digest.value()
 
 
-def copy_with_checksum(source: Path, target: Path) -> tuple[int, str]:
-    """Copy a file; (bytes, ``"sha256:<hex>"``) of what was copied."""
-    digest = hashlib.sha256()
-    size = 0
+def _read(descriptor: int, start: int, end: int, stop: Callable[[], bool]) -> Iterator[memoryview]:
+    """The bytes from ``start`` to ``end``, each part until the next one is asked for."""
+    buffer = memoryview(bytearray(min(_CHUNK, max(end - start, 1))))
+    while start < end and not stop():
+        size = os.preadv(descriptor, [buffer[: end - start]], start)
+        if not size:
+            return
+        yield buffer[:size]
+        start += size
+
+
+def copy_with_checksum(source: Path, target: Path, expected: str | None = None) -> str:
+    """Copy a file; the checksum of what was copied, to be compared with ``expected``."""
     with source.open("rb") as reader, target.open("wb") as writer:
+        digest = Digest(algorithm_for(os.fstat(reader.fileno()).st_size, expected))
         while chunk := reader.read(_CHUNK):
             digest.update(chunk)
             writer.write(chunk)
-            size += len(chunk)
-    return size, "sha256:" + digest.hexdigest()
+    return digest.value()
 
 
 def sync(path: Path) -> None:

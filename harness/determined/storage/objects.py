@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -93,7 +92,9 @@ class ObjectStorageManager(StorageManager):
                     self.blobs.put_file(folder + path, src / path)
                 else:
                     content = extra[path] if path in extra else (src / path).read_bytes()
-                    checksums[path] = "sha256:" + hashlib.sha256(content).hexdigest()
+                    digest = files.Digest(files.algorithm_for(len(content)))
+                    digest.update(content)
+                    checksums[path] = digest.value()
                     self.blobs.put(folder + path, content)
 
         # Largest first; their checksums are made while they travel.
@@ -167,13 +168,12 @@ class ObjectStorageManager(StorageManager):
             with files.explained("write", directory):
                 directory.mkdir(parents=True, exist_ok=True)
 
-        def write(path: str, content: Iterator[bytes]) -> str:
-            digest = hashlib.sha256()
+        def write(path: str, content: Iterator[bytes], digest: files.Digest) -> bool:
             with files.explained("write", dst / path), (dst / path).open("wb") as file:
                 for part in content:
                     file.write(part)
                     digest.update(part)
-            return "sha256:" + digest.hexdigest()
+            return True
 
         part = Manifest(wanted, manifest.checksums)
         try:
@@ -198,13 +198,12 @@ class ObjectStorageManager(StorageManager):
             )
         manifest = self.manifest(storage_id)
 
-        def check(path: str, content: Iterator[bytes]) -> str | None:
-            digest = hashlib.sha256()
+        def check(path: str, content: Iterator[bytes], digest: files.Digest) -> bool:
             for part in content:
                 if stop():
-                    return None
+                    return False
                 digest.update(part)
-            return "sha256:" + digest.hexdigest()
+            return True
 
         if not stop():
             self._read(storage_id, expected or manifest, check)
@@ -213,10 +212,10 @@ class ObjectStorageManager(StorageManager):
         self,
         storage_id: str,
         manifest: Manifest,
-        consume: Callable[[str, Iterator[bytes]], str | None],
+        consume: Callable[[str, Iterator[bytes], files.Digest], bool],
     ) -> None:
-        """Have ``consume`` take each file's contents, in parallel, and compare sizes and the checksums
-        that it returns (None: not to be compared)."""
+        """Have ``consume`` take each file's contents, in parallel, and compare sizes and checksums. It
+        returns whether it has taken all."""
         folder = self._folder(storage_id)
         there = self.blobs.sizes(folder)
         sizes = {path: size for path, size in manifest.resources.items() if path[-1] != "/"}
@@ -229,8 +228,11 @@ class ObjectStorageManager(StorageManager):
 
         def take(path: str, content: Iterator[bytes]) -> None:
             expected = manifest.checksums.get(path)
-            found = consume(path, content)
-            if None not in (expected, found) and found != expected:
+            digest = files.Digest(files.algorithm_for(sizes[path], expected))
+            if not consume(path, content, digest) or expected is None:
+                return
+            found = digest.value()
+            if found != expected:
                 raise errors.CheckpointCorrupted(
                     f"{self._where(storage_id)}{path}: the contents have changed since it was stored "
                     f"({expected} then, {found} now)"

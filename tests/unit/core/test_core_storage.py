@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from determined import errors, storage
+from determined.storage import files, writeback
 from determined.storage.directory import DirectoryStorageManager
 from determined.storage.shared_fs import SharedFSStorageManager
 from determined.storage.testing import StorageContract, Tamper
@@ -201,3 +204,62 @@ def test_a_storage_that_is_not_there_says_nothing_about_its_checkpoints(tmp_path
     with pytest.raises(errors.StorageError, match="cannot read") as caught:
         DirectoryStorageManager(tmp_path / "unmounted").verify("ckpt")
     assert type(caught.value) is errors.StorageError
+
+
+@pytest.mark.parametrize("size", [0, 9, 10, 11, 20, 35])
+def test_checksums_of_large_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(files, "PIECE_BYTES", 10)
+    content = os.urandom(size)
+    file = tmp_path / "f"
+    file.write_bytes(content)
+    plain = "sha256:" + hashlib.sha256(content).hexdigest()
+    digests = [hashlib.sha256(content[at : at + 10]).digest() for at in range(0, size, 10)]
+    pieces = "sha256-64MiB:" + hashlib.sha256(b"".join(digests)).hexdigest()
+    assert files.checksum(file) == (plain if size <= 10 else pieces)
+    for expected in (plain, pieces):
+        assert files.checksum(file, expected) == expected
+        assert files.copy_with_checksum(file, tmp_path / "copy", expected) == expected
+        digest = files.Digest(expected.partition(":")[0])
+        for at in range(0, size, 7):
+            digest.update(content[at : at + 7])
+        assert digest.value() == expected
+    assert files.checksum_unless(file, lambda: True) is None
+    with pytest.raises(errors.StorageError, match="'md5' are not known"):
+        files.checksum(file, "md5:0")
+
+
+def test_a_large_file_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PIECE_BYTES", 10)
+    manager = DirectoryStorageManager(tmp_path)
+    with manager.store("ckpt") as staging:
+        (staging.path / "w").write_bytes(bytes(35))
+    assert manager.manifest("ckpt").checksums["w"].startswith("sha256-64MiB:")
+    manager.verify("ckpt")
+    manager.download("ckpt", tmp_path / "copy")
+    (tmp_path / "ckpt" / "w").write_bytes(bytes(34) + b"!")
+    for call in (manager.verify, lambda name: manager.download(name, tmp_path / "copy")):
+        with pytest.raises(errors.CheckpointCorrupted, match="have changed"):
+            call("ckpt")
+
+
+def test_large_files_go_to_the_disk_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: set[str] = set()
+    seen = threading.Event()
+
+    def begin(call: object, path: Path) -> None:
+        begun.add(path.name)
+        seen.set()
+
+    monkeypatch.setattr(writeback, "_begin", begin)
+    monkeypatch.setattr(writeback, "SECONDS", 0.001)
+    monkeypatch.setattr(writeback, "WORTH_IT_BYTES", 10)
+    manager = DirectoryStorageManager(tmp_path)
+    with manager.store("ckpt") as staging:
+        (staging.path / "sub").mkdir()
+        (staging.path / "sub" / "small").write_bytes(bytes(9))
+        (staging.path / "sub" / "large").write_bytes(bytes(10))
+        assert seen.wait(60)
+    assert begun == {"large"}
+    manager.verify("ckpt")
