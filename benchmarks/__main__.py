@@ -17,6 +17,7 @@ NAMES = [
     "idle",
     "recovery",
     "training",
+    "training.launch",
     "search.engine",
     "search.offline",
     "search.digits",

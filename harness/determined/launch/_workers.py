@@ -79,7 +79,8 @@ def why_not_fork(program: Program) -> str | None:
             for module in WARM_MODULES:
                 importlib.import_module(module)
             if program.argv[0] == TRIAL_MODULE:
-                importlib.import_module(TRIAL_MODULE)
+                # What it imports, not the module itself: that is about to run under another name.
+                importlib.import_module("determined.pytorch._trainer")
     except safety.NotForkableError as error:
         return str(error)
     if not program.as_module and not program.argv[0].endswith(".py"):
