@@ -173,12 +173,17 @@ class DetCallback(TrainerCallback):
         if self.core_context.preempt.should_preempt():
             logger.info("preempted after step %d", state.global_step)
             self._stopping = control.should_training_stop = True
-        self._ask(args, state, control)
+        # At an epoch's end on_epoch_end is next: what is saved must come after its evaluation, which
+        # draws random numbers.
+        if not _ends_epoch(state):
+            self._ask(args, state, control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # The Trainer calls this in mid-epoch too, when it is stopped.
+        if not _ends_epoch(state):
+            # The Trainer calls this in mid-epoch too, when it is stopped; what is due was done then.
+            control.should_evaluate = control.should_save = False
         self._ask(args, state, control)
 
     def _ask(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
@@ -189,8 +194,7 @@ class DetCallback(TrainerCallback):
             control.should_evaluate = True
         if ending or control.should_training_stop:
             control.should_save = True
-        # A preempted trial has no time for more than its length's end needs.
-        if state.global_step == self._evaluated or (self._stopping and not ending) or self._idle:
+        if state.global_step == self._evaluated or self._idle:
             control.should_evaluate = False
         if state.global_step == self._saved or self._idle:
             control.should_save = False
@@ -225,6 +229,10 @@ class DetCallback(TrainerCallback):
             self.core_context.checkpoint.upload(mine, metadata, shard=True, selector=selected)
         # The Trainer may delete old files now (save_total_limit).
         dist.allgather(None)
+
+
+def _ends_epoch(state: TrainerState) -> bool:
+    return float(state.epoch or 0).is_integer()
 
 
 def _check_processes(dist: core.DistributedContext, args: TrainingArguments) -> None:

@@ -103,7 +103,10 @@ def test_metrics_checkpoints_and_progress(trial: OneTrial) -> None:
     assert trial.service.body("/progress")["progress"] == 1
 
 
-def test_preempted_and_resumed_with_the_same_losses(trial: OneTrial, tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [STEPS, STEPS + 2])
+def test_preempted_and_resumed_with_the_same_losses(
+    trial: OneTrial, tmp_path: Path, last: int
+) -> None:
     unbroken = OneTrial(tmp_path / "other")
     with unbroken.leg() as context:
         train(context)
@@ -111,13 +114,13 @@ def test_preempted_and_resumed_with_the_same_losses(trial: OneTrial, tmp_path: P
         context.preempt.should_preempt()  # the watcher's first answer: no
 
         def stop(step: int) -> None:
-            if step == 5:
+            if step == last - 1:
                 trial.service.preempt.set()
                 assert context.preempt._watcher is not None
                 context.preempt._watcher._thread.join()
 
         train(context, stop)
-    assert trial.checkpoints() == [6]
+    assert trial.checkpoints() == [last]
     assert any(path.endswith("ack_preemption") for path in trial.service.paths("POST"))
     assert sorted(trial.reports("validation")) == [STEPS]
     with trial.leg() as context:
@@ -125,7 +128,7 @@ def test_preempted_and_resumed_with_the_same_losses(trial: OneTrial, tmp_path: P
     assert losses(trial) == losses(unbroken)
     assert trial.reports("validation") == unbroken.reports("validation")
     # The end is saved, too.
-    assert trial.checkpoints() == [6, 8]
+    assert trial.checkpoints() == [last, 8]
 
 
 @pytest.mark.parametrize(("unit", "lengths"), [("epochs", [1, 3]), ("batches", [3, 9])])
