@@ -1,13 +1,15 @@
 """moto's S3 server, which keeps all in memory, with buckets that outlive its process.
 
-``python -m tests.moto_server PORT FOLDER``: for each bucket that there is a directory of in the folder, every
-object that is put (in one piece) is a file in it, called by its key in percent encoding, before the
-answer goes out; what is there at the start is in the bucket.
+``python -m tests.moto_server PORT FOLDER [SECONDS]``: for each bucket that the folder has a directory of,
+every object that is put (in one piece) is a file in it, called by its key in percent encoding, before the
+answer goes out; what is there at the start is in the bucket. SECONDS: how long every PUT takes longer, as
+if the server were far away.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -26,10 +28,11 @@ def restore(folder: Path) -> None:
             backend.put_object(bucket.name, unquote(file.name), file.read_bytes())
 
 
-def remember(folder: Path) -> None:
+def remember(folder: Path, delay: float) -> None:
     put = S3Backend.put_object
 
     def put_object(self: Any, bucket: str, key: str, value: bytes, *args: Any, **more: Any) -> Any:
+        time.sleep(delay)
         if (folder / bucket).is_dir():
             (folder / bucket / quote(key, safe="")).write_bytes(value)
         return put(self, bucket, key, value, *args, **more)
@@ -39,5 +42,5 @@ def remember(folder: Path) -> None:
 
 if __name__ == "__main__":
     restore(Path(sys.argv[2]))
-    remember(Path(sys.argv[2]))
+    remember(Path(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)
     moto.server.main(["-H", "127.0.0.1", "-p", sys.argv[1]])

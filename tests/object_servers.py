@@ -52,6 +52,11 @@ class Server:
                     raise AssertionError(self._log.read_text()) from None
             time.sleep(0.05)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -70,11 +75,12 @@ def running(command: list[str], port: int, folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def moto(folder: Path) -> Iterator[Server]:
-    """moto's S3; buckets that are directories of ``folder``/s3 outlive its process."""
+def moto(folder: Path, delay: float = 0.0) -> Iterator[Server]:
+    """moto's S3; buckets that are directories of ``folder``/s3 outlive its process. ``delay``: seconds that
+    a PUT takes longer."""
     port = free_port()
     (folder / "s3").mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "tests.moto_server", str(port), str(folder / "s3")]
+    command = [sys.executable, "-m", "tests.moto_server", str(port), str(folder / "s3"), str(delay)]
     with running(command, port, folder) as server:
         yield server
 

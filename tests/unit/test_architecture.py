@@ -95,6 +95,7 @@ def test_a_forbidden_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 HEAVY = ["prefect", "sqlalchemy", "mlflow", "fastapi", "torch", "numpy", "alembic", "psycopg"]
+HEAVY += ["boto3", "botocore", "google.cloud", "azure"]
 
 
 @pytest.mark.parametrize(

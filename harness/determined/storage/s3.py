@@ -79,10 +79,11 @@ class S3Client(BlobClient):
             retries={"mode": "standard"},
             connect_timeout=10,
             tcp_keepalive=True,
-            # Transport is covered by TLS or by the signature, storage by the manifest's checksums; servers
-            # older than these checksums refuse them.
+            # Transport is covered by TLS, or else by the signature, storage by the manifest's checksums;
+            # servers older than these checksums refuse them.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
+            s3={"payload_signing_enabled": (endpoint_url or "").startswith("http:")},
         )
         try:
             self._client: Any = boto3.session.Session().client(
@@ -96,6 +97,8 @@ class S3Client(BlobClient):
             raise errors.StorageError(
                 f"checkpoint storage: cannot use {self.place}: {error}"
             ) from error
+        # Asking for leave first costs a small object a second round trip.
+        self._client.meta.events.register("before-sign.s3", _do_not_ask)
         self._parallel = create_transfer_manager(
             self._client,
             TransferConfig(
@@ -209,3 +212,7 @@ class S3Client(BlobClient):
                     )
 
         self._call("list", prefix, forget)
+
+
+def _do_not_ask(request: Any, **_: Any) -> None:
+    del request.headers["Expect"]

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from determined import errors
-from determined.storage.base import StorageManager
+from determined.storage.base import Manifest, StorageManager
 
 Tamper = Callable[[str, str, bytes | None], None]
 
@@ -139,6 +139,42 @@ class StorageContract:
             with pytest.raises(errors.CheckpointNotFound):
                 manager.manifest(storage_id)
         assert manager.manifest(storage_id).resources
+
+    def test_several_write_one_checkpoint(
+        self, manager: StorageManager, storage_id: str, tmp_path: Path
+    ) -> None:
+        manager.owner = "c.7.a.1"
+        manager.begin(storage_id)
+        write_tree(tmp_path)
+        with manager.stage(storage_id, "1") as path, manager.stage(storage_id, "2") as other:
+            (path / "sub").mkdir()
+            (path / "sub" / "one").write_text("1")
+            (other / "left out").write_text("x")
+            whole = manager.add(storage_id, path, ["sub/", "sub/one"])
+            whole |= manager.add(storage_id, other, [], {"extra/two": b"22"})
+        whole |= manager.add(storage_id, tmp_path, ["sub/", "sub/deep/notes.txt"])
+        with pytest.raises(errors.CheckpointNotFound):
+            manager.manifest(storage_id)
+        more = Manifest({**whole.resources, "missing": 1}, whole.checksums)
+        with pytest.raises(errors.StorageError, match="missing"):
+            manager.finish(storage_id, more)
+        manager.finish(storage_id, whole)
+        assert manager.manifest(storage_id) == whole
+        manager.verify(storage_id)
+        manager.download(storage_id, tmp_path / "copy")
+        assert read_tree(tmp_path / "copy") == {
+            "sub/one": b"1",
+            "extra/two": b"22",
+            "sub/deep/notes.txt": b"hello",
+        }
+        # An abort is for one that is not finished, and may be repeated.
+        other_id = str(uuid.uuid4())
+        manager.begin(other_id)
+        manager.add(other_id, tmp_path, ["weights.bin"])
+        for _ in range(2):
+            manager.abort(other_id)
+        manager.reported(storage_id)
+        assert manager.sweep("c.7.", lambda found: []) == []
 
     def test_unknown_checkpoints(self, manager: StorageManager, tmp_path: Path) -> None:
         for storage_id in (str(uuid.uuid4()), "../etc", "", ".hidden"):
