@@ -170,4 +170,4 @@ def test_the_example(cluster: LocalCluster) -> None:
         assert done.returncode == 0, done.stderr
         assert expected in done.stdout
     url = done.stdout.split("charts: ")[1].strip()
-    assert "accuracy" in httpx.get(url, trust_env=False).text
+    assert "accuracy" in httpx.get(url, trust_env=False, timeout=60).text

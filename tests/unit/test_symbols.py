@@ -52,6 +52,11 @@ def test_symbol(module: str, line: str) -> None:
         find(module, line)
 
 
+@pytest.fixture(autouse=True)
+def keras_on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+
+
 def find(module: str, name: str) -> Any:
     found: Any = importlib.import_module(module)
     for part in name.split("."):
@@ -64,6 +69,7 @@ def check_refused(module: str, line: str) -> None:
     with pytest.raises(ImportError) as caught:
         found = importlib.import_module(module)
         getattr(found, name)
+    assert not isinstance(caught.value, ModuleNotFoundError), f"there is no {caught.value.name}"
     assert words in str(caught.value)
     assert f"{module}.{name}".strip(".") in str(caught.value)
 
