@@ -10,6 +10,9 @@ import pytest
 
 from tests.local_cluster import LocalCluster
 
+# Keras decides when it is imported; its default, TensorFlow, is not installed.
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
 # The same examples in every run: a finding must not depend on who runs the tests. To search for more:
 # HYPOTHESIS_PROFILE=default pytest tests/unit/searchers
 hypothesis.settings.register_profile("repeatable", derandomize=True)

@@ -109,7 +109,10 @@ experiments = sa.Table(
     sa.Column("project_id", sa.Integer, nullable=False, server_default="1"),
     sa.Column("resource_pool", sa.Text, nullable=False, server_default="default"),
     sa.Column("archived", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Its processes run outside of the platform and report by themselves.
     sa.Column("unmanaged", sa.Boolean, nullable=False, server_default=sa.false()),
+    # The name under which an unmanaged experiment is found again.
+    sa.Column("external_id", sa.Text, unique=True),
     sa.Column("progress", sa.Float(53), nullable=False, server_default="0"),
     sa.Column("start_time", TS, nullable=False, server_default=_now()),
     sa.Column("end_time", TS),
@@ -188,7 +191,11 @@ trials = sa.Table(
     sa.Column("best_validation_id", sa.BigInteger),
     # The searcher metric of the best validation, as reported; NULL: none yet.
     sa.Column("searcher_metric_value", sa.Float(53)),
+    # Of an unmanaged experiment: the name under which it is found again, and its last sign of life.
+    sa.Column("external_id", sa.Text),
+    sa.Column("seen_at", TS),
     sa.UniqueConstraint("experiment_id", "request_id"),
+    sa.UniqueConstraint("experiment_id", "external_id"),
 )
 
 allocations = sa.Table(
@@ -342,7 +349,8 @@ deletions = sa.Table(
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
     # "policy": what the experiment's policy does not keep, and what killed processes left;
-    # "checkpoints": what a user named; "experiment": everything, and then its rows.
+    # "checkpoints": what a user named; "tensorboard": an experiment's TensorBoard files;
+    # "experiment": everything, and then its rows.
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE")),
     # Of kind "checkpoints": only the files that match. NULL: the whole checkpoints.

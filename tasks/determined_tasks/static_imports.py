@@ -36,10 +36,19 @@ def _start(words: list[str], workdir: Path) -> Path | None:
     rest = [word for word in words[1:] if word != "-u"]
     if len(rest) >= 2 and rest[0] == "-m":
         found = _file(workdir, rest[1])
-        # A launcher of the platform's runs the script that it is given.
-        return found or next((workdir / word for word in rest[2:] if word.endswith(".py")), None)
+        return found or _launched(rest[2:], workdir)
     if rest and not rest[0].startswith("-"):
         return workdir / rest[0]
+    return None
+
+
+def _launched(words: list[str], workdir: Path) -> Path | None:
+    """The file that a launcher of the platform's runs: the script, or the trial class's module."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.endswith(".py"):
+            return workdir / word
+        if word == "--trial":
+            return _file(workdir, following.partition(":")[0])
     return None
 
 

@@ -41,6 +41,7 @@ name: charts
 entrypoint: python3 script.py
 searcher: {name: single, metric: accuracy}
 max_restarts: 1
+profiling: {enabled: true}
 """
 
 
@@ -88,6 +89,13 @@ def test_a_killed_and_resumed_trial(cluster: LocalCluster, tmp_path: Path) -> No
     assert math.isnan(known["Determined/x"][2])
     assert known["Determined/x"][5] == 2 + 5 / 8
     assert same(charts, known), (charts, known)
+    # The machine's metrics have groups of their own.
+    (memory,) = trial.iter_metrics("memory")
+    (values,) = memory.metrics.values()
+    assert values["memory_free"] > 1e6
+    assert {"cpu", "memory", "disk", "network"} < set(trial.summary_metrics or {})
+    (row,) = cluster.trials(experiment_id)
+    assert (row["searcherMetricValue"], row["totalBatchesProcessed"]) == (0.5, 8)
     # Files of both legs.
     assert len(list((folder / "trial" / str(trial.id)).iterdir())) == 2
 
@@ -133,3 +141,37 @@ class ProfiledTrial(DigitsTrial):
     assert sorted(known["Determined/loss"]) == [45, 90]
     assert same(charts, known), (charts, known)
     assert len(list(trial_folder.glob("*.pt.trace.json"))) == 1
+
+
+GANG = """
+import determined as det
+
+distributed = det.core.DistributedContext.from_torch_distributed()
+with det.core.init(distributed=distributed) as core_context:
+    path = core_context.train.get_tensorboard_path()
+    (path / "host_1.17.pt.trace.json").write_text(str(distributed.rank))
+    if distributed.rank == 0:
+        core_context.train.report_validation_metrics(1, {"accuracy": 0.5})
+"""
+
+
+def test_every_process_of_a_trial_and_the_end_of_it_all(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    config = {
+        "name": "charts of two",
+        "entrypoint": "python3 -m determined.launch.torch_distributed -- python3 script.py",
+        "searcher": {"name": "single", "metric": "accuracy"},
+        "resources": {"slots_per_trial": 2},
+        "max_restarts": 0,
+    }
+    experiment_id = cluster.submit(tmp_path, yaml.safe_dump(config), script_py=GANG)
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    experiment = client(cluster).get_experiment(experiment_id)
+    folder = Path(experiment.download_tensorboard_files(tmp_path / "charts"))
+    traces = {path.name: path.read_text() for path in folder.glob("trial/*/*.pt.trace.json")}
+    assert traces == {"host_1.17.pt.trace.json": "0", "host_1#1.17.pt.trace.json": "1"}
+
+    cluster.det("experiment", "delete-tb-files", str(experiment_id), "--yes")
+    folder = Path(experiment.download_tensorboard_files(tmp_path / "after"))
+    assert not folder.exists()

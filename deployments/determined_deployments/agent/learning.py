@@ -52,6 +52,8 @@ class _Code:
     legs: int = 0
     foresight: asyncio.Task[_Foresight] | None = None
     learnt: bool = False
+    taught: bool = False
+    """A zygote with what was learnt is wanted."""
     expiry: asyncio.TimerHandle | None = None
 
 
@@ -125,7 +127,7 @@ class Learning:
             code.foresight = asyncio.create_task(self._foresee(key, code, spec))
         await asyncio.wait({code.foresight}, timeout=PATIENCE_SECONDS)
         foresight = _told(code)
-        if foresight.waits or foresight.zygote:
+        if foresight.waits or foresight.zygote or code.taught:
             await self._forks.wait_started(TRIAL, PATIENCE_SECONDS)
         for name in (key, _learnt(key)):
             await self._forks.wait_started(name, PATIENCE_SECONDS)
@@ -176,6 +178,7 @@ class Learning:
         if len(modules) < FEWEST_MODULES:
             return
         logger.info("%s: %d modules learnt", key, len(modules))
+        code.taught = True
         parent = key if _told(code).zygote else TRIAL
         self._forks.want(ZygotePlan(_learnt(key), parent, optional=modules, env=code.env))
 

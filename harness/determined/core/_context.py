@@ -31,10 +31,12 @@ from determined.core._searcher import (
     SearcherContext,
     SearcherContextMissing,
     configured_length,
+    configured_target,
     has_operations,
 )
 from determined.core._tensorboard import TensorboardFiles, TensorboardMode, tensorboard_prefix
 from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
+from determined.core._unmanaged import UnmanagedScript
 from determined.storage import StorageManager, build, from_string
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class Context:
         info: ClusterInfo | None = None,
         _connection: Connection | None = None,
         _reporter: Reporter | None = None,
+        _script: UnmanagedScript | None = None,
     ) -> None:
         self.checkpoint = checkpoint
         self.distributed = distributed
@@ -78,6 +81,7 @@ class Context:
         self.info = info
         self._connection = _connection
         self._reporter = _reporter
+        self._script = _script
         self._on_close = contextlib.ExitStack()
 
     def start(self) -> None:
@@ -88,6 +92,8 @@ class Context:
             profiling = self.info.trial._config.get("profiling") or {}
             if profiling.get("enabled"):
                 self.profiler.on()
+        if self._script is not None:
+            self._script.start()
 
     def __enter__(self) -> Context:
         self.start()
@@ -113,8 +119,12 @@ class Context:
         errors.ReportsLost, errors.AllocationEnded, errors.StorageError; when the script ends in an
         exception already, they are logged instead.
         """
+        # sys.exit(0) says that all is well: then lost reports have to say that it is not.
+        clean_exit = isinstance(exc_val, SystemExit) and not exc_val.code
+        failed = exc_type is not None and not clean_exit
         try:
             if exc_type is not None and issubclass(exc_type, errors.InvalidHP):
+                failed = False
                 self.train.report_early_exit(EarlyExitReason.INVALID_HP)
             try:
                 self.checkpoint.wait()
@@ -124,14 +134,15 @@ class Context:
                 if self._reporter is not None:
                     self._reporter.close()
         except (Exception, errors.AllocationEnded) as error:
-            # sys.exit(0) says that all is well: then lost reports have to say that it is not.
-            clean_exit = isinstance(exc_val, SystemExit) and not exc_val.code
+            failed = True
             if exc_type is None or clean_exit:
                 raise
             logger.error("%s", error)
         finally:
             self.preempt.close()
             self.distributed.close()
+            if self._script is not None:
+                self._script.close(failed)
             if self._connection is not None:
                 self._connection.close()
 
@@ -214,7 +225,10 @@ def _trial_context(
     tensorboard_mode: TensorboardMode,
     transport: httpx.BaseTransport | None = None,
     storage_section: dict[str, Any] | None = None,
+    unmanaged: bool = False,
 ) -> Context:
+    """``unmanaged``: the trial of a script outside of the cluster, which nobody preempts and no search
+    tells how long to train."""
     trial = info.trial
     searcher = trial._config.get("searcher") or {}
     connection = Connection(info, transport)
@@ -232,7 +246,9 @@ def _trial_context(
         temporary=run_dir is None,
     )
     searching: SearcherContext = SearcherContextMissing()
-    if has_operations(searcher):
+    if has_operations(searcher) and unmanaged:
+        searching = DummySearcherContext(dist, configured_target(searcher))
+    elif has_operations(searcher):
         max_time, units = configured_length(searcher)
         searching = SearcherContext(
             connection, reporter, dist, trial.trial_id, info.allocation_id, max_time, units
@@ -242,7 +258,9 @@ def _trial_context(
             dist, storage, connection, reporter, info, tensorboard.upload, storage_section
         ),
         distributed=dist,
-        preempt=PreemptContext(connection, info.allocation_id, dist, preempt_mode),
+        preempt=DummyPreemptContext(dist, preempt_mode)
+        if unmanaged
+        else PreemptContext(connection, info.allocation_id, dist, preempt_mode),
         train=TrainContext(
             connection,
             reporter,
@@ -259,6 +277,7 @@ def _trial_context(
         info=info,
         _connection=connection,
         _reporter=reporter,
+        _script=UnmanagedScript(connection, info, dist.rank) if unmanaged else None,
     )
     context._on_close.callback(tensorboard.close)
     return context

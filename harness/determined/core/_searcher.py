@@ -280,6 +280,14 @@ class DummySearcherContext(SearcherContext):
         return Unit.EPOCHS
 
 
+def configured_target(searcher: dict[str, Any]) -> int:
+    """The one length that a ``searcher`` section gives, in its unit: where no search decides."""
+    if searcher.get("time_metric") is not None and searcher.get("max_time") is not None:
+        return int(searcher["max_time"])
+    length = searcher.get("max_length")
+    return int(next(iter(length.values())) if isinstance(length, dict) else length or 1)
+
+
 def configured_length(searcher: dict[str, Any]) -> tuple[int | None, Unit | None]:
     """(``max_time``, unit) of a ``searcher`` section.
 

@@ -262,6 +262,18 @@ class Experiment:
         _tensorboard.fetch((self.config or {})["checkpoint_storage"], prefix, target)
         return str(target)
 
+    def delete_tensorboard_files(self) -> None:
+        """Have the trials' TensorBoard files deleted, soon; the experiment must have ended.
+
+        Raises ConflictException, ForbiddenException.
+        """
+        self._delete_tensorboard_files()
+
+    def _delete_tensorboard_files(self) -> int:
+        """The id of the deletion."""
+        answer = self._session.delete(f"{self._path}/tensorboard-files")
+        return int(answer["deletionId"])
+
     def plot(self, path: str | os.PathLike[str] | None = None) -> str:
         """Writes its plot, one HTML page that needs no network, to ``experiment_<id>.html``.
 

@@ -3,22 +3,42 @@
 For Keras 3 with any of its backends; ``KERAS_BACKEND=torch`` needs no TensorFlow.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
+from determined._absent import absent
 from determined._optional import require
 
-require("keras", "keras", "determined.keras")
+try:
+    require("keras", "keras", "determined.keras")
+except ModuleNotFoundError as error:
+    if error.name not in ("jax", "tensorflow", "torch"):
+        raise
+    raise ImportError(
+        f"keras has the backend {error.name}, which is not installed: install it, or choose another one "
+        "before keras is imported, e.g. KERAS_BACKEND=torch in the environment",
+        name=error.name,
+    ) from error
 
-from determined.keras._callback import DeterminedCallback  # noqa: E402
-from determined.keras._old_names import NAMES, refusal  # noqa: E402
-from determined.keras._tensorboard import TensorBoard  # noqa: E402
+from determined.keras._callback import DeterminedCallback
+from determined.keras._tensorboard import TensorBoard
 
 __all__ = ["DeterminedCallback", "TensorBoard"]
 
+_FIT = "write a script with model.fit(callbacks=[determined.keras.DeterminedCallback(...)])"
 
-def __getattr__(name: str) -> Any:
-    if name in NAMES:
-        raise refusal(name)
-    raise AttributeError(f"module 'determined.keras' has no attribute {name!r}")
+# Of the trial classes for TensorFlow 2.
+__getattr__ = absent(
+    "determined.keras",
+    {
+        "TFKerasTrial": _FIT,
+        "TFKerasTrialContext": _FIT,
+        "TFKerasTrialController": _FIT,
+        "TFKerasTrainConfig": _FIT,
+        "TFKerasTensorBoard": "use determined.keras.TensorBoard(core_context, ...)",
+        "callbacks": "use keras.callbacks, with determined.keras.DeterminedCallback",
+        "InputData": "give model.fit() the data itself",
+        "SequenceAdapter": "give model.fit() a keras.utils.PyDataset",
+        "load_model_from_checkpoint_path": (
+            "build the model, and model.load_weights('model_checkpoint.weights.h5') from the "
+            "downloaded checkpoint"
+        ),
+    },
+)

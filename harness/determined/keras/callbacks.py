@@ -1,5 +1,6 @@
-"""Raises ImportError: these callbacks were of TFKerasTrial."""
+"""Not in this release: these callbacks were TFKerasTrial's."""
 
-from determined.keras._old_names import refusal
-
-raise refusal("callbacks")
+raise ImportError(
+    "determined.keras.callbacks is not in this release: use keras.callbacks, with "
+    "determined.keras.DeterminedCallback"
+)

@@ -1,19 +1,21 @@
 """Processes that live and die together: one that fails ends the others.
 
-The launcher copies what they print, passes signals on to them and ends with the code of the first one
-that failed. None of them outlives it: the kernel (Linux) kills them when it dies.
+The launcher copies what they print, passes signals on to them and ends as the first one
+that failed did. None of them outlives it: the kernel (Linux) kills them when it dies.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import NoReturn
 
 from determined.launch._machines import Machines
 from determined.launch._prefix import PrefixedCopy
@@ -81,7 +83,7 @@ class Gang:
                 os.kill(pid, number)
 
     def wait(self) -> int:
-        """Until all have ended; the exit code of the first that failed (128 + n: signal n), else 0."""
+        """Until all have ended; the exit code of the first that failed (-n: signal n), else 0."""
         while self._running or (self._code == 0 and self._machines and self._machines.awaited):
             self._copy(None if self._deadline is None else self._deadline - time.monotonic())
             self._reap()
@@ -123,7 +125,7 @@ class Gang:
             code = os.waitstatus_to_exitcode(status)
             if code < 0:
                 why = f"rank {worker.rank} was killed by signal {-code} ({_name(-code)})"
-                self._fail(128 - code, why)
+                self._fail(code, why)
             elif code > 0:
                 self._fail(code, f"rank {worker.rank} ended with exit code {code}")
         if before and not self._running and self._code == 0 and self._machines is not None:
@@ -148,6 +150,21 @@ class Gang:
                 os.killpg(pid, signal.SIGKILL)
         # Until they are reaped there is nothing more to do.
         self._deadline = time.monotonic() + GRACE_S
+
+
+def end_like(code: int) -> NoReturn:
+    """Ends this process as :meth:`Gang.wait` says that the gang did: whoever supervises it has rules for
+    signals, say for what ran out of memory."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code < 0:
+        # What there is to see is in the worker's core file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+        code = 128 - code  # it was ignored
+    sys.exit(code)
 
 
 def _name(number: int) -> str:

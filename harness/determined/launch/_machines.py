@@ -5,14 +5,19 @@ The first machine's launcher is in the middle, connected with all the others.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import time
 
 from determined import errors
 from determined.core._collective import Peer
 
 # A machine that vanishes, its cable pulled, closes nothing: it is given up after 20 seconds.
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
+
+CLOSE_S = 2.0
+"""How long the others have to read the last words."""
 
 
 class Machines:
@@ -27,7 +32,7 @@ class Machines:
                 if hasattr(socket, option):
                     peer.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         # The first machine serves the store by which workers meet: it stays to the end.
-        self.awaited = 0 not in peers
+        self._is_first = self.awaited = 0 not in peers
 
     def descriptors(self) -> list[int]:
         """What to wait for to become readable, then :meth:`hear`."""
@@ -45,7 +50,8 @@ class Machines:
         except errors.WorkerLost:
             self._forget(descriptor)
             return f"the launcher on {self._addresses[peer.rank]} is gone"
-        if why is None:
+        if why is None and self._is_first:
+            # It has nothing more to say. The others keep the connection: their own end is still to be told.
             self._forget(descriptor)
         return why
 
@@ -62,6 +68,16 @@ class Machines:
                 continue  # heard of when it is read
 
     def close(self) -> None:
+        """Ends the connections, once the others have read what they were told: closing one in which
+        something is unread would take that away from them."""
         for peer in self._peers.values():
+            with contextlib.suppress(OSError):
+                peer.sock.shutdown(socket.SHUT_WR)
+        until = time.monotonic() + CLOSE_S
+        for peer in self._peers.values():
+            with contextlib.suppress(OSError):
+                peer.sock.settimeout(max(until - time.monotonic(), 0.01))
+                while peer.sock.recv(4096):
+                    pass
             peer.sock.close()
         self._peers.clear()

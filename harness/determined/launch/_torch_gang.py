@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from determined._info import get_cluster_info
 from determined.common.api.errors import APIException
-from determined.common.forking import safety
+from determined.common.forking import python, safety
 from determined.constants import COMM_PORT_VARIABLE
 from determined.launch import _workers
 from determined.launch._fail import fail
@@ -49,7 +49,7 @@ def share_threads(count: int) -> None:
 
 def run(count: int, command: list[str], program: Program | None) -> int:
     """``command``, which is ``program`` where this interpreter can run it, in ``count`` processes on this
-    machine; the exit code. Raises SystemExit when it cannot be started."""
+    machine; how they ended (:meth:`Gang.wait`). Raises SystemExit when it cannot be started."""
     # Without the directory that `-m` puts in front: the program has its own, and none of the launcher's
     # imports may come from there.
     base_path = list(sys.path) if sys.flags.safe_path else sys.path[1:]
@@ -71,9 +71,15 @@ def run(count: int, command: list[str], program: Program | None) -> int:
             except OSError as error:
                 fail(f"{command[0]}: {error.strerror}")
         safety.settle()
+        # What the agent wants to know of a program at its end: the launcher itself imports little.
+        at_end = python.take_end()
         return [
             _workers.fork(
-                meeting.first_rank + local, program, meeting.environment(local), base_path
+                meeting.first_rank + local,
+                program,
+                meeting.environment(local),
+                base_path,
+                at_end if local == 0 else None,
             )
             for local in range(count)
         ]
@@ -87,12 +93,13 @@ def run(count: int, command: list[str], program: Program | None) -> int:
 
 def torchrun(count: int, options: list[str], command: list[str]) -> NoReturn:
     """Becomes torchrun, which starts ``command`` in ``count`` processes."""
-    python = sys.executable
     share_threads(count)
     meeting = arrange(count)
     os.environ["USE_TORCH_DISTRIBUTED"] = "True"
     os.environ["DET_CHIEF_IP"] = meeting.chief
     os.environ[COMM_PORT_VARIABLE] = str(meeting.comm_port)
+    if meeting.interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", meeting.interface)
     # Later options win: the user's come last.
     launcher = [
         f"--nnodes={meeting.machine_count}",
@@ -103,8 +110,9 @@ def torchrun(count: int, options: list[str], command: list[str]) -> NoReturn:
         f"--master_port={meeting.store_port}",
         "--no_python",
     ]
-    worker = [python, "-m", "determined.launch.wrap_rank", "RANK", *command]
+    worker = [sys.executable, "-m", "determined.launch.wrap_rank", "RANK", *command]
     sys.stdout.flush()
     sys.stderr.flush()
     # The sockets that held the ports end with this program.
-    os.execv(python, [python, "-m", "torch.distributed.run", *launcher, *options, *worker])
+    launcher = [sys.executable, "-m", "torch.distributed.run", *launcher]
+    os.execv(sys.executable, [*launcher, *options, *worker])

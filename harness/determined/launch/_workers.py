@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -12,6 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from determined.common.forking import process, python, safety
+
+TRIAL_MODULE = "determined.pytorch._run"
+"""Runs a trial class."""
+
+WARM_MODULES = ("torch", "torch.distributed", "torch.nn.parallel")
+"""What the forks need not import."""
 
 _PYTHON = re.compile(r"python[0-9.]*$")
 
@@ -69,8 +76,10 @@ def why_not_fork(program: Program) -> str | None:
         return f"forks with torch in them are not safe on {sys.platform}"
     try:
         with safety.checked_import():
-            import torch.distributed
-            import torch.nn.parallel  # noqa: F401
+            for module in WARM_MODULES:
+                importlib.import_module(module)
+            if program.argv[0] == TRIAL_MODULE:
+                importlib.import_module(TRIAL_MODULE)
     except safety.NotForkableError as error:
         return str(error)
     if not program.as_module and not program.argv[0].endswith(".py"):
@@ -80,8 +89,14 @@ def why_not_fork(program: Program) -> str | None:
     return None
 
 
-def fork(rank: int, program: Program, env: Mapping[str, str], base_path: list[str]) -> Worker:
-    """A fork of this process (which has one thread) that becomes ``program``."""
+def fork(
+    rank: int,
+    program: Program,
+    env: Mapping[str, str],
+    base_path: list[str],
+    at_end: Callable[[], None] | None = None,
+) -> Worker:
+    """A fork of this process (which has one thread) that becomes ``program``; see ``run_as_main``."""
 
     def start(stdout: int, stderr: int) -> int:
         parent = os.getpid()
@@ -92,7 +107,11 @@ def fork(rank: int, program: Program, env: Mapping[str, str], base_path: list[st
             process.begin(parent, stdout, stderr)
             safety.forget_finalizers()
             python.run_as_main(
-                program.argv, as_module=program.as_module, env=env, base_path=base_path
+                program.argv,
+                as_module=program.as_module,
+                env=env,
+                base_path=base_path,
+                at_end=at_end,
             )
         finally:
             os._exit(1)

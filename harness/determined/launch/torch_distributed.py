@@ -19,13 +19,13 @@ import sys
 from determined._info import get_cluster_info
 from determined.launch import _command, _ports, _torch_gang, _workers
 from determined.launch._fail import fail
-from determined.launch._workers import Program
+from determined.launch._gang import end_like
+from determined.launch._workers import TRIAL_MODULE, Program
 
 USAGE = (
     "usage: python3 -m determined.launch.torch_distributed "
     "[TORCHRUN_OPTIONS... --] (--trial MODULE:CLASS | SCRIPT [ARGS...])"
 )
-TRIAL_MODULE = "determined.pytorch._run"
 
 
 def worker_count(options: list[str]) -> tuple[int, bool]:
@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> None:
     if needs_torchrun:
         _torch_gang.torchrun(count, options, command)
     if count > 1 or _torch_gang.machines() > 1:
-        sys.exit(_torch_gang.run(count, command, program))
+        end_like(_torch_gang.run(count, command, program))
     set_environment()
     if program is not None and program.argv[0] == TRIAL_MODULE:
         from determined.pytorch import _run  # torch takes its time

@@ -30,9 +30,10 @@ def read_rank(text: str) -> int:
 def run(rank: int, command: list[str]) -> int:
     """Runs ``command`` to its end; its exit code, 128 + n for signal n."""
     try:
-        return Gang(lambda: [_workers.execute(rank, command, os.environ)]).wait()
+        code = Gang(lambda: [_workers.execute(rank, command, os.environ)]).wait()
     except OSError as error:
         fail(f"{command[0]}: {error.strerror}")
+    return code if code >= 0 else 128 - code
 
 
 def main(arguments: list[str]) -> int:

@@ -69,7 +69,8 @@ class StorageManager(abc.ABC):
     - :meth:`verify` before a checkpoint is relied on: it reads every byte.
     - :meth:`delete` any number of times; deleting what is not there is no error (a collector may be
       killed and run again). A crash in a complete deletion never leaves a part that looks complete.
-    - :meth:`put` adds or replaces a file that belongs to no checkpoint (TensorBoard files).
+    - :meth:`put` adds or replaces a file that belongs to no checkpoint (TensorBoard files),
+      :meth:`fetch` gets such files back.
 
     Raises (all methods): ``errors.CheckpointNotFound``, ``errors.CheckpointCorrupted``, and
     ``errors.StorageError`` with path and reason when the storage refuses (full, read-only, away).
@@ -178,6 +179,13 @@ class StorageManager(abc.ABC):
     @abc.abstractmethod
     def put(self, key: str, source: Path) -> None:
         """Store the file ``source`` under the relative path ``key``, replacing what is there."""
+
+    @abc.abstractmethod
+    def fetch(self, key: str, target: Path) -> list[str]:
+        """Copy what was :meth:`put` below the relative path ``key`` into ``target``; the paths below it.
+
+        A file that is in ``target`` already, of the same size, is left as it is. There may be none.
+        """
 
     @abc.abstractmethod
     def reported(self, storage_id: str) -> None:

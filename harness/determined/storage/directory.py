@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -338,6 +339,25 @@ class DirectoryStorageManager(StorageManager):
             new = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
             shutil.copyfile(source, new)
             new.replace(target)
+
+    def fetch(self, key: str, target: Path) -> list[str]:
+        folder = self._inside(key)
+        with files.explained("read", self.root):
+            if not self.root.is_dir():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.root))
+            found = {
+                path.relative_to(folder).as_posix(): path
+                for path in sorted(folder.rglob("*"))
+                # Hidden: a file that is being replaced.
+                if path.is_file() and not path.name.startswith(".")
+            }
+        for name, source in found.items():
+            copy = target / name
+            with files.explained("copy", source):
+                if not copy.is_file() or copy.stat().st_size != source.stat().st_size:
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(source, copy)
+        return list(found)
 
 
 def _absolute(config: dict[str, Any], key: str) -> Path:

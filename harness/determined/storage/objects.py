@@ -346,6 +346,22 @@ class ObjectStorageManager(StorageManager):
         with files.explained("read", source):
             self.blobs.put_file(self._key(key), source)
 
+    def fetch(self, key: str, target: Path) -> list[str]:
+        prefix = self._key(key) + "/"
+        found = {name.removeprefix(prefix): size for name, size in self.blobs.sizes(prefix).items()}
+
+        def copy(name: str) -> None:
+            path = target / name
+            if path.is_file() and path.stat().st_size == found[name]:
+                return
+            with files.explained("write", path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(self.blobs.get(prefix + name))
+
+        with ThreadPoolExecutor(self.blobs.threads) as pool:
+            list(pool.map(copy, found))
+        return sorted(found)
+
     def discard(self, key: str) -> None:
         found = self.blobs.sizes(self._key(key) + "/")
         self.blobs.delete([*found, self._key(key)])

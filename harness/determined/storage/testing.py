@@ -295,6 +295,22 @@ class StorageContract:
             manager.discard("../events")
         assert (tmp_path / "events").exists()
 
+    def test_fetch(self, manager: StorageManager, tmp_path: Path) -> None:
+        for name, text in {"a/events": "one", "a/b/events": "two", "aa/events": "other"}.items():
+            (tmp_path / "events").write_text(text)
+            manager.put(f"c/tensorboard/{name}", tmp_path / "events")
+        target = tmp_path / "target"
+        assert manager.fetch("c/tensorboard/nothing", target) == []
+        for _ in range(2):
+            assert sorted(manager.fetch("c/tensorboard/a", target)) == ["b/events", "events"]
+        (tmp_path / "events").write_text("longer")
+        manager.put("c/tensorboard/a/events", tmp_path / "events")
+        manager.fetch("c/tensorboard/a", target)
+        assert (target / "events").read_text() == "longer"
+        assert (target / "b/events").read_text() == "two"
+        with pytest.raises(errors.StorageError):
+            manager.fetch("../outside", target)
+
     def test_put_replaces(self, manager: StorageManager, tmp_path: Path) -> None:
         for text in ("one", "two"):
             (tmp_path / "events").write_text(text)

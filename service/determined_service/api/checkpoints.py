@@ -16,6 +16,7 @@ from determined_registry.tables import allocations, checkpoints, metrics, trials
 from determined_service import auth
 from determined_service.api.state import Db
 from determined_service.auth import AllocationOrUser, CurrentUser
+from determined_service.control import unmanaged
 from determined_service.control.damage import forget_latest, lock_users
 from determined_service.errors import BadRequest, NotFound
 from determined_service.hub import notify
@@ -58,9 +59,10 @@ def _sizes(given: Any) -> dict[str, int]:
         raise BadRequest(f"resources must be paths and their sizes in bytes: {error}") from error
 
 
-async def _sender(conn: Any, allocation_id: str | None) -> sa.Row[Any] | None:
+async def _sender(conn: Any, allocation_id: str | None, task_id: str | None) -> sa.Row[Any] | None:
+    """Whose checkpoint it is: an allocation's trial, or an unmanaged trial, which has none."""
     if allocation_id is None:
-        return None
+        return None if task_id is None else await unmanaged.find_task(conn, task_id)
     found = await conn.execute(
         sa.select(
             allocations.c.id,
@@ -101,6 +103,8 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
         raise BadRequest("a checkpoint must be an object with a uuid")
     own = principal.allocation
     allocation_id = given.get("allocationId") or (own.id if own is not None else None)
+    if own is None and allocation_id == given.get("taskId"):
+        allocation_id = None  # an unmanaged trial's process is its own allocation
     if allocation_id is not None:
         principal.require_allocation(allocation_id)
     metadata = replace_nul(given.get("metadata") or {})
@@ -123,7 +127,7 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
                 .where(trials.c.id == own.trial_id)
                 .with_for_update(key_share=True)
             )
-        sender = await _sender(conn, allocation_id)
+        sender = await _sender(conn, allocation_id, given.get("taskId"))
         if sender is not None and sender.state == "TERMINATED" and own is not None:
             raise auth.ended(sender.id)
         trial_id = sender.trial_id if sender is not None else None

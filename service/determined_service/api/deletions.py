@@ -117,6 +117,22 @@ async def delete_experiment(experiment_id: int, user: CurrentUser, db: Db) -> Re
     return JsonResponse({})
 
 
+@router.delete(f"{api}/experiments/{{experiment_id}}/tensorboard-files", tags=["Experiments"])
+async def delete_tensorboard_files(experiment_id: int, user: CurrentUser, db: Db) -> Response:
+    """Has the TensorBoard files of an experiment that has ended deleted; answers `deletionId`."""
+    async with changing(db) as change:
+        experiment = await lock_experiment(change, experiment_id)
+        if experiment.state not in states.TERMINAL:
+            raise Conflict(
+                f"experiment {experiment_id} is {experiment.state}: only the TensorBoard files of an "
+                f"experiment that has ended can be deleted"
+            )
+        owner = sa.select(experiments.c.id, experiments.c.owner_id)
+        await _require_owner(change.conn, user, owner.where(experiments.c.id == experiment_id))
+        deletion_id = await deleting.delete_tensorboard_files(change, experiment_id)
+    return JsonResponse({"deletionId": deletion_id})
+
+
 @router.get(f"{api}/deletions/{{deletion_id}}")
 async def read_deletion(deletion_id: int, user: CurrentUser, db: Db) -> Response:
     """How far a deletion is: state REQUESTED, DONE or FAILED, and the reason."""

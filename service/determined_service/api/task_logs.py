@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from determined_service.api.state import Db, HubOf, logs_queue
 from determined_service.auth import AgentAuth, AllocationOrUser, CurrentUser
 from determined_service.errors import ApiError, Forbidden, ndjson_error
-from determined_service.ingest.logs import read_lines, read_upstream_lines
+from determined_service.ingest.logs import read_lines, read_shipped_lines, read_upstream_lines
 from determined_service.json import JsonResponse, ndjson
 from determined_service.request import body, json_example
 from determined_service.views.logs import LogFilter, follow_logs, log_fields, log_json, read_logs
@@ -63,6 +63,17 @@ async def store_logs(request: Request, agent: AgentAuth) -> Response:
 async def post_task_logs(request: Request, principal: AllocationOrUser) -> Response:
     """Lines as Determined's own harness sends them (`v1TaskLog`)."""
     lines = read_upstream_lines(await body(request))
+    own = principal.allocation
+    if own is not None and lines.tasks - {own.task_id}:
+        raise Forbidden(f"allocation {own.id} may write the logs of task {own.task_id} only")
+    await logs_queue(request).submit(lines)
+    return JsonResponse({})
+
+
+@router.post("/task-logs", openapi_extra=json_example([{"task_id": "1.2f6c7d2e", "log": "hi\n"}]))
+async def post_shipped_logs(request: Request, principal: AllocationOrUser) -> Response:
+    """Lines of unmanaged trials as Determined's own client sends them."""
+    lines = read_shipped_lines(await body(request))
     own = principal.allocation
     if own is not None and lines.tasks - {own.task_id}:
         raise Forbidden(f"allocation {own.id} may write the logs of task {own.task_id} only")

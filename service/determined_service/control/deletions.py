@@ -29,6 +29,7 @@ TOPIC = "deletions"
 POLICY = "policy"
 CHECKPOINTS = "checkpoints"
 EXPERIMENT_WHOLE = "experiment"
+TENSORBOARD = "tensorboard"
 
 REQUESTED = "REQUESTED"
 DONE = "DONE"
@@ -86,6 +87,11 @@ async def delete_experiment(change: Change, experiment_id: int) -> int | None:
     )
     await _mark(change, deletion_id, set(found.scalars()))
     return deletion_id
+
+
+async def delete_tensorboard_files(change: Change, experiment_id: int) -> int:
+    """Has the TensorBoard files of the (ended) experiment's trials deleted; the deletion's id."""
+    return await _request(change, TENSORBOARD, experiment_id)
 
 
 async def _request(
@@ -175,7 +181,8 @@ async def prepare(change: Change, deletion_id: int) -> bool:
 # TensorBoard files.
 _TO_DO = sa.text(
     """
-    SELECT EXISTS (SELECT FROM checkpoints WHERE deletion_id = d.id) OR EXISTS (
+    SELECT d.kind = 'tensorboard' OR EXISTS (SELECT FROM checkpoints WHERE deletion_id = d.id)
+      OR EXISTS (
         SELECT FROM legs l JOIN trials t ON t.id = l.trial_id
         WHERE t.experiment_id = d.experiment_id
           AND (d.kind = 'experiment' OR l.state NOT IN ('COMPLETED', 'PREEMPTED')))
@@ -246,7 +253,7 @@ async def work(conn: AsyncConnection, deletion_id: int, cluster_id: str) -> dict
             place(item.storage or {})["checkpoints"].append(str(item.uuid))
         for found in places.values() if row.experiment_id is not None else ():
             found["unfinished_of"] = f"{cluster_id}.{row.experiment_id}."
-            if row.kind == EXPERIMENT_WHOLE:
+            if row.kind in (EXPERIMENT_WHOLE, TENSORBOARD):
                 found["discard"] = [f"{cluster_id}/tensorboard/experiment/{row.experiment_id}"]
     return {
         "kind": row.kind,

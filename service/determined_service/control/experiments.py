@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from determined_registry.tables import allocations, experiments, searches, trials
 from determined_service.control import allocations as allocating
-from determined_service.control import deletions, prefect_states
+from determined_service.control import deletions, prefect_states, unmanaged
 from determined_service.control import lifecycle as states
 from determined_service.control.change import Change
 from determined_service.control.lifecycle import EXPERIMENT, TRIAL, transition, transition_all
@@ -17,7 +17,8 @@ from determined_service.errors import Conflict, NotFound
 
 _LOCK = sa.text(
     """
-    SELECT id, state, reason, name, resource_pool, flow_run_id, config -> 'searcher' AS searcher
+    SELECT id, state, reason, name, resource_pool, flow_run_id, unmanaged,
+           config -> 'searcher' AS searcher
     FROM experiments WHERE id = :id FOR NO KEY UPDATE
     """
 )
@@ -53,7 +54,7 @@ async def pause(change: Change, experiment_id: int, by: str = "the user") -> Non
 
     Raises NotFound, Conflict when the experiment stops or has ended.
     """
-    await lock_experiment(change, experiment_id)
+    _require_managed(await lock_experiment(change, experiment_id))
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     reason = f"paused by {by} at {when}"
     if not await transition(change, EXPERIMENT, experiment_id, states.PAUSED, reason=reason):
@@ -80,6 +81,7 @@ async def activate(change: Change, experiment_id: int) -> None:
     Raises NotFound, Conflict when the experiment stops or has ended.
     """
     experiment = await lock_experiment(change, experiment_id)
+    _require_managed(experiment)
     if not await transition(change, EXPERIMENT, experiment_id, states.ACTIVE, reason=None):
         return
     _announce(change, experiment_id)
@@ -115,14 +117,18 @@ async def request_run(change: Change, experiment_id: int, name: str) -> None:
 async def cancel(change: Change, experiment_id: int) -> None:
     """Trials may save a checkpoint and exit; those that have not started end now."""
     experiment = await lock_experiment(change, experiment_id)
-    if experiment.state in states.RUNNABLE or experiment.state == states.STOPPING_COMPLETED:
+    if experiment.unmanaged:
+        await unmanaged.cancel(change, experiment_id, "canceled by the user")
+    elif experiment.state in states.RUNNABLE or experiment.state == states.STOPPING_COMPLETED:
         await stop(change, experiment_id, states.STOPPING_CANCELED, "canceled by the user")
 
 
 async def kill(change: Change, experiment_id: int) -> None:
     """Every process of the experiment is killed now."""
     experiment = await lock_experiment(change, experiment_id)
-    if experiment.state not in states.ENDED:
+    if experiment.unmanaged:
+        await unmanaged.cancel(change, experiment_id, "killed by the user")
+    elif experiment.state not in states.ENDED:
         await stop(change, experiment_id, states.STOPPING_KILLED, "killed by the user")
 
 
@@ -131,6 +137,14 @@ async def fail(change: Change, experiment_id: int, reason: str) -> None:
     experiment = await lock_experiment(change, experiment_id)
     if experiment.state in states.RUNNABLE or experiment.state == states.STOPPING_COMPLETED:
         await stop(change, experiment_id, states.STOPPING_ERROR, reason)
+
+
+def _require_managed(experiment: sa.Row[Any]) -> None:
+    if experiment.unmanaged:
+        raise Conflict(
+            f"experiment {experiment.id} is unmanaged: its processes run outside of the cluster, which "
+            f"can neither pause nor start them"
+        )
 
 
 async def stop(change: Change, experiment_id: int, to: str, reason: str) -> None:

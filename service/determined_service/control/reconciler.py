@@ -5,6 +5,7 @@
   invalid: killed;
 * searches whose driver is gone: their Prefect run is scheduled again;
 * allocations that their agent does not start: they go back into the queue;
+* unmanaged trials without a sign of life: in error;
 * runs that somebody cancels in Prefect's UI, or that are stuck there (:mod:`prefect_watch`).
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from determined_service.control import agents, prefect_states
+from determined_service.control import agents, prefect_states, unmanaged
 from determined_service.control import allocations as allocating
 from determined_service.control import experiments as experimenting
 from determined_service.control import lifecycle as states
@@ -173,6 +174,7 @@ class Reconciler:
         await self._kill_overdue()
         await self._kill_invalid()
         await self._finish_stuck()
+        await self._give_up_unmanaged()
         if self._gateway is not None:
             await self._revive_drivers(self._gateway)
             await self._settle_runs(self._gateway)
@@ -185,6 +187,13 @@ class Reconciler:
             return
         for lost in await agents.end_lost(self._db, self._agent_timeout_s):
             logger.warning("allocation %s ended: its agent is lost", lost)
+
+    async def _give_up_unmanaged(self) -> None:
+        # Their processes could not show themselves while no service ran.
+        if time.monotonic() - self._began < unmanaged.HEARTBEAT_S:
+            return
+        for trial_id in await unmanaged.give_up_silent(self._db):
+            logger.warning("unmanaged trial %s ended: %s", trial_id, unmanaged.SILENT)
 
     async def _end_unstarted(self) -> None:
         # Agents could start nothing while no service told them to.

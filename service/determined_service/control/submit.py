@@ -71,14 +71,14 @@ async def plan(conn: AsyncConnection, submission: Submission, settings: Settings
     return Plan(config, submission.config, pool, definition, model_def_hash, warnings)
 
 
-def complete_config(text: str, settings: Settings) -> dict[str, Any]:
+def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
     """The complete configuration; its search is tried out, if we run it. Raises BadRequest."""
     defaults: dict[str, Any] = {}
     if settings.default_checkpoint_storage is not None:
         defaults["checkpoint_storage"] = settings.default_checkpoint_storage
     try:
-        config = expconf.complete(expconf.load_yaml(text), defaults=defaults)
-        if not custom_search.is_custom(config["searcher"]):
+        config = expconf.complete(expconf.load_yaml(text), defaults=defaults, unmanaged=unmanaged)
+        if not unmanaged and not custom_search.is_custom(config["searcher"]):
             create_searcher(config).initial_operations()
         log_policies.check(config["log_policies"])
     except (expconf.ConfigError, SearcherError, log_policies.PatternError) as error:

@@ -24,6 +24,7 @@ from determined_searchers.metrics import decode_metric
 from determined_service.auth import ended
 from determined_service.control import allocations as allocating
 from determined_service.control import lifecycle as states
+from determined_service.control import unmanaged
 from determined_service.control.change import Change
 from determined_service.control.custom_search import is_custom
 from determined_service.control.experiments import lock_experiment
@@ -43,7 +44,7 @@ REPORTABLE = (
 _LOCK = sa.text(
     """
     SELECT t.id, t.experiment_id, t.request_id, t.state, t.op_length, t.op_complete,
-           e.config -> 'searcher' AS searcher
+           e.config -> 'searcher' AS searcher, e.unmanaged
     FROM trials t JOIN experiments e ON e.id = t.experiment_id
     WHERE t.id = :id
     FOR NO KEY UPDATE OF t
@@ -155,7 +156,7 @@ async def report_progress(
         done, units = value / length, value
     await _write(change, _SET_PROGRESS, sender, id=trial_id, progress=min(done, 1.0))
     change.notify(f"trial:{trial_id}")
-    if tell_search and row.state not in states.TERMINAL:
+    if tell_search and row.state not in states.TERMINAL and not row.unmanaged:
         event = TrialProgress(row.request_id, min(done, 1.0) if reports else units)
         change.tell_search(row.experiment_id, event)
 
@@ -199,6 +200,9 @@ async def kill(change: Change, trial_id: int) -> None:
     await lock_experiment(change, experiment_id)
     row = await _lock_trial(change, trial_id)
     if row.state in states.TERMINAL:
+        return
+    if row.unmanaged:
+        await unmanaged.end(change, experiment_id, [trial_id], "killed by the user")
         return
     live = await allocating.live_of_trial(change, trial_id)
     if live is not None and live.state != states.REQUESTED:

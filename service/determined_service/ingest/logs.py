@@ -99,8 +99,8 @@ def read_lines(body: Any) -> LogLines:
 
 def read_upstream_lines(body: Any) -> LogLines:
     """The body of ``POST /api/v1/task/logs`` (``v1TaskLog``); raises BadRequest."""
-    lines = LogLines()
     try:
+        lines = LogLines(read_position(body))
         for line in body["logs"]:
             time = line.get("timestamp")
             lines.add(
@@ -114,6 +114,28 @@ def read_upstream_lines(body: Any) -> LogLines:
                 else datetime.datetime.now(datetime.UTC),
                 rank=line.get("rankId"),
                 level=(line.get("level") or "").removeprefix("LOG_LEVEL_"),
+                stdtype=line.get("stdtype"),
+                source=line.get("source"),
+            )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BadRequest(f"these are no log lines: {type(error).__name__}: {error}") from error
+    return lines
+
+
+def read_shipped_lines(body: Any) -> LogLines:
+    """The body of ``POST /task-logs``: a list of lines, as the scripts of unmanaged experiments send
+    them with Determined's own client; raises BadRequest."""
+    lines = LogLines()
+    try:
+        for line in body:
+            rank = line.get("rank_id", line.get("rank"))
+            lines.add(
+                task_id=line["task_id"],
+                log=line["log"],
+                # Determined's client sends the time of its own start with every line.
+                time=datetime.datetime.now(datetime.UTC),
+                rank=None if rank is None else int(rank),
+                level=line.get("level"),
                 stdtype=line.get("stdtype"),
                 source=line.get("source"),
             )

@@ -62,6 +62,7 @@ async def _load(conn: AsyncConnection, ids: set[int]) -> list[TrialFacts]:
             searcher["metric"].astext.label("metric"),
             searcher["smaller_is_better"].astext.label("smaller"),
             searcher["time_metric"].astext.label("time_metric"),
+            experiments.c.unmanaged,
         )
         .join(experiments, experiments.c.id == trials.c.experiment_id)
         .where(trials.c.id.in_(ids))
@@ -73,7 +74,8 @@ async def _load(conn: AsyncConnection, ids: set[int]) -> list[TrialFacts]:
             request_id=row.request_id,
             metric=row.metric or "",
             smaller_is_better=row.smaller != "false",
-            time_metric=row.time_metric,
+            # Nobody drives the search of an unmanaged experiment.
+            time_metric=None if row.unmanaged else row.time_metric,
         )
         for row in rows
     ]

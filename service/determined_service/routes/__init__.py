@@ -15,6 +15,7 @@ from determined_service.routes import (
     search,
     storage,
     trials,
+    unmanaged,
 )
 
 
@@ -31,6 +32,7 @@ def routers() -> list[APIRouter]:
         agents.router,
         search.router,
         storage.router,
+        unmanaged.router,
         custom_search.router,
         custom_search.internal,
     ]

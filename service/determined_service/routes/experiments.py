@@ -12,13 +12,15 @@ from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
 from determined_service.api.state import Db, SettingsOf
-from determined_service.auth import CurrentUser
-from determined_service.control import continuation, submit
+from determined_service.auth import CurrentUser, Principal
+from determined_service.control import continuation, submit, unmanaged
 from determined_service.control import experiments as experimenting
 from determined_service.control.change import Change, changing
 from determined_service.db import Database
-from determined_service.errors import Conflict
+from determined_service.errors import BadRequest, Conflict
 from determined_service.json import JsonResponse
+from determined_service.plots import links
+from determined_service.settings import Settings
 from determined_service.views.experiments import get_experiment, planned_experiment
 
 router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
@@ -39,6 +41,9 @@ class NewExperiment(BaseModel):
     parent_id: int | None = None
     project_id: int | None = None
     template: str | None = None
+    unmanaged: bool = Field(
+        default=False, description="Its processes run outside of the cluster and report themselves."
+    )
     flow_run_id: uuid.UUID | None = Field(
         default=None, description="The Prefect run that submits, and that will drive the search."
     )
@@ -60,6 +65,8 @@ async def create_experiment(
     given: NewExperiment, user: CurrentUser, db: Db, settings: SettingsOf
 ) -> Response:
     """Checks the submission whole, stores it and has its search begin."""
+    if given.unmanaged:
+        return await create_unmanaged(given, None, user, db, settings)
     submission = given.submission()
     run = submission.flow_run_id
     if run is not None and (known := await _submitted_by(db, run)) is not None:
@@ -80,6 +87,29 @@ async def create_experiment(
             raise
         experiment_id = known
     return await _answer(db, experiment_id, plan.warnings)
+
+
+@router.put("/by-external-id/{external_id:path}")
+async def put_experiment(
+    external_id: str, given: NewExperiment, user: CurrentUser, db: Db, settings: SettingsOf
+) -> Response:
+    """The unmanaged experiment of this name; a new one when there is none yet."""
+    if not given.unmanaged:
+        raise BadRequest("only unmanaged experiments have external ids")
+    return await create_unmanaged(given, external_id, user, db, settings)
+
+
+async def create_unmanaged(
+    given: NewExperiment, external_id: str | None, user: Principal, db: Database, settings: Settings
+) -> Response:
+    """Stores an unmanaged experiment, unless there is one of that external id. Its script is told
+    `plotUrl`, a page that opens without a login."""
+    config = submit.complete_config(given.config, settings, unmanaged=True)
+    async with changing(db) as change:
+        experiment_id = await unmanaged.put_experiment(
+            change, config, given.config, user.user_id, external_id, given.project_id
+        )
+    return await _answer(db, experiment_id, (), plotUrl=links.link(settings, experiment_id))
 
 
 class Continuation(BaseModel):
@@ -112,11 +142,13 @@ async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
         return await submit.find_by_run(conn, flow_run_id)
 
 
-async def _answer(db: Database, experiment_id: int, warnings: tuple[str, ...]) -> Response:
+async def _answer(
+    db: Database, experiment_id: int, warnings: tuple[str, ...], **more: str
+) -> Response:
     async with db.tx() as conn:
         found = await get_experiment(conn, experiment_id)
     return JsonResponse(
-        {"experiment": found, "config": found["config"], "warnings": list(warnings)}
+        {"experiment": found, "config": found["config"], "warnings": list(warnings), **more}
     )
 
 

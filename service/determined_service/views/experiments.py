@@ -25,7 +25,7 @@ _best = (
     .lateral("best")
 )
 
-SHOWN_STATE = display_state(e.state, allocations.c.experiment_id == e.id)
+SHOWN_STATE = display_state(e.state, allocations.c.experiment_id == e.id, e.unmanaged)
 NUM_TRIALS = sa.select(sa.func.count()).where(_mine).scalar_subquery()
 CHECKPOINT_COUNT = sa.select(sa.func.count()).where(_kept).scalar_subquery()
 CHECKPOINT_SIZE = (
@@ -86,6 +86,7 @@ def experiment_json(row: sa.Row[Any]) -> dict[str, Any]:
         "reason": row.reason,
         "archived": row.archived,
         "unmanaged": row.unmanaged,
+        "externalExperimentId": row.external_id,
         "progress": row.progress,
         "startTime": moment(row.start_time),
         "endTime": moment(row.end_time),

@@ -27,7 +27,14 @@ _best = metrics.alias("best")
 _latest = metrics.alias("latest")
 _kept = sa.and_(checkpoints.c.trial_id == t.id, checkpoints.c.state != "DELETED")
 
-SHOWN_STATE = display_state(t.state, allocations.c.trial_id == t.id)
+SHOWN_STATE = display_state(
+    t.state,
+    allocations.c.trial_id == t.id,
+    sa.select(experiments.c.unmanaged)
+    .where(experiments.c.id == t.experiment_id)
+    .correlate(trials)
+    .scalar_subquery(),
+)
 STEPS = (
     sa.select(sa.func.coalesce(sa.func.max(metric_summaries.c.last_steps), 0))
     .where(metric_summaries.c.trial_id == t.id)
@@ -137,6 +144,7 @@ def _trial_json(row: sa.Row[Any]) -> dict[str, Any]:
         "seed": row.seed,
         "restarts": row.restarts,
         "runCount": row.run_count,
+        "externalTrialId": row.external_id,
         "startTime": moment(row.start_time),
         "endTime": moment(row.end_time),
         "wallClockTime": float(row.wall_clock),

@@ -38,8 +38,13 @@ def state_names(given: list[str]) -> list[str]:
     return [one.removeprefix("STATE_") for one in given]
 
 
-def display_state(column: Any, of: sa.ColumnElement[bool]) -> sa.ColumnElement[str]:
-    """``column``'s state; for ACTIVE, how far the live allocations (those that match ``of``) are."""
+def display_state(
+    column: Any, of: sa.ColumnElement[bool], unmanaged: sa.ColumnElement[bool]
+) -> sa.ColumnElement[str]:
+    """``column``'s state; for ACTIVE, how far the live allocations (those that match ``of``) are.
+
+    What is unmanaged has none: it is ACTIVE as long as its process runs.
+    """
     progress = (
         sa.select(
             sa.func.max(
@@ -54,6 +59,7 @@ def display_state(column: Any, of: sa.ColumnElement[bool]) -> sa.ColumnElement[s
         .scalar_subquery()
     )
     return sa.case(
+        (sa.and_(column == "ACTIVE", unmanaged), "RUNNING"),
         (
             column == "ACTIVE",
             sa.case({1: "QUEUED", 2: "STARTING", 3: "RUNNING"}, value=progress, else_="ACTIVE"),

@@ -99,6 +99,7 @@ async def started(
     """The program on both machines; each has its own directory for its output."""
     url, others = network
     running = []
+    alive = asyncio.create_task(heartbeats(trial.world))
     try:
         for number, machine in enumerate(others):
             with (folder / f"log-{number}").open("wb") as log:
@@ -117,6 +118,13 @@ async def started(
         for process in running:
             kill(process)
             await process.wait()
+        alive.cancel()
+
+
+async def heartbeats(world: World) -> None:
+    """The agent's: without them its allocation would be given up."""
+    while True:
+        await world.work(2)
 
 
 def kill(process: asyncio.subprocess.Process) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,6 @@ from one_trial import OneTrial
 
 from determined import core, errors
 
-# Before keras is imported: TensorFlow is not needed.
-os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", reason="needs keras")
 
 from determined.keras import DeterminedCallback, TensorBoard  # noqa: E402
@@ -213,12 +214,27 @@ def test_tensorboard_files_want_a_package(trial: OneTrial, monkeypatch: pytest.M
 def test_names_of_trial_classes_say_what_to_use() -> None:
     import determined.keras
 
-    with pytest.raises(ImportError, match=r"TFKerasTrial belongs to .*DeterminedCallback"):
+    with pytest.raises(ImportError, match=r"TFKerasTrial is not in this .*DeterminedCallback"):
         from determined.keras import TFKerasTrial  # noqa: F401
     with pytest.raises(ImportError, match=r"keras\.callbacks"):
         import determined.keras.callbacks
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = determined.keras.Nothing
+
+
+def test_a_backend_that_is_not_installed() -> None:
+    if importlib.util.find_spec("jax") is not None:
+        pytest.skip("jax is installed")
+    done = subprocess.run(
+        [sys.executable, "-c", "import determined.keras"],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert "keras has the backend jax, which is not installed" in last, done.stderr
+    assert "KERAS_BACKEND=torch" in last
 
 
 def test_off_the_cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

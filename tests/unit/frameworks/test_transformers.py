@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +245,37 @@ def test_a_checkpoint_of_somebody_else(trial: OneTrial) -> None:
         trial.leg() as context,
     ):
         train(context)
+
+
+def test_each_machine_stores_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DET_SESSION_TOKEN", f"{os.getpid()}-{time.monotonic_ns()}")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def machine(rank: int) -> None:
+        output = tmp_path / f"machine{rank}"
+        (output / "checkpoint-5").mkdir(parents=True)
+        (output / "checkpoint-4").mkdir()
+        (output / "checkpoint-5" / f"rng_state_{rank}.pth").write_text(str(rank))
+        places = {"local_rank": 0, "local_size": 1, "cross_rank": rank, "cross_size": 2}
+        with (
+            core.DistributedContext(
+                rank=rank, size=2, **places, chief_ip="127.0.0.1", pub_port=port
+            ) as dist,
+            core.init(distributed=dist, checkpoint_storage=str(tmp_path / "storage")) as context,
+        ):
+            callback = object.__new__(DetCallback)
+            callback.core_context, callback.user_data = context, {"note": 1}
+            callback._store(output, 5)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(machine, range(2)))
+    (stored,) = (tmp_path / "storage").glob("*/checkpoint-5")
+    assert {"my_data.json", "rng_state_0.pth", "rng_state_1.pth"} == {
+        path.name for path in stored.iterdir()
+    }
+    assert not list((tmp_path / "storage").glob("*/checkpoint-4"))
 
 
 def test_off_the_cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -308,3 +308,15 @@ def test_learning_lists_installed_modules_only(legs: LegRunner, tmp_path: Path) 
     assert learnt is not None
     assert {"wave", "yaml", "yaml.loader"} <= set(learnt)
     assert not {"helper", "train", "__main__", "os", "determined_tasks.leg"} & set(learnt)
+
+
+def test_of_several_processes_it_is_the_first_that_teaches(
+    legs: LegRunner, service: FakeService, tmp_path: Path
+) -> None:
+    script = "import os\nif os.environ['RANK'] == '0': import wave\nelse: import yaml"
+    learnt = tmp_path / "learnt.json"
+    launch = "python3 -m determined.launch.torch_distributed --nproc_per_node=2 -- python3 train.py"
+    legs.run({"train.py": script}, learn_into=learnt, entrypoint=launch)
+    modules = imported_modules.read(learnt)
+    assert modules is not None, service.text("stderr")
+    assert "wave" in modules and "yaml.loader" not in modules

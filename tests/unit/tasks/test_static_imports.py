@@ -25,6 +25,8 @@ def write(folder: Path, **files: str) -> None:
         "python3 -m train",
         ["python3", "train.py"],
         "python3 -m determined.launch.torch_distributed -- python3 train.py",
+        "python3 -m determined.launch.torch_distributed --trial train:Model",
+        "train:Model",
     ],
 )
 def test_forms_of_entrypoints(tmp_path: Path, entrypoint: str | list[str]) -> None:

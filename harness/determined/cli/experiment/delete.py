@@ -1,4 +1,4 @@
-"""``det e delete`` and ``det e set gc-policy``"""
+"""``det e delete``, ``delete-tb-files`` and ``set gc-policy``"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from determined.cli import _format as f
 from determined.cli import _render
 from determined.cli._confirm import Yes, confirm
-from determined.cli._deletion import Pauses
+from determined.cli._deletion import Pauses, wait_for_deletion
 from determined.cli._errors import talk
 from determined.cli._many import ExperimentIds, each, numbers
 from determined.cli._render import Column, Format
@@ -48,6 +48,14 @@ def delete(ctx: typer.Context, experiment_ids: ExperimentIds, yes: Yes = False) 
         return _wait_until_gone(ctx, experiment_id)
 
     each(ids, end_of)
+
+
+def delete_tb_files(ctx: typer.Context, experiment_id: ExperimentId, yes: Yes = False) -> None:
+    """Delete the TensorBoard files of an ended one for good."""
+    confirm(f"Delete the TensorBoard files of experiment {experiment_id} for good?", yes)
+    deletion_id = reference(ctx, experiment_id)._delete_tensorboard_files()
+    done = f"deleted the TensorBoard files of experiment {experiment_id}"
+    wait_for_deletion(state(ctx).session, deletion_id, done)
 
 
 def _wait_until_gone(ctx: typer.Context, experiment_id: int) -> str:
@@ -110,5 +118,6 @@ def _show(ctx: typer.Context, experiment_id: int, policy: dict[str, Any]) -> Non
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the commands."""
     app.command("delete")(delete)
+    app.command("delete-tb-files")(delete_tb_files)

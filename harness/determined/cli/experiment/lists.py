@@ -23,7 +23,8 @@ EXPERIMENTS = (
     Column("Started", f.field("startTime", f.time)),
     Column("Ended", f.field("endTime", f.time)),
     Column("Trials", "numTrials"),
-    Column("Resource Pool", "resourcePool"),
+    # An unmanaged one runs outside of the cluster.
+    Column("Resource Pool", lambda r: "unmanaged" if r.get("unmanaged") else r.get("resourcePool")),
 )
 PROJECTS = (Column("Workspace", "workspaceName"), Column("Project", "projectName"))
 ARCHIVED = (Column("Archived", "archived"),)

@@ -46,21 +46,31 @@ def run_as_main(
 
     ``argv`` begins with the script, or with the module's name (``as_module``). File descriptors 0-2
     and the current directory must be set; ``base_path`` is ``sys.path`` without a script's directory.
-    ``at_end`` is called when all that the program does is done.
+    ``at_end`` is called when all that the program does is done, unless it has been taken over
+    (:func:`take_end`).
     """
     _reset_interpreter(env)
+    _end[:] = [] if at_end is None else [at_end]
     code = 1
     try:
         code = _execute(argv, as_module, base_path)
     finally:
         # Also for what Python cannot catch a second time: an exit hook that calls sys.exit().
         code = _end_program(code)
-        if at_end is not None:
-            at_end()
+        for call in _end:
+            call()
         if code == _INTERRUPTED:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         os._exit(code & 0xFF)
+
+
+_end: list[Callable[[], None]] = []
+
+
+def take_end() -> Callable[[], None] | None:
+    """What was to be called at this program's end, for a fork that ends in its place."""
+    return _end.pop() if _end else None
 
 
 def _reset_interpreter(env: Mapping[str, str]) -> None:

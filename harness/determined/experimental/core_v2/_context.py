@@ -1,0 +1,160 @@
+"""Contexts for scripts that run anywhere: on the cluster, or outside of it and reporting to it."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from typing import Any
+
+from determined import core, storage
+from determined._info import ClusterInfo, get_cluster_info
+from determined.core._context import _trial_context
+from determined.experimental._determined import Determined
+from determined.experimental.core_v2 import _config, _trial
+from determined.experimental.core_v2._config import Config
+
+_current: core.Context | None = None
+_plot_url = ""
+_exit_code: Any = None
+_hooked = False
+
+
+def init_context(
+    *,
+    config: Config | None = None,
+    defaults: Config | None = None,
+    unmanaged: Config | None = None,
+    client: Determined | None = None,
+    distributed: core.DistributedContext | None = None,
+    checkpoint_storage: str | dict[str, Any] | None = None,
+    preempt_mode: core.PreemptMode = core.PreemptMode.WorkersAskChief,
+    tensorboard_mode: core.TensorboardMode = core.TensorboardMode.AUTO,
+) -> core.Context:
+    """A context to be used in a ``with`` block.
+
+    In a trial on the cluster this is :func:`determined.core.init`. Elsewhere the script's experiment and
+    trial are created at the service, or found again by their external ids; ``context.info`` has
+    ``latest_checkpoint`` to go on from. The end of the block says how the script ended.
+
+    ``client``: the login to use; ``defaults`` and ``unmanaged`` are earlier releases' ``config``.
+
+    Raises ValueError without a configuration outside of the cluster, and what the service refuses.
+    """
+    global _plot_url
+    merged = _config.merged(config, defaults, unmanaged)
+    info = get_cluster_info()
+    if info is not None and info.task_type == "TRIAL":
+        return core.init(
+            distributed=distributed,
+            checkpoint_storage=checkpoint_storage,
+            preempt_mode=preempt_mode,
+            tensorboard_mode=tensorboard_mode,
+        )
+    if merged is None:
+        raise ValueError("outside of the cluster core_v2 needs config=core_v2.Config(name=…)")
+    dist = distributed if distributed is not None else core.DummyDistributedContext()
+    found: tuple[ClusterInfo, str] | BaseException | None = None
+    if dist.rank == 0:
+        try:
+            session = (client or Determined())._session
+            experiment = _config.experiment_config(merged, checkpoint_storage)
+            found = _trial.begin(session, merged, experiment)
+        except BaseException as error:
+            if dist.size > 1:
+                dist.broadcast(error)  # the others wait for it
+            raise
+    found = dist.broadcast(found)
+    if isinstance(found, BaseException):
+        raise found
+    assert found is not None
+    trial, _plot_url = found
+    manager = storage.build(trial.trial._config["checkpoint_storage"])
+    manager.owner = f"{trial.cluster_id}.{trial.allocation_id}"
+    if dist.local_rank == 0:
+        manager.validate()
+    return _trial_context(trial, dist, manager, preempt_mode, tensorboard_mode, unmanaged=True)
+
+
+def init(
+    *,
+    config: Config | None = None,
+    defaults: Config | None = None,
+    unmanaged: Config | None = None,
+    client: Determined | None = None,
+    distributed: core.DistributedContext | None = None,
+    checkpoint_storage: str | dict[str, Any] | None = None,
+    preempt_mode: core.PreemptMode = core.PreemptMode.WorkersAskChief,
+    tensorboard_mode: core.TensorboardMode = core.TensorboardMode.AUTO,
+) -> None:
+    """As :func:`init_context`, for the rest of the script: ``core_v2.train`` and its like are set.
+
+    It ends with :func:`close`, the next ``init()``, or the script.
+    """
+    global _current
+    close()
+    context = init_context(
+        config=config,
+        defaults=defaults,
+        unmanaged=unmanaged,
+        client=client,
+        distributed=distributed,
+        checkpoint_storage=checkpoint_storage,
+        preempt_mode=preempt_mode,
+        tensorboard_mode=tensorboard_mode,
+    )
+    context.start()
+    _current = context
+    _publish(context)
+    _hook_exit()
+
+
+def close() -> None:
+    """End what :func:`init` began; no effect when nothing did."""
+    _close()
+
+
+def _close(error: BaseException | None = None) -> None:
+    global _current
+    context, _current = _current, None
+    if context is not None:
+        _publish(None)
+        context.close(None if error is None else type(error), error, None)
+
+
+def url_reverse_webui_exp_view() -> str:
+    """The address of a page about the experiment. Raises RuntimeError outside of an unmanaged one."""
+    if not _plot_url:
+        raise RuntimeError("there is no unmanaged experiment: call core_v2.init() first")
+    return _plot_url
+
+
+def _publish(context: core.Context | None) -> None:
+    from determined.experimental import core_v2
+
+    for name in ("train", "distributed", "preempt", "checkpoint", "searcher", "info"):
+        setattr(core_v2, name, getattr(context, name, None))
+
+
+def _hook_exit() -> None:
+    """Have the end of the script close the context, knowing whether it failed."""
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    atexit.register(_at_exit)
+    original = sys.exit
+
+    def exit_with(status: Any = None, /) -> Any:
+        # Nobody tells exit handlers the code.
+        global _exit_code
+        _exit_code = status
+        original(status)
+
+    sys.exit = exit_with
+
+
+def _at_exit() -> None:
+    error: BaseException | None = getattr(sys, "last_value", None)
+    if error is None and _exit_code:
+        error = SystemExit(_exit_code)
+    _close(error)

@@ -1,0 +1,109 @@
+"""What the scripts of unmanaged experiments ask: a trial, its start, signs of life."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
+
+from determined_service.api.state import Db
+from determined_service.auth import CurrentUser
+from determined_service.control import lifecycle as states
+from determined_service.control import unmanaged
+from determined_service.control.change import changing
+from determined_service.db import Database
+from determined_service.errors import BadRequest
+from determined_service.json import JsonResponse
+from determined_service.views.trials import get_trial
+
+router = APIRouter(prefix="/api/v1/trials", tags=["Trials"])
+
+# What a script may say of itself, in the words of Determined's API.
+_STATES = {
+    "ACTIVE": states.ACTIVE,
+    "RUNNING": states.ACTIVE,
+    "COMPLETED": states.COMPLETED,
+    "CANCELED": states.CANCELED,
+    "ERROR": states.ERROR,
+}
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class NewTrial(_Body):
+    """``v1CreateTrialRequest``."""
+
+    experiment_id: int
+    hparams: dict[str, Any] | None = None
+    unmanaged: bool = False
+
+
+class NamedTrial(_Body):
+    """``v1PutTrialRequest``."""
+
+    create_trial_request: NewTrial
+    external_trial_id: str
+
+
+class TrialStart(_Body):
+    """``v1StartTrialRequest``. ``resume``: go on from the latest checkpoint."""
+
+    resume: bool = False
+
+
+class TrialPatch(_Body):
+    """``v1PatchTrialRequest``. Without ``state`` it is a sign of life."""
+
+    state: str | None = None
+
+
+@router.post("")
+async def create_trial(given: NewTrial, user: CurrentUser, db: Db) -> Response:
+    """A new trial of an unmanaged experiment."""
+    return await _put(db, given, None)
+
+
+@router.put("")
+async def put_trial(given: NamedTrial, user: CurrentUser, db: Db) -> Response:
+    """The trial of that external id in an unmanaged experiment; a new one when there is none yet."""
+    return await _put(db, given.create_trial_request, given.external_trial_id)
+
+
+async def _put(db: Database, given: NewTrial, external_id: str | None) -> Response:
+    if not given.unmanaged:
+        raise BadRequest("only trials of unmanaged experiments are created by their scripts")
+    async with changing(db) as change:
+        hparams = given.hparams or {}
+        trial_id = await unmanaged.put_trial(change, given.experiment_id, hparams, external_id)
+    return await _trial(db, trial_id)
+
+
+@router.post("/{trial_id}/start")
+async def start_trial(trial_id: int, given: TrialStart, user: CurrentUser, db: Db) -> Response:
+    """The script of an unmanaged trial starts: the number of its run, and where to go on from."""
+    async with changing(db) as change:
+        return JsonResponse(await unmanaged.start(change, trial_id, given.resume))
+
+
+@router.patch("/{trial_id}")
+async def patch_trial(trial_id: int, given: TrialPatch, user: CurrentUser, db: Db) -> Response:
+    """A sign of life of an unmanaged trial's script, or how it has ended."""
+    state = None
+    if given.state is not None:
+        name = given.state.removeprefix("STATE_")
+        if name not in _STATES:
+            raise BadRequest(f"state {given.state!r}: a script may say {', '.join(_STATES)}")
+        state = _STATES[name]
+    async with changing(db) as change:
+        await unmanaged.heard_of(change, trial_id, state)
+    return await _trial(db, trial_id)
+
+
+async def _trial(db: Database, trial_id: int) -> Response:
+    async with db.tx() as conn:
+        return JsonResponse({"trial": await get_trial(conn, trial_id)})

@@ -1,0 +1,173 @@
+"""Scripts outside of the cluster that report to it: killed, resumed, failing, ended by a user."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.local_cluster import LocalCluster
+from tests.outcomes import client
+
+EXAMPLE = Path(__file__).parents[2] / "examples/unmanaged/train.py"
+
+# Steps, with a checkpoint after each third; slow once it is past the first.
+SCRIPT = """
+import sys, time
+from determined.experimental import core_v2
+
+core_v2.init(config=core_v2.Config(
+    name="outside", hparams={"lr": 0.5}, checkpoint_storage=sys.argv[1],
+    searcher={"name": "single", "metric": "loss"},
+    external_experiment_id="exp/1", external_trial_id="trial 1"))
+start = 0
+if core_v2.info.latest_checkpoint:
+    with core_v2.checkpoint.restore_path(core_v2.info.latest_checkpoint) as path:
+        start = int((path / "step").read_text())
+print("going on after", start)
+for step in range(start + 1, 11):
+    core_v2.train.report_training_metrics(step, {"x": core_v2.info.trial._trial_run_id * 100 + step})
+    if step % 3 == 0:
+        with core_v2.checkpoint.store_path({"steps_completed": step}) as (path, _):
+            (path / "step").write_text(str(step))
+    print("step", step, flush=True)
+    if start == 0 and step == 5:
+        core_v2.train._reporter.flush()
+        time.sleep(1.5)  # the time of a shipment of the output
+        print("now", flush=True)
+        time.sleep(600)
+core_v2.train.report_validation_metrics(10, {"loss": 0.25})
+"""
+
+
+def run(
+    cluster: LocalCluster, script: str, *args: object, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Runs the script to its end, which must be with ``code``."""
+    command = [sys.executable, "-c", script, *map(str, args)]
+    done = subprocess.run(command, env=cluster.env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def begin(cluster: LocalCluster, script: str, *args: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, args)]
+    return subprocess.Popen(command, env=cluster.env, stdout=subprocess.PIPE, text=True)
+
+
+def read_until(stream: IO[str] | None, word: str) -> None:
+    assert stream is not None
+    assert any(word in line for line in stream), f"it ended without {word!r}"
+
+
+def find(cluster: LocalCluster, name: str) -> dict[str, Any]:
+    """The newest experiment of that name, as `det experiment list` shows it."""
+    rows = [row for row in cluster.json("experiment", "list") if row["name"] == name]
+    return dict(max(rows, key=lambda row: int(row["id"])))
+
+
+def test_killed_and_run_again(cluster: LocalCluster, tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    process = begin(cluster, SCRIPT, storage)
+    read_until(process.stdout, "now")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    found = find(cluster, "outside")
+    assert (found["state"], found["unmanaged"], found["flowRunId"]) == (
+        "STATE_RUNNING",
+        True,
+        None,
+    )
+    assert "going on after 3" in run(cluster, SCRIPT, storage).stdout
+
+    experiment_id = int(found["id"])
+    assert find(cluster, "outside")["id"] == found["id"]
+    assert cluster.describe(experiment_id)["state"] == "STATE_COMPLETED"
+    experiment = client(cluster).get_experiment(experiment_id)
+    (trial,) = experiment.get_trials()
+    assert trial.hparams == {"lr": 0.5}
+    reports = {one.steps_completed: one.metrics["x"] for one in trial.iter_metrics("training")}
+    assert reports == {**{n: 100 + n for n in (1, 2, 3)}, **{n: 200 + n for n in range(4, 11)}}
+    logs = cluster.logs(experiment_id)
+    assert logs.count("going on after") == 2 and "step 5" in logs and "step 10" in logs
+    checkpoint = trial.select_checkpoint(latest=True)
+    assert (Path(checkpoint.download(str(tmp_path / "c"))) / "step").read_text() == "9"
+    (row,) = cluster.trials(experiment_id)
+    described = cluster.det("trial", "describe", str(row["id"])).stdout
+    assert "its script has started again" in described and "its script has ended" in described
+
+    charts = experiment.download_tensorboard_files(tmp_path / "charts")
+    events = EventAccumulator(f"{charts}/trial/{row['id']}").Reload()
+    points = {point.step: point.value for point in events.Scalars("Determined/x")}
+    assert points.items() >= {n: 200.0 + n for n in range(4, 11)}.items()
+
+    cluster.det("experiment", "delete", str(experiment_id), "--yes")
+    assert not list(storage.rglob("step")), "checkpoints are left"
+
+
+FAILS = """
+import sys
+from determined.experimental import core_v2
+
+config = core_v2.Config(name=sys.argv[1], checkpoint_storage=sys.argv[2])
+if sys.argv[1] == "with":
+    with core_v2.init_context(config=config) as context:
+        raise ValueError("no such data")
+core_v2.init(config=config)
+print("on its way out")
+if sys.argv[1] == "exit":
+    sys.exit(3)
+if sys.argv[1] == "raise":
+    raise ValueError("no such data")
+"""
+
+
+def test_how_a_script_ends(cluster: LocalCluster, tmp_path: Path) -> None:
+    for name, code in {"with": 1, "raise": 1, "exit": 3, "well": 0}.items():
+        run(cluster, FAILS, name, tmp_path / "storage", code=code)
+        found = find(cluster, name)
+        assert found["state"] == ("STATE_COMPLETED" if name == "well" else "STATE_ERROR"), name
+        if name != "with":
+            assert "on its way out" in cluster.logs(int(found["id"]))
+
+
+WAITS = """
+import sys, time
+from determined.core import _unmanaged
+from determined.experimental import core_v2
+
+_unmanaged.HEARTBEAT_S = 0.2
+core_v2.init(config=core_v2.Config(name="ended", checkpoint_storage=sys.argv[1]))
+print("ready", flush=True)
+for step in range(1, 1200):
+    core_v2.train.report_training_metrics(step, {"x": 1})
+    time.sleep(0.1)
+"""
+
+
+def test_ended_by_a_user(cluster: LocalCluster, tmp_path: Path) -> None:
+    process = begin(cluster, WAITS, tmp_path / "storage")
+    read_until(process.stdout, "ready")
+    experiment_id = str(find(cluster, "ended")["id"])
+    paused = cluster.det("experiment", "pause", experiment_id, check=False)
+    assert paused.returncode == 1 and "unmanaged" in paused.stderr
+    cluster.det("experiment", "kill", experiment_id)
+    assert process.wait(60) == 1
+    assert find(cluster, "ended")["state"] == "STATE_CANCELED"
+
+
+def test_the_example(cluster: LocalCluster) -> None:
+    env = {**cluster.env, "XDG_DATA_HOME": str(Path(cluster.env["HOME"]) / "share")}
+    for expected in ("epoch 20: accuracy 0.9", "going on after epoch 20"):
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLE)], env=env, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
+    url = done.stdout.split("charts: ")[1].strip()
+    assert "accuracy" in httpx.get(url, trust_env=False).text

@@ -1,0 +1,156 @@
+"""A script outside of the cluster: signs of life, output, the end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from core_service import FakeService, make_info, refusal
+
+import determined as det
+from determined.core import _log_shipper, _unmanaged
+from determined.core._connection import Connection
+from determined.core._log_shipper import LogShipper
+from determined.core._unmanaged import UnmanagedScript
+
+TRIAL = "/api/v1/trials/7"
+
+
+def wait_until(condition: Callable[[], Any], timeout: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        threading.Event().wait(0.005)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_log_shipper, "INTERVAL", 0.01)
+    monkeypatch.setattr(_unmanaged, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(_unmanaged, "RETRY_S", 0.01)
+
+
+def bodies(service: FakeService, path: str) -> list[Any]:
+    with service.lock:
+        return [body for _, called, body in service.calls if called == path]
+
+
+def lines(service: FakeService) -> list[dict[str, Any]]:
+    return [line for body in bodies(service, "/api/v1/task/logs") for line in body["logs"]]
+
+
+def test_output_is_shipped(
+    service: FakeService, connection: Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams = sys.stdout, sys.stderr
+    shipper = LogShipper(connection, "3.r", 1)
+    shipper.start()
+    print("one")
+    print("tw", end="")
+    wait_until(lambda: lines(service))
+    print("o")
+    print(det.LOG_FORMAT % {
+        "levelname": "WARNING", "process": 7, "name": "n", "message": "careful"
+    }, file=sys.stderr)  # fmt: skip
+    sys.stdout.writelines(["three\n", "unfinished"])
+    assert sys.stdout.encoding and not sys.stdout.isatty()
+    shipper.close()
+    shipper.close()
+    assert (sys.stdout, sys.stderr) == streams
+    sent = lines(service)
+    by_stream = {
+        name: [line["log"] for line in sent if line["stdtype"] == name]
+        for name in ("stdout", "stderr")
+    }
+    assert by_stream["stdout"] == ["one\n", "two\n", "three\n", "unfinished"]
+    assert by_stream["stderr"] == ["WARNING: [7] n: careful\n"]
+    assert {line["level"] for line in sent} == {"LOG_LEVEL_INFO", "LOG_LEVEL_WARNING"}
+    assert {(line["taskId"], line["rankId"]) for line in sent} == {("3.r", 1)}
+    # The script's own streams have it all the same.
+    assert capsys.readouterr().out == "one\ntwo\nthree\nunfinished"
+
+
+def test_lines_are_sent_again_under_the_same_number(
+    service: FakeService, connection: Connection
+) -> None:
+    failures = iter(range(3))
+
+    def away(method: str, path: str, body: Any) -> httpx.Response | None:
+        return refusal(503, "starting") if next(failures, None) is not None else None
+
+    service.before = away
+    shipper = LogShipper(connection, "3.r", 0)
+    shipper.start()
+    print("one")
+    wait_until(lambda: len(bodies(service, "/api/v1/task/logs")) > 3)
+    print("two")
+    shipper.close()
+    sent = bodies(service, "/api/v1/task/logs")
+    assert [body["seq"] for body in sent] == [0, 0, 0, 0, 1]
+    assert [line["log"] for line in sent[-1]["logs"]] == ["two\n"]
+
+
+def test_a_forked_child_keeps_nothing(service: FakeService, connection: Connection) -> None:
+    shipper = LogShipper(connection, "3.r", 0)
+    shipper.start()
+    child = os.fork()
+    if child == 0:
+        print("the child's")
+        os._exit(0 if not shipper._lines else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    shipper.close()
+    assert lines(service) == []
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_signs_of_life_and_the_end(
+    service: FakeService, connection: Connection, failed: bool
+) -> None:
+    failures = iter(range(2))
+
+    def away(method: str, path: str, body: Any) -> httpx.Response | None:
+        if path == TRIAL and next(failures, None) is not None:
+            return refusal(503, "starting")
+        return None
+
+    service.before = away
+    script = UnmanagedScript(connection, make_info(), 0)
+    script.start()
+    wait_until(lambda: len(bodies(service, TRIAL)) > 3)
+    script.close(failed)
+    script.close(not failed)
+    sent = bodies(service, TRIAL)
+    assert sent[-1] == {"state": "STATE_ERROR" if failed else "STATE_COMPLETED"}
+    assert all(body == {} for body in sent[:-1])
+
+
+def test_the_other_ranks_only_print(service: FakeService, connection: Connection) -> None:
+    script = UnmanagedScript(connection, make_info(), 1)
+    script.start()
+    print("from rank 1")
+    script.close(failed=False)
+    assert bodies(service, TRIAL) == []
+    assert [line["rankId"] for line in lines(service)] == [1]
+
+
+def test_a_trial_that_a_user_has_ended(
+    service: FakeService, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    def over(method: str, path: str, body: Any) -> httpx.Response | None:
+        return refusal(409, "trial 7 has ended: killed by the user") if path == TRIAL else None
+
+    service.before = over
+    caplog.set_level(logging.ERROR)
+    script = UnmanagedScript(connection, make_info(), 0)
+    script.start()
+    wait_until(lambda: "killed by the user" in caplog.text)
+    with pytest.raises(det.errors.AllocationEnded, match="trial 7 has ended"):
+        connection.check()
+    script.close(failed=True)
