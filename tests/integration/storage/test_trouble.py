@@ -170,7 +170,11 @@ def test_a_process_that_is_killed_leaves_nothing_that_looks_like_a_checkpoint(
 ) -> None:
     assert isinstance(s3_blobs, S3Client)
     arguments = [s3_blobs._bucket, s3_server.url, tmp_path.name, str(at)]
-    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], timeout=60, check=False)
+    # What it leaves behind locally goes with the test's directory.
+    env = os.environ | {"DET_RUN_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *arguments], timeout=60, check=False, env=env
+    )
     assert done.returncode == -signal.SIGKILL
     manager = ObjectStorageManager(s3_blobs, tmp_path.name)
     assert listed(manager) != []
