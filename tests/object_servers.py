@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,9 +15,12 @@ from typing import Any
 
 import boto3
 
+from tests.installed import kept, run_or_skip
+
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
 START_SECONDS = 60.0
 ROOT = Path(__file__).parents[1]
+AZURITE_VERSION = "3.35.0"
 
 
 def free_port() -> int:
@@ -113,9 +115,19 @@ def gcs_emulator(folder: Path) -> Iterator[Server]:
         yield server
 
 
-def azurite_program() -> str | None:
-    """Microsoft's emulator of Azure Blob Storage, from npm: AZURITE, or ``azurite-blob`` on the path."""
-    return os.environ.get("AZURITE") or shutil.which("azurite-blob")
+def azurite_program() -> str:
+    """Microsoft's emulator of Azure Blob Storage: AZURITE, else from npm. Skips where npm is missing."""
+
+    def install(home: Path) -> None:
+        quiet = ["--no-audit", "--no-fund", "--silent"]
+        package = f"azurite@{AZURITE_VERSION}"
+        run_or_skip(package, ["npm", "install", *quiet, "--prefix", str(home), package])
+
+    given = os.environ.get("AZURITE")
+    if given is not None:
+        return given
+    home = kept(f"azurite-{AZURITE_VERSION}", install)
+    return str(home / "node_modules" / ".bin" / "azurite-blob")
 
 
 @contextmanager

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -14,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.installed import kept, run_or_skip
 
 VERSION = "0.38.1"
-INSTALL_TIMEOUT_S = 600
 # Said on stderr of every command: this product's versions are not Determined's.
 _WARNING = re.compile(r"^Master version .* is less than CLI version .*\n", re.MULTILINE)
 
@@ -27,33 +24,14 @@ def installed_python(version: str = VERSION) -> Path:
 
     Skips the test that asks when pip cannot get it.
     """
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = caches / "determined-prefect-tests" / f"upstream-{version}"
-    home.parent.mkdir(parents=True, exist_ok=True)
-    # Two test sessions may come here at once; the mark tells a whole installation from a begun one.
-    with home.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "installed").exists():
-            shutil.rmtree(home, ignore_errors=True)
-            _install(home, f"determined=={version}")
-            (home / "installed").touch()
-    return home / "bin" / "python"
 
+    def install(home: Path) -> None:
+        requirement = f"determined=={version}"
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        run_or_skip(requirement, [sys.executable, "-m", "venv", str(home)])
+        run_or_skip(requirement, [*pip, "--disable-pip-version-check", requirement])
 
-def _install(home: Path, requirement: str) -> None:
-    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    steps = (
-        [sys.executable, "-m", "venv", str(home)],
-        [*pip, "--disable-pip-version-check", requirement],
-    )
-    for step in steps:
-        try:
-            done = subprocess.run(step, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"pip did not get {requirement} within {INSTALL_TIMEOUT_S} s")
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            pytest.skip(f"pip cannot get {requirement}: {last}")
+    return kept(f"upstream-{version}", install) / "bin" / "python"
 
 
 @dataclass(frozen=True)

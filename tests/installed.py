@@ -1,0 +1,42 @@
+"""Programs that tests need and that are no dependencies of ours, installed on first use and kept."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 600
+
+
+def kept(name: str, install: Callable[[Path], None]) -> Path:
+    """The directory ``name`` among the tests' caches; ``install`` fills it where it is not there yet."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = caches / "determined-prefect-tests" / name
+    home.parent.mkdir(parents=True, exist_ok=True)
+    # Two test sessions may come here at once; the mark tells a whole installation from a begun one.
+    with Path(f"{home}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "installed").exists():
+            shutil.rmtree(home, ignore_errors=True)
+            install(home)
+            (home / "installed").touch()
+    return home
+
+
+def run_or_skip(what: str, step: Sequence[str]) -> None:
+    """One step of an installation; skips the test that asks when it fails."""
+    try:
+        done = subprocess.run(step, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except FileNotFoundError:
+        pytest.skip(f"{what}: {step[0]} is not installed")
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{what}: {step[0]} did not get it within {TIMEOUT_S} s")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        pytest.skip(f"{what}: {step[0]} cannot get it: {last}")
