@@ -2,12 +2,14 @@
 
 The launch layer (distributed.yaml) starts this script once per slot. Each process trains on its share of
 every batch, torch averages their gradients, and the chief (rank 0) reports, validates and stores
-checkpoints. Off the cluster:
+checkpoints. Off the cluster, in two processes or in one:
 
     python3 -m determined.launch.torch_distributed --nproc_per_node=2 -- train.py
+    python3 train.py
 """
 
 import logging
+import os
 import pathlib
 
 import sklearn.datasets
@@ -86,7 +88,7 @@ def main(core_context, hparams, seed, latest_checkpoint):
         optimizer.load_state_dict(state["optimizer"])
         epoch = state["epoch"]
         logging.info("going on after epoch %d", epoch)
-    parallel = DistributedDataParallel(model)
+    parallel = DistributedDataParallel(model) if torch.distributed.is_initialized() else model
     batch_size = int(hparams["global_batch_size"])
 
     for op in core_context.searcher.operations():
@@ -114,8 +116,10 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format=det.LOG_FORMAT)
     info = det.get_cluster_info()
     on_cluster = info is not None and info.task_type == "TRIAL"
-    torch.distributed.init_process_group("gloo")
-    workers = det.core.DistributedContext.from_torch_distributed()
+    workers = None
+    if "RANK" in os.environ:  # a launcher has started this process, and maybe others
+        torch.distributed.init_process_group("gloo")
+        workers = det.core.DistributedContext.from_torch_distributed()
     with det.core.init(distributed=workers) as context:
         main(
             context,
@@ -123,4 +127,5 @@ if __name__ == "__main__":
             info.trial.trial_seed if on_cluster else 0,
             info.latest_checkpoint if on_cluster else None,
         )
-    torch.distributed.destroy_process_group()
+    if workers is not None:
+        torch.distributed.destroy_process_group()

@@ -158,8 +158,20 @@ def _judge_checkpoints(conn: Any, verdict: Verdict, world: World) -> None:
             verdict.expect(content == str(steps), f"checkpoint {uuid}: step {content}, not {steps}")
         except Exception as error:
             verdict.wrong.append(f"checkpoint {uuid}: {type(error).__name__}: {error}")
+    (cluster,) = conn.execute("SELECT id::text FROM cluster").fetchone()
+    known.add(cluster)
     left = sorted({path.name for path in world.storage.iterdir()} - known)
     verdict.expect(not left, f"in the storage, and nobody's: {left}")
+    # Beside the checkpoints: charts, of trials that there are.
+    charts = {
+        path.relative_to(world.storage).as_posix()
+        for path in world.storage.glob(f"{cluster}/*/*/*/*/*")
+    }
+    trials = {
+        f"{cluster}/tensorboard/experiment/{experiment}/trial/{trial}"
+        for experiment, trial in conn.execute("SELECT experiment_id, id FROM trials")
+    }
+    verdict.expect(charts <= trials, f"in the storage, and no trial's: {sorted(charts - trials)}")
 
 
 def _judge_leftovers(conn: Any, verdict: Verdict, world: World) -> None:

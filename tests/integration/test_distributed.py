@@ -145,15 +145,16 @@ def test_the_launcher_or_the_agent_killed(
     assert cluster.trials(experiment_id)[0]["restarts"] == 1
 
 
-def test_off_the_cluster(tmp_path: Path) -> None:
-    launch = [sys.executable, "-m", "determined.launch.torch_distributed", "--nproc_per_node=2"]
+@pytest.mark.parametrize("processes", [1, 2])
+def test_off_the_cluster(tmp_path: Path, processes: int) -> None:
+    launch = ["-m", "determined.launch.torch_distributed", "--nproc_per_node=2", "--"]
     done = subprocess.run(
-        [*launch, "--", str(EXAMPLE / "train.py")],
+        [sys.executable, *(launch if processes > 1 else []), str(EXAMPLE / "train.py")],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
-    assert "[rank=0]" in done.stderr
+    assert ("[rank=0]" in done.stderr) == (processes > 1)
     assert "epoch 1: accuracy" in done.stderr

@@ -92,6 +92,8 @@ def test_batch_inference_past_the_death_of_a_process(cluster: LocalCluster, tmp_
     [
         ("huggingface/train.py", "validation metrics after 270 steps"),
         ("batch_inference/predict.py", "validation metrics after 29 steps"),
+        ("lightning/train.py", "validation metrics after 225 steps"),
+        ("keras/train.py", "validation metrics after 225 steps"),
     ],
 )
 def test_off_the_cluster(tmp_path: Path, script: str, words: str) -> None:
