@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
-from tests.integration.control.world import CONFIG, Driver, Trial, World, ok
+from tests.integration.control.world import CONFIG, Driver, Trial, World, ok, until
 
 FOUR = CONFIG.replace("max_restarts: 1", "max_restarts: 0")
 ASHA = FOUR.replace(
@@ -204,10 +204,17 @@ async def test_a_request_that_is_sent_twice_is_one(world: World) -> None:
 async def test_what_cannot_be_changed(world: World, config: str, override: str, text: str) -> None:
     await world.register(slots=2)
     driver = await world.started(config)
-    await world.work()
+    # Whether a leg is there already when the kill comes is the scheduler's business.
+    launched = (await world.work())["launch"]
     ok(await world.act(driver.experiment_id, "kill"))
-    await world.work()
-    assert (await world.experiment(driver.experiment_id))["state"] == "CANCELED"
+
+    async def is_canceled() -> bool:
+        launched.extend((await world.work())["launch"])
+        while launched:
+            ok(await Trial(world, launched.pop()).exited(exit_code=None, signal=9))
+        return (await world.experiment(driver.experiment_id))["state"] == "CANCELED"
+
+    await until(is_canceled)
     refused = await go_on(world, driver.experiment_id, override)
     assert refused.status_code == 400
     assert text in refused.text
