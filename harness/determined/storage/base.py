@@ -15,6 +15,12 @@ from determined.storage import files
 Selector = Callable[[str], bool]
 
 
+def check_id(storage_id: str) -> None:
+    """Raises CheckpointNotFound for what cannot name a checkpoint: it is one path component."""
+    if not storage_id or storage_id.startswith(".") or "/" in storage_id:
+        raise errors.CheckpointNotFound(f"{storage_id!r} is not the id of a checkpoint")
+
+
 @dataclasses.dataclass(frozen=True)
 class Manifest:
     """What a checkpoint consists of.
@@ -168,12 +174,39 @@ class StorageManager(abc.ABC):
         the checkpoint. Returns early, with nothing said, once ``stop()`` is true.
         """
 
-    @abc.abstractmethod
     def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
         """Remove the checkpoint, or the files matching ``globs``; the resources that remain.
 
         Globs are relative to the checkpoint (``**`` crosses directories); a directory that matches
         goes with all it holds.
+        """
+        check_id(storage_id)
+        if globs is None:
+            self._delete_all(storage_id)
+            return {}
+        try:
+            manifest = self.manifest(storage_id)
+        except errors.CheckpointNotFound:
+            return {}
+        gone = files.matching(manifest.resources, globs)
+        if gone == set(manifest.resources):
+            self._delete_all(storage_id)
+            return {}
+        resources = {n: size for n, size in manifest.resources.items() if n not in gone}
+        checksums = {n: value for n, value in manifest.checksums.items() if n not in gone}
+        self._delete_some(storage_id, gone, Manifest(resources, checksums))
+        return resources
+
+    @abc.abstractmethod
+    def _delete_all(self, storage_id: str) -> None:
+        """Remove the checkpoint, which need not be there."""
+
+    @abc.abstractmethod
+    def _delete_some(self, storage_id: str, gone: Collection[str], left: Manifest) -> None:
+        """Store the list of what is ``left``, then remove what is ``gone``.
+
+        In this order: a file that is not listed is harmless, one that is listed and gone makes the
+        checkpoint unreadable.
         """
 
     @abc.abstractmethod

@@ -13,7 +13,7 @@ from typing import Any
 
 from determined import errors
 from determined.storage import files
-from determined.storage.base import Manifest, Selector, StorageManager
+from determined.storage.base import Manifest, Selector, StorageManager, check_id
 from determined.storage.writeback import written_early
 
 INCOMPLETE = ".incomplete-"
@@ -43,8 +43,7 @@ class DirectoryStorageManager(StorageManager):
         return cls(_absolute(config, "container_path"))
 
     def _path(self, storage_id: str) -> Path:
-        if not storage_id or storage_id.startswith(".") or "/" in storage_id:
-            raise errors.CheckpointNotFound(f"{storage_id!r} is not the id of a checkpoint")
+        check_id(storage_id)
         return self.root / storage_id
 
     def validate(self) -> None:
@@ -243,33 +242,18 @@ class DirectoryStorageManager(StorageManager):
                 raise _changed(storage_id, source / name, expected, found)
         return wanted
 
-    def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
+    def _delete_some(self, storage_id: str, gone: Collection[str], left: Manifest) -> None:
         path = self._path(storage_id)
-        if globs is None:
-            self._delete_all(path)
-            return {}
-        try:
-            manifest = self.manifest(storage_id)
-        except errors.CheckpointNotFound:
-            return {}
-        gone = files.matching(manifest.resources, globs)
-        if gone == set(manifest.resources):
-            self._delete_all(path)
-            return {}
-        resources = {n: size for n, size in manifest.resources.items() if n not in gone}
-        checksums = {n: value for n, value in manifest.checksums.items() if n not in gone}
         with files.explained("delete from", path):
-            # The list first: a file that is not listed is harmless, one that is listed and gone
-            # makes the checkpoint unreadable.
-            self._write_manifest(path, Manifest(resources, checksums))
+            self._write_manifest(path, left)
             for name in sorted(gone, reverse=True):
                 if name.endswith("/"):
                     (path / name).rmdir()
                 else:
                     (path / name).unlink(missing_ok=True)
-        return resources
 
-    def _delete_all(self, path: Path) -> None:
+    def _delete_all(self, storage_id: str) -> None:
+        path = self._path(storage_id)
         doomed = self.root / f"{DELETING}{path.name}"
         with files.explained("delete", path):
             # Left by a deleter that was killed.

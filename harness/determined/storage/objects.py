@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from determined import errors
 from determined.storage import files
-from determined.storage.base import Manifest, Selector, StorageManager
+from determined.storage.base import Manifest, Selector, StorageManager, check_id
 from determined.storage.blobs import BlobClient, NoSuchBlob
 
 NOTE = ".unreported-"
@@ -34,8 +34,7 @@ class ObjectStorageManager(StorageManager):
         self._prefix = "".join(part + "/" for part in parts)
 
     def _folder(self, storage_id: str) -> str:
-        if not storage_id or storage_id.startswith(".") or "/" in storage_id:
-            raise errors.CheckpointNotFound(f"{storage_id!r} is not the id of a checkpoint")
+        check_id(storage_id)
         return f"{self._prefix}{storage_id}/"
 
     def _notes(self, storage_id: str) -> str:
@@ -270,26 +269,10 @@ class ObjectStorageManager(StorageManager):
             for call in waiting:
                 call.cancel()
 
-    def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
+    def _delete_some(self, storage_id: str, gone: Collection[str], left: Manifest) -> None:
         folder = self._folder(storage_id)
-        if globs is None:
-            self._delete_all(storage_id)
-            return {}
-        try:
-            manifest = self.manifest(storage_id)
-        except errors.CheckpointNotFound:
-            return {}
-        gone = files.matching(manifest.resources, globs)
-        if gone == set(manifest.resources):
-            self._delete_all(storage_id)
-            return {}
-        resources = {n: size for n, size in manifest.resources.items() if n not in gone}
-        checksums = {n: value for n, value in manifest.checksums.items() if n not in gone}
-        # The list first: an object that is not listed is harmless, one that is listed and gone
-        # makes the checkpoint unreadable.
-        self.blobs.put(folder + files.MANIFEST, Manifest(resources, checksums).to_json())
+        self.blobs.put(folder + files.MANIFEST, left.to_json())
         self.blobs.delete([folder + path for path in sorted(gone)])
-        return resources
 
     def _delete_all(self, storage_id: str) -> None:
         folder = self._folder(storage_id)
