@@ -98,9 +98,7 @@ def start(
 
     Raises EntrypointError when the program cannot be executed.
     """
-    out_read, out_write = _pipe()
-    err_read, err_write = _pipe()
-    try:
+    with forked.output_pipes(_pipe) as ((out_read, out_write), (err_read, err_write)):
         if plan.form == "program":
             pid = _execute(plan.argv, env, workdir, out_write, err_write, single_threaded)
         else:
@@ -110,13 +108,6 @@ def start(
                 out_write,
                 err_write,
             )
-    except BaseException:
-        os.close(out_read)
-        os.close(err_read)
-        raise
-    finally:
-        os.close(out_write)
-        os.close(err_write)
     return UserProcess(pid, out_read, err_read, alone=single_threaded)
 
 

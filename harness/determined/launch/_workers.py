@@ -148,15 +148,6 @@ def execute(rank: int, command: list[str], env: Mapping[str, str]) -> Worker:
 
 
 def _with_pipes(rank: int, start: Callable[[int, int], int]) -> Worker:
-    out_read, out_write = os.pipe()
-    err_read, err_write = os.pipe()
-    try:
+    with process.output_pipes() as ((out_read, out_write), (err_read, err_write)):
         pid = start(out_write, err_write)
-    except BaseException:
-        os.close(out_read)
-        os.close(err_read)
-        raise
-    finally:
-        os.close(out_write)
-        os.close(err_write)
     return Worker(rank, pid, out_read, err_read)

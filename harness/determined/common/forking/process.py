@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -53,3 +54,24 @@ def _highest_descriptor() -> int:
     with contextlib.suppress(OSError):
         return max(int(entry.name) for entry in Path("/dev/fd").iterdir())
     return os.sysconf("SC_OPEN_MAX")
+
+
+@contextlib.contextmanager
+def output_pipes(
+    make: Callable[[], tuple[int, int]] = os.pipe,
+) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """((read, write) of standard output, the same of standard error) for a process started in the block.
+
+    After it the ends to write to are closed here, and the ends to read from stay open, unless it ends in
+    an exception.
+    """
+    out, err = make(), make()
+    try:
+        yield out, err
+    except BaseException:
+        os.close(out[0])
+        os.close(err[0])
+        raise
+    finally:
+        os.close(out[1])
+        os.close(err[1])
