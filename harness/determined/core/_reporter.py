@@ -65,12 +65,11 @@ class Report(NamedTuple):
         """JSON as the service takes it."""
         import orjson
 
-        end_time = datetime.datetime.fromtimestamp(self.time, datetime.UTC).isoformat()
         body = {
             "group": self.group,
             "steps_completed": self.steps_completed,
             "metrics": self.metrics,
-            "end_time": end_time,
+            "end_time": datetime.datetime.fromtimestamp(self.time, datetime.UTC),
         }
         if self.batch_metrics is not None:
             body["batch_metrics"] = self.batch_metrics
