@@ -27,7 +27,7 @@ from determined_deployments.agent.zygote import ROOT
 from determined_tasks.supervision import ProcessName
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
     from determined_deployments.agent.worker import (
         DeterminedProcessWorker,
@@ -134,7 +134,7 @@ class PrefectSide:
         return False
 
     async def _launch(self, flow_run: FlowRun, configuration: ProcessJobConfiguration) -> Child:
-        from determined_deployments.agent.worker import launch_command
+        from determined_deployments.agent.worker import identify, launch_command
 
         configuration.env.update(
             {
@@ -158,7 +158,7 @@ class PrefectSide:
             except ForkServerError:
                 child = await self._forks.fork([FLOW, ROOT], RUN_FLOW_RUN, order)
         resumable = configuration.entrypoint == EXPERIMENT_FLOW
-        self._keep(flow_run.id, child, resumable)
+        self._keep(flow_run.id, child, resumable, configuration.identifier or identify(child))
         if resumable:
             self._relaunches.started(flow_run.id)
         return child
@@ -171,13 +171,18 @@ class PrefectSide:
         logger.warning("flow run %s was killed (%s): starting it again", flow_run_id, status)
         return True
 
-    def _keep(self, flow_run_id: UUID, child: Child, resumable: bool) -> None:
+    def _keep(self, flow_run_id: UUID, child: Child, resumable: bool, identifier: str) -> None:
         self._runs[flow_run_id] = child
         if resumable:
             self._resumable.add(flow_run_id)
         path = self._folder / f"{flow_run_id}.json"
         if child.name is not None:
-            record = {"pid": child.pid, "started": child.name.started, "resumable": resumable}
+            record = {
+                "pid": child.pid,
+                "started": child.name.started,
+                "resumable": resumable,
+                "identifier": identifier,
+            }
             path.write_text(json.dumps(record))
 
         def ended(future: asyncio.Future[int | None]) -> None:
@@ -194,12 +199,48 @@ class PrefectSide:
                 data = json.loads(path.read_text())
                 child = Child(data["pid"], ProcessName(data["pid"], data["started"]))
                 flow_run_id = UUID(path.stem)
-                self._keep(flow_run_id, child, data["resumable"])
-                self._spawn(self._follow_adopted(flow_run_id, child))
+                self._keep(flow_run_id, child, data["resumable"], data["identifier"])
+                self._spawn(
+                    self._follow_adopted(flow_run_id, child, data["resumable"], data["identifier"])
+                )
 
-    async def _follow_adopted(self, flow_run_id: UUID, child: Child) -> None:
+    async def _follow_adopted(
+        self, flow_run_id: UUID, child: Child, resumable: bool, identifier: str
+    ) -> None:
         await watch(child)
-        await self._settle(flow_run_id, "Crashed", "its process ended while the agent was away")
+        delay, longest = RETRY_SECONDS
+        # After a power cut Prefect may be away for longer than the agent.
+        while not self._closing:
+            with contextlib.suppress(httpx.HTTPError):
+                if await self._end_adopted(flow_run_id, resumable, identifier):
+                    return
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, longest)
+
+    async def _end_adopted(self, flow_run_id: UUID, resumable: bool, identifier: str) -> bool:
+        """Puts a run whose process has ended unseen back into the pool, or ends it as crashed.
+
+        Unless another process runs it by now. False while Prefect is not reached.
+        """
+        from prefect.exceptions import ObjectNotFound
+        from prefect.states import Crashed, Scheduled
+
+        if self._worker is None:
+            return False
+        client = self._worker.client
+        try:
+            flow_run = await client.read_flow_run(flow_run_id)
+        except ObjectNotFound:
+            return True
+        state = flow_run.state
+        # What is being cancelled is the service's: it watches the run, and cancels the experiment.
+        ended = state is not None and (state.is_final() or (resumable and state.is_cancelling()))
+        if not ended and flow_run.infrastructure_pid == identifier:
+            message = "its process ended while the agent was away"
+            new: State = Scheduled(message=message) if resumable else Crashed(message=message)
+            await client.set_flow_run_state(flow_run_id, new, force=True)
+            self.poll_now()
+        return True
 
     async def _check_cancelling(self, worker: DeterminedProcessWorker) -> None:
         # An experiment's run ends by itself: the service, which watches too, cancels the experiment, and
@@ -235,13 +276,13 @@ class PrefectSide:
         self._stopping.add(flow_run.id)
         if child is not None:
             await _end(child)
-        await self._settle(flow_run.id, "Cancelled", "cancelled in Prefect")
+        await self._settle_cancelled(flow_run.id)
         self._stopping.discard(flow_run.id)
         self._cancelling.discard(flow_run.id)
 
-    async def _settle(self, flow_run_id: UUID, state: str, message: str) -> None:
-        """Sets the state of a run whose process has ended, unless it has a final one."""
-        from prefect import states
+    async def _settle_cancelled(self, flow_run_id: UUID) -> None:
+        """Ends a cancelled run whose process has ended, unless it has come to its own end."""
+        from prefect.states import Cancelled
 
         worker = self._worker
         if worker is None:
@@ -249,10 +290,8 @@ class PrefectSide:
         with contextlib.suppress(httpx.HTTPError):
             flow_run = await worker.client.read_flow_run(flow_run_id)
             if flow_run.state is None or not flow_run.state.is_final():
-                make: Any = getattr(states, state)
-                await worker.client.set_flow_run_state(
-                    flow_run_id, make(message=message), force=True
-                )
+                state: State = Cancelled(message="cancelled in Prefect")
+                await worker.client.set_flow_run_state(flow_run_id, state, force=True)
 
     async def stop(self) -> None:
         """Ends the flow runs with the agent and puts them back into the pool.

@@ -38,10 +38,16 @@ class ProcessJobConfiguration(BaseJobConfiguration):
     """What a flow run is started with. ``entrypoint`` is set for module entrypoints only.
 
     ``directory``: where it is to run, as ``prefect deploy`` notes the directory that it was called in.
+    ``identifier``: what Prefect knows its first process by, which those that replace it go on under.
     """
 
+    _identifier: str | None = PrivateAttr(default=None)
     _entrypoint: str | None = PrivateAttr(default=None)
     _directory: str | None = PrivateAttr(default=None)
+
+    @property
+    def identifier(self) -> str | None:
+        return self._identifier
 
     @property
     def entrypoint(self) -> str | None:
@@ -119,7 +125,7 @@ class DeterminedProcessWorker(BaseWorker[ProcessJobConfiguration, ProcessVariabl
     ) -> ProcessResult:
         launch = self.launcher or launch_command
         child = await launch(flow_run, configuration)
-        identifier = f"{socket.gethostname()}:{child.pid}"
+        configuration._identifier = identifier = identify(child)
         if task_status is not None:
             task_status.started(identifier)
         status = await child.ended
@@ -130,6 +136,11 @@ class DeterminedProcessWorker(BaseWorker[ProcessJobConfiguration, ProcessVariabl
         if self.is_stopping(flow_run.id):
             code = 0
         return ProcessResult(identifier=identifier, status_code=code)
+
+
+def identify(child: Child) -> str:
+    """What Prefect knows a flow run's process by."""
+    return f"{socket.gethostname()}:{child.pid}"
 
 
 async def launch_command(flow_run: FlowRun, configuration: ProcessJobConfiguration) -> Child:

@@ -198,3 +198,25 @@ def test_experiment_started_and_cancelled_in_prefect(
 
     until(lambda: prefect(state) == "Cancelled")
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def test_flow_that_was_killed_with_its_agent_is_started_again_by_the_next_one(
+    cluster: LocalCluster, prefect: Any, tmp_path: Path
+) -> None:
+    experiment, folder = begin(cluster, tmp_path)
+    record = next((cluster.data_dir / "agent" / "flow_runs").glob("*.json"))
+    agent = process_of(cluster, "agent")
+    agent.send_signal(signal.SIGKILL)
+    until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
+    os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+    cluster.up()
+    (folder / "go").touch()
+    assert cluster.wait(experiment, timeout=180) == "COMPLETED"
+    assert legs_of(folder) == {"1"}
+
+    async def messages(client: Any) -> list[str]:
+        history = await client.read_flow_run_states(record.stem)
+        return [state.message for state in history]
+
+    # By the agent, which knows at once, not by the service, which waits for a sign of life.
+    assert "its process ended while the agent was away" in prefect(messages)
