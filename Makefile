@@ -18,8 +18,8 @@ run: $(STAMP) ## the local cluster, the example search, and its best model put t
 	$(BIN)/det flow run examples/digits/random.yaml examples/digits
 	$(BIN)/python examples/digits/classify.py
 
-test: $(STAMP) ## every suite
-	$(BIN)/python -m pytest
+test: $(STAMP) ## every suite, two processes side by side (tests/conftest.py)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(STAMP) ## style and types
 	$(BIN)/ruff check --no-cache .

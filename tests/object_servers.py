@@ -119,7 +119,8 @@ def azurite_program() -> str:
     """Microsoft's emulator of Azure Blob Storage: AZURITE, else from npm. Skips where npm is missing."""
 
     def install(home: Path) -> None:
-        quiet = ["--no-audit", "--no-fund", "--silent"]
+        # Its packages' scripts compile what it does not need here, with headers from yet another site.
+        quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts"]
         package = f"azurite@{AZURITE_VERSION}"
         run_or_skip(package, ["npm", "install", *quiet, "--prefix", str(home), package])
 
@@ -134,7 +135,12 @@ def azurite_program() -> str:
 def azurite(folder: Path, program: str) -> Iterator[Server]:
     port = free_port()
     command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
-    command += ["--skipApiVersionCheck", "--location", str(folder / "azurite")]
+    command += [
+        "--skipApiVersionCheck",
+        "--disableTelemetry",
+        "--location",
+        str(folder / "azurite"),
+    ]
     with running(command, port, folder) as server:
         yield server
 

@@ -58,8 +58,10 @@ def written_below(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         # torch says "PytorchStreamWriter failed writing file" when the disk is full.
-        free = shutil.disk_usage(path.parent).free
-        error.add_note(f"while writing a checkpoint to {path} ({free >> 20} MiB free there)")
+        # Of several workers the first one removes the directory when any of them fails.
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(path.parent).free
+            error.add_note(f"while writing a checkpoint to {path} ({free >> 20} MiB free there)")
         raise
 
 
