@@ -31,7 +31,7 @@ def gang(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results]:
             path = [str(ROOT), str(ROOT / "tests/unit/frameworks"), os.environ.get("PYTHONPATH")]
             env = {key: value for key, value in os.environ.items() if not key.startswith("DET_")}
             script = ROOT / "tests/integration/gangs" / f"{name}.py"
-            launch = "-m determined.launch.torch_distributed --nproc_per_node=2 --".split()
+            launch = ["-m", "determined.launch.torch_distributed", "--nproc_per_node=2", "--"]
             done = subprocess.run(
                 [sys.executable, *launch, str(script), str(folder)],
                 env={**env, "PYTHONPATH": ":".join(filter(None, path)), "OMP_NUM_THREADS": "2"},

@@ -27,6 +27,8 @@ class UnmanagedScript:
     def __init__(self, connection: Connection, info: ClusterInfo, rank: int) -> None:
         self._connection = connection
         self._path = f"/api/v1/trials/{info.trial.trial_id}"
+        # Another start of the script is another run, which ends this one.
+        self._run_id = info.trial._trial_run_id
         self._rank = rank
         self._logs = LogShipper(connection, info.task_id, rank)
         self._stop = threading.Event()
@@ -52,7 +54,7 @@ class UnmanagedScript:
         while not self._stop.wait(wait):
             wait = HEARTBEAT_S
             try:
-                self._connection.patch(self._path, json={}, max_retries=0)
+                self._connection.patch(self._path, json={"trialRunId": self._run_id}, max_retries=0)
             except errors.AllocationEnded as error:
                 # The next report raises it where the training sees it.
                 logger.error("%s", error)
@@ -75,7 +77,8 @@ class UnmanagedScript:
             state = "STATE_ERROR" if failed else "STATE_COMPLETED"
             with contextlib.suppress(errors.AllocationEnded):
                 try:
-                    self._connection.patch(self._path, json={"state": state})
+                    body = {"state": state, "trialRunId": self._run_id}
+                    self._connection.patch(self._path, json=body)
                 except APIException as error:
                     logger.error("the service does not know that the trial has ended: %s", error)
         self._logs.close()

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from test_lightning import SINGLE, train
 
-from determined import core
-from tests.integration.gangs.gang_trial import RANK, GangTrial, tell
+from tests.integration.gangs.gang_trial import GangTrial, tell
 
 # 16 records in batches of 4, in two processes: two batches an epoch, three epochs.
 STEPS = 2

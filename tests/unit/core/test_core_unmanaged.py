@@ -127,8 +127,8 @@ def test_signs_of_life_and_the_end(
     script.close(failed)
     script.close(not failed)
     sent = bodies(service, TRIAL)
-    assert sent[-1] == {"state": "STATE_ERROR" if failed else "STATE_COMPLETED"}
-    assert all(body == {} for body in sent[:-1])
+    assert sent[-1] == {"state": "STATE_ERROR" if failed else "STATE_COMPLETED", "trialRunId": 2}
+    assert all(body == {"trialRunId": 2} for body in sent[:-1])
 
 
 def test_the_other_ranks_only_print(service: FakeService, connection: Connection) -> None:
