@@ -21,7 +21,8 @@ RETRY_S = 10.0
 class UnmanagedScript:
     """Between :meth:`start` and :meth:`close` the script's trial counts as running.
 
-    The process of rank 0 gives signs of life and says how it ended; every process ships what it prints.
+    The process of rank 0 gives signs of life and says how it ended, another one only when it failed: then
+    its launcher may be quicker than rank 0. Every process ships what it prints.
     """
 
     def __init__(self, connection: Connection, info: ClusterInfo, rank: int) -> None:
@@ -73,7 +74,7 @@ class UnmanagedScript:
             return
         self._started = False
         self._stop.set()
-        if self._rank == 0:
+        if self._rank == 0 or failed:
             state = "STATE_ERROR" if failed else "STATE_COMPLETED"
             with contextlib.suppress(errors.AllocationEnded):
                 try:

@@ -140,6 +140,13 @@ def test_the_other_ranks_only_print(service: FakeService, connection: Connection
     assert [line["rankId"] for line in lines(service)] == [1]
 
 
+def test_another_rank_says_that_it_failed(service: FakeService, connection: Connection) -> None:
+    script = UnmanagedScript(connection, make_info(), 1)
+    script.start()
+    script.close(failed=True)
+    assert bodies(service, TRIAL) == [{"state": "STATE_ERROR", "trialRunId": 2}]
+
+
 def test_a_trial_that_a_user_has_ended(
     service: FakeService, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
