@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -184,6 +185,66 @@ def test_in_several_processes(cluster: LocalCluster, tmp_path: Path) -> None:
     logs = cluster.logs(experiment_id)
     assert logs.count("going on after 0") == logs.count("going on after 3") == 2
     assert "[rank=1] || ValueError: no more data" in logs
+
+
+# The same calls in a trial on the cluster.
+MANAGED = """
+import time
+from determined.experimental import core_v2
+
+dist = core_v2.DistributedContext.from_torch_distributed()
+core_v2.init(distributed=dist, config=core_v2.Config(name="ignored"))
+start = core_v2.info.trial._steps_completed
+print("going on after", start, flush=True)
+for step in range(start + 1, 31):
+    time.sleep(0.1)
+    if dist.rank == 0:
+        core_v2.train.report_training_metrics(step, {"x": step})
+    if core_v2.preempt.should_preempt():
+        with core_v2.checkpoint.store_path({"steps_completed": step}, shard=True) as (path, _):
+            (path / f"shard-{dist.rank}").write_text(str(step))
+        print("preempted after", step, flush=True)
+        break
+else:
+    if dist.rank == 0:
+        core_v2.train.report_validation_metrics(30, {"loss": 0.25})
+"""
+MANAGED_CONFIG = """
+name: managed
+entrypoint: python3 -m determined.launch.torch_distributed -- python3 script.py
+resources: {slots_per_trial: 2}
+searcher: {name: single, metric: loss}
+max_restarts: 0
+"""
+
+
+def test_the_same_in_a_trial_on_the_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
+    experiment_id = cluster.submit(tmp_path, MANAGED_CONFIG, script_py=MANAGED)
+    wait_for_lines(cluster, experiment_id, "going on after 0", 2)
+    cluster.det("experiment", "pause", str(experiment_id))
+    first, second = wait_for_lines(cluster, experiment_id, "preempted after", 2)
+    assert first == second
+    cluster.det("experiment", "activate", str(experiment_id))
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    steps = first.split()[-1]
+    assert len(wait_for_lines(cluster, experiment_id, f"going on after {steps}", 2)) == 2
+    (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+    assert [one.steps_completed for one in trial.iter_metrics("training")] == list(range(1, 31))
+    (row,) = cluster.trials(experiment_id)
+    assert (row["restarts"], row["checkpointCount"]) == (0, 1)
+
+
+def wait_for_lines(cluster: LocalCluster, experiment_id: int, word: str, count: int) -> list[str]:
+    """What follows the ranks in the log's lines with the word, when there are so many."""
+    deadline = time.monotonic() + 60
+    while True:
+        # Fails as long as there is no trial.
+        logs = cluster.det("experiment", "logs", str(experiment_id), check=False).stdout
+        found = [line.partition("|| ")[2] for line in logs.splitlines() if word in line]
+        if len(found) >= count:
+            return found
+        assert time.monotonic() < deadline, logs
+        time.sleep(0.1)
 
 
 def test_started_again_while_it_runs(cluster: LocalCluster, tmp_path: Path) -> None:
