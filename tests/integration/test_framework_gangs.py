@@ -70,7 +70,7 @@ def check_resumed(found: Results, unbroken: Results) -> None:
 
 def test_lightning(gang: Callable[[str], Results]) -> None:
     pytest.importorskip("lightning.pytorch", reason="needs lightning")
-    found = gang("lightning_ddp")
+    found = gang("lightning_gang")
     unbroken, at_end, within = (found[name] for name in ("unbroken", "at_end", "within"))
     check_legs(unbroken, "steps", [6])
     assert list(map(int, unbroken["training"])) == [1, 2, 3, 4, 5, 6]
@@ -86,7 +86,7 @@ def test_lightning(gang: Callable[[str], Results]) -> None:
 
 def test_lengths_under_lightning(gang: Callable[[str], Results]) -> None:
     pytest.importorskip("lightning.pytorch", reason="needs lightning")
-    found = gang("lightning_ddp")["lengths"]
+    found = gang("lightning_gang")["lengths"]
     check_legs(found, "steps", [6])
     metrics = [found["validation"][step]["error"] for step in ("2", "6")]
     assert found["completed"] == [[1, metrics[0]], [3, metrics[1]]]
@@ -94,7 +94,7 @@ def test_lengths_under_lightning(gang: Callable[[str], Results]) -> None:
 
 def test_the_adapter(gang: Callable[[str], Results]) -> None:
     pytest.importorskip("lightning.pytorch", reason="needs lightning")
-    first, second = gang("adapter")["ranks"]
+    first, second = gang("lightning_gang")["adapter"]
     for schedule, alone in first["alone"].items():
         mine, theirs = first["gang"][schedule], second["gang"][schedule]
         assert mine == theirs
@@ -110,7 +110,7 @@ def test_the_adapter(gang: Callable[[str], Results]) -> None:
 
 def test_the_adapters_schedulers_step_alike(gang: Callable[[str], Results]) -> None:
     pytest.importorskip("lightning.pytorch", reason="needs lightning")
-    first, second = gang("adapter")["ranks"]
+    first, second = gang("lightning_gang")["adapter"]
     assert first["learning rate"] == second["learning rate"] == pytest.approx(0.001)
 
 

@@ -1,4 +1,4 @@
-"""LightningAdapter in two processes, beside the same training in one."""
+"""Lightning's Trainer with its strategy "ddp"; LightningAdapter, beside the same training in one process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,48 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import test_lightning
 import torch
 import torch.distributed
 from test_lightning_adapter import Line, LineTrial, fit
 
 from determined import core, pytorch
-from tests.integration.gangs.gang_trial import RANK, tell
+from tests.integration.gangs.gang_trial import RANK, GangTrial, tell
+
+# 16 records in batches of 4, in two processes: two batches an epoch, three epochs.
+STEPS = 2
+DDP = {"devices": 2, "strategy": "ddp"}
+
+
+def leg(trial: GangTrial, stop: int | None = None, **searcher: Any) -> dict[str, Any]:
+    """One leg, preempted while batch ``stop`` (from 0) is trained: where it ended, and its weights."""
+    with trial.leg({**test_lightning.SINGLE, **searcher}) as context:
+        context.preempt.should_preempt()
+
+        def watch(now: int) -> None:
+            if now == stop:
+                trial.preempt(context)
+
+        trainer = test_lightning.train(context, watch=watch, **DDP)
+        weights = torch.cat([one.detach().flatten() for one in trainer.model.parameters()])
+        return {
+            "steps": context.distributed.allgather(trainer.global_step),
+            "weights": context.distributed.allgather(weights.tolist()),
+        }
+
+
+def callback(folder: Path) -> dict[str, Any]:
+    """What Lightning's Trainer does."""
+    results: dict[str, Any] = {}
+    for name, stops in {"unbroken": [], "at_end": [STEPS - 1], "within": [STEPS]}.items():
+        trial = GangTrial(folder / name)
+        legs = [leg(trial, stop) for stop in [*stops, None]]
+        results[name] = {"legs": legs, **trial.summary()}
+    trial = GangTrial(folder / "lengths")
+    trial.service.lengths = [1, 3]
+    legs = [leg(trial, max_length={"epochs": 9})]
+    results["lengths"] = {"legs": legs, **trial.summary()}
+    return results
 
 
 class Shuffled(LineTrial):
@@ -49,15 +85,13 @@ def latest() -> str:
     return max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns).name
 
 
-def main(folder: Path) -> None:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+def adapter(folder: Path) -> list[dict[str, Any]]:
+    """What ours does, of each process."""
     os.environ["XDG_DATA_HOME"] = str(folder / f"alone-{RANK}")
     results: dict[str, Any] = {}
     schedules = ("epoch", "step", "plateau")
     results["alone"] = {name: trained(3, alone=True, schedule=name) for name in schedules}
     os.environ["XDG_DATA_HOME"] = str(folder / "gang")
-    torch.distributed.init_process_group("gloo")
     results["gang"] = {name: trained(3, schedule=name) for name in schedules}
     Shuffled.module = Shared()
     shared = fit(3, "plateau", trial_class=Shuffled)
@@ -71,8 +105,14 @@ def main(folder: Path) -> None:
         torch.distributed.barrier()
     everybody: list[Any] = [None, None]
     torch.distributed.all_gather_object(everybody, results)
-    tell(folder, {"ranks": everybody})
-    torch.distributed.destroy_process_group()
+    return everybody
+
+
+def main(folder: Path) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    # Lightning makes the process group, and the adapter takes the one that is there.
+    tell(folder, {**callback(folder), "adapter": adapter(folder)})
 
 
 if __name__ == "__main__":
