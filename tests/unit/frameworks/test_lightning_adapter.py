@@ -225,4 +225,9 @@ def test_the_logger_of_scripts_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == []
     logger.log_metrics({"loss": 1.5}, 3)
     logger.finalize("success")
-    assert calls == [{"config": "the config"}, (3, {"loss": 1.5}), "closed"]
+    begun = [{"config": "the config"}, (3, {"loss": 1.5})]
+    assert calls == [*begun, "closed"]
+    # A test after the training; it fails, which the end of the script will tell.
+    logger.log_metrics({"loss": 1.5}, 3)
+    logger.finalize("failed")
+    assert calls == [*begun, "closed", *begun]
