@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -220,31 +219,17 @@ max_restarts: 0
 
 def test_the_same_in_a_trial_on_the_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
     experiment_id = cluster.submit(tmp_path, MANAGED_CONFIG, script_py=MANAGED)
-    wait_for_lines(cluster, experiment_id, "going on after 0", 2)
+    cluster.wait_for_lines(experiment_id, "going on after 0", 2)
     cluster.det("experiment", "pause", str(experiment_id))
-    first, second = wait_for_lines(cluster, experiment_id, "preempted after", 2)
-    assert first == second
+    lines = cluster.wait_for_lines(experiment_id, "preempted after", 2)
+    (steps,) = {line.split()[-1] for line in lines}
     cluster.det("experiment", "activate", str(experiment_id))
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
-    steps = first.split()[-1]
-    assert len(wait_for_lines(cluster, experiment_id, f"going on after {steps}", 2)) == 2
+    assert len(cluster.wait_for_lines(experiment_id, f"going on after {steps}", 2)) == 2
     (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
     assert [one.steps_completed for one in trial.iter_metrics("training")] == list(range(1, 31))
     (row,) = cluster.trials(experiment_id)
     assert (row["restarts"], row["checkpointCount"]) == (0, 1)
-
-
-def wait_for_lines(cluster: LocalCluster, experiment_id: int, word: str, count: int) -> list[str]:
-    """What follows the ranks in the log's lines with the word, when there are so many."""
-    deadline = time.monotonic() + 60
-    while True:
-        # Fails as long as there is no trial.
-        logs = cluster.det("experiment", "logs", str(experiment_id), check=False).stdout
-        found = [line.partition("|| ")[2] for line in logs.splitlines() if word in line]
-        if len(found) >= count:
-            return found
-        assert time.monotonic() < deadline, logs
-        time.sleep(0.1)
 
 
 def test_started_again_while_it_runs(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -69,10 +69,13 @@ class DeterminedCallback(Checkpoint):
         info = self._core.info
         if info is None or info.latest_checkpoint is None:
             return None
-        self._folder = tempfile.TemporaryDirectory(prefix="determined-lightning-")
-        mode = core.DownloadMode.NoSharedDownload
-        self._core.checkpoint.download(info.latest_checkpoint, self._folder.name, mode)
-        path = Path(self._folder.name) / FILE
+        dist = self._core.distributed
+        if dist.local_rank == 0:
+            # It lasts as long as this process, and so until all have loaded it.
+            self._folder = tempfile.TemporaryDirectory(prefix="determined-lightning-")
+        folder = dist.broadcast_local(self._folder.name if self._folder is not None else None)
+        self._core.checkpoint.download(info.latest_checkpoint, folder)
+        path = Path(folder) / FILE
         if not path.is_file():
             raise errors.InvalidCheckpointException(
                 f"checkpoint {info.latest_checkpoint} has no {FILE}: it is not one that "

@@ -41,11 +41,13 @@ CONFIG = {
 }
 
 
-# Each step ends with a checkpoint in the background; one leg's process dies while one is under way.
+# Each step ends with a checkpoint in the background, held up where something is to happen meanwhile: the
+# first leg is paused in its second step, the next one dies in the fourth.
 BACKGROUND = """
-import os, pathlib, signal, sys, time
+import os, pathlib, signal, time
 import determined as det
 
+hold, died = pathlib.Path(FOLDER, "hold"), pathlib.Path(FOLDER, "died")
 info = det.get_cluster_info()
 with det.core.init() as core_context:
     start = 0
@@ -56,16 +58,20 @@ with det.core.init() as core_context:
     for step in range(start + 1, 6):
         core_context.train.report_training_metrics(step, {"leg": info.trial._trial_run_id})
         metadata = {"steps_completed": step}
+        core_context.checkpoint.wait()
+        pausing = step == 2 and start == 0
+        dying = step == 4 and not died.exists()
+        if pausing or dying:
+            hold.touch()
         with core_context.checkpoint.store_path(metadata, wait=False) as (path, uuid):
             (path / "step").write_text(str(step))
             (path / "weights").write_bytes(bytes(100_000))
         print("storing", step, uuid, flush=True)
-        died = pathlib.Path(FLAG)
-        if step == 4 and not died.exists():
+        if dying:
             died.touch()
+            hold.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
-        # Until the pause of the first leg, which comes while its second checkpoint is on the way.
-        while step == 2 and start == 0 and not core_context.preempt.should_preempt():
+        while pausing and not core_context.preempt.should_preempt():
             time.sleep(0.02)
         if core_context.preempt.should_preempt():
             print("preempted after", step, flush=True)
@@ -161,8 +167,7 @@ def test_checkpoints_of_a_gang_and_in_the_background(
 def test_paused_and_killed_while_a_checkpoint_is_on_its_way(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """To a storage that takes a second for each object."""
-    with moto(tmp_path, delay=1.0) as server:
+    with moto(tmp_path) as server:
         section = s3_section(server, prefix="some/where", save_trial_latest=9)
         config = {
             **CONFIG,
@@ -173,24 +178,21 @@ def test_paused_and_killed_while_a_checkpoint_is_on_its_way(
             "max_restarts": 1,
             "checkpoint_storage": section,
         }
-        script = BACKGROUND.replace("FLAG", repr(str(tmp_path / "died")))
+        script = BACKGROUND.replace("FOLDER", repr(str(tmp_path)))
         experiment_id = cluster.submit(tmp_path, yaml.safe_dump(config), script_py=script)
         sdk = client(cluster)
-        until(lambda: "storing 2" in cluster.logs(experiment_id))
+        cluster.wait_for_lines(experiment_id, "storing 2")
         cluster.det("experiment", "pause", str(experiment_id))
-        # The pause was heard while the second was on its way: only the first is known.
-        until(lambda: "preempted after 2" in cluster.logs(experiment_id))
-        assert sorted(uuids(sdk, experiment_id).values()) in ([1], [1, 2])
-        until(lambda: sorted(uuids(sdk, experiment_id).values()) == [1, 2])
+        cluster.wait_for_lines(experiment_id, "preempted after 2")
+        # It was heard while the second was on its way: the leg ends, and the next begins, with that stored.
+        assert list(uuids(sdk, experiment_id).values()) == [1]
         cluster.det("experiment", "activate", str(experiment_id))
+        assert list(uuids(sdk, experiment_id).values()) == [1]
+        (tmp_path / "hold").unlink()
         assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
-        begun = [
-            line.partition("going on after ")[2]
-            for line in cluster.logs(experiment_id).splitlines()
-            if "going on after" in line
-        ]
+        lines = cluster.wait_for_lines(experiment_id, "going on after")
         # Paused after 2; killed in 4, whose checkpoint is not there, and that of 3 is.
-        assert begun == ["0", "2", "3"]
+        assert [line.split()[-1] for line in lines] == ["0", "2", "3"]
         assert cluster.trials(experiment_id)[0]["restarts"] == 1
         (trial,) = sdk.get_experiment(experiment_id).get_trials()
         legs = {one.steps_completed: one.metrics["leg"] for one in trial.iter_metrics("training")}
