@@ -182,8 +182,9 @@ def test_in_several_processes(cluster: LocalCluster, tmp_path: Path) -> None:
     assert sorted(one.metadata["steps_completed"] for one in stored) == [1, 2, 3, 4, 5]
     assert all({"shard-0", "shard-1"} < set(one.resources or {}) for one in stored)
     logs = cluster.logs(experiment_id)
-    assert logs.count("going on after 0") == logs.count("going on after 3") == 2
+    # Who fails has the last word; the launcher ends the other before it may have sent its own.
     assert "[rank=1] || ValueError: no more data" in logs
+    assert logs.count("going on after 3") == 2
 
 
 # The same calls in a trial on the cluster.
