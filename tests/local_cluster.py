@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,3 +117,15 @@ class LocalCluster:
 
     def logs(self, experiment_id: int) -> str:
         return self.det("experiment", "logs", str(experiment_id)).stdout
+
+    def wait_for_lines(self, experiment_id: int, word: str, count: int = 1) -> list[str]:
+        """The log's lines with ``word``, once there are ``count`` of them."""
+        deadline = time.monotonic() + 60
+        while True:
+            # Fails as long as there is no trial.
+            logs = self.det("experiment", "logs", str(experiment_id), check=False).stdout
+            found = [line for line in logs.splitlines() if word in line]
+            if len(found) >= count:
+                return found
+            assert time.monotonic() < deadline, f"no {word!r} in\n{logs}"
+            time.sleep(0.1)

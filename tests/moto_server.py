@@ -3,7 +3,7 @@
 ``python -m tests.moto_server PORT FOLDER [SECONDS]``: for each bucket that the folder has a directory of,
 every object that is put (in one piece) is a file in it, called by its key in percent encoding, before the
 answer goes out; what is there at the start is in the bucket. SECONDS: how long every PUT takes longer, as
-if the server were far away.
+if the server were far away. Beside a FOLDER there may be a file ``hold``: every PUT waits until it is gone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def remember(folder: Path, delay: float) -> None:
 
     def put_object(self: Any, bucket: str, key: str, value: bytes, *args: Any, **more: Any) -> Any:
         time.sleep(delay)
+        while (folder.parent / "hold").exists():
+            time.sleep(0.02)
         if (folder / bucket).is_dir():
             (folder / bucket / quote(key, safe="")).write_bytes(value)
         return put(self, bucket, key, value, *args, **more)

@@ -1,6 +1,10 @@
-"""Lightning on scikit-learn's handwritten digits: `python train.py`, or `det flow run const.yaml`."""
+"""Lightning on scikit-learn's handwritten digits: `python train.py`, or `det flow run const.yaml`.
+
+In two processes: distributed.yaml.
+"""
 
 import logging
+import os
 
 import lightning
 import sklearn.datasets
@@ -45,8 +49,10 @@ class Digits(lightning.LightningModule):
     def validation_step(self, batch, batch_idx):
         images, labels = batch
         scores = self.model(images)
-        self.log("validation_loss", cross_entropy(scores, labels))
-        self.log("accuracy", (scores.argmax(dim=1) == labels).float().mean())
+        # Of all processes: each validates its share.
+        self.log("validation_loss", cross_entropy(scores, labels), sync_dist=True)
+        accuracy = (scores.argmax(dim=1) == labels).float().mean()
+        self.log("accuracy", accuracy, sync_dist=True)
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate)
@@ -54,12 +60,15 @@ class Digits(lightning.LightningModule):
 
 def main(core_context, hparams, seed):
     lightning.seed_everything(seed)
+    workers = core_context.distributed.size
     # Made before the Trainer: on the cluster it fetches the checkpoint to go on from.
     callback = DeterminedCallback(core_context)
     trainer = lightning.Trainer(
         max_epochs=5,  # off the cluster; there it is searcher.max_length that counts
         callbacks=[callback],
         accelerator="auto",
+        devices=workers,
+        strategy="ddp" if workers > 1 else "auto",
         logger=False,
         enable_progress_bar=False,
         log_every_n_steps=20,
@@ -67,7 +76,7 @@ def main(core_context, hparams, seed):
     train, valid = load_data()
     trainer.fit(
         Digits(hparams),
-        DataLoader(train, batch_size=32, shuffle=True),
+        DataLoader(train, batch_size=32 // workers, shuffle=True),
         DataLoader(valid, batch_size=360),
         ckpt_path=callback.ckpt_path,
     )
@@ -77,7 +86,9 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format=det.LOG_FORMAT)
     info = det.get_cluster_info()
     on_cluster = info is not None and info.task_type == "TRIAL"
-    with det.core.init() as context:
+    several = int(os.environ.get("WORLD_SIZE", 1)) > 1
+    workers = det.core.DistributedContext.from_torch_distributed() if several else None
+    with det.core.init(distributed=workers) as context:
         main(
             context,
             {**HPARAMS, **(info.trial.hparams if on_cluster else {})},

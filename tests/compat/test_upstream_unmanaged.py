@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from tests.compat.upstream_client import UpstreamClient
@@ -35,10 +36,34 @@ show({
 """
 
 
+# Waits between its start and its only report.
+LATE = (
+    SCRIPT.partition("start =")[0]
+    + """
+print("ready", flush=True)
+sys.stdin.readline()
+core_v2.train.report_training_metrics(99, {"x": 99})
+"""
+)
+
+
 def test_unmanaged(upstream: UpstreamClient, tmp_path: Path) -> None:
+    late = subprocess.Popen(
+        [str(upstream.python), "-c", LATE, str(tmp_path)],
+        env=upstream.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert late.stdout is not None
+    assert any("ready" in line for line in late.stdout)
     for _ in range(2):
         done = upstream._run(["-c", SCRIPT, str(tmp_path)], None, 90)
         assert done.returncode == 0, done.stdout + done.stderr
+    # Another start has taken over: its report is refused.
+    said, _ = late.communicate("\n", timeout=90)
+    assert "run 1 of trial" in said and "has ended: its script has started again" in said
     found = upstream.sdk(LOOK)
     logs = found.pop("logs")
     assert "going on after 0" in logs and "going on after 3" in logs

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(400)
 # example: (configuration, the script, the searcher's metric, batches of the two epochs)
 TRAINED = {
     "huggingface": ("distributed.yaml", "train.py", "eval_accuracy", 90),
-    "lightning": ("const.yaml", "train.py", "accuracy", 90),
+    "lightning": ("distributed.yaml", "train.py", "accuracy", 90),
     "keras": ("const.yaml", "train.py", "accuracy", 90),
 }
 # The process of rank 1 dies once, before its second checkpoint.

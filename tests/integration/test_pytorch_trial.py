@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +69,6 @@ def unbroken(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) ->
     return experiment_id
 
 
-def wait_for_line(cluster: LocalCluster, experiment_id: int, word: str) -> str:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        # Fails as long as there is no trial.
-        logs = cluster.det("experiment", "logs", str(experiment_id), check=False).stdout
-        for line in logs.splitlines():
-            if word in line:
-                return line
-        time.sleep(0.3)
-    raise AssertionError(f"no {word!r} in\n{logs}")
-
-
 def test_const_yaml_trains_to_the_end(cluster: LocalCluster, unbroken: int) -> None:
     reports = losses(cluster, unbroken)
     assert sorted(reports) == [45 * epoch for epoch in range(1, 11)]
@@ -105,12 +92,12 @@ def test_paused_and_activated_with_the_same_losses(
     cluster: LocalCluster, unbroken: int, tmp_path: Path
 ) -> None:
     experiment_id = submit(cluster, tmp_path, config(entrypoint="slow:SlowTrial"), 0.02)
-    wait_for_line(cluster, experiment_id, "pid ")
+    cluster.wait_for_lines(experiment_id, "pid ")
     cluster.det("experiment", "pause", str(experiment_id))
-    wait_for_line(cluster, experiment_id, "preempted after batch")
+    cluster.wait_for_lines(experiment_id, "preempted after batch")
     cluster.det("experiment", "activate", str(experiment_id))
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
-    wait_for_line(cluster, experiment_id, "going on after batch")
+    cluster.wait_for_lines(experiment_id, "going on after batch")
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
     assert validations(cluster, experiment_id) == validations(cluster, unbroken)
 
@@ -124,10 +111,10 @@ def test_killed_and_resumed_with_the_same_losses(
         min_checkpoint_period={"batches": 45},
     )
     experiment_id = submit(cluster, tmp_path, configuration, 0.02)
-    pid = int(wait_for_line(cluster, experiment_id, "pid ").split()[-1])
+    pid = int(cluster.wait_for_lines(experiment_id, "pid ")[0].split()[-1])
     os.kill(pid, signal.SIGKILL)
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
-    wait_for_line(cluster, experiment_id, "going on after batch")
+    cluster.wait_for_lines(experiment_id, "going on after batch")
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
 
 
@@ -140,11 +127,11 @@ def test_two_processes_one_of_them_killed(cluster: LocalCluster, tmp_path: Path)
 
     slow = {**configuration, "entrypoint": "slow:SlowTrial"}
     experiment_id = submit(cluster, tmp_path / "killed", slow, 0.02)
-    line = wait_for_line(cluster, experiment_id, "pid ")
+    line = cluster.wait_for_lines(experiment_id, "pid ")[0]
     assert "[rank=" in line
     os.kill(int(line.split()[-1]), signal.SIGKILL)
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
-    wait_for_line(cluster, experiment_id, "going on after batch")
+    cluster.wait_for_lines(experiment_id, "going on after batch")
     assert losses(cluster, experiment_id) == losses(cluster, alone)
     assert validations(cluster, experiment_id) == validated
     assert cluster.trials(experiment_id)[0]["restarts"] == 1

@@ -136,6 +136,127 @@ def test_how_a_script_ends(cluster: LocalCluster, tmp_path: Path) -> None:
             assert "on its way out" in cluster.logs(int(found["id"]))
 
 
+# Steps, each with a checkpoint of both; in the first run rank 1 fails after the third.
+GANG = """
+import sys
+from determined.experimental import core_v2
+
+dist = core_v2.DistributedContext.from_torch_distributed()
+core_v2.init(distributed=dist, config=core_v2.Config(
+    name="gang", checkpoint_storage=sys.argv[1], searcher={"name": "single", "metric": "loss"},
+    external_experiment_id="gang", external_trial_id="gang"))
+start, latest = core_v2.info.trial._steps_completed, core_v2.info.latest_checkpoint
+if latest:
+    with core_v2.checkpoint.restore_path(latest) as path:
+        assert (path / f"shard-{dist.rank}").read_text() == str(start)
+print("going on after", start, flush=True)
+for step in range(start + 1, 6):
+    if dist.rank == 0:
+        core_v2.train.report_training_metrics(step, {"x": core_v2.info.trial._trial_run_id * 100 + step})
+    with core_v2.checkpoint.store_path({"steps_completed": step}, shard=True) as (path, _):
+        (path / f"shard-{dist.rank}").write_text(str(step))
+    assert not core_v2.preempt.should_preempt()
+    if (start, step, dist.rank) == (0, 3, 1):
+        raise ValueError("no more data")
+if dist.rank == 0:
+    core_v2.train.report_validation_metrics(5, {"loss": 0.25})
+"""
+
+
+def test_in_several_processes(cluster: LocalCluster, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(GANG)
+    launch = ["-m", "determined.launch.torch_distributed", "--nproc_per_node=2", "--", str(script)]
+    command = [sys.executable, *launch, str(tmp_path / "storage")]
+    for code, state in {1: "STATE_ERROR", 0: "STATE_COMPLETED"}.items():
+        done = subprocess.run(
+            command, env=cluster.env, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == code, done.stderr
+        assert find(cluster, "gang")["state"] == state
+    experiment_id = int(find(cluster, "gang")["id"])
+    (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+    reports = {one.steps_completed: one.metrics["x"] for one in trial.iter_metrics("training")}
+    assert reports == {**{n: 100 + n for n in (1, 2, 3)}, 4: 204, 5: 205}
+    stored = trial.list_checkpoints()
+    assert sorted(one.metadata["steps_completed"] for one in stored) == [1, 2, 3, 4, 5]
+    assert all({"shard-0", "shard-1"} < set(one.resources or {}) for one in stored)
+    logs = cluster.logs(experiment_id)
+    # Who fails has the last word; the launcher ends the other before it may have sent its own.
+    assert "[rank=1] || ValueError: no more data" in logs
+    assert logs.count("going on after 3") == 2
+
+
+# The same calls in a trial on the cluster.
+MANAGED = """
+import time
+from determined.experimental import core_v2
+
+dist = core_v2.DistributedContext.from_torch_distributed()
+core_v2.init(distributed=dist, config=core_v2.Config(name="ignored"))
+start = core_v2.info.trial._steps_completed
+print("going on after", start, flush=True)
+for step in range(start + 1, 31):
+    time.sleep(0.1)
+    if dist.rank == 0:
+        core_v2.train.report_training_metrics(step, {"x": step})
+    if core_v2.preempt.should_preempt():
+        with core_v2.checkpoint.store_path({"steps_completed": step}, shard=True) as (path, _):
+            (path / f"shard-{dist.rank}").write_text(str(step))
+        print("preempted after", step, flush=True)
+        break
+else:
+    if dist.rank == 0:
+        core_v2.train.report_validation_metrics(30, {"loss": 0.25})
+"""
+MANAGED_CONFIG = """
+name: managed
+entrypoint: python3 -m determined.launch.torch_distributed -- python3 script.py
+resources: {slots_per_trial: 2}
+searcher: {name: single, metric: loss}
+max_restarts: 0
+"""
+
+
+def test_the_same_in_a_trial_on_the_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
+    experiment_id = cluster.submit(tmp_path, MANAGED_CONFIG, script_py=MANAGED)
+    cluster.wait_for_lines(experiment_id, "going on after 0", 2)
+    cluster.det("experiment", "pause", str(experiment_id))
+    lines = cluster.wait_for_lines(experiment_id, "preempted after", 2)
+    (steps,) = {line.split()[-1] for line in lines}
+    cluster.det("experiment", "activate", str(experiment_id))
+    assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+    assert len(cluster.wait_for_lines(experiment_id, f"going on after {steps}", 2)) == 2
+    (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+    assert [one.steps_completed for one in trial.iter_metrics("training")] == list(range(1, 31))
+    (row,) = cluster.trials(experiment_id)
+    assert (row["restarts"], row["checkpointCount"]) == (0, 1)
+
+
+def test_started_again_while_it_runs(cluster: LocalCluster, tmp_path: Path) -> None:
+    """The second takes over; the first ends at its next report."""
+    storage = tmp_path / "storage"
+    held = SCRIPT.replace("time.sleep(600)", "sys.stdin.readline()").replace("outside", "twice")
+    held = held.replace("exp/1", "exp/2")
+    command = [sys.executable, "-c", held, str(storage)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=cluster.env, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as first:
+        read_until(first.stdout, "now")
+        assert "going on after 3" in run(cluster, held, storage).stdout
+        _, said = first.communicate("\n", timeout=60)
+    assert first.returncode == 1
+    assert "has ended: its script has started again, as run 2" in said
+    found = find(cluster, "twice")
+    assert found["state"] == "STATE_COMPLETED"
+    (trial,) = client(cluster).get_experiment(int(found["id"])).get_trials()
+    reports = {one.steps_completed: one.metrics["x"] for one in trial.iter_metrics("training")}
+    assert reports == {**{n: 100 + n for n in (1, 2, 3)}, **{n: 200 + n for n in range(4, 11)}}
+    steps = [one.metadata["steps_completed"] for one in trial.list_checkpoints()]
+    assert sorted(steps) == [3, 6, 9]
+
+
 WAITS = """
 import sys, time
 from determined.core import _unmanaged

@@ -140,9 +140,10 @@ class Context:
             logger.error("%s", error)
         finally:
             self.preempt.close()
-            self.distributed.close()
             if self._script is not None:
                 self._script.close(failed)
+            # The others notice it and end, and then the launcher ends this process: last words come before.
+            self.distributed.close()
             if self._connection is not None:
                 self._connection.close()
 

@@ -21,12 +21,15 @@ RETRY_S = 10.0
 class UnmanagedScript:
     """Between :meth:`start` and :meth:`close` the script's trial counts as running.
 
-    The process of rank 0 gives signs of life and says how it ended; every process ships what it prints.
+    The process of rank 0 gives signs of life and says how it ended, another one only when it failed: then
+    its launcher may be quicker than rank 0. Every process ships what it prints.
     """
 
     def __init__(self, connection: Connection, info: ClusterInfo, rank: int) -> None:
         self._connection = connection
         self._path = f"/api/v1/trials/{info.trial.trial_id}"
+        # Another start of the script is another run, which ends this one.
+        self._run_id = info.trial._trial_run_id
         self._rank = rank
         self._logs = LogShipper(connection, info.task_id, rank)
         self._stop = threading.Event()
@@ -52,7 +55,7 @@ class UnmanagedScript:
         while not self._stop.wait(wait):
             wait = HEARTBEAT_S
             try:
-                self._connection.patch(self._path, json={}, max_retries=0)
+                self._connection.patch(self._path, json={"trialRunId": self._run_id}, max_retries=0)
             except errors.AllocationEnded as error:
                 # The next report raises it where the training sees it.
                 logger.error("%s", error)
@@ -71,11 +74,12 @@ class UnmanagedScript:
             return
         self._started = False
         self._stop.set()
-        if self._rank == 0:
+        if self._rank == 0 or failed:
             state = "STATE_ERROR" if failed else "STATE_COMPLETED"
             with contextlib.suppress(errors.AllocationEnded):
                 try:
-                    self._connection.patch(self._path, json={"state": state})
+                    body = {"state": state, "trialRunId": self._run_id}
+                    self._connection.patch(self._path, json=body)
                 except APIException as error:
                     logger.error("the service does not know that the trial has ended: %s", error)
         self._logs.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import pickle
 import tempfile
@@ -39,6 +40,10 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
 
     Leave out ``BackupAndRestore`` and ``ModelCheckpoint``, which would restore and save as well.
 
+    In several processes (``core.init(distributed=…)``) each makes the callback and calls ``fit`` with its
+    share of the data; the chief reports its own metrics. On torch Keras trains a model of its own in each,
+    unless the optimizer averages the gradients (docs/frameworks.md): the first batch shows it.
+
     Args:
         core_context: of ``det.core.init()``.
         checkpoint: uuid of the checkpoint to begin with; None: from scratch.
@@ -46,6 +51,10 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
             was; of one with another id only the model is loaded, and the training begins at epoch 0.
         train_metrics_report_period: "epoch", or a number of batches.
         checkpoint_epochs: store a checkpoint every so many epochs; 0: only when it has to be.
+
+    Raises errors.InvalidConfigurationException for a searcher's length that is not in epochs or beyond
+    those of ``fit``, errors.InvalidModelException when the searcher's metric is missing, or when processes
+    train different models.
     """
 
     def __init__(
@@ -77,6 +86,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
         self._epochs = 0
         self._saved_epochs = -1
         self._validated: tuple[int, dict[str, Any]] | None = None
+        # On other backends it is Keras that distributes the training, and knows.
+        several = core_context.distributed.size > 1
+        self._unchecked = several and keras.backend.backend() == "torch"
 
     # For subclasses.
 
@@ -118,6 +130,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._batches += 1
+        if self._unchecked:
+            self._check_one_model()
         if self._period != "epoch" and self._batches % int(self._period) == 0:
             self._report("training", logs or {}, self._epochs + 1)
 
@@ -169,6 +183,19 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
         self.model._initial_epoch = None
 
     # What they do.
+
+    def _check_one_model(self) -> None:
+        self._unchecked = False
+        digest = hashlib.sha256()
+        for weight in self.model.trainable_weights:
+            digest.update(keras.ops.convert_to_numpy(weight).tobytes())
+        if len(set(self._core.distributed.allgather(digest.digest()))) > 1:
+            raise errors.InvalidModelException(
+                "the processes train different models, their weights differ after the first batch: on "
+                "torch Keras does not average gradients by itself. Give model.compile() an optimizer "
+                "whose apply() does (docs/frameworks.md has one), and begin with the same weights "
+                "everywhere, e.g. by keras.utils.set_random_seed()"
+            )
 
     def _report(self, group: str, logs: dict[str, Any], epochs: int) -> dict[str, Any]:
         metrics = {"batches": self._batches, "epochs": epochs, **logs}

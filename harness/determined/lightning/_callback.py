@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from determined import _own_checkpoint, core, errors
+from determined import _own_checkpoint, _processes, core, errors
 from determined._lengths import Lengths
 
 logger = logging.getLogger("determined.lightning")
@@ -31,13 +31,16 @@ class DeterminedCallback(Checkpoint):
 
     On the cluster ``searcher.max_length`` (or ``max_time``) of the configuration replaces the Trainer's
     ``max_epochs`` and ``max_steps``. Off the cluster metrics are logged and checkpoints stored locally.
-    In several processes (``core.init(distributed=…)``) each makes the callback; the chief reports.
+    In several processes (``determined.launch.torch_distributed``, ``core.init(distributed=…)``,
+    ``Trainer(strategy="ddp", devices=…)``) each makes the callback; the chief reports its own metrics, which
+    ``self.log(…, sync_dist=True)`` makes those of all.
 
     A trial that is preempted within an epoch goes on with as many batches as were left, but not with the
     same ones, unless the training data loader has a state: that is Lightning's way.
 
     Raises errors.InvalidConfigurationException when the searcher counts in anything but epochs and
-    batches, errors.InvalidCheckpointException when the latest checkpoint is not one of this callback.
+    batches, errors.InvalidCheckpointException when the latest checkpoint is not one of this callback,
+    ValueError when the Trainer and ``core_context`` do not agree on the number of processes.
     """
 
     def __init__(self, core_context: core.Context, checkpoint_epochs: int = 1) -> None:
@@ -66,10 +69,13 @@ class DeterminedCallback(Checkpoint):
         info = self._core.info
         if info is None or info.latest_checkpoint is None:
             return None
-        self._folder = tempfile.TemporaryDirectory(prefix="determined-lightning-")
-        mode = core.DownloadMode.NoSharedDownload
-        self._core.checkpoint.download(info.latest_checkpoint, self._folder.name, mode)
-        path = Path(self._folder.name) / FILE
+        dist = self._core.distributed
+        if dist.local_rank == 0:
+            # It lasts as long as this process, and so until all have loaded it.
+            self._folder = tempfile.TemporaryDirectory(prefix="determined-lightning-")
+        folder = dist.broadcast_local(self._folder.name if self._folder is not None else None)
+        self._core.checkpoint.download(info.latest_checkpoint, folder)
+        path = Path(folder) / FILE
         if not path.is_file():
             raise errors.InvalidCheckpointException(
                 f"checkpoint {info.latest_checkpoint} has no {FILE}: it is not one that "
@@ -87,6 +93,9 @@ class DeterminedCallback(Checkpoint):
         return None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        dist = self._core.distributed
+        advice = f'give it strategy="ddp", devices={dist.local_size}, num_nodes={dist.cross_size}'
+        _processes.check(dist, "Trainer", trainer.world_size, advice)
         if stage != "fit" or self._lengths.longest is None:
             return
         before = (trainer.max_epochs, trainer.max_steps)

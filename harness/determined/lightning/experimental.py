@@ -17,7 +17,9 @@ class DetLogger(Logger):
     """``lightning.Trainer(logger=DetLogger(config=...))``: what the module logs becomes training metrics.
 
     The arguments are those of ``determined.experimental.core_v2.init()``, which is called with the first
-    metrics, in the first process only. The end of the training closes it.
+    metrics, in the first process only. The end of the training closes it; what is trained or tested after
+    that begins again, with external ids as the same trial. One that failed is left to the end of the
+    script, which says that it failed.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class DetLogger(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        if self._core is not None:
+        if self._core is not None and status != "failed":
             self._core.close()
+            self._core = None
             self._core = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from determined import _own_checkpoint, core
+from determined import _own_checkpoint, _processes, core
 from determined._lengths import Lengths
 from determined.transformers._resume import checkpoint_name, download
 
@@ -54,7 +54,8 @@ class DetCallback(TrainerCallback):
         user_data: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        _check_processes(core_context.distributed, args)
+        advice = "on CPUs it needs TrainingArguments(use_cpu=True)"
+        _processes.check(core_context.distributed, "Trainer", args.world_size, advice)
         self.core_context = core_context
         self.filter_metrics = filter_metrics
         self.user_data = user_data
@@ -233,16 +234,3 @@ class DetCallback(TrainerCallback):
 
 def _ends_epoch(state: TrainerState) -> bool:
     return float(state.epoch or 0).is_integer()
-
-
-def _check_processes(dist: core.DistributedContext, args: TrainingArguments) -> None:
-    """Raises ValueError: processes that do not know of each other would train as many models."""
-    if dist.size == args.world_size:
-        return
-    if dist.size > args.world_size:
-        advice = "on CPUs it needs TrainingArguments(use_cpu=True)"
-    else:
-        advice = "give core.init() distributed=DistributedContext.from_torch_distributed()"
-    raise ValueError(
-        f"core_context is of {dist.size} processes, the Trainer of {args.world_size}: {advice}"
-    )

@@ -60,9 +60,10 @@ def _sizes(given: Any) -> dict[str, int]:
 
 
 async def _sender(conn: Any, allocation_id: str | None, task_id: str | None) -> sa.Row[Any] | None:
-    """Whose checkpoint it is: an allocation's trial, or an unmanaged trial, which has none."""
-    if allocation_id is None:
-        return None if task_id is None else await unmanaged.find_task(conn, task_id)
+    """Whose checkpoint it is: an allocation's trial, or an unmanaged trial, which has none.
+
+    Raises NotFound, Conflict for an unmanaged trial whose script has started again since.
+    """
     found = await conn.execute(
         sa.select(
             allocations.c.id,
@@ -73,7 +74,9 @@ async def _sender(conn: Any, allocation_id: str | None, task_id: str | None) -> 
         ).where(allocations.c.id == allocation_id)
     )
     row: sa.Row[Any] | None = found.first()
-    if row is None:
+    if row is None and task_id is not None:
+        row = await unmanaged.find_sender(conn, task_id, allocation_id)
+    if row is None and allocation_id is not None:
         raise NotFound(f"allocation {allocation_id!r} does not exist")
     return row
 
@@ -103,8 +106,6 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
         raise BadRequest("a checkpoint must be an object with a uuid")
     own = principal.allocation
     allocation_id = given.get("allocationId") or (own.id if own is not None else None)
-    if own is None and allocation_id == given.get("taskId"):
-        allocation_id = None  # an unmanaged trial's process is its own allocation
     if allocation_id is not None:
         principal.require_allocation(allocation_id)
     metadata = replace_nul(given.get("metadata") or {})
@@ -136,7 +137,7 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
             "uuid": uuid,
             "state": state,
             "task_id": sender.task_id if sender is not None else given.get("taskId"),
-            "allocation_id": allocation_id,
+            "allocation_id": sender.id if sender is not None else None,
             "experiment_id": experiment_id,
             "trial_id": trial_id,
             "steps_completed": steps,

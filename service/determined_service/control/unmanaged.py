@@ -57,6 +57,7 @@ _LEG_BEGINS = sa.text(
     INSERT INTO legs (trial_id, run_id, state, start_time) VALUES (:id, :run_id, 'RUNNING', now())
     """
 )
+_RUNS = sa.text("SELECT run_count FROM trials WHERE id = :id FOR NO KEY UPDATE")
 _SEEN = sa.text("UPDATE trials SET seen_at = now() WHERE id = :id")
 _REVIVE = sa.text(
     """
@@ -237,13 +238,18 @@ async def start(change: Change, trial_id: int, resume: bool) -> dict[str, Any]:
     }
 
 
-async def heard_of(change: Change, trial_id: int, state: str | None) -> None:
+async def heard_of(
+    change: Change, trial_id: int, state: str | None, run_id: int | None = None
+) -> None:
     """A sign of life, or what the process says of its ``state``: ACTIVE, COMPLETED, ERROR, CANCELED.
 
-    Raises NotFound, BadRequest for a managed trial; Conflict when a user has ended the trial, so that
-    its process ends, too.
+    ``run_id``: the process' run, as :func:`start` gave it; None: it does not say (Determined's own does
+    not). Raises NotFound, BadRequest for a managed trial; Conflict when a user has ended the trial, or
+    its script has started again, so that its process ends, too.
     """
     row = await _lock_trial(change, trial_id)
+    if run_id is not None and is_stale(run_id, row.run_count):
+        raise superseded(trial_id, run_id, row.run_count)
     if row.state == states.ACTIVE or row.reason == SILENT:
         if state in states.TERMINAL:
             assert state is not None
@@ -297,13 +303,37 @@ async def give_up_silent(db: Database, silent_s: float = SILENT_S) -> list[int]:
     return given_up
 
 
-async def find_task(conn: AsyncConnection, task_id: str) -> sa.Row[Any] | None:
-    """The unmanaged trial of a task: what a report of a checkpoint needs of its sender."""
+def is_stale(run_id: int, run_count: int) -> bool:
+    """Whether another run has begun since ``run_id`` (0: of a sender that does not know its own)."""
+    return 0 < run_id < run_count
+
+
+def superseded(trial_id: int, run_id: int, run_count: int) -> Conflict:
+    """What a process is told whose script has started again elsewhere."""
+    return Conflict(
+        f"run {run_id} of trial {trial_id} has ended: its script has started again, as run {run_count}"
+    )
+
+
+async def find_sender(
+    conn: AsyncConnection, task_id: str, allocation_id: str | None
+) -> sa.Row[Any] | None:
+    """The unmanaged trial of a task: what a report of a checkpoint needs of its sender.
+
+    ``allocation_id``: ``<task>.<run>``, where the process says in which run it is. Raises Conflict when that
+    is not the last one; until the transaction ends no other begins.
+    """
     experiment_id, _, request_id = task_id.partition(".")
     if not experiment_id.isdecimal() or len(experiment_id) > 9:
         return None
     given = {"task_id": task_id, "experiment_id": int(experiment_id), "request_id": request_id}
-    return (await conn.execute(_TASK, given)).first()
+    row = (await conn.execute(_TASK, given)).first()
+    run = (allocation_id or "").removeprefix(f"{task_id}.")
+    if row is not None and run.isdecimal():
+        run_count = (await conn.execute(_RUNS, {"id": row.trial_id})).scalar_one()
+        if is_stale(int(run), run_count):
+            raise superseded(row.trial_id, int(run), run_count)
+    return row
 
 
 async def _lock_experiment(change: Change, experiment_id: int) -> sa.Row[Any]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.tables import allocations
 from determined_service import auth
+from determined_service.control import unmanaged
 from determined_service.errors import ApiError, NotFound
 from determined_service.ingest.copy_text import copy_rows
 from determined_service.ingest.reports import Batch
 from determined_service.ingest.rollback import archive, recompute, validations_of
 from determined_service.ingest.streams import advance_streams, is_repeated, lock_streams
 from determined_service.ingest.summaries import Summaries, store_summaries
-from determined_service.ingest.trial_facts import TrialFactsCache
+from determined_service.ingest.trial_facts import TrialFacts, TrialFactsCache
 from determined_service.ingest.validations import Reported, note_validations
 
 COLUMNS = "trial_id, run_id, group_name, steps_completed, end_time, metrics, batch_metrics"
@@ -31,12 +32,14 @@ class MetricsWriter:
         self, conn: AsyncConnection, batches: Sequence[Batch]
     ) -> Sequence[int | ApiError]:
         """Stores ``batches``; answers with the number of reports stored (0: a repetition) or the
-        refusal of each: NotFound (no such trial), Conflict (its allocation has ended).
+        refusal of each: NotFound (no such trial), Conflict (its allocation has ended, or the script of an
+        unmanaged trial has started again).
 
         Locks are taken in the service's order: streams (only ingest has them), trials, search.
         """
         last = await lock_streams(conn, [batch.position for batch in batches])
         facts = await self._trials.get(conn, {batch.trial_id for batch in batches})
+        runs = await _lock_trials(conn, facts, batches)
         dead = await _ended(conn, batches)
         after = dict(last)
         answers: list[int | ApiError] = []
@@ -46,6 +49,9 @@ class MetricsWriter:
                 answers.append(NotFound(f"trial {batch.trial_id} does not exist"))
             elif batch.allocation_id is not None and batch.allocation_id in dead:
                 answers.append(auth.ended(batch.allocation_id))
+            elif unmanaged.is_stale(batch.run_id, runs.get(batch.trial_id, 0)):
+                run_count = runs[batch.trial_id]
+                answers.append(unmanaged.superseded(batch.trial_id, batch.run_id, run_count))
             elif is_repeated(batch.position, after):
                 answers.append(0)
             else:
@@ -62,17 +68,30 @@ class MetricsWriter:
         return answers
 
 
-# Whoever ends an allocation holds its trial's lock: under it, an allocation that lives goes on living
-# until this transaction ends, and none of its reports comes after the next leg's.
-_LOCK_TRIALS = sa.text("SELECT id FROM trials WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
+# Whoever ends an allocation, or begins another run of an unmanaged trial, holds the trial's lock: under it,
+# what lives goes on living until this transaction ends, and none of its reports comes after the next leg's.
+_LOCK_TRIALS = sa.text(
+    "SELECT id, run_count FROM trials WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE"
+)
+
+
+async def _lock_trials(
+    conn: AsyncConnection, facts: Mapping[int, TrialFacts], batches: Sequence[Batch]
+) -> dict[int, int]:
+    """Locks the trials whose senders may have come to an end; of the unmanaged ones the number of runs."""
+    outside = {trial_id for trial_id, one in facts.items() if one.unmanaged}
+    owners = {batch.trial_id for batch in batches if batch.allocation_id is not None}
+    if not owners | outside:
+        return {}
+    rows = await conn.execute(_LOCK_TRIALS, {"ids": list(owners | outside)})
+    return {row.id: row.run_count for row in rows if row.id in outside}
 
 
 async def _ended(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:
+    """Of the batches' allocations those that have ended; their trials are locked."""
     senders = {batch.allocation_id for batch in batches if batch.allocation_id is not None}
     if not senders:
         return set()
-    owners = {batch.trial_id for batch in batches if batch.allocation_id is not None}
-    await conn.execute(_LOCK_TRIALS, {"ids": list(owners)})
     rows = await conn.execute(
         sa.select(allocations.c.id).where(
             allocations.c.id.in_(senders), allocations.c.state == "TERMINATED"

@@ -22,6 +22,7 @@ class TrialFacts:
     metric: str
     smaller_is_better: bool
     time_metric: str | None
+    unmanaged: bool
 
     def better(self, value: float, than: float | None) -> bool:
         """Whether ``value`` is a new best; a tie is not."""
@@ -76,6 +77,7 @@ async def _load(conn: AsyncConnection, ids: set[int]) -> list[TrialFacts]:
             smaller_is_better=row.smaller != "false",
             # Nobody drives the search of an unmanaged experiment.
             time_metric=None if row.unmanaged else row.time_metric,
+            unmanaged=row.unmanaged,
         )
         for row in rows
     ]

@@ -57,9 +57,10 @@ class TrialStart(_Body):
 
 
 class TrialPatch(_Body):
-    """``v1PatchTrialRequest``. Without ``state`` it is a sign of life."""
+    """``v1PatchTrialRequest``, and besides the sender's run. Without ``state`` it is a sign of life."""
 
     state: str | None = None
+    trial_run_id: int | None = None
 
 
 @router.post("")
@@ -100,7 +101,7 @@ async def patch_trial(trial_id: int, given: TrialPatch, user: CurrentUser, db: D
             raise BadRequest(f"state {given.state!r}: a script may say {', '.join(_STATES)}")
         state = _STATES[name]
     async with changing(db) as change:
-        await unmanaged.heard_of(change, trial_id, state)
+        await unmanaged.heard_of(change, trial_id, state, given.trial_run_id)
     return await _trial(db, trial_id)
 
 

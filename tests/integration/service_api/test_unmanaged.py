@@ -136,6 +136,47 @@ async def test_the_life_of_a_trial(user: httpx.AsyncClient) -> None:
     assert (await start(user, trial_id, resume=False))["latestCheckpoint"] is None
 
 
+async def test_a_script_that_started_again_elsewhere_ends_the_first(
+    user: httpx.AsyncClient,
+) -> None:
+    experiment_id = (await experiment(user))["id"]
+    found = await trial(user, experiment_id)
+    path = f"/api/v1/trials/{found['id']}"
+    first = (await start(user, found["id"]))["trialRunId"]
+    assert first == 1
+
+    async def speak(run_id: int) -> list[httpx.Response]:
+        """All that a process says by itself."""
+        report = {"group": "training", "steps_completed": run_id, "metrics": {"loss": 0.5}}
+        checkpoint = {
+            "uuid": str(uuid.uuid4()),
+            "taskId": found["taskId"],
+            "allocationId": f"{found['taskId']}.{run_id}",
+            "resources": {"a": 1},
+            "metadata": {"steps_completed": run_id},
+        }
+        return [
+            await user.post(f"{path}/metrics/batch", json={"run_id": run_id, "reports": [report]}),
+            await user.post("/api/v1/checkpoints", json=checkpoint),
+            await user.patch(path, json={"trialRunId": run_id}),
+        ]
+
+    assert [answer.status_code for answer in await speak(1)] == [200, 200, 200]
+    second = await start(user, found["id"])
+    assert (second["trialRunId"], second["stepsCompleted"]) == (2, 1)
+    ended = {"trialRunId": 1, "state": "STATE_ERROR"}
+    for answer in [*await speak(1), await user.patch(path, json=ended)]:
+        assert answer.status_code == 409, answer.text
+        assert "run 1 of trial 1 has ended: its script has started again, as run 2" in answer.text
+    assert await states(user, experiment_id) == ["RUNNING", "RUNNING"]
+    assert [answer.status_code for answer in await speak(2)] == [200, 200, 200]
+    checkpoints = (await user.get(f"{path}/checkpoints")).json()["checkpoints"]
+    steps = sorted(one["metadata"]["steps_completed"] for one in checkpoints)
+    assert steps == [1, 2]
+    # A sender that does not say its run is let through, as of old.
+    assert (await say(user, found["id"])).status_code == 200
+
+
 async def test_without_a_sign_of_life_it_is_in_error(
     user: httpx.AsyncClient, service_app: FastAPI
 ) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from determined.experimental import Determined
 from tests.local_cluster import LocalCluster
-from tests.object_servers import Server, s3_client, s3_section
+from tests.object_servers import Server, moto, s3_client, s3_section
 from tests.outcomes import client
 
 EXAMPLE = Path(__file__).parents[3] / "examples/digits"
@@ -39,6 +39,46 @@ CONFIG = {
     "searcher": {"name": "single", "metric": "x", "max_length": 1},
     "max_restarts": 0,
 }
+
+
+# Each step ends with a checkpoint in the background, held up where something is to happen meanwhile: the
+# first leg is paused in its second step, the next one dies in the fourth.
+BACKGROUND = """
+import os, pathlib, signal, time
+import determined as det
+
+hold, died = pathlib.Path(FOLDER, "hold"), pathlib.Path(FOLDER, "died")
+info = det.get_cluster_info()
+with det.core.init() as core_context:
+    start = 0
+    if info.latest_checkpoint:
+        with core_context.checkpoint.restore_path(info.latest_checkpoint) as path:
+            start = int((path / "step").read_text())
+    print("going on after", start, flush=True)
+    for step in range(start + 1, 6):
+        core_context.train.report_training_metrics(step, {"leg": info.trial._trial_run_id})
+        metadata = {"steps_completed": step}
+        core_context.checkpoint.wait()
+        pausing = step == 2 and start == 0
+        dying = step == 4 and not died.exists()
+        if pausing or dying:
+            hold.touch()
+        with core_context.checkpoint.store_path(metadata, wait=False) as (path, uuid):
+            (path / "step").write_text(str(step))
+            (path / "weights").write_bytes(bytes(100_000))
+        print("storing", step, uuid, flush=True)
+        if dying:
+            died.touch()
+            hold.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        while pausing and not core_context.preempt.should_preempt():
+            time.sleep(0.02)
+        if core_context.preempt.should_preempt():
+            print("preempted after", step, flush=True)
+            break
+    else:
+        core_context.train.report_validation_metrics(5, {"x": 1.0})
+"""
 
 
 def until(check: Callable[[], Any], seconds: float = 60) -> Any:
@@ -122,3 +162,46 @@ def test_checkpoints_of_a_gang_and_in_the_background(
     until(lambda: list(uuids(sdk, experiment_id)) == [background])
     assert {key.partition("/")[0] for key in keys(s3_server, section)} == {background}
     sdk._session.close()
+
+
+def test_paused_and_killed_while_a_checkpoint_is_on_its_way(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with moto(tmp_path) as server:
+        section = s3_section(server, prefix="some/where", save_trial_latest=9)
+        config = {
+            **CONFIG,
+            "name": "background",
+            "entrypoint": "python3 script.py",
+            "resources": {"slots_per_trial": 1},
+            "searcher": {"name": "single", "metric": "x"},
+            "max_restarts": 1,
+            "checkpoint_storage": section,
+        }
+        script = BACKGROUND.replace("FOLDER", repr(str(tmp_path)))
+        experiment_id = cluster.submit(tmp_path, yaml.safe_dump(config), script_py=script)
+        sdk = client(cluster)
+        cluster.wait_for_lines(experiment_id, "storing 2")
+        cluster.det("experiment", "pause", str(experiment_id))
+        cluster.wait_for_lines(experiment_id, "preempted after 2")
+        # It was heard while the second was on its way: the leg ends, and the next begins, with that stored.
+        assert list(uuids(sdk, experiment_id).values()) == [1]
+        cluster.det("experiment", "activate", str(experiment_id))
+        assert list(uuids(sdk, experiment_id).values()) == [1]
+        (tmp_path / "hold").unlink()
+        assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
+        lines = cluster.wait_for_lines(experiment_id, "going on after")
+        # Paused after 2; killed in 4, whose checkpoint is not there, and that of 3 is.
+        assert [line.split()[-1] for line in lines] == ["0", "2", "3"]
+        assert cluster.trials(experiment_id)[0]["restarts"] == 1
+        (trial,) = sdk.get_experiment(experiment_id).get_trials()
+        legs = {one.steps_completed: one.metrics["leg"] for one in trial.iter_metrics("training")}
+        assert legs == {1: 1, 2: 1, 3: 2, 4: 3, 5: 3}
+        found = uuids(sdk, experiment_id)
+        assert sorted(found.values()) == [1, 2, 3, 4, 5]
+        for uuid, step in found.items():
+            path = sdk.get_checkpoint(uuid).download(str(tmp_path / uuid))
+            assert (Path(path) / "step").read_text() == str(step)
+        # What the killed process had written is nobody's, and goes.
+        until(lambda: {key.partition("/")[0] for key in keys(server, section)} == found.keys())
+        sdk._session.close()

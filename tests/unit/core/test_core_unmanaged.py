@@ -127,8 +127,8 @@ def test_signs_of_life_and_the_end(
     script.close(failed)
     script.close(not failed)
     sent = bodies(service, TRIAL)
-    assert sent[-1] == {"state": "STATE_ERROR" if failed else "STATE_COMPLETED"}
-    assert all(body == {} for body in sent[:-1])
+    assert sent[-1] == {"state": "STATE_ERROR" if failed else "STATE_COMPLETED", "trialRunId": 2}
+    assert all(body == {"trialRunId": 2} for body in sent[:-1])
 
 
 def test_the_other_ranks_only_print(service: FakeService, connection: Connection) -> None:
@@ -138,6 +138,13 @@ def test_the_other_ranks_only_print(service: FakeService, connection: Connection
     script.close(failed=False)
     assert bodies(service, TRIAL) == []
     assert [line["rankId"] for line in lines(service)] == [1]
+
+
+def test_another_rank_says_that_it_failed(service: FakeService, connection: Connection) -> None:
+    script = UnmanagedScript(connection, make_info(), 1)
+    script.start()
+    script.close(failed=True)
+    assert bodies(service, TRIAL) == [{"state": "STATE_ERROR", "trialRunId": 2}]
 
 
 def test_a_trial_that_a_user_has_ended(

@@ -23,27 +23,41 @@ class OneTrial:
     def __init__(self, folder: Path) -> None:
         self.service = FakeService()
         self.folder = folder
+        self.url = "http://service"
+        self.transport: httpx.BaseTransport = httpx.MockTransport(self.service.handle)
+
+    def distributed(self) -> core.DistributedContext:
+        """That of a leg."""
+        return core.DummyDistributedContext()
 
     @contextlib.contextmanager
     def leg(
         self, searcher: dict[str, Any] | None = None, latest: str | None = None
     ) -> Iterator[core.Context]:
         """Goes on from the last stored checkpoint, or from ``latest``."""
+        dist = self.distributed()
         info = make_info({"searcher": searcher or {"name": "single", "metric": "eval_loss"}})
-        info._latest_checkpoint = latest or next(reversed(self.service.checkpoints), None)
+        last = latest or next(reversed(self.service.checkpoints), None)
+        info.master_url, info._latest_checkpoint = dist.broadcast((self.url, last))
         self.service.preempt = threading.Event()
         with _trial_context(
             info,
-            core.DummyDistributedContext(),
+            dist,
             build({"type": "shared_fs", "host_path": str(self.folder)}),
             core.PreemptMode.WorkersAskChief,
             TensorboardMode.AUTO,
-            httpx.MockTransport(self.service.handle),
+            self.transport,
         ) as context:
             try:
                 yield context
             finally:
                 self.service.preempt.set()
+
+    def preempt(self, context: core.Context) -> None:
+        """Returns when the leg's next ``should_preempt()`` is True; one must have been asked before."""
+        self.service.preempt.set()
+        assert context.preempt._watcher is not None
+        context.preempt._watcher._thread.join()
 
     def reports(self, group: str) -> dict[int, dict[str, Any]]:
         """Metrics by steps completed; fails when a step was reported twice."""

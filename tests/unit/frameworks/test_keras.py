@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def build() -> Any:
+def build(optimizer: Any = keras.optimizers.Adam) -> Any:
     keras.utils.set_random_seed(4)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.1), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.1), "mse")
+    model.compile(optimizer(0.1), "mse")
     return model
 
 
@@ -49,16 +49,19 @@ class Watch(keras.callbacks.Callback):  # type: ignore[misc,name-defined,unused-
 
 
 def train(context: core.Context, watch: Any = lambda epoch: None, **options: Any) -> Any:
-    """One leg of a training; the model."""
+    """One leg of a training, by each process with its share of the records; the model."""
     names = ("train_metrics_report_period", "checkpoint_epochs", "continue_id")
     given = {name: options.pop(name) for name in names if name in options}
     latest = context.info.latest_checkpoint if context.info is not None else None
     callback = options.pop("callback", DeterminedCallback)(
         context, latest, **{"continue_id": 7, **given}
     )
-    model = build()
+    model = build(options.pop("optimizer", keras.optimizers.Adam))
     arguments = {"epochs": 3, "validation_data": data(1), "verbose": 0, **options}
-    model.fit(*data(STEPS), batch_size=4, callbacks=[Watch(watch), callback], **arguments)
+    dist = context.distributed
+    share = [part[dist.rank :: dist.size] for part in data(STEPS)]
+    size = 4 // dist.size
+    model.fit(*share, batch_size=size, callbacks=[Watch(watch), callback], **arguments)
     return model
 
 
@@ -92,9 +95,7 @@ def test_preempted_and_resumed_with_the_same_losses(trial: OneTrial, tmp_path: P
 
         def stop(epoch: int) -> None:
             if epoch == 1:
-                trial.service.preempt.set()
-                assert context.preempt._watcher is not None
-                context.preempt._watcher._thread.join()
+                trial.preempt(context)
 
         train(context, stop, checkpoint_epochs=0)
     assert trial.checkpoints() == [8]

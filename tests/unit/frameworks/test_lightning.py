@@ -95,9 +95,7 @@ def stop_at(trial: OneTrial, context: core.Context, step: int) -> Any:
 
     def watch(now: int) -> None:
         if now == step:
-            trial.service.preempt.set()
-            assert context.preempt._watcher is not None
-            context.preempt._watcher._thread.join()
+            trial.preempt(context)
 
     return watch
 
@@ -192,6 +190,13 @@ def test_no_validation_where_the_searcher_waits_for_one(trial: OneTrial) -> None
         trial.leg({**SINGLE, "max_length": {"epochs": 9}}) as context,
     ):
         train(context, limit_val_batches=0)
+
+
+@pytest.mark.parametrize(("size", "advice"), [(2, "devices="), (0, "from_torch_distributed")])
+def test_processes_that_do_not_know_of_each_other(trial: OneTrial, size: int, advice: str) -> None:
+    with pytest.raises(ValueError, match=advice), trial.leg(SINGLE) as context:
+        context.distributed.size = size
+        train(context)
 
 
 def test_off_the_cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

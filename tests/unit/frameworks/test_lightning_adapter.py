@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from determined import errors, pytorch
+from determined import core, errors, pytorch
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning")
 
@@ -74,7 +74,10 @@ def dataset(batches: int) -> TensorDataset:
 
 
 class LineTrial(LightningAdapter):
+    """Its global batches have 4 records."""
+
     module: Any = None
+    shuffle = False
 
     def __init__(self, context: pytorch.PyTorchTrialContext) -> None:
         torch.manual_seed(0)
@@ -83,17 +86,26 @@ class LineTrial(LightningAdapter):
         )
 
     def build_training_data_loader(self) -> Any:
-        return pytorch.DataLoader(dataset(STEPS), batch_size=4)
+        size = 4 // self.context.distributed.size
+        return pytorch.DataLoader(dataset(STEPS), batch_size=size, shuffle=self.shuffle)
 
     def build_validation_data_loader(self) -> Any:
-        return pytorch.DataLoader(dataset(2), batch_size=4)
+        return pytorch.DataLoader(dataset(2), batch_size=4 // self.context.distributed.size)
 
 
-def fit(epochs: int, schedule: str = "epoch", **options: Any) -> Any:
-    with pytorch.init(hparams={"schedule": schedule}) as context:
-        trial = LineTrial(context)
+def fit(
+    length: int | pytorch.TrainUnit,
+    schedule: str = "epoch",
+    distributed: core.DistributedContext | None = None,
+    trial_class: type[LineTrial] = LineTrial,
+    **options: Any,
+) -> Any:
+    """The trial after so many epochs, or so long."""
+    length = pytorch.Epoch(length) if isinstance(length, int) else length
+    with pytorch.init(hparams={"schedule": schedule}, distributed=distributed) as context:
+        trial = trial_class(context)
         pytorch.Trainer(trial, context).fit(
-            max_length=pytorch.Epoch(epochs), validation_period=pytorch.Epoch(1), **options
+            max_length=length, validation_period=pytorch.Epoch(1), **options
         )
     return trial
 
@@ -213,4 +225,9 @@ def test_the_logger_of_scripts_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == []
     logger.log_metrics({"loss": 1.5}, 3)
     logger.finalize("success")
-    assert calls == [{"config": "the config"}, (3, {"loss": 1.5}), "closed"]
+    begun = [{"config": "the config"}, (3, {"loss": 1.5})]
+    assert calls == [*begun, "closed"]
+    # A test after the training; it fails, which the end of the script will tell.
+    logger.log_metrics({"loss": 1.5}, 3)
+    logger.finalize("failed")
+    assert calls == [*begun, "closed", *begun]

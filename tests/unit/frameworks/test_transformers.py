@@ -115,9 +115,7 @@ def test_preempted_and_resumed_with_the_same_losses(
 
         def stop(step: int) -> None:
             if step == last - 1:
-                trial.service.preempt.set()
-                assert context.preempt._watcher is not None
-                context.preempt._watcher._thread.join()
+                trial.preempt(context)
 
         train(context, stop)
     assert trial.checkpoints() == [last]

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from determined import core, errors
 from determined.experimental import Determined, core_v2
 from determined.experimental.core_v2 import _config
+from tests.unit.core.core_workers import together
 
 
 def test_the_configuration(tmp_path: Path) -> None:
@@ -41,6 +43,18 @@ def test_arguments_of_early_releases() -> None:
     )
     config = core_v2.Config(name="this one")
     assert _config.merged(config, None, None) is config
+
+
+def test_in_several_processes_a_mistake_is_everybodys(client: Determined) -> None:
+    def begin(dist: core.DistributedContext) -> None:
+        config = core_v2.Config(external_trial_id="t")
+        core_v2.init_context(client=client, config=config, distributed=dist)
+
+    first, second = together(begin, 2)
+    assert isinstance(first, ValueError)
+    assert isinstance(second, errors.WorkerError)
+    for error in (first, second):
+        assert "external_trial_id needs external_experiment_id" in str(error)
 
 
 def test_mistakes(client: Determined) -> None:

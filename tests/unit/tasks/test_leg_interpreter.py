@@ -188,6 +188,17 @@ sys.exit(7)
     assert service.text("stdout") == "end of main\nthread\nhook\n"
 
 
+def test_exit_hooks_see_the_failure(legs: LegRunner, service: FakeService, fork: bool) -> None:
+    script = """
+import atexit, sys
+atexit.register(lambda: print(sys.last_type is ValueError, repr(sys.last_value)))
+raise ValueError("no data")
+"""
+    ended = legs.run({"train.py": script}, fork=fork)
+    assert ended["exit_code"] == 1
+    assert service.text("stdout") == "True ValueError('no data')\n"
+
+
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_multiprocessing(legs: LegRunner, service: FakeService, fork: bool, method: str) -> None:
     script = """

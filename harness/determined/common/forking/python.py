@@ -192,6 +192,8 @@ def _report(error: BaseException) -> int:
     while shown is not None and shown.tb_frame.f_code.co_filename in _OWN_FILES:
         shown = shown.tb_next
     error = error.with_traceback(shown)
+    # Exit hooks look there whether the program has failed.
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, shown
     try:
         sys.excepthook(type(error), error, shown)
     except BaseException:

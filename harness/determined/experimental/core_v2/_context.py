@@ -9,6 +9,7 @@ from typing import Any
 from determined import core, storage
 from determined._info import ClusterInfo, get_cluster_info
 from determined.core._context import _trial_context
+from determined.core._everybody import everybody
 from determined.experimental._determined import Determined
 from determined.experimental.core_v2 import _config, _trial
 from determined.experimental.core_v2._config import Config
@@ -38,7 +39,10 @@ def init_context(
 
     ``client``: the login to use; ``defaults`` and ``unmanaged`` are earlier releases' ``config``.
 
-    Raises ValueError without a configuration outside of the cluster, and what the service refuses.
+    In several processes (``distributed``) all call it; rank 0's begins the trial, and all get that one.
+
+    Raises ValueError without a configuration outside of the cluster, and what the service refuses, in
+    processes other than rank 0 as errors.WorkerError.
     """
     global _plot_url
     merged = _config.merged(config, defaults, unmanaged)
@@ -53,19 +57,15 @@ def init_context(
     if merged is None:
         raise ValueError("outside of the cluster core_v2 needs config=core_v2.Config(name=…)")
     dist = distributed if distributed is not None else core.DummyDistributedContext()
-    found: tuple[ClusterInfo, str] | BaseException | None = None
-    if dist.rank == 0:
-        try:
-            session = (client or Determined())._session
-            experiment = _config.experiment_config(merged, checkpoint_storage)
-            found = _trial.begin(session, merged, experiment)
-        except BaseException as error:
-            if dist.size > 1:
-                dist.broadcast(error)  # the others wait for it
-            raise
-    found = dist.broadcast(found)
-    if isinstance(found, BaseException):
-        raise found
+
+    def begin() -> tuple[ClusterInfo, str] | None:
+        if dist.rank:
+            return None
+        session = (client or Determined())._session
+        experiment = _config.experiment_config(merged, checkpoint_storage)
+        return _trial.begin(session, merged, experiment)
+
+    found = everybody(dist.allgather, begin)[0]
     assert found is not None
     trial, _plot_url = found
     manager = storage.build(trial.trial._config["checkpoint_storage"])

@@ -44,8 +44,8 @@ def begin(session: Session, config: Config, experiment: dict[str, Any]) -> tuple
         agent_id="unmanaged",
         slot_ids=[],
         task_id=trial["taskId"],
-        # There is no allocation: the task stands for it.
-        allocation_id=trial["taskId"],
+        # There is no allocation; the run has a name like one.
+        allocation_id=f"{trial['taskId']}.{started['trialRunId']}",
         session_token=session.token or "",
         task_type="TRIAL",
         latest_checkpoint=started.get("latestCheckpoint"),

@@ -127,9 +127,9 @@ class LightningAdapter(pytorch.PyTorchTrial):
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
         """The module's hooks; a subclass that adds callbacks adds them to these."""
-        return {
-            "lightning_module": Hooks(self.lightning_module, self._schedules, self._take_logged)
-        }
+        dist = self.context.distributed
+        hooks = Hooks(self.lightning_module, self._schedules, self._take_logged, dist)
+        return {"lightning_module": hooks}
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """``self.log()`` of the module; what is said of steps, progress bars and loggers has no effect."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 
-from determined import pytorch
+from determined import core, pytorch
+from determined.pytorch._metrics import Averager
 from determined.pytorch.lightning._optimizers import Schedule
 
 
@@ -39,8 +40,11 @@ class Hooks(pytorch.PyTorchCallback):
         module: LightningModule,
         schedules: list[Schedule],
         take_logged: Callable[[], dict[str, Any]],
+        dist: core.DistributedContext,
     ) -> None:
         self._module = module
+        self._dist = dist
+        self._average = Averager()
         self._schedules = schedules
         self._take_logged = take_logged
 
@@ -61,8 +65,13 @@ class Hooks(pytorch.PyTorchCallback):
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
         self._module.on_validation_epoch_end()
-        # What is logged at the end is a metric of the whole validation.
-        metrics.update(self._take_logged())
+        # What is logged at the end is a metric of the whole validation, of which each process has seen its
+        # share; and schedulers must take the same step in all of them.
+        logged = self._take_logged()
+        if self._dist.size > 1:
+            own = {name: float(value) for name, value in logged.items()}
+            logged = self._average(self._dist.allgather(own))
+        metrics.update(logged)
         self._module.on_validation_end()
         for schedule in self._schedules:
             if schedule.is_plateau:
