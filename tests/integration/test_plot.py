@@ -281,10 +281,12 @@ def test_a_run_started_from_prefect_has_its_link_too(cluster: LocalCluster, tmp_
     )
     ended = prefect.wait(run["id"])
     assert ended["state_type"] == "COMPLETED", ended["state"]["message"]
-    (experiment,) = [
-        row for row in cluster.json("experiment", "list", "--all")
-        if cluster.describe(row["id"])["flowRunId"] == run["id"]
-    ]  # fmt: skip
-    page = httpx.get(plot_link(prefect, experiment["id"], run["id"]), timeout=120, trust_env=False)
+    newest_first = sorted(
+        (row["id"] for row in cluster.json("experiment", "list", "--all")), reverse=True
+    )
+    experiment = next(
+        one for one in newest_first if cluster.describe(one)["flowRunId"] == run["id"]
+    )
+    page = httpx.get(plot_link(prefect, experiment, run["id"]), timeout=120, trust_env=False)
     assert page.status_code == 200
     assert "<h2>Learning curves</h2>" in page.text
