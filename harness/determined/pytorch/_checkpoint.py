@@ -27,6 +27,7 @@ from determined import errors
 from determined.pytorch import _code, _rng
 from determined.pytorch._callback import Callbacks
 from determined.pytorch._context import PyTorchTrialContext
+from determined.pytorch._training_context import TrainingContext
 
 logger = logging.getLogger("determined.pytorch")
 
@@ -95,11 +96,22 @@ def write(
     code: list[tuple[str, Path]],
 ) -> None:
     """All files of a checkpoint into ``path``."""
-    _code.write(code, path / CODE_FOLDER)
     torch.save(state, path / STATE_FILE)
+    write_facts(path, position, trial_class, context, code)
+
+
+def write_facts(
+    path: Path,
+    position: Position,
+    trial_class: type,
+    context: TrainingContext,
+    code: list[tuple[str, Path]],
+) -> None:
+    """What is in the checkpoints of every trial class beside its state."""
+    _code.write(code, path / CODE_FOLDER)
     (path / POSITION_FILE).write_bytes(pickle.dumps(dataclasses.asdict(position)))
     load = {
-        "trial_type": "PyTorchTrial",
+        "trial_type": context._kind,
         "experiment_config": dict(context.get_experiment_config()) or None,
         "hparams": context.get_hparams(),
         "trial_cls_spec": _code.name_of(trial_class),
@@ -108,12 +120,12 @@ def write(
     (path / LOAD_FILE).write_text(json.dumps(load, default=str))
 
 
-def read_position(path: Path) -> Position:
+def read_position(path: Path, state_file: str = STATE_FILE, kind: str = "PyTorchTrial") -> Position:
     """How far the checkpoint's trial was. Raises errors.InvalidCheckpointException."""
-    if not (path / STATE_FILE).is_file():
+    if not (path / state_file).is_file():
         found = ", ".join(sorted(entry.name for entry in path.iterdir())) or "nothing"
         raise errors.InvalidCheckpointException(
-            f"{path} is no checkpoint of a PyTorchTrial: there is no {STATE_FILE}, found {found}"
+            f"{path} is no checkpoint of a {kind}: there is no {state_file}, found {found}"
         )
     try:
         values = pickle.loads((path / POSITION_FILE).read_bytes())
@@ -168,18 +180,23 @@ def load(
         for name, parameter in model.named_parameters():
             if name in gradients:
                 parameter.grad = gradients[name].to(parameter.device)
-    unknown = callbacks.load_state_dicts(state.get("callbacks") or {})
-    if unknown:
-        logger.warning(
-            "the checkpoint has states of callbacks that the trial does not have: %s",
-            ", ".join(unknown),
-        )
+    load_callbacks(state, callbacks)
     if restore_rng:
         dist = context.distributed
         every = state.get("rng_states") or []
         # With another number of processes there is nothing to be exact about.
         own = every[dist.rank] if len(every) == dist.size else state.get("rng_state")
         _rng.restore(own or {}, context.device)
+
+
+def load_callbacks(state: dict[str, Any], callbacks: Callbacks) -> None:
+    """Hand out the callbacks' states; warns of those that nobody takes."""
+    unknown = callbacks.load_state_dicts(state.get("callbacks") or {})
+    if unknown:
+        logger.warning(
+            "the checkpoint has states of callbacks that the trial does not have: %s",
+            ", ".join(unknown),
+        )
 
 
 def load_models(state: dict[str, Any], context: PyTorchTrialContext) -> None:

@@ -18,6 +18,7 @@ from torch.utils.data import (
 )
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from determined import errors
 from determined.pytorch import _rng, samplers
 
 TorchData: TypeAlias = dict[str, Any] | list[Any] | tuple[Any, ...] | torch.Tensor | np.ndarray
@@ -204,6 +205,35 @@ class EndlessBatches(Sampler[list[int]]):
         if first is not None:
             yield first
             yield from iterator
+
+
+def training_batches(
+    loader: Any, seed: int, skip: int, num_replicas: int, rank: int
+) -> tuple[int | None, contextlib.AbstractContextManager[Iterator[Any]]]:
+    """This rank's endless batches, and how many of them are an epoch (None: nobody knows).
+
+    Of another loader than :class:`DataLoader` they are all, from its beginning on.
+    """
+    if not isinstance(loader, DataLoader):
+        return _length_of(loader), contextlib.nullcontext(forever(loader))
+    torch_loader = loader._training_loader(seed, skip, num_replicas, rank)
+    return -(-len(loader) // num_replicas), iterating(torch_loader)
+
+
+def not_reproducible(loader: Any, permission: str) -> errors.InvalidModelException:
+    """What to raise for a loader without a position; ``permission``: the call that allows it."""
+    return errors.InvalidModelException(
+        "build_training_data_loader() must return a determined.pytorch.DataLoader, found "
+        f"{type(loader).__module__}.{type(loader).__name__}; to use it as it is, without an "
+        f"exact position after a resume, call {permission}"
+    )
+
+
+def _length_of(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        return None
 
 
 @contextlib.contextmanager

@@ -13,24 +13,20 @@ class PyTorchExperimentalContext:
 
     def __init__(self, parent: PyTorchTrialContext) -> None:
         self._parent = parent
-        self._auto_amp = False
-        self._data_loader_repro_checks_disabled = False
-        self._auto_to_device = True
 
     def use_amp(self) -> None:
         """Mixed precision without further code: ``train_batch`` and ``evaluate_batch`` run under
         torch's autocast (float16 on GPUs, bfloat16 elsewhere), losses are scaled on GPUs.
         """
         self._parent._use_amp()
-        self._auto_amp = True
 
     def disable_dataset_reproducibility_checks(self) -> None:
         """Allow data loaders other than ``pytorch.DataLoader``.
 
         They are read from their beginning after a resume, by every process of the trial.
         """
-        self._data_loader_repro_checks_disabled = True
+        self._parent._repro_checks_disabled = True
 
     def disable_auto_to_device(self) -> None:
         """Hand batches to the trial as they come; it calls ``context.to_device()`` itself."""
-        self._auto_to_device = False
+        self._parent._auto_to_device = False

@@ -76,9 +76,7 @@ class TrainingLoop:
                 # Making an iterator draws a random number; what is loaded must come after it.
                 self._iterator = exits.enter_context(self._training_batches())
                 exits.callback(self._forget_iterator)
-                self._validate_trial = Validation(
-                    self._trial, context, self._callbacks, plan.test_mode
-                )
+                self._validate_trial = self._validation()
                 if path is not None:
                     self._load(path, going_on)
             self._prepare_batches()
@@ -99,9 +97,12 @@ class TrainingLoop:
         with self._core.checkpoint.restore_path(uuid) as path:
             yield Path(path)
 
+    def _validation(self) -> Validation:
+        return Validation(self._trial, self._context, self._callbacks, self._plan.test_mode)
+
     def _take_position(self, path: Path) -> bool:
         """Whether the checkpoint is this trial's own: another's gives its weights, not its position."""
-        saved = _checkpoint.read_position(path)
+        saved = self._read_position(path)
         if saved.trial_id != self.position.trial_id:
             logger.info(
                 "the checkpoint %s is another trial's: training begins with its state, at batch 0",
@@ -110,6 +111,9 @@ class TrainingLoop:
             return False
         self.position = saved
         return True
+
+    def _read_position(self, path: Path) -> _checkpoint.Position:
+        return _checkpoint.read_position(path)
 
     def _load(self, path: Path, going_on: bool) -> None:
         state = _checkpoint.read_state(path)
@@ -121,30 +125,26 @@ class TrainingLoop:
     @contextlib.contextmanager
     def _training_batches(self) -> Iterator[Iterator[Any]]:
         """Endless batches from the position on; sets ``self._scale``."""
-        context, trial = self._context, self._trial
-        loader = trial.build_training_data_loader()
+        context = self._context
         dist = context.distributed
-        length: int | None
-        batches: contextlib.AbstractContextManager[Iterator[Any]]
-        if isinstance(loader, DataLoader):
-            length = -(-len(loader) // dist.size)
-            torch_loader = loader._training_loader(
-                context.get_trial_seed(), self.position.batches_trained, dist.size, dist.rank
+        loader = self._trial.build_training_data_loader()
+        if not isinstance(loader, DataLoader) and not context._repro_checks_disabled:
+            raise _data.not_reproducible(
+                loader, "context.experimental.disable_dataset_reproducibility_checks()"
             )
-            batches = _data.iterating(torch_loader)
-        elif context.experimental._data_loader_repro_checks_disabled:
-            length = _length_of(loader)
-            batches = contextlib.nullcontext(_data.forever(loader))
-        else:
-            raise errors.InvalidModelException(
-                "build_training_data_loader() must return a determined.pytorch.DataLoader, found "
-                f"{type(loader).__module__}.{type(loader).__name__}; to use it as it is, without an "
-                "exact position after a resume, call "
-                "context.experimental.disable_dataset_reproducibility_checks()"
-            )
+        length, batches = _data.training_batches(
+            loader, context.get_trial_seed(), self.position.batches_trained, dist.size, dist.rank
+        )
         records = None
         if "global_batch_size" in context.get_hparams():
             records = context.get_global_batch_size()
+        self._set_scale(length, records)
+        with batches as iterator:
+            yield iterator
+
+    def _set_scale(self, length: int | None, records: int | None) -> None:
+        """``length``: of an epoch, in batches."""
+        context = self._context
         per_epoch = context._exp_conf.get_records_per_epoch()
         if length is None and records and per_epoch:
             length = max(per_epoch // records, 1)
@@ -155,8 +155,6 @@ class TrainingLoop:
             )
         self._scale = Scale(length, records)
         context._epoch_length = length
-        with batches as iterator:
-            yield iterator
 
     def _forget_iterator(self) -> None:
         del self._iterator
@@ -166,7 +164,7 @@ class TrainingLoop:
         context = self._context
         self._after_batch: list[Callable[[int], None]] = []
         train: Callable[..., Any] = self._trial.train_batch
-        if context.experimental._auto_amp:
+        if context._auto_amp:
             train = self._in_mixed_precision(train)
         self._train_batch = train
         for scheduler in context.lr_schedulers:
@@ -286,7 +284,7 @@ class TrainingLoop:
         context, position = self._context, self.position
         iterator, train_batch, snapshot = self._iterator, self._train_batch, self._snapshot
         after_batch = self._after_batch
-        to_device = context.to_device if context.experimental._auto_to_device else None
+        to_device = context.to_device if context._auto_to_device else None
         epoch_length = self._scale.batches_per_epoch or sys.maxsize
         epoch, within = divmod(position.batches_trained, epoch_length)
         outputs: list[dict[str, Any]] = []
@@ -416,13 +414,6 @@ def _checked(callbacks: Any) -> dict[str, PyTorchCallback]:
             f"found {callbacks!r}"
         )
     return dict(callbacks)
-
-
-def _length_of(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:
-        return None
 
 
 PyTorchTrial.trial_controller_class = TrainingLoop

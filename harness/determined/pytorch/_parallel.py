@@ -45,16 +45,26 @@ def parallel(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 @contextlib.contextmanager
-def process_group(dist: core.DistributedContext | None) -> Iterator[None]:
+def process_group(
+    dist: core.DistributedContext | None, backend: str | None = None, alone: bool = False
+) -> Iterator[None]:
     """Torch's process group for the block, unless there is one already or one process only.
 
-    NCCL where there are GPUs, else Gloo.
+    ``backend``: by default NCCL where there are GPUs, else Gloo. ``alone``: for one process, too.
     """
-    if dist is None or dist.size == 1 or torch.distributed.is_initialized():
+    size = 1 if dist is None else dist.size
+    if (size == 1 and not alone) or torch.distributed.is_initialized():
         yield
         return
-    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    if size == 1:
+        # Nobody to meet: no address, no port.
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    else:
+        torch.distributed.init_process_group(backend)
     try:
         yield
     finally:
-        torch.distributed.destroy_process_group()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import determined as det
+from determined._trial import LegacyTrial
 from determined.launch._fail import fail
 from determined.pytorch import _units
 from determined.pytorch._trainer import Trainer, init
 from determined.pytorch._trial import PyTorchTrial
 
 
-def load_class(spec: str) -> type[PyTorchTrial]:
+def load_class(spec: str) -> type[LegacyTrial]:
     """The class of ``module:Class`` in the working directory. Ends the process with a reason."""
     module, _, name = spec.partition(":")
     if not module or not name:
@@ -36,9 +39,18 @@ def load_class(spec: str) -> type[PyTorchTrial]:
             hint = f"; did you mean {near[0]}?" if near else ""
             fail(f"--trial {spec}: {module} has no class {part}{hint}")
         found = getattr(found, part)
-    if not isinstance(found, type) or not issubclass(found, PyTorchTrial):
-        fail(f"--trial {spec}: {name} is not a subclass of determined.pytorch.PyTorchTrial")
-    return found
+    if not _is_trial_class(found):
+        fail(
+            f"--trial {spec}: {name} is not a subclass of determined.pytorch.PyTorchTrial or "
+            "determined.pytorch.deepspeed.DeepSpeedTrial"
+        )
+    trial_class: type[LegacyTrial] = found
+    return trial_class
+
+
+def _is_trial_class(found: Any) -> bool:
+    is_class = isinstance(found, type) and issubclass(found, LegacyTrial)
+    return is_class and found.trial_controller_class is not None
 
 
 def run(spec: str) -> None:
@@ -53,11 +65,8 @@ def run(spec: str) -> None:
     level = logging.DEBUG if config.debug_enabled() else logging.INFO
     logging.basicConfig(level=level, format=det.LOG_FORMAT)
     trial_class = load_class(spec)
-    optimizations = config.get_optimizations_config()
-    with init(
-        aggregation_frequency=int(optimizations.get("aggregation_frequency") or 1)
-    ) as context:
-        Trainer(trial_class(context), context).fit(
+    with _trainer(trial_class, config) as trainer:
+        trainer.fit(
             checkpoint_period=_units.from_config(config.get_min_checkpoint_period()),
             validation_period=_units.from_config(config.get_min_validation_period()),
             reporting_period=_units.Batch(config.scheduling_unit()),
@@ -66,6 +75,23 @@ def run(spec: str) -> None:
             step_zero_validation=bool(config.get("perform_initial_validation")),
             profiling_enabled=config.profiling_enabled(),
         )
+
+
+@contextlib.contextmanager
+def _trainer(trial_class: type[LegacyTrial], config: det.ExperimentConfig) -> Iterator[Trainer]:
+    """A Trainer with an object of the class."""
+    if issubclass(trial_class, PyTorchTrial):
+        optimizations = config.get_optimizations_config()
+        frequency = int(optimizations.get("aggregation_frequency") or 1)
+        with init(aggregation_frequency=frequency) as context:
+            yield Trainer(trial_class(context), context)
+        return
+    # Its class needs the package, so it is there.
+    from determined.pytorch import deepspeed
+
+    make: Any = trial_class
+    with deepspeed.init() as deepspeed_context:
+        yield deepspeed.Trainer(make(deepspeed_context), deepspeed_context)
 
 
 if __name__ == "__main__":  # one of several processes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -38,13 +38,35 @@ def init(
 
     ``aggregation_frequency``: batches whose gradients add up to one step of the optimizers.
     """
+    with session(hparams, exp_conf, distributed, _parallel.process_group) as given:
+        debug = bool((given["exp_conf"] or {}).get("debug"))
+        yield PyTorchTrialContext(
+            **given,
+            num_gpus=torch.cuda.device_count(),
+            aggregation_frequency=aggregation_frequency,
+            debug_enabled=debug,
+            enable_tensorboard_logging=enable_tensorboard_logging,
+        )
+
+
+@contextlib.contextmanager
+def session(
+    hparams: dict[str, Any] | None,
+    exp_conf: dict[str, Any] | None,
+    distributed: core.DistributedContext | None,
+    process_group: Callable[[core.DistributedContext], contextlib.AbstractContextManager[None]],
+) -> Iterator[dict[str, Any]]:
+    """What the contexts of trial classes are made with: arguments for them, by name.
+
+    For the block there are a Core context and what ``process_group`` makes; generators are seeded.
+    """
     info = get_cluster_info()
     managed = info is not None and info.task_type == "TRIAL"
     if distributed is None and int(os.environ.get("WORLD_SIZE") or 1) > 1:
         distributed = core.DistributedContext.from_torch_distributed()
     with (
         core.init(distributed=distributed) as core_context,
-        _parallel.process_group(core_context.distributed),
+        process_group(core_context.distributed),
     ):
         seed: int | None = None
         steps = 0
@@ -55,29 +77,30 @@ def init(
             seed = (exp_conf.get("reproducibility") or {}).get("experiment_seed")
         if seed is not None:
             _rng.seed_all(seed)
-        dist = core_context.distributed
-        yield PyTorchTrialContext(
-            core_context,
-            seed,
-            hparams,
-            slots_per_trial=dist.size,
-            num_gpus=torch.cuda.device_count(),
-            exp_conf=exp_conf,
-            aggregation_frequency=aggregation_frequency,
-            steps_completed=steps,
-            managed_training=managed,
-            debug_enabled=bool((exp_conf or {}).get("debug")),
-            enable_tensorboard_logging=enable_tensorboard_logging,
-        )
+        yield {
+            "core_context": core_context,
+            "trial_seed": seed,
+            "hparams": hparams,
+            "slots_per_trial": core_context.distributed.size,
+            "exp_conf": exp_conf,
+            "steps_completed": steps,
+            "managed_training": managed,
+        }
 
 
 class Trainer:
     """Trains a :class:`PyTorchTrial`."""
 
+    _loop_class: type[TrainingLoop] = TrainingLoop
+
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
-        if not isinstance(trial, PyTorchTrial):
+        self._take(trial, context, PyTorchTrial)
+
+    def _take(self, trial: Any, context: Any, trial_class: type[Any]) -> None:
+        if not isinstance(trial, trial_class):
             raise TypeError(
-                f"Trainer takes an object of a PyTorchTrial class, Trial(context); found {trial!r}"
+                f"Trainer takes an object of a {trial_class.__name__} class, Trial(context); "
+                f"found {trial!r}"
             )
         self._trial = trial
         self._context = context
@@ -162,7 +185,7 @@ class Trainer:
             searcher_metric=(searcher or {}).get("metric"),
             smaller_is_better=bool((searcher or {}).get("smaller_is_better", True)),
         )
-        TrainingLoop(self._trial, context, plan).run()
+        self._loop_class(self._trial, context, plan).run()
 
     def _warn_of_start_from_scratch(self) -> None:
         info = self._context._core.info

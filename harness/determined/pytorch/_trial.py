@@ -75,13 +75,14 @@ class PyTorchTrial(LegacyTrial):
         return data_length(batch)
 
 
-def evaluates_batches(trial: PyTorchTrial) -> bool:
-    """Whether the trial defines evaluate_batch rather than evaluate_full_dataset.
+def evaluates_batches(trial: Any, base: type[Any]) -> bool:
+    """Whether the trial, of a subclass of ``base``, defines evaluate_batch rather than
+    evaluate_full_dataset.
 
     Raises errors.InvalidModelException for both and for neither.
     """
     batch, full = (
-        getattr(type(trial), name) is not getattr(PyTorchTrial, name)
+        getattr(type(trial), name) is not getattr(base, name)
         for name in ("evaluate_batch", "evaluate_full_dataset")
     )
     if batch == full:
@@ -93,7 +94,7 @@ def evaluates_batches(trial: PyTorchTrial) -> bool:
     return batch
 
 
-def takes_batch_idx(trial: PyTorchTrial) -> bool:
+def takes_batch_idx(trial: Any) -> bool:
     """Whether evaluate_batch takes the batch's number; it was not given in early releases."""
     parameters = list(inspect.signature(trial.evaluate_batch).parameters.values())
     kinds = {parameter.kind for parameter in parameters}

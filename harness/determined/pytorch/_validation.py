@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from determined.pytorch._trial import PyTorchTrial, evaluates_batches, takes_bat
 class Validation:
     """Evaluates a trial's models; the same object for all validations of a training."""
 
+    trial_class: type[Any] = PyTorchTrial
+
     def __init__(
         self,
         trial: PyTorchTrial,
@@ -29,15 +32,22 @@ class Validation:
         self._context = context
         self._callbacks = callbacks
         self._test_mode = test_mode
-        self._by_batch = evaluates_batches(trial)
+        self._by_batch = evaluates_batches(trial, self.trial_class)
         self._with_idx = self._by_batch and takes_batch_idx(trial)
-        dist = context.distributed
-        loader = trial.build_validation_data_loader()
+        self._loader = self._build_loader()
+
+    def _build_loader(self) -> Any:
+        dist = self._context.distributed
+        return self._shared_out(dist.size, dist.rank)
+
+    def _shared_out(self, num_replicas: int, rank: int) -> Any:
+        """The loader of this rank's batches."""
+        loader: Any = self._trial.build_validation_data_loader()
         if isinstance(loader, DataLoader):
             # A full dataset is evaluated by the chief alone.
-            share = (dist.size, dist.rank) if self._by_batch else (1, 0)
+            share = (num_replicas, rank) if self._by_batch else (1, 0)
             loader = loader.get_data_loader(False, 0, *share)
-        self._loader: Any = loader
+        return loader
 
     @torch.no_grad()
     def __call__(self) -> dict[str, Any]:
@@ -53,32 +63,36 @@ class Validation:
         return metrics
 
     def _batches(self) -> dict[str, Any]:
-        trial, context = self._trial, self._context
         outputs: list[dict[str, Any]] = []
         lengths: list[int] = []
         self._callbacks.call("on_validation_epoch_start")
-        automatic = context.experimental._auto_to_device
-        for idx, batch in enumerate(self._loader):
-            if automatic:
-                batch = context.to_device(batch)
-            lengths.append(trial.get_batch_length(batch))
-            output = self._evaluate(batch, idx)
+        for output, length in self._evaluated():
             if not isinstance(output, dict):
                 raise errors.InvalidModelException(
                     f"evaluate_batch() must return a dict of metrics, found {type(output).__name__}"
                 )
             outputs.append({name: _metrics.numpy_of(value) for name, value in output.items()})
+            lengths.append(length)
             if self._test_mode:
                 break
         self._callbacks.call("on_validation_epoch_end", outputs)
-        gathered = context.distributed.allgather((outputs, lengths))
+        gathered = self._context.distributed.allgather((outputs, lengths))
         outputs = [output for part, _ in gathered for output in part]
         lengths = [length for _, part in gathered for length in part]
         return self._reduce(outputs, lengths)
 
+    def _evaluated(self) -> Iterator[tuple[Any, int]]:
+        """What evaluate_batch returns for each batch, and the batch's records."""
+        context = self._context
+        for idx, batch in enumerate(self._loader):
+            if context._auto_to_device:
+                batch = context.to_device(batch)
+            length = self._trial.get_batch_length(batch)
+            yield self._evaluate(batch, idx), length
+
     def _evaluate(self, batch: Any, idx: int) -> Any:
         arguments = (batch, idx) if self._with_idx else (batch,)
-        if self._context.experimental._auto_amp:
+        if self._context._auto_amp:
             with self._context._autocast():
                 return self._trial.evaluate_batch(*arguments)
         return self._trial.evaluate_batch(*arguments)
