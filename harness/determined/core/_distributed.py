@@ -227,6 +227,8 @@ def _from_environment(
         "local_rank": "LOCAL_RANK",
         "local_size": "LOCAL_WORLD_SIZE",
     }
+    if "LOCAL_SIZE" in os.environ and "LOCAL_WORLD_SIZE" not in os.environ:
+        names["local_size"] = "LOCAL_SIZE"  # deepspeed's name for it
     missing = [variable for variable in names.values() if variable not in os.environ]
     if missing:
         raise RuntimeError(

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from determined._info import ClusterInfo, get_cluster_info
 from determined.launch._fail import fail
+from determined.launch._workers import TRIAL_MODULE
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -19,6 +20,14 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
         at = arguments.index("--")
         return arguments[:at], arguments[at + 1 :]
     return [], arguments
+
+
+def of_trial_class(arguments: list[str]) -> list[str] | None:
+    """The command for ``--trial MODULE:CLASS`` (or ``--trial=…``); None for anything else."""
+    if not arguments or arguments[0].partition("=")[0] != "--trial":
+        return None
+    spec = arguments[0].partition("=")[2] or "".join(arguments[1:2])
+    return [sys.executable, "-m", TRIAL_MODULE, spec]
 
 
 def slots_of_one_machine(launcher: str) -> int:

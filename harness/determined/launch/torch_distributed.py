@@ -86,9 +86,7 @@ def main(arguments: list[str]) -> None:
     """Launch what the arguments say. Raises SystemExit."""
     options, command = _command.split_arguments(arguments)
     count, needs_torchrun = worker_count(options)
-    if command and command[0].partition("=")[0] == "--trial":
-        spec = command[0].partition("=")[2] or "".join(command[1:2])
-        command = [sys.executable, "-m", TRIAL_MODULE, spec]
+    command = _command.of_trial_class(command) or command
     if not command or command[0].startswith("-"):
         fail(f"no script to launch; {USAGE}")
     program = _workers.python_program(command)

@@ -13,7 +13,7 @@ import pytest
 # Instead of the real programs: what they are called with.
 PROBE = f"""#!{sys.executable}
 import json, os, sys
-names = ("USE_DEEPSPEED", "USE_HOROVOD", "DET_CHIEF_IP", "TF_CONFIG")
+names = ("USE_DEEPSPEED", "USE_HOROVOD", "DET_CHIEF_IP", "TF_CONFIG", "LOCAL_SIZE")
 print(json.dumps({{"argv": sys.argv[1:], **{{n: os.environ[n] for n in names if n in os.environ}}}}))
 """
 WRAP = [sys.executable, "-m", "determined.launch.wrap_rank"]
@@ -66,14 +66,23 @@ def test_deepspeed(tmp_path: Path) -> None:
     done = launch("deepspeed", "--num_gpus", "1", "--", "python3", "t.py", "--lr", "1", env=env)
     assert done.returncode == 0, done.stderr
     called = json.loads(done.stdout)
+    port = called["argv"].pop(3)
+    assert 1024 <= int(port) <= 65535
     assert called == {
         "argv": [
-            *("--master_addr", "localhost", "--no_python", "--no_local_rank", "--no_ssh_check"),
+            *("--master_addr", "localhost", "--master_port"),
+            *("--no_python", "--no_local_rank", "--no_ssh_check"),
             *("--num_gpus", "1", *WRAP, "RANK", "--", "python3", "t.py", "--lr", "1"),
         ],
         "USE_DEEPSPEED": "1",
         "DET_CHIEF_IP": "127.0.0.1",
+        "LOCAL_SIZE": "2",
     }
+    done = launch("deepspeed", "--trial", "model_def:T", env=env)
+    assert (
+        json.loads(done.stdout)["argv"][-4:]
+        == [*("--", sys.executable, "-m", "determined.pytorch._run", "model_def:T")][-4:]
+    )
 
 
 @pytest.mark.parametrize(
