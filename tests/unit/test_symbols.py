@@ -6,7 +6,10 @@ import ast
 import dataclasses
 import enum
 import importlib
+import importlib.util
 import inspect
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,13 @@ def test_symbol(module: str, line: str) -> None:
 @pytest.fixture(autouse=True)
 def keras_on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "torch")
+
+
+@pytest.fixture(autouse=True)
+def deepspeed_or_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names are refused without the package; they have their signatures without its help."""
+    if importlib.util.find_spec("deepspeed") is None:
+        monkeypatch.setitem(sys.modules, "deepspeed", types.ModuleType("deepspeed"))
 
 
 def find(module: str, name: str) -> Any:

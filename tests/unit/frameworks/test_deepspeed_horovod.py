@@ -10,10 +10,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from determined import core
 from determined.pytorch import deepspeed
+from determined.pytorch.deepspeed import _loop, _validation
 
 
 def test_configurations_are_merged(tmp_path: Path) -> None:
@@ -56,9 +59,47 @@ def test_places_in_a_topology() -> None:
     assert [place for place, builds in reads.items() if builds] == [(0, 0), (2, 0)]
 
 
-def test_the_trial_class_says_what_to_use() -> None:
-    with pytest.raises(ImportError, match=r"DeepSpeedTrial is not in this release.*DetCallback"):
-        from determined.pytorch.deepspeed import DeepSpeedTrial  # type: ignore[attr-defined] # noqa: F401
+@pytest.mark.parametrize("name", ["DeepSpeedTrial", "DeepSpeedTrialContext", "Trainer", "init"])
+def test_what_needs_the_package_says_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    words = rf"deepspeed\.{name} needs the package deepspeed: pip install '.*\[deepspeed\]'"
+    with pytest.raises(ImportError, match=words):
+        exec(f"from determined.pytorch.deepspeed import {name}")
+    with pytest.raises(AttributeError, match="no attribute 'DeepSpeedTrail'"):
+        _ = deepspeed.DeepSpeedTrail
+
+
+def test_metrics_of_micro_batches() -> None:
+    outputs = [
+        {"loss": torch.tensor(1.0), "rows": np.array([0, 2]), "n": 1, "word": "a"},
+        {"loss": torch.tensor(2.0), "rows": np.array([2, 2]), "n": 4, "word": "b", "once": 7},
+    ]
+    found = _loop.mean(outputs)
+    assert (found["loss"], found["n"], found["word"], found["once"]) == (1.5, 2.5, "b", 7)
+    assert found["rows"].tolist() == [1, 2]
+    assert _loop.mean(outputs[:1]) is outputs[0]
+    assert _loop.mean([]) == {}
+
+
+def test_records_are_counted_where_they_are_read() -> None:
+    batches = _validation.Counted(iter([[1, 2], [3], [4, 5, 6]]), len)
+    assert [next(batches), next(batches)] == [[1, 2], [3]]
+    assert batches.taken() == 3
+    assert batches.taken() == 1
+    assert list(batches) == [[4, 5, 6]]
+    assert batches.taken() == 3
+
+
+def test_the_environment_of_deepspeeds_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    given = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_SIZE": 1}
+    for name, value in {**given, "CROSS_RANK": 0, "CROSS_SIZE": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    with core.DistributedContext.from_deepspeed(chief_ip="127.0.0.1") as dist:
+        assert (dist.size, dist.local_size, dist.cross_size) == (1, 1, 1)
+    monkeypatch.delenv("LOCAL_SIZE")
+    with pytest.raises(RuntimeError, match="not started by deepspeed: LOCAL_WORLD_SIZE"):
+        core.DistributedContext.from_deepspeed()
 
 
 def test_horovod_that_is_not_installed() -> None:

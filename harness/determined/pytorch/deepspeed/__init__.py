@@ -1,9 +1,20 @@
-"""What of Determined's DeepSpeed trials does not need DeepSpeed: configurations and places in a topology.
+"""Training with DeepSpeed's engines: describe it in a :class:`DeepSpeedTrial`, a :class:`Trainer` runs it.
 
-The trial class itself is not in this release; its names say what to use.
+::
+
+    class Digits(deepspeed.DeepSpeedTrial): ...
+
+    with deepspeed.init(hparams={"lr": 0.01}) as context:
+        deepspeed.Trainer(Digits(context), context).fit(max_length=pytorch.Epoch(10))
+
+Without the package deepspeed there are the configurations and places in a topology; importing the other
+names says what to install.
 """
 
-from determined._absent import absent
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from determined import _optional
 from determined.pytorch.deepspeed._config import overwrite_deepspeed_config
 from determined.pytorch.deepspeed._mpu import (
     ModelParallelUnit,
@@ -11,26 +22,39 @@ from determined.pytorch.deepspeed._mpu import (
     make_deepspeed_mpu,
 )
 
+if TYPE_CHECKING:
+    from determined.pytorch.deepspeed._context import DeepSpeedTrialContext
+    from determined.pytorch.deepspeed._loop import EngineLoop as DeepSpeedTrialController
+    from determined.pytorch.deepspeed._trainer import Trainer, init
+    from determined.pytorch.deepspeed._trial import DeepSpeedTrial
+
 __all__ = [
+    "DeepSpeedTrial",
+    "DeepSpeedTrialContext",
+    "DeepSpeedTrialController",
     "ModelParallelUnit",
+    "Trainer",
+    "init",
     "make_data_parallel_mpu",
     "make_deepspeed_mpu",
     "overwrite_deepspeed_config",
 ]
 
-_SCRIPT = (
-    "write a script with DeepSpeed's engine and the Core API (determined.core, started by "
-    "determined.launch.deepspeed), or use transformers' Trainer with its argument deepspeed= and "
-    "determined.transformers.DetCallback"
-)
+# Where the names are that are of no use without DeepSpeed.
+_WITH_DEEPSPEED = {
+    "DeepSpeedTrial": ("_trial", "DeepSpeedTrial"),
+    "DeepSpeedTrialContext": ("_context", "DeepSpeedTrialContext"),
+    "DeepSpeedTrialController": ("_loop", "EngineLoop"),
+    "Trainer": ("_trainer", "Trainer"),
+    "init": ("_trainer", "init"),
+}
 
-__getattr__ = absent(
-    "determined.pytorch.deepspeed",
-    {
-        "DeepSpeedTrial": _SCRIPT,
-        "DeepSpeedTrialContext": _SCRIPT,
-        "DeepSpeedTrialController": _SCRIPT,
-        "Trainer": _SCRIPT,
-        "init": _SCRIPT,
-    },
-)
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_DEEPSPEED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _optional.require("deepspeed", "deepspeed", f"{__name__}.{name}")
+    # All of them: the trial class' controller is set by the module of the loop.
+    importlib.import_module(f"{__name__}._trainer")
+    module, original = _WITH_DEEPSPEED[name]
+    return getattr(importlib.import_module(f"{__name__}.{module}"), original)

@@ -1,0 +1,73 @@
+"""DeepSpeed's side of a process group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import torch.distributed
+
+from determined import core
+from determined.pytorch import _parallel
+
+# An extension that DeepSpeed compiles where it first communicates on a CPU, for a minute of all
+# processes. It makes inference's all-reduce faster; training does without.
+SHARED_MEMORY_OP = "deepspeed_shm_comm"
+
+
+@contextlib.contextmanager
+def process_group(dist: core.DistributedContext) -> Iterator[None]:
+    """Torch's process group for the block, which DeepSpeed knows of; in one process, too.
+
+    With ``DET_MANUAL_INIT_DISTRIBUTED`` in the environment the training code makes it.
+    """
+    if os.environ.get("DET_MANUAL_INIT_DISTRIBUTED"):
+        yield
+        return
+    import deepspeed
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    if accelerator.device_name() == "cpu":
+        _compile_nothing()
+    backend = accelerator.communication_backend_name()
+    ours = not torch.distributed.is_initialized()
+    with _local_rank(dist), _parallel.process_group(dist, backend, alone=True):
+        deepspeed.init_distributed(auto_mpi_discovery=False)
+        try:
+            yield
+        finally:
+            if ours:
+                # DeepSpeed keeps groups of its own, which must not outlive it.
+                deepspeed.comm.destroy_process_group()
+
+
+def _compile_nothing() -> None:
+    import deepspeed
+    from deepspeed.git_version_info import installed_ops
+
+    # Who compiled it when DeepSpeed was installed is to have it.
+    if not installed_ops.get(SHARED_MEMORY_OP):
+        deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
+
+
+@contextlib.contextmanager
+def _local_rank(dist: core.DistributedContext) -> Iterator[None]:
+    """DeepSpeed asks the environment for it, which no launcher set in a single process."""
+    if "LOCAL_RANK" in os.environ:
+        yield
+        return
+    os.environ["LOCAL_RANK"] = str(dist.local_rank)
+    try:
+        yield
+    finally:
+        del os.environ["LOCAL_RANK"]
+
+
+def gpus() -> int:
+    """Those that DeepSpeed trains on: none where its accelerator is the CPU."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    return int(accelerator.device_count()) if accelerator.device_name() == "cuda" else 0
