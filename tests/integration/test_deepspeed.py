@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.installed import kept, run_or_skip
+from tests.local_cluster import LocalCluster
+from tests.outcomes import client
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/deepspeed"
 # What it imports and we do not.
 PACKAGES = ("deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo")
 pytestmark = pytest.mark.timeout(900)
@@ -52,3 +56,23 @@ def test_trials_with_the_package(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout, done.stdout
+
+
+def test_the_example_on_the_cluster(cluster: LocalCluster, folder: Path, tmp_path: Path) -> None:
+    """In two processes, half of the optimizer's state in each."""
+    configuration = yaml.safe_load((EXAMPLE / "distributed.yaml").read_text())
+    configuration["searcher"]["max_length"] = {"epochs": 1}
+    configuration["environment"] = {"environment_variables": [f"PYTHONPATH={folder}"]}
+    model = {"model_def_py": (EXAMPLE / "model_def.py").read_text()}
+    model["ds_config_json"] = (EXAMPLE / "ds_config.json").read_text()
+    experiment_id = cluster.submit(tmp_path, yaml.safe_dump(configuration), **model)
+    assert cluster.wait(experiment_id, 300) == "COMPLETED", cluster.logs(experiment_id)
+    (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+    found = {one.steps_completed: one.metrics for one in trial.iter_metrics("validation")}
+    assert sorted(found) == [45]
+    assert found[45]["accuracy"] > 0.8
+    (checkpoint,) = [
+        one for one in trial.list_checkpoints() if one.metadata["steps_completed"] == 45
+    ]
+    parts = {Path(name).name for name in checkpoint.resources}
+    assert {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(2)} <= parts

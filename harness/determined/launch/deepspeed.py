@@ -13,6 +13,7 @@ import sys
 from determined.constants import COMM_PORT_VARIABLE
 from determined.launch import _command, _ports
 from determined.launch._fail import fail
+from determined.launch._torch_gang import share_threads
 
 USAGE = (
     "usage: python3 -m determined.launch.deepspeed "
@@ -39,6 +40,7 @@ def main(arguments: list[str]) -> None:
     os.environ.setdefault("DET_CHIEF_IP", "127.0.0.1")
     # How many processes are wanted where there is no GPU to count.
     os.environ.setdefault("LOCAL_SIZE", str(slots))
+    share_threads(slots)
     # DeepSpeed's own port is the same for all trials of a machine. These are free as long as this
     # program has not become DeepSpeed's.
     with _ports.reserve() as comm, _ports.reserve() as master:

@@ -58,8 +58,8 @@ def load_trial_from_checkpoint_path(
     folder = Path(path)
     if not folder.is_dir():
         raise errors.InvalidCheckpointException(f"there is no directory {folder}")
-    _checkpoint.read_position(folder)  # raises for other checkpoints
     facts = _facts(folder)
+    _checkpoint.read_position(folder)  # raises for other checkpoints
     if trial_class is None:
         trial_class = _class_in(folder, facts)
     context = CheckpointLoadContext(facts.get("hparams"), facts.get("experiment_config"))

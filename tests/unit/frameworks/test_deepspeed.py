@@ -125,7 +125,6 @@ def test_a_checkpoints_files(digits: Any, tmp_path: Path) -> None:
     with pytest.raises(
         errors.InvalidCheckpointException, match="of a DeepSpeedTrial, not of a PyTorch"
     ):
-        (tmp_path / uuid / "state_dict.pth").touch()
         pytorch.load_trial_from_checkpoint_path(str(tmp_path / uuid))
 
 
@@ -331,18 +330,36 @@ def test_preempted_and_resumed(digits: Any, trial: OneTrial, tmp_path: Path) -> 
     assert [length for length, _ in trial.service.completed] == [6]
 
 
+def off_cluster_environment(folder: Path) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DET_")}
+    return {**env, "XDG_DATA_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+
+
+def test_the_example_off_the_cluster(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "train.py")],
+        env=off_cluster_environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "validation metrics after 225" in line]
+    assert float(line.partition("'accuracy': ")[2].partition(",")[0]) > 0.9
+
+
 @pytest.fixture(scope="module")
 def gang(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes found (``deepspeed_gang.py``)."""
     folder = tmp_path_factory.mktemp("gang")
     script = Path(__file__).with_name("deepspeed_gang.py")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("DET_")}
     done = subprocess.run(
         [
             *(sys.executable, "-m", "determined.launch.torch_distributed", "--nproc_per_node=2"),
             *("--", str(script), str(EXAMPLE), str(folder)),
         ],
-        env={**env, "XDG_DATA_HOME": str(folder), "OMP_NUM_THREADS": "1"},
+        env=off_cluster_environment(folder),
         cwd=folder,
         capture_output=True,
         text=True,

@@ -22,15 +22,15 @@ def process_group(dist: core.DistributedContext) -> Iterator[None]:
 
     With ``DET_MANUAL_INIT_DISTRIBUTED`` in the environment the training code makes it.
     """
-    if os.environ.get("DET_MANUAL_INIT_DISTRIBUTED"):
-        yield
-        return
     import deepspeed
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
         _compile_nothing()
+    if os.environ.get("DET_MANUAL_INIT_DISTRIBUTED"):
+        yield
+        return
     backend = accelerator.communication_backend_name()
     ours = not torch.distributed.is_initialized()
     with _local_rank(dist), _parallel.process_group(dist, backend, alone=True):
