@@ -19,7 +19,7 @@ run: $(STAMP) ## the local cluster, the example search, and its best model put t
 	$(BIN)/python examples/digits/classify.py
 
 test: $(STAMP) ## every suite, two processes side by side (tests/conftest.py)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 check: $(STAMP) ## style and types
 	$(BIN)/ruff check --no-cache .

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.local_cluster import LocalCluster
 
@@ -20,25 +21,27 @@ hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-TESTS = Path(__file__).parent
-# They share one Postgres and start no cluster.
-WITH_DATABASE = {"integration/control", "integration/registry", "integration/service_api"}
+# These share one Postgres and start no cluster.
+WITH_DATABASE = ("integration/control/", "integration/registry/", "integration/service_api/")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """How `make test` shares the tests out to its two processes (pytest-xdist, by these groups).
+class Shares(LoadScopeScheduling):
+    """How `make test` shares the tests out to its two processes.
 
     All that needs the session's cluster stays together, for there is one per process; unit tests go a file
     at a time to whichever process is free.
     """
-    for item in items:
-        path = item.path.relative_to(TESTS)
-        group = "cluster"
-        if path.parts[0] == "unit":
-            group = str(path)
-        elif "/".join(path.parts[:2]) in WITH_DATABASE:
-            group = "database"
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0].removeprefix("tests/")
+        if path.startswith("unit/"):
+            return path
+        return "database" if path.startswith(WITH_DATABASE) else "cluster"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
+    return Shares(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,9 @@ def test_a_tenth_crashes_and_a_tenth_is_invalid() -> None:
     assert 70 < sum(outcome.invalid for outcome in outcomes) < 130
 
 
-@pytest.mark.parametrize("param", {*CURVES_SPACE, *DIGITS_SPACE, *COUNTING_SPACE}, ids=str)
+@pytest.mark.parametrize(
+    "param", dict.fromkeys((*CURVES_SPACE, *DIGITS_SPACE, *COUNTING_SPACE)), ids=str
+)
 def test_parameters_map_to_the_unit_interval_and_back(param) -> None:
     for u in (0.0, 0.3, 0.999):
         value = param.at(u)
