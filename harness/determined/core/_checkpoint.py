@@ -19,19 +19,14 @@ from determined.core._background import Background
 from determined.core._connection import Connection
 from determined.core._distributed import DistributedContext
 from determined.core._everybody import everybody
-from determined.core._metrics import Unsupported, plain
+from determined.core._metadata import METADATA_FILE, as_json, encoded
 from determined.core._reporter import Reporter
-from determined.core._shards import Shard, list_shard, merge_metadata, store_shards
+from determined.core._sharded_store import ShardedStore
 from determined.storage import Manifest, StorageManager, files
 
 logger = logging.getLogger("determined.core")
 
-METADATA_FILE = "metadata.json"
 LOCAL = "this machine's worker"
-
-
-def _json(metadata: dict[str, Any]) -> bytes:
-    return json.dumps(metadata, indent=2).encode()
 
 
 class DownloadMode(enum.Enum):
@@ -102,13 +97,7 @@ class CheckpointContext:
         self._check_caller("upload", shard, wait)
         src = None if ckpt_dir is None else Path(ckpt_dir)
         if shard:
-            storage_id = self._begin_shards()
-            with self._abort_if_it_fails(storage_id):
-                stored = self._store_shards(
-                    storage_id, src, lambda: self._list_shard(src, selector, metadata)
-                )
-            self._report_shards(storage_id, *stored)
-            return storage_id
+            return self._shards().upload(src, selector, metadata)
         assert src is not None
         self.wait()
         metadata = self._plain_metadata(metadata)
@@ -134,7 +123,7 @@ class CheckpointContext:
         """
         self._check_caller("store_path", shard, wait)
         if shard:
-            with self._store_path_sharded(metadata) as given:
+            with self._shards().store_path(metadata) as given:
                 yield given
             return
         self.wait()
@@ -144,7 +133,7 @@ class CheckpointContext:
             with self._storage.store(storage_id) as staging:
                 yield staging.path, storage_id
                 final = self._plain_metadata(metadata)
-                (staging.path / METADATA_FILE).write_bytes(_json(final))
+                (staging.path / METADATA_FILE).write_bytes(encoded(final))
             assert staging.manifest is not None
             self._report_checkpoint(storage_id, staging.manifest, final)
             return
@@ -153,27 +142,6 @@ class CheckpointContext:
             with files.written_below(path):
                 yield path, storage_id
             self._store_in_background(storage_id, path, self._plain_metadata(metadata), exits)
-
-    @contextlib.contextmanager
-    def _store_path_sharded(self, metadata: dict[str, Any] | None) -> Iterator[tuple[Path, str]]:
-        storage_id = self._begin_shards()
-        with (
-            self._abort_if_it_fails(storage_id),
-            self._storage.stage(storage_id, str(self._dist.rank)) as path,
-        ):
-            error: Exception | None = None
-            try:
-                yield path, storage_id
-            except Exception as raised:
-                error = raised
-
-            def shard() -> Shard:
-                if error is not None:
-                    raise error
-                return self._list_shard(path, None, metadata)
-
-            stored = self._store_shards(storage_id, path, shard)
-        self._report_shards(storage_id, *stored)
 
     def wait(self) -> None:
         """Return when the checkpoint that is stored in the background, if any, is stored and reported.
@@ -189,7 +157,7 @@ class CheckpointContext:
         metadata: dict[str, Any],
         selector: Callable[[str], bool] | None = None,
     ) -> None:
-        extra = {METADATA_FILE: _json(metadata)}
+        extra = {METADATA_FILE: encoded(metadata)}
         manifest = self._storage.upload(src, storage_id, selector, extra)
         self._report_checkpoint(storage_id, manifest, metadata)
 
@@ -205,61 +173,10 @@ class CheckpointContext:
 
         self._background.start(f"storing checkpoint {storage_id}", work)
 
-    def _begin_shards(self) -> str:
-        def begin() -> str:
-            self.wait()
-            if self._dist.rank:
-                return ""
-            storage_id = str(uuid.uuid4())
-            self._storage.begin(storage_id)
-            return storage_id
-
-        return everybody(self._dist.allgather, begin)[0]
-
-    @contextlib.contextmanager
-    def _abort_if_it_fails(self, storage_id: str) -> Iterator[None]:
-        try:
-            yield
-        except errors.WorkerLost:
-            # Others may still be writing: what they leave is swept.
-            raise
-        except Exception:
-            if self._dist.rank == 0:
-                with contextlib.suppress(errors.StorageError):
-                    self._storage.abort(storage_id)
-            raise
-
-    def _list_shard(
-        self,
-        src: Path | None,
-        selector: Callable[[str], bool] | None,
-        metadata: dict[str, Any] | None,
-    ) -> Shard:
-        given = self._as_json(metadata)
-        return list_shard(self._dist, src, selector, given, [METADATA_FILE])
-
-    def _store_shards(
-        self, storage_id: str, src: Path | None, shard: Callable[[], Shard]
-    ) -> tuple[Manifest, dict[str, Any]]:
-        shards = everybody(self._dist.allgather, shard)
-        metadata = merge_metadata(shards)
-        self._check_metadata(metadata)
-        extra = {METADATA_FILE: _json(metadata)}
-        manifest = store_shards(self._dist, self._storage, storage_id, src, shards, extra)
-
-        def finish() -> None:
-            if self._dist.rank == 0:
-                self._storage.finish(storage_id, manifest)
-
-        everybody(self._dist.allgather, finish)
-        return manifest, metadata
-
-    def _report_shards(self, storage_id: str, manifest: Manifest, metadata: dict[str, Any]) -> None:
-        def report() -> None:
-            if self._dist.rank == 0:
-                self._report_checkpoint(storage_id, manifest, metadata)
-
-        everybody(self._dist.allgather, report)
+    def _shards(self) -> ShardedStore:
+        return ShardedStore(
+            self._dist, self._storage, self.wait, self._check_metadata, self._report_checkpoint
+        )
 
     def download(
         self,
@@ -374,15 +291,8 @@ class CheckpointContext:
 
     def _plain_metadata(self, metadata: dict[str, Any] | None) -> dict[str, Any]:
         """A copy as JSON. Raises ValueError and TypeError for what cannot be stored."""
-        copied = self._as_json(metadata)
+        copied = as_json(metadata)
         self._check_metadata(copied)
-        return copied
-
-    def _as_json(self, metadata: dict[str, Any] | None) -> dict[str, Any]:
-        try:
-            copied: dict[str, Any] = plain(metadata or {})
-        except Unsupported as error:
-            raise TypeError(f"checkpoint metadata must be JSON: {error}") from None
         return copied
 
     def _check_metadata(self, metadata: dict[str, Any]) -> None:

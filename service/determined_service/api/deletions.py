@@ -3,6 +3,7 @@
 # Parameters are named as in the API.
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -76,21 +77,17 @@ async def _delete(db: Db, user: Principal, given: list[str], globs: list[str] | 
     if not uuids:
         raise BadRequest("checkpointUuids is empty: name checkpoints")
     async with changing(db) as change:
-        await _require_owner(
-            change.conn,
-            user,
-            sa.select(experiments.c.id, experiments.c.owner_id)
-            .join(checkpoints, checkpoints.c.experiment_id == experiments.c.id)
-            .where(checkpoints.c.uuid.in_(uuids)),
-        )
+        makers = sa.select(checkpoints.c.experiment_id).where(checkpoints.c.uuid.in_(uuids))
+        await _require_owner(change.conn, user, makers)
         deletion_id = await deleting.delete_checkpoints(change, uuids, globs)
     return JsonResponse({"deletionId": deletion_id})
 
 
-async def _require_owner(conn: AsyncConnection, user: Principal, owners: sa.Select[Any]) -> None:
+async def _require_owner(conn: AsyncConnection, user: Principal, ids: Any) -> None:
     if user.admin:
         return
-    for row in await conn.execute(owners):
+    owners = sa.select(experiments.c.id, experiments.c.owner_id)
+    for row in await conn.execute(owners.where(experiments.c.id.in_(ids))):
         if row.owner_id != user.user_id:
             raise Forbidden(
                 f"experiment {row.id} belongs to another user: only that user and administrators "
@@ -105,14 +102,8 @@ async def delete_experiment(experiment_id: int, user: CurrentUser, db: Db) -> Re
     It is DELETING until it is gone, or DELETE_FAILED with a reason; then it may be asked for again.
     """
     async with changing(db) as change:
-        experiment = await lock_experiment(change, experiment_id)
-        if experiment.state not in states.ENDED:
-            raise Conflict(
-                f"experiment {experiment_id} is {experiment.state}: only an experiment that has "
-                f"ended can be deleted (det e kill {experiment_id} ends it)"
-            )
-        owner = sa.select(experiments.c.id, experiments.c.owner_id)
-        await _require_owner(change.conn, user, owner.where(experiments.c.id == experiment_id))
+        what = f"be deleted (det e kill {experiment_id} ends it)"
+        await _lock_ended(change, user, experiment_id, states.ENDED, what)
         await deleting.delete_experiment(change, experiment_id)
     return JsonResponse({})
 
@@ -121,16 +112,24 @@ async def delete_experiment(experiment_id: int, user: CurrentUser, db: Db) -> Re
 async def delete_tensorboard_files(experiment_id: int, user: CurrentUser, db: Db) -> Response:
     """Has the TensorBoard files of an experiment that has ended deleted; answers `deletionId`."""
     async with changing(db) as change:
-        experiment = await lock_experiment(change, experiment_id)
-        if experiment.state not in states.TERMINAL:
-            raise Conflict(
-                f"experiment {experiment_id} is {experiment.state}: only the TensorBoard files of an "
-                f"experiment that has ended can be deleted"
-            )
-        owner = sa.select(experiments.c.id, experiments.c.owner_id)
-        await _require_owner(change.conn, user, owner.where(experiments.c.id == experiment_id))
+        what = "have its TensorBoard files deleted"
+        await _lock_ended(change, user, experiment_id, states.TERMINAL, what)
         deletion_id = await deleting.delete_tensorboard_files(change, experiment_id)
     return JsonResponse({"deletionId": deletion_id})
+
+
+async def _lock_ended(
+    change: Change, user: Principal, experiment_id: int, ended: Collection[str], what: str
+) -> None:
+    """Locks the experiment. Raises NotFound, Conflict unless its state is among ``ended``, Forbidden for
+    who is neither its owner nor an administrator."""
+    experiment = await lock_experiment(change, experiment_id)
+    if experiment.state not in ended:
+        raise Conflict(
+            f"experiment {experiment_id} is {experiment.state}: only an experiment that has ended can "
+            f"{what}"
+        )
+    await _require_owner(change.conn, user, [experiment_id])
 
 
 @router.get(f"{api}/deletions/{{deletion_id}}")

@@ -1,0 +1,24 @@
+"""The metadata of checkpoints: JSON, in the service and in a file of the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from determined.core._metrics import Unsupported, plain
+
+METADATA_FILE = "metadata.json"
+
+
+def as_json(metadata: dict[str, Any] | None) -> dict[str, Any]:
+    """A copy of plain values. Raises TypeError for what JSON cannot say."""
+    try:
+        copied: dict[str, Any] = plain(metadata or {})
+    except Unsupported as error:
+        raise TypeError(f"checkpoint metadata must be JSON: {error}") from None
+    return copied
+
+
+def encoded(metadata: dict[str, Any]) -> bytes:
+    """The contents of the file."""
+    return json.dumps(metadata, indent=2).encode()

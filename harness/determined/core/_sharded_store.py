@@ -1,0 +1,130 @@
+"""Storing one checkpoint by several workers."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from determined import errors
+from determined.core._distributed import DistributedContext
+from determined.core._everybody import everybody
+from determined.core._metadata import METADATA_FILE, as_json, encoded
+from determined.core._shards import Shard, list_shard, merge_metadata, store_shards
+from determined.storage import Manifest, StorageManager
+
+
+class ShardedStore:
+    """Every worker calls each method, all in the same order; what fails at one of them, all raise.
+
+    ``before`` is called by each at the start, ``check_metadata`` with the metadata of all of them, which
+    raises when something is amiss, and ``report`` (uuid, manifest, metadata) by the chief once the
+    checkpoint is stored.
+    """
+
+    def __init__(
+        self,
+        dist: DistributedContext,
+        storage: StorageManager,
+        before: Callable[[], None],
+        check_metadata: Callable[[dict[str, Any]], None],
+        report: Callable[[str, Manifest, dict[str, Any]], None],
+    ) -> None:
+        self._dist = dist
+        self._storage = storage
+        self._before = before
+        self._check_metadata = check_metadata
+        self._report = report
+
+    def upload(
+        self,
+        src: Path | None,
+        selector: Callable[[str], bool] | None,
+        metadata: dict[str, Any] | None,
+    ) -> str:
+        """As ``CheckpointContext.upload(shard=True)``."""
+        storage_id = self._begin()
+        with self._abort_if_it_fails(storage_id):
+            stored = self._store(storage_id, src, lambda: self._list(src, selector, metadata))
+        self._report_once(storage_id, *stored)
+        return storage_id
+
+    @contextlib.contextmanager
+    def store_path(self, metadata: dict[str, Any] | None) -> Iterator[tuple[Path, str]]:
+        """As ``CheckpointContext.store_path(shard=True)``."""
+        storage_id = self._begin()
+        with (
+            self._abort_if_it_fails(storage_id),
+            self._storage.stage(storage_id, str(self._dist.rank)) as path,
+        ):
+            error: Exception | None = None
+            try:
+                yield path, storage_id
+            except Exception as raised:
+                error = raised
+
+            def shard() -> Shard:
+                if error is not None:
+                    raise error
+                return self._list(path, None, metadata)
+
+            stored = self._store(storage_id, path, shard)
+        self._report_once(storage_id, *stored)
+
+    def _begin(self) -> str:
+        def begin() -> str:
+            self._before()
+            if self._dist.rank:
+                return ""
+            storage_id = str(uuid.uuid4())
+            self._storage.begin(storage_id)
+            return storage_id
+
+        return everybody(self._dist.allgather, begin)[0]
+
+    @contextlib.contextmanager
+    def _abort_if_it_fails(self, storage_id: str) -> Iterator[None]:
+        try:
+            yield
+        except errors.WorkerLost:
+            # Others may still be writing: what they leave is swept.
+            raise
+        except Exception:
+            if self._dist.rank == 0:
+                with contextlib.suppress(errors.StorageError):
+                    self._storage.abort(storage_id)
+            raise
+
+    def _list(
+        self,
+        src: Path | None,
+        selector: Callable[[str], bool] | None,
+        metadata: dict[str, Any] | None,
+    ) -> Shard:
+        given = as_json(metadata)
+        return list_shard(self._dist, src, selector, given, [METADATA_FILE])
+
+    def _store(
+        self, storage_id: str, src: Path | None, shard: Callable[[], Shard]
+    ) -> tuple[Manifest, dict[str, Any]]:
+        shards = everybody(self._dist.allgather, shard)
+        metadata = merge_metadata(shards)
+        self._check_metadata(metadata)
+        extra = {METADATA_FILE: encoded(metadata)}
+        manifest = store_shards(self._dist, self._storage, storage_id, src, shards, extra)
+
+        def finish() -> None:
+            if self._dist.rank == 0:
+                self._storage.finish(storage_id, manifest)
+
+        everybody(self._dist.allgather, finish)
+        return manifest, metadata
+
+    def _report_once(self, storage_id: str, manifest: Manifest, metadata: dict[str, Any]) -> None:
+        def report() -> None:
+            if self._dist.rank == 0:
+                self._report(storage_id, manifest, metadata)
+
+        everybody(self._dist.allgather, report)
