@@ -214,7 +214,11 @@ class _Leg:
                 self.tmp,
             )
             chosen = restore_point.choose(
-                self.spec, self.service, self.reporter.say, lambda: self.stopped is not None
+                self.spec,
+                self.service,
+                self.reporter.say,
+                lambda: self.stopped is not None,
+                context.run_dir,
             )
             if isinstance(chosen, LegResult):
                 return self.stopped or chosen

@@ -1,7 +1,7 @@
 """Which checkpoint a leg starts from: the latest one that is whole.
 
 Every byte of it is read before the training code runs, so that this code, whatever it is written
-with, is only ever given a checkpoint that it can load.
+with, is only ever given a checkpoint that it can load. What has to be copied to be read is kept for it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
 
 from determined import errors, storage
 from determined.common.api.errors import APIException, BadRequestException
+from determined.storage import copies
 from determined_tasks.exit_reason import LegResult, failed_to_start, infrastructure
 from determined_tasks.leg_spec import LegSpec
 from determined_tasks.service_link import ServiceLink
@@ -30,7 +32,7 @@ Say = Callable[[str, str], None]
 
 
 def choose(
-    spec: LegSpec, service: ServiceLink, say: Say, stop: Callable[[], bool]
+    spec: LegSpec, service: ServiceLink, say: Say, stop: Callable[[], bool], run_dir: Path
 ) -> LegSpec | LegResult:
     """``spec`` with a ``latest_checkpoint`` that is whole, or None when there is no such; or the end
     of the leg.
@@ -38,12 +40,12 @@ def choose(
     One that is not whole is reported to the service, which names the one before it; ``say(text,
     level)`` tells why in the task's log. The leg ends when the storage cannot be read, and when the
     damaged checkpoint is one that another trial has made: starting without it would be another
-    training. Waits while the service is away, until ``stop()``.
+    training. Waits while the service is away, until ``stop()``. Copies go below ``run_dir``.
     """
     while spec.latest_checkpoint is not None and not stop():
         uuid = spec.latest_checkpoint
         try:
-            problem = _verify(spec, say, stop)
+            problem = _verify(spec, say, stop, run_dir / copies.FOLDER)
         except errors.StorageError as error:
             return infrastructure(str(error))
         if problem is None:
@@ -65,7 +67,7 @@ def choose(
     return spec
 
 
-def _verify(spec: LegSpec, say: Say, stop: Callable[[], bool]) -> str | None:
+def _verify(spec: LegSpec, say: Say, stop: Callable[[], bool], copies_dir: Path) -> str | None:
     """What is wrong with the checkpoint. Raises errors.StorageError when it cannot be read."""
     known = spec.checkpoint or {}
     uuid = spec.latest_checkpoint
@@ -76,6 +78,7 @@ def _verify(spec: LegSpec, say: Say, stop: Callable[[], bool]) -> str | None:
         # Written by a storage manager of the training code's own.
         say(f"checkpoint {uuid} is not verified: {error}", "INFO")
         return None
+    manager.copies = copies_dir
     expected = None
     if known.get("resources"):
         expected = storage.Manifest(known["resources"], known.get("checksums") or {})

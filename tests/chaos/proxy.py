@@ -18,6 +18,7 @@ class Proxy:
         delay_s: each piece of data waits so long.
         refusing: new connections are closed at once.
         swallowing: requests reach the other side, answers do not come back: their connection breaks.
+        returned: bytes that have come from the other side.
     """
 
     host: str
@@ -26,6 +27,7 @@ class Proxy:
     delay_s: float = 0.0
     refusing: bool = False
     swallowing: bool = False
+    returned: int = 0
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _ready: threading.Event = field(default_factory=threading.Event)
 
@@ -87,6 +89,7 @@ class Proxy:
                     await asyncio.sleep(self.delay_s)
                 if back and self.swallowing:
                     break
+                self.returned += len(data) if back else 0
                 writer.write(data)
                 await writer.drain()
         # Half-closed connections are of no use to HTTP.

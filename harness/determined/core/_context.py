@@ -37,7 +37,7 @@ from determined.core._searcher import (
 from determined.core._tensorboard import TensorboardFiles, TensorboardMode, tensorboard_prefix
 from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
 from determined.core._unmanaged import UnmanagedScript
-from determined.storage import StorageManager, build, from_string
+from determined.storage import StorageManager, build, copies, from_string
 
 if TYPE_CHECKING:
     import httpx
@@ -205,6 +205,8 @@ def init(
         storage = build(info.trial._config.get("checkpoint_storage") or {})
     # What this process leaves behind if it is killed is found by that name.
     storage.owner = f"{info.cluster_id}.{info.allocation_id}"
+    # The supervisor has read the checkpoint to start from, if any, and kept it there.
+    storage.copies = copies.of_this_task()
     if dist.local_rank == 0:
         storage.validate()
     return _trial_context(

@@ -19,7 +19,13 @@ from determined.expconf.problems import show
 from determined.expconf.searcher import REMOVED
 from determined.expconf.translate import MISSING, Finding
 
-_SAVES = ("save_experiment_best", "save_trial_best", "save_trial_latest")
+# Of checkpoints only.
+_NOT_TENSORBOARD = (
+    "save_experiment_best",
+    "save_trial_best",
+    "save_trial_latest",
+    "pack_small_files",
+)
 
 
 def consistency(config: dict[str, Any]) -> Iterator[Finding]:
@@ -33,7 +39,7 @@ def consistency(config: dict[str, Any]) -> Iterator[Finding]:
     yield from _log_policies(config.get("log_policies"))
     for path, why in refused(_section(config, "environment").get("pod_spec")):
         yield _rule(("environment", "pod_spec", *path), why)
-    for key in _SAVES:
+    for key in _NOT_TENSORBOARD:
         if key in _section(config, "tensorboard_storage"):
             yield _rule(("tensorboard_storage", key), f"{key!r} belongs under checkpoint_storage")
 

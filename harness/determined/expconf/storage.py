@@ -1,8 +1,8 @@
 """Where checkpoints are kept, and how many of them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from determined.expconf.base import AbsolutePath, Natural, Section, Text, by_key, member
 
@@ -39,7 +39,23 @@ class DirectoryStorage(BaseStorage):
     container_path: AbsolutePath = Field(description="the directory, as the trial sees it")
 
 
-class S3Storage(BaseStorage):
+class ObjectStorage(BaseStorage):
+    """What those have where a file is an object."""
+
+    pack_small_files: bool = Field(
+        False, description="store files below 1 MB together, in tar archives"
+    )
+
+    @model_serializer(mode="wrap")
+    def _only_when_asked_for(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Determined's own client refuses a field that it does not know.
+        found: dict[str, Any] = handler(self)
+        if not found.get("pack_small_files"):
+            found.pop("pack_small_files", None)
+        return found
+
+
+class S3Storage(ObjectStorage):
     """An S3 bucket, or what speaks its protocol."""
 
     type: Literal["s3"]
@@ -50,7 +66,7 @@ class S3Storage(BaseStorage):
     prefix: str | None = Field(None, description="begins the name of every object")
 
 
-class GcsStorage(BaseStorage):
+class GcsStorage(ObjectStorage):
     """A Google Cloud Storage bucket."""
 
     type: Literal["gcs"]
@@ -58,7 +74,7 @@ class GcsStorage(BaseStorage):
     prefix: str | None = Field(None, description="begins the name of every object")
 
 
-class AzureStorage(BaseStorage):
+class AzureStorage(ObjectStorage):
     """An Azure Blob Storage container."""
 
     type: Literal["azure"]

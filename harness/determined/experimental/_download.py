@@ -99,7 +99,9 @@ def _is_there(directory: Path, resources: Mapping[str, int], checksums: Mapping[
     """Whether an earlier download is whole; its metadata is written anew each time."""
     sizes = {name: size for name, size in resources.items() if name != METADATA_FILE}
     sums = {name: value for name, value in checksums.items() if name != METADATA_FILE}
-    return not _wrong_sizes(directory, sizes) and not _wrong_contents(directory, sums)
+    return (
+        bool(sizes) and not _wrong_sizes(directory, sizes) and not _wrong_contents(directory, sums)
+    )
 
 
 def _replace(source: Path, target: Path) -> None:

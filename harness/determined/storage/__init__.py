@@ -22,6 +22,8 @@ _BUILT_IN = {
     "shared_fs": "determined.storage.shared_fs:SharedFSStorageManager",
 }
 
+_OBJECT_STORAGES = ("azure", "gcs", "s3")
+
 
 def build(config: dict[str, Any], container_path: str | None = None) -> StorageManager:
     """The storage manager for a ``checkpoint_storage`` section.
@@ -35,6 +37,10 @@ def build(config: dict[str, Any], container_path: str | None = None) -> StorageM
         raise errors.StorageError(
             f"checkpoint_storage.type {kind!r} is not supported in this release; "
             f"supported are {', '.join(sorted(_BUILT_IN))}"
+        )
+    if config.get("pack_small_files") and kind not in _OBJECT_STORAGES:
+        raise errors.StorageError(
+            f"checkpoint_storage.pack_small_files is for {', '.join(_OBJECT_STORAGES)}, not for {kind}"
         )
     if container_path is None and os.path.ismount(SHARED_FS_CONTAINER_PATH):
         container_path = SHARED_FS_CONTAINER_PATH

@@ -24,16 +24,15 @@ class AzureStorageManager(ObjectStorageManager):
         cls, config: dict[str, Any], container_path: str | None = None
     ) -> AzureStorageManager:
         """``{"type": "azure", "container": …, "connection_string": …}``, or ``account_url`` and
-        ``credential`` instead of the connection string. Raises errors.StorageError.
+        ``credential`` instead of the connection string; ``pack_small_files``. Raises errors.StorageError.
         """
-        return cls(
-            AzureClient(
-                config.get("container"),
-                config.get("connection_string"),
-                config.get("account_url"),
-                config.get("credential"),
-            )
+        blobs = AzureClient(
+            config.get("container"),
+            config.get("connection_string"),
+            config.get("account_url"),
+            config.get("credential"),
         )
+        return cls(blobs, pack_small_files=bool(config.get("pack_small_files")))
 
 
 class AzureClient(BlobClient):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from determined import errors
 from determined.storage import files
+from determined.storage.packs import Pack
 
 Selector = Callable[[str], bool]
 
@@ -27,11 +28,22 @@ class Manifest:
 
     ``resources``: relative path → bytes; directories end in "/" and have 0. ``checksums``: relative
     path of each file → its :func:`~determined.storage.files.checksum`; empty when the checkpoint was not
-    written by a storage manager of this package.
+    written by a storage manager of this package. ``packs``: object → the small files in it
+    (:mod:`determined.storage.packs`), which says nothing about what the checkpoint is.
     """
 
     resources: Mapping[str, int]
     checksums: Mapping[str, str]
+    packs: Mapping[str, Pack] = dataclasses.field(default_factory=dict, compare=False)
+
+    def members(self) -> dict[str, tuple[str, int]]:
+        """Path of each file that lies in a pack → the pack's name, and where in it the contents begin."""
+        return {
+            path: (name, start)
+            for name, pack in self.packs.items()
+            for path, start in pack.members.items()
+            if path in self.resources
+        }
 
     def to_json(self) -> bytes:
         return json.dumps(dataclasses.asdict(self)).encode()
@@ -41,13 +53,18 @@ class Manifest:
         """Raises errors.CheckpointCorrupted, with ``where``, for what :meth:`to_json` did not write."""
         try:
             found = json.loads(content)
-            return cls(dict(found["resources"]), dict(found["checksums"]))
-        except (ValueError, KeyError, TypeError) as error:
+            packs = {
+                name: Pack.from_json(one) for name, one in dict(found.get("packs", {})).items()
+            }
+            return cls(dict(found["resources"]), dict(found["checksums"]), packs)
+        except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise errors.CheckpointCorrupted(f"{where} is damaged: {error}") from None
 
     def __or__(self, other: Manifest) -> Manifest:
         return Manifest(
-            {**self.resources, **other.resources}, {**self.checksums, **other.checksums}
+            {**self.resources, **other.resources},
+            {**self.checksums, **other.checksums},
+            {**self.packs, **other.packs},
         )
 
 
@@ -96,6 +113,10 @@ class StorageManager(abc.ABC):
 
     owner: str = ""
     """Who stores, without "/" and "@"; empty: nothing is noted, and nothing of it is swept."""
+
+    copies: Path | None = None
+    """A local directory, where :meth:`verify` leaves what it has read if reading means copying, and where
+    :meth:`restore_path` and :meth:`download` look first (:mod:`determined.storage.copies`). None: nowhere."""
 
     @abc.abstractmethod
     def validate(self) -> None:
@@ -194,7 +215,8 @@ class StorageManager(abc.ABC):
             return {}
         resources = {n: size for n, size in manifest.resources.items() if n not in gone}
         checksums = {n: value for n, value in manifest.checksums.items() if n not in gone}
-        self._delete_some(storage_id, gone, Manifest(resources, checksums))
+        left = dataclasses.replace(manifest, resources=resources, checksums=checksums)
+        self._delete_some(storage_id, gone, left)
         return resources
 
     @abc.abstractmethod

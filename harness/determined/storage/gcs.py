@@ -20,11 +20,12 @@ class GCSStorageManager(ObjectStorageManager):
     def from_config(
         cls, config: dict[str, Any], container_path: str | None = None
     ) -> GCSStorageManager:
-        """``{"type": "gcs", "bucket": …, "prefix": …}``, with the machine's identity.
+        """``{"type": "gcs", "bucket": …, "prefix": …, "pack_small_files": …}``, with the machine's identity.
 
         Raises errors.StorageError.
         """
-        return cls(GCSClient(config.get("bucket")), config.get("prefix"))
+        blobs = GCSClient(config.get("bucket"))
+        return cls(blobs, config.get("prefix"), bool(config.get("pack_small_files")))
 
 
 class GCSClient(BlobClient):

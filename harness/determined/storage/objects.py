@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import itertools
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 from determined import errors
-from determined.storage import files
+from determined.storage import contents, copies, files, packs
 from determined.storage.base import Manifest, Selector, StorageManager, check_id
 from determined.storage.blobs import BlobClient, NoSuchBlob
 
 NOTE = ".unreported-"
-PART_BYTES = 8 << 20
-"""How much is read at once of an object."""
+LARGE_BYTES = 8 << 20
+"""Files of more bytes are hashed while they travel, not in memory."""
 
 
 class ObjectStorageManager(StorageManager):
@@ -25,11 +28,15 @@ class ObjectStorageManager(StorageManager):
     ``<prefix>/.unreported-<id>@<owner>`` is written first, and removed when the checkpoint is
     :meth:`reported`. So without a manifest there is a checkpoint of another tool (unverified), or, with such
     a note, the remains of an unfinished or half-deleted one, which nobody sees. An empty directory is an
-    object whose name ends in "/".
+    object whose name ends in "/". With ``pack_small_files`` small files lie together in objects
+    (:mod:`determined.storage.packs`); what is read goes by the manifest.
     """
 
-    def __init__(self, blobs: BlobClient, prefix: str | None = None) -> None:
+    def __init__(
+        self, blobs: BlobClient, prefix: str | None = None, pack_small_files: bool = False
+    ) -> None:
         self.blobs = blobs
+        self._pack_small_files = pack_small_files
         parts = [part for part in (prefix or "").split("/") if part]
         self._prefix = "".join(part + "/" for part in parts)
 
@@ -78,41 +85,64 @@ class ObjectStorageManager(StorageManager):
             f"{parent}/" for path in [*paths, *extra] for parent in PurePosixPath(path).parents
         }
         directories = [path for path in paths if path.endswith("/")]
+        groups = packs.grouped(sizes) if self._pack_small_files else []
         checksums: dict[str, str] = {}
+        packed: dict[str, packs.Pack] = {}
 
-        def step(job: tuple[str, str]) -> None:
-            kind, path = job
+        def read(path: str) -> bytes:
             with files.explained("read", src / path):
-                if kind == "mark":
-                    self.blobs.put(folder + path, b"")
-                elif kind == "hash":
-                    checksums[path] = files.checksum(src / path)
-                elif kind == "send":
-                    self.blobs.put_file(folder + path, src / path)
-                else:
-                    content = extra[path] if path in extra else (src / path).read_bytes()
-                    digest = files.Digest(files.algorithm_for(len(content)))
-                    digest.update(content)
-                    checksums[path] = digest.value()
-                    self.blobs.put(folder + path, content)
+                content = extra[path] if path in extra else (src / path).read_bytes()
+            digest = files.Digest(files.algorithm_for(len(content)))
+            digest.update(content)
+            sizes[path], checksums[path] = len(content), digest.value()
+            return content
+
+        def whole(path: str) -> None:
+            self.blobs.put(folder + path, read(path))
+
+        def pack(paths: list[str]) -> None:
+            name = packs.new_name()
+            packed[name] = self._put_pack(folder + name, ((path, read(path)) for path in paths))
+
+        def send(path: str) -> None:
+            with files.explained("read", src / path):
+                self.blobs.put_file(folder + path, src / path)
+
+        def hash_(path: str) -> None:
+            with files.explained("read", src / path):
+                checksums[path] = files.checksum(src / path)
 
         # Largest first; their checksums are made while they travel.
-        jobs = []
-        for path in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            large = sizes[path] > PART_BYTES and path not in extra
-            jobs += [("send", path), ("hash", path)] if large else [("whole", path)]
-        jobs += [("mark", path) for path in directories if path not in inner]
-        files.in_parallel(step, jobs, self.blobs.threads)
-        return Manifest({**sizes, **dict.fromkeys(directories, 0)}, checksums)
+        jobs: list[Callable[[], None]] = []
+        members = {path for group in groups for path in group}
+        for path in sorted(sizes.keys() - members, key=sizes.__getitem__, reverse=True):
+            large = sizes[path] > LARGE_BYTES and path not in extra
+            steps = [send, hash_] if large else [whole]
+            jobs += [functools.partial(step, path) for step in steps]
+        jobs += [functools.partial(pack, group) for group in groups]
+        for path in directories:
+            if path not in inner:
+                jobs.append(functools.partial(self.blobs.put, folder + path, b""))
+        files.in_parallel(lambda job: job(), jobs, self.blobs.threads)
+        return Manifest({**sizes, **dict.fromkeys(directories, 0)}, checksums, packed)
+
+    def _put_pack(self, key: str, members: Iterable[tuple[str, bytes]]) -> packs.Pack:
+        with files.scratch() as path:
+            local = path / "pack.tar"
+            with files.explained("write", local), local.open("wb") as file:
+                made = packs.write(file, members)
+            self.blobs.put_file(key, local)
+        return made
 
     def finish(self, storage_id: str, manifest: Manifest) -> None:
         folder = self._folder(storage_id)
         there = self.blobs.sizes(folder)
-        for path, size in manifest.resources.items():
-            if not path.endswith("/") and there.get(folder + path) != size:
+        for name, size in contents.objects(manifest).items():
+            found = there.get(folder + name)
+            if found != size:
                 raise errors.StorageError(
-                    f"checkpoint storage: {self._where(storage_id)}{path} was written with {size} bytes, "
-                    f"and now {_found(there.get(folder + path))}"
+                    f"checkpoint storage: {self._where(storage_id)}{name} was written with {size} bytes, "
+                    f"and now {contents.described(found)}"
                 )
         self.blobs.put(folder + files.MANIFEST, manifest.to_json())
         if not self.owner:
@@ -149,16 +179,33 @@ class ObjectStorageManager(StorageManager):
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, selector: Selector | None = None) -> Iterator[Path]:
+        check_id(storage_id)
         with files.scratch() as path:
-            self.download(storage_id, path, selector)
+            if selector is not None or not copies.take(self.copies, storage_id, path):
+                self.download(storage_id, path, selector)
             yield path
 
     def download(
         self, storage_id: str, dst: Path, selector: Selector | None = None
     ) -> dict[str, int]:
+        check_id(storage_id)
+        copied = copies.read(self.copies, storage_id, dst, selector)
+        if copied is not None:
+            return copied
         manifest = self.manifest(storage_id)
         wanted = files.selected(dict(manifest.resources), selector)
-        for path in wanted:
+        self._copy(storage_id, dataclasses.replace(manifest, resources=wanted), dst)
+        return wanted
+
+    def _copy(
+        self,
+        storage_id: str,
+        manifest: Manifest,
+        dst: Path,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Copy what ``manifest`` lists, compared with it, into ``dst``; until ``stop()`` is true."""
+        for path in manifest.resources:
             if path.startswith("/") or ".." in PurePosixPath(path).parts:
                 raise errors.CheckpointCorrupted(
                     f"{self._where(storage_id)}{path} does not lie in the checkpoint"
@@ -167,22 +214,26 @@ class ObjectStorageManager(StorageManager):
             with files.explained("write", directory):
                 directory.mkdir(parents=True, exist_ok=True)
 
-        def write(path: str, content: Iterator[bytes], digest: files.Digest) -> bool:
+        def write(path: str, content: contents.Parts, digest: files.Digest) -> bool:
             with files.explained("write", dst / path), (dst / path).open("wb") as file:
                 for part in content:
+                    if stop():
+                        return False
                     file.write(part)
                     digest.update(part)
             return True
 
-        part = Manifest(wanted, manifest.checksums)
         try:
-            self._read(storage_id, part, write)
+            self._contents(storage_id, manifest).read(write, stop)
         except errors.CheckpointCorrupted:
-            for path in wanted:
+            for path in manifest.resources:
                 if not path.endswith("/"):
                     (dst / path).unlink(missing_ok=True)
             raise
-        return wanted
+
+    def _contents(self, storage_id: str, manifest: Manifest) -> contents.Contents:
+        where = self._where(storage_id)
+        return contents.Contents(self.blobs, self._folder(storage_id), manifest, where)
 
     def verify(
         self,
@@ -196,86 +247,54 @@ class ObjectStorageManager(StorageManager):
                 "that was written to?"
             )
         manifest = self.manifest(storage_id)
+        known = dataclasses.replace(expected or manifest, packs=manifest.packs)
+        if self.copies is not None and copies.has_room(self.copies, known):
+            with copies.draft(self.copies) as path:
+                self._copy(storage_id, known, path, stop)
+                if not stop():
+                    copies.keep(path, storage_id, known)
+            return
 
-        def check(path: str, content: Iterator[bytes], digest: files.Digest) -> bool:
+        def check(path: str, content: contents.Parts, digest: files.Digest) -> bool:
             for part in content:
                 if stop():
                     return False
                 digest.update(part)
             return True
 
-        if not stop():
-            self._read(storage_id, expected or manifest, check)
-
-    def _read(
-        self,
-        storage_id: str,
-        manifest: Manifest,
-        consume: Callable[[str, Iterator[bytes], files.Digest], bool],
-    ) -> None:
-        """Have ``consume`` take each file's contents, in parallel, and compare sizes and checksums. It
-        returns whether it has taken all."""
-        folder = self._folder(storage_id)
-        there = self.blobs.sizes(folder)
-        sizes = {path: size for path, size in manifest.resources.items() if path[-1] != "/"}
-        for path, size in sizes.items():
-            found = there.get(folder + path)
-            if found != size:
-                raise errors.CheckpointCorrupted(
-                    f"{self._where(storage_id)}{path} {_found(found)}, {size} were stored"
-                )
-
-        def take(path: str, content: Iterator[bytes]) -> None:
-            expected = manifest.checksums.get(path)
-            digest = files.Digest(files.algorithm_for(sizes[path], expected))
-            if not consume(path, content, digest) or expected is None:
-                return
-            found = digest.value()
-            if found != expected:
-                raise errors.CheckpointCorrupted(
-                    f"{self._where(storage_id)}{path}: the contents have changed since it was stored "
-                    f"({expected} then, {found} now)"
-                )
-
-        small = [path for path in sizes if sizes[path] <= PART_BYTES]
-        files.in_parallel(
-            lambda path: take(path, self._parts(folder + path, sizes[path])),
-            small,
-            self.blobs.threads,
-        )
-        with ThreadPoolExecutor(self.blobs.threads) as pool:
-            for path in sizes.keys() - set(small):
-                take(path, self._parts(folder + path, sizes[path], pool))
-
-    def _parts(
-        self, key: str, size: int, pool: ThreadPoolExecutor | None = None
-    ) -> Iterator[bytes]:
-        """An object's contents in order, by ``pool`` several parts at once."""
-        starts = range(0, size, PART_BYTES)
-        if pool is None:
-            for start in starts:
-                yield self.blobs.get(key, start, min(start + PART_BYTES, size))
-            return
-        waiting = []
-        try:
-            for start in starts:
-                end = min(start + PART_BYTES, size)
-                waiting.append(pool.submit(self.blobs.get, key, start, end))
-                if len(waiting) >= self.blobs.threads:
-                    yield waiting.pop(0).result()
-            while waiting:
-                yield waiting.pop(0).result()
-        finally:
-            for call in waiting:
-                call.cancel()
+        self._contents(storage_id, known).read(check, stop)
 
     def _delete_some(self, storage_id: str, gone: Collection[str], left: Manifest) -> None:
         folder = self._folder(storage_id)
-        self.blobs.put(folder + files.MANIFEST, left.to_json())
-        self.blobs.delete([folder + path for path in sorted(gone)])
+        copies.drop(self.copies, storage_id)
+        members = {path for pack in left.packs.values() for path in pack.members}
+        shortened = self._shortened(folder, left)
+        self.blobs.put(folder + files.MANIFEST, shortened.to_json())
+        stale = (set(gone) - members) | (left.packs.keys() - shortened.packs.keys())
+        self.blobs.delete([folder + name for name in sorted(stale)])
+
+    def _shortened(self, folder: str, left: Manifest) -> Manifest:
+        """``left`` with new packs, which are stored, instead of those that hold what it does not list."""
+        found = {}
+        for name, pack in left.packs.items():
+            stays = {path: left.resources[path] for path in pack.members if path in left.resources}
+            if len(stays) == len(pack.members):
+                found[name] = pack
+            elif stays:
+                # Not verified: what is damaged stays so, and is noticed where it is read.
+                parts = contents.ranges(Manifest(stays, {}, {name: pack}))
+                new = packs.shortened_name(name, stays)
+                found[new] = self._put_pack(
+                    folder + new,
+                    itertools.chain.from_iterable(
+                        contents.small_files(self.blobs, folder, part, stays) for part in parts
+                    ),
+                )
+        return dataclasses.replace(left, packs=found)
 
     def _delete_all(self, storage_id: str) -> None:
         folder = self._folder(storage_id)
+        copies.drop(self.copies, storage_id)
         objects = self.blobs.sizes(folder)
         notes = self.blobs.sizes(self._notes(storage_id))
         if objects:
@@ -348,7 +367,3 @@ class ObjectStorageManager(StorageManager):
     def discard(self, key: str) -> None:
         found = self.blobs.sizes(self._key(key) + "/")
         self.blobs.delete([*found, self._key(key)])
-
-
-def _found(size: int | None) -> str:
-    return "is missing" if size is None else f"has {size} bytes"

@@ -36,7 +36,8 @@ class S3StorageManager(ObjectStorageManager):
     def from_config(
         cls, config: dict[str, Any], container_path: str | None = None
     ) -> S3StorageManager:
-        """``{"type": "s3", "bucket": …, "prefix": …, "endpoint_url": …, "access_key": …, "secret_key": …}``.
+        """``{"type": "s3", "bucket": …, "prefix": …, "endpoint_url": …, "access_key": …, "secret_key": …,
+        "pack_small_files": …}``.
 
         Without keys the machine's identity is used, as by all AWS tools. Raises errors.StorageError.
         """
@@ -46,7 +47,7 @@ class S3StorageManager(ObjectStorageManager):
             config.get("access_key"),
             config.get("secret_key"),
         )
-        return cls(blobs, config.get("prefix"))
+        return cls(blobs, config.get("prefix"), bool(config.get("pack_small_files")))
 
 
 class S3Client(BlobClient):

@@ -9,8 +9,9 @@ import pytest
 
 from determined import storage
 from determined.storage.blobs import BlobClient
+from determined.storage.files import MANIFEST
 from determined.storage.objects import ObjectStorageManager
-from determined.storage.testing import StorageContract, Tamper
+from determined.storage.testing import TREE, StorageContract, Tamper
 from tests import object_servers
 from tests.object_servers import Server
 
@@ -19,13 +20,34 @@ class ObjectContract(StorageContract):
     @pytest.fixture
     def tamper(self, manager: ObjectStorageManager) -> Tamper:
         def change(storage_id: str, path: str, content: bytes | None) -> None:
-            key = manager._folder(storage_id) + path
+            manifest = manager.manifest(storage_id)
+            name, start = manifest.members().get(path, (path, 0))
+            key = manager._folder(storage_id) + name
             if content is None:
                 manager.blobs.delete([key])
             else:
-                manager.blobs.put(key, content)
+                whole = manager.blobs.get(key)
+                end = start + manifest.resources[path]
+                manager.blobs.put(key, whole[:start] + content + whole[end:])
 
         return change
+
+
+class PackedContract(ObjectContract):
+    """Small files go into packs; what is read goes by what is there."""
+
+    @pytest.fixture(autouse=True)
+    def packed(self, manager: ObjectStorageManager) -> None:
+        manager._pack_small_files = True
+
+    def test_small_files_lie_in_packs(self, manager: ObjectStorageManager, stored: str) -> None:
+        manifest = manager.manifest(stored)
+        (pack,) = manifest.packs
+        assert set(manifest.members()) == set(TREE)
+        folder = manager._folder(stored)
+        assert set(manager.blobs.sizes(folder)) == {
+            folder + name for name in (pack, "hollow/", MANIFEST)
+        }
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +90,15 @@ class TestAzure(ObjectContract):
         return storage.build(
             {"type": "azure", "container": container, "connection_string": connection}
         )
+
+
+class TestPackedS3(PackedContract, TestS3):
+    pass
+
+
+class TestPackedGCS(PackedContract, TestGCS):
+    pass
+
+
+class TestPackedAzure(PackedContract, TestAzure):
+    pass

@@ -144,9 +144,10 @@ def test_an_experiment_in_s3(
     sdk._session.close()
 
 
-def test_checkpoints_of_a_gang_and_in_the_background(
+def test_packed_checkpoints_of_a_gang_and_in_the_background(
     cluster: LocalCluster, s3_server: Server, section: dict[str, Any], tmp_path: Path
 ) -> None:
+    section["pack_small_files"] = True
     config = yaml.safe_dump(CONFIG | {"checkpoint_storage": section})
     experiment_id = cluster.submit(tmp_path, config, script_py=GANG)
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
@@ -155,12 +156,31 @@ def test_checkpoints_of_a_gang_and_in_the_background(
     resources = sdk.get_checkpoint(gangs).resources
     assert resources is not None
     assert set(resources) == {"shard-0", "shard-1", "metadata.json"}
-    assert f"{background}/weights" in keys(s3_server, section)
+    # A pack of each worker that has several files; a file by itself is none.
+    assert f"{gangs}/shard-1" in keys(s3_server, section)
+    for uuid in (gangs, background):
+        (pack,) = [
+            key
+            for key in keys(s3_server, section)
+            if key.startswith(f"{uuid}/.det") and key.endswith(".tar")
+        ]
+    assert f"{background}/weights" not in keys(s3_server, section)
     assert not [key for key in keys(s3_server, section) if key.startswith(".")]
     policy = ("--save-experiment-best=0", "--save-trial-best=0", "--save-trial-latest=1")
     cluster.det("experiment", "set", "gc-policy", str(experiment_id), *policy, "--yes")
     until(lambda: list(uuids(sdk, experiment_id)) == [background])
     assert {key.partition("/")[0] for key in keys(s3_server, section)} == {background}
+
+    # Files of a pack, by the commands.
+    cluster.det("checkpoint", "download", background, "--output-dir", str(tmp_path / "whole"))
+    assert (tmp_path / "whole" / "weights").read_bytes() == bytes(100_000)
+    cluster.det("checkpoint", "rm", background, "--glob", "weights", "--yes")
+    left = sdk.get_checkpoint(background)
+    assert left.state is not None
+    assert (left.state.name, set(left.resources or {})) == ("PARTIALLY_DELETED", {"metadata.json"})
+    assert pack not in keys(s3_server, section)
+    cluster.det("checkpoint", "download", background, "--output-dir", str(tmp_path / "left"))
+    assert [path.name for path in (tmp_path / "left").iterdir()] == ["metadata.json"]
     sdk._session.close()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from determined import errors, storage
-from determined.storage import objects, s3
+from determined.storage import contents, objects, s3
 from determined.storage.blobs import BlobClient
 from determined.storage.objects import ObjectStorageManager
 from determined.storage.s3 import S3Client
@@ -28,7 +28,8 @@ def manager(s3_blobs: BlobClient, tmp_path: Path) -> ObjectStorageManager:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried with gigabytes in life takes parts of as many kilobytes here."""
-    monkeypatch.setattr(objects, "PART_BYTES", 10_000)
+    monkeypatch.setattr(contents, "PART_BYTES", 10_000)
+    monkeypatch.setattr(objects, "LARGE_BYTES", 10_000)
 
 
 def listed(manager: ObjectStorageManager) -> list[str]:

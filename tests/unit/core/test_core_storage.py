@@ -77,6 +77,10 @@ def test_shared_fs_paths(config: dict[str, Any], container_path: str | None, roo
         ({"type": "gcs"}, "checkpoint_storage.bucket"),
         ({"type": "azure", "connection_string": "x"}, "checkpoint_storage.container"),
         ({"type": "azure", "container": "c", "connection_string": "x"}, "Azure container c: "),
+        (
+            {"type": "shared_fs", "host_path": "/data", "pack_small_files": True},
+            "pack_small_files is for azure, gcs, s3, not for shared_fs",
+        ),
         ({}, "None is not supported"),
     ],
 )

@@ -136,7 +136,8 @@ bind_mounts: null
 reproducibility: {experiment_seed: null}
 """,
     "storage: directory": MINIMAL + "checkpoint_storage: {type: directory, container_path: /mnt}\n",
-    "storage: gcs": MINIMAL + "checkpoint_storage: {type: gcs, bucket: b, prefix: p}\n",
+    "storage: gcs": MINIMAL
+    + "checkpoint_storage: {type: gcs, bucket: b, prefix: p, pack_small_files: true}\n",
     "storage: azure": MINIMAL
     + "checkpoint_storage: {type: azure, container: c, account_url: u, credential: x}\n",
     "storage: hdfs": MINIMAL

@@ -203,6 +203,21 @@ def problems(text: str, template: dict | None = None) -> list[str]:
             id="paths of the storage",
         ),
         pytest.param(
+            OK
+            + "checkpoint_storage:\n  type: shared_fs\n  host_path: /a\n  pack_small_files: true\n",
+            [
+                "c.yaml:6: checkpoint_storage.pack_small_files: unknown field for type: shared_fs (allowed: "
+                "type, save_experiment_best, save_trial_best, save_trial_latest, host_path, storage_path, "
+                "propagation, container_path, checkpoint_path, tensorboard_path)"
+            ],
+            id="packs in a file system",
+        ),
+        pytest.param(
+            OK + "checkpoint_storage: {type: s3, bucket: b, pack_small_files: 1}\n",
+            ["c.yaml:3: checkpoint_storage.pack_small_files: expected true or false, found 1"],
+            id="packs: neither true nor false",
+        ),
+        pytest.param(
             OK + "checkpoint_storage: {type: gcs, bucket: b, prefix: a/../b}\n",
             [
                 "c.yaml:3: checkpoint_storage.prefix: must not have the component '..', found 'a/../b'"
@@ -294,11 +309,14 @@ def problems(text: str, template: dict | None = None) -> list[str]:
             id="log policies",
         ),
         pytest.param(
-            OK + "internal: {native: 1}\ntensorboard_storage: {type: s3, save_trial_best: 1}\n"
+            OK + "internal: {native: 1}\n"
+            "tensorboard_storage: {type: s3, save_trial_best: 1, pack_small_files: true}\n"
             "security: {kerberos: {config: x}}\nlabels: {team: vision}\ndata: [1]\nname: ''\n",
             [
                 "c.yaml:3: internal: expected null, found a mapping",
                 "c.yaml:4: tensorboard_storage.save_trial_best: 'save_trial_best' belongs under "
+                "checkpoint_storage",
+                "c.yaml:4: tensorboard_storage.pack_small_files: 'pack_small_files' belongs under "
                 "checkpoint_storage",
                 "c.yaml:5: security.kerberos.config: unknown field; did you mean 'config_file'? "
                 "(allowed: config_file)",

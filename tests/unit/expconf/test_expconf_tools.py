@@ -112,6 +112,13 @@ def test_secrets_are_masked_when_printed() -> None:
     assert config["checkpoint_storage"]["secret_key"] == "s3cret"
 
 
+def test_what_determineds_client_does_not_know_is_only_there_when_asked_for() -> None:
+    config = secretive()
+    assert "pack_small_files" not in complete(config)["checkpoint_storage"]
+    config["checkpoint_storage"]["pack_small_files"] = True
+    assert complete(config)["checkpoint_storage"]["pack_small_files"] is True
+
+
 def test_azure_is_masked() -> None:
     storage = {"type": "azure", "container": "c", "connection_string": "conn"}
     assert masked({"checkpoint_storage": storage})["checkpoint_storage"] == {

@@ -67,6 +67,15 @@ def test_download(
     assert {p.name for p in (tmp_path / path).iterdir()} == {"model", "metadata.json"}
 
 
+def test_a_download_of_metadata_alone(
+    client: Determined, service: FakeService, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    service.checkpoints[0]["resources"] = {"metadata.json": "22"}
+    target = tmp_path / "not there yet"
+    client.get_checkpoint(UUID).download(str(target))
+    assert [path.name for path in target.iterdir()] == ["metadata.json"]
+
+
 def test_a_second_download_copies_nothing_unless_something_is_missing(
     client: Determined, stored: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ class Stored:
 
     def __init__(self, root: Path, service: FakeService) -> None:
         self.root = root
+        self.run_dir = root.with_name("run")
         self.service = service
         self.config = {"checkpoint_storage": {"type": "shared_fs", "host_path": str(root)}}
         manager = DirectoryStorageManager(root)
@@ -83,7 +84,7 @@ class Stored:
         with ServiceLink(self.service.url, "agent-secret") as link:
             leg = LegSpec.from_json(spec(**self.fields(**more)))
             found = restore_point.choose(
-                leg, link, lambda text, level: said.append(text), lambda: False
+                leg, link, lambda text, level: said.append(text), lambda: False, self.run_dir
             )
         return found, said
 
@@ -185,5 +186,5 @@ def test_a_kill_does_not_wait_for_the_rest_of_a_large_file(stored: Stored) -> No
     stored.damage(stored.names[2])
     with ServiceLink(stored.service.url, "agent-secret") as link:
         leg = LegSpec.from_json(json.loads(json.dumps(spec(**stored.fields()))))
-        restore_point.choose(leg, link, lambda text, level: None, stop)
+        restore_point.choose(leg, link, lambda text, level: None, stop, stored.run_dir)
     assert stored.reports == []

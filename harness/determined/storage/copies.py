@@ -1,0 +1,99 @@
+"""Copies of checkpoints that were read to verify them, so that nobody reads them from the storage again.
+
+Whoever verifies (a leg's supervisor) and whoever restores (its training process) name the same local
+directory. ``<directory>/<storage id>/`` is a checkpoint as :class:`DirectoryStorageManager` has it; it is
+there once every byte was compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from determined import errors
+from determined.storage import files
+from determined.storage.base import Manifest, Selector
+from determined.storage.directory import DirectoryStorageManager
+
+FOLDER = "verified"
+"""Below a task's ``DET_RUN_DIR``."""
+
+
+def of_this_task() -> Path | None:
+    """The directory of the task that this process belongs to; None outside of one."""
+    run_dir = os.environ.get("DET_RUN_DIR")
+    return Path(run_dir) / FOLDER if run_dir else None
+
+
+def has_room(directory: Path, manifest: Manifest) -> bool:
+    """Whether a copy would leave as much free as it takes: the training writes checkpoints of that size."""
+    size = sum(manifest.resources.values())
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return shutil.disk_usage(directory).free >= 2 * size
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def draft(directory: Path) -> Iterator[Path]:
+    """An empty directory beside the copies, which is gone at the block's end; :func:`keep` saves it."""
+    path = directory / ".draft"
+    with files.explained("write", path):
+        shutil.rmtree(path, ignore_errors=True)  # left by one who was killed
+        path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def keep(path: Path, storage_id: str, manifest: Manifest) -> None:
+    """Make the draft ``path``, which holds all that ``manifest`` lists, the copy of this checkpoint."""
+    final = path.with_name(storage_id)
+    with files.explained("write", final):
+        (path / files.MANIFEST).write_bytes(manifest.to_json())
+        drop(path.parent, storage_id)
+        path.rename(final)
+
+
+def take(directory: Path | None, storage_id: str, target: Path) -> bool:
+    """Make the copy the directory ``target``, which is empty: from now on it is only the caller's.
+
+    Returns whether there was one: nobody else has it, and nobody has taken it.
+    """
+    if directory is None:
+        return False
+    try:
+        (directory / storage_id).rename(target)
+    except OSError:
+        return False
+    return True
+
+
+def read(
+    directory: Path | None, storage_id: str, target: Path, selector: Selector | None
+) -> dict[str, int] | None:
+    """Copy what ``selector`` accepts into ``target``, verified; what was copied, None without a copy.
+
+    A copy that is read as a whole goes: it takes room, and most restore once.
+    """
+    if directory is None or not (directory / storage_id).is_dir():
+        return None
+    try:
+        found = DirectoryStorageManager(directory).download(storage_id, target, selector)
+    except errors.StorageError:
+        # Taken by another process meanwhile, or changed: the storage has it.
+        return None
+    if selector is None:
+        drop(directory, storage_id)
+    return found
+
+
+def drop(directory: Path | None, storage_id: str) -> None:
+    """Remove the copy, which need not be there."""
+    if directory is not None:
+        shutil.rmtree(directory / storage_id, ignore_errors=True)
