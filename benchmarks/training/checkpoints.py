@@ -6,7 +6,8 @@
 - ``s3``: the same into a bucket of moto, to torch.save and boto3's transfer manager at the best of some
   settings
 - ``files``: a directory of files of 10 KB into the bucket, to one upload_file after the other; what of it is
-  the processor time of moto, which uses one core; and the same with 20 ms between us and the server
+  the processor time of moto, which uses one core; the same with ``pack_small_files``; and both with 20 ms
+  between us and the server
 - ``background``: for how long the training stands still, as a share of the time until the checkpoint is
   stored
 """
@@ -80,6 +81,7 @@ class Bench:
         self.section = s3_section(server)
         self.client = s3_client(server)
         self.s3 = self._context(self.section)
+        self.packed = self._context(self.section | {"pack_small_files": True})
 
     @staticmethod
     def _context(section: dict[str, Any]) -> DummyCheckpointContext:
@@ -146,27 +148,32 @@ class Bench:
         source.mkdir()
         for number in range(self.files):
             (source / f"part-{number:05}").write_bytes(os.urandom(SMALL_BYTES))
-        shares = self._compare_files(source, f"{self.files} files")
+        shares = self._compare_files(self.s3, source, f"{self.files} files")
         print(f"  moto itself computes for {statistics.median(shares):.0%} of our time", flush=True)
+        self._compare_files(self.packed, source, f"{self.files} files, packed")
         (self.folder / "far").mkdir()
         with moto(self.folder / "far", FAR_SECONDS) as far:
             self.use(far)
-            self._compare_files(source, f"{self.files} files, {FAR_SECONDS * 1000:.0f} ms away")
+            name = f"{self.files} files, {FAR_SECONDS * 1000:.0f} ms away"
+            self._compare_files(self.s3, source, name)
+            self._compare_files(self.packed, source, f"{name}, packed")
 
-    def _compare_files(self, source: Path, name: str) -> list[float]:
+    def _compare_files(
+        self, context: DummyCheckpointContext, source: Path, name: str
+    ) -> list[float]:
         shares = []
 
         def ours() -> float:
             def work() -> None:
                 nonlocal made
-                made = self.s3.upload(source)
+                made = context.upload(source)
 
             made = ""
             before = self.server.cpu_times()
             took = seconds(work)
             after = self.server.cpu_times()
             shares.append((after.user + after.system - before.user - before.system) / took)
-            self.s3.delete(made)
+            context.delete(made)
             return took
 
         def one_by_one() -> float:

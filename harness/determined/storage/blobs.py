@@ -26,14 +26,20 @@ class BlobClient(abc.ABC):
     threads: int = 8
     """How many calls at once are worth it."""
 
+    hashes_files: bool = False
+    """Whether :meth:`put_file` knows what checksum the file has, because sending it needs one."""
+
     @abc.abstractmethod
     def put(self, key: str, content: bytes) -> None:
         """Store an object, replacing what is there."""
 
     @abc.abstractmethod
-    def put_file(self, key: str, source: Path) -> None:
+    def put_file(self, key: str, source: Path) -> str | None:
         """Store a file of any size, a large one in parts where the service can; raises OSError when
-        ``source`` cannot be read."""
+        ``source`` cannot be read.
+
+        Returns its :func:`~determined.storage.files.checksum` with :attr:`hashes_files`.
+        """
 
     @abc.abstractmethod
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:

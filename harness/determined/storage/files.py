@@ -19,10 +19,11 @@ from determined import errors
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
-PIECE_BYTES = 64 << 20
 PLAIN = "sha256"
-PIECES = "sha256-64MiB"
-ALGORITHMS = (PLAIN, PIECES)
+PIECES = "sha256-16MiB"
+PIECE_BYTES = {PIECES: 16 << 20, "sha256-64MiB": 64 << 20}
+"""Checksums that are made of pieces; the first of new files."""
+ALGORITHMS = (PLAIN, *PIECE_BYTES)
 # What a copy within the kernel answers where it is not offered.
 _NOT_SO = (None, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -184,7 +185,7 @@ class Digest:
         self._algorithm = algorithm
         self._whole = hashlib.sha256()
         self._piece = hashlib.sha256()
-        self._room = PIECE_BYTES
+        self._room = self._piece_bytes = PIECE_BYTES.get(algorithm, 0)
 
     def update(self, data: bytes | memoryview) -> None:
         if self._algorithm == PLAIN:
@@ -197,7 +198,7 @@ class Digest:
             rest, self._room = rest[taken:], self._room - taken
             if not self._room:
                 self.add_piece(self._piece.digest())
-                self._piece, self._room = hashlib.sha256(), PIECE_BYTES
+                self._piece, self._room = hashlib.sha256(), self._piece_bytes
 
     def add_piece(self, digest: bytes) -> None:
         """Instead of the bytes of the next piece."""
@@ -205,9 +206,9 @@ class Digest:
 
     def value(self) -> str:
         """At the end."""
-        if self._room < PIECE_BYTES:
+        if self._room < self._piece_bytes:
             self.add_piece(self._piece.digest())
-            self._room = PIECE_BYTES
+            self._room = self._piece_bytes
         return f"{self._algorithm}:{self._whole.hexdigest()}"
 
 
@@ -216,13 +217,23 @@ def algorithm_for(size: int, expected: str | None = None) -> str:
     several processors at once."""
     if expected is not None:
         return expected.partition(":")[0]
-    return PLAIN if size <= PIECE_BYTES else PIECES
+    return PLAIN if size <= PIECE_BYTES[PIECES] else PIECES
+
+
+def checksum_of(pieces: list[bytes]) -> str:
+    """The checksum of a new file of whose pieces these are the SHA-256, in order."""
+    if len(pieces) == 1:
+        return f"{PLAIN}:{pieces[0].hex()}"
+    digest = Digest(PIECES)
+    for piece in pieces:
+        digest.add_piece(piece)
+    return digest.value()
 
 
 def checksum(path: Path, expected: str | None = None) -> str:
     """``"<algorithm>:<hex>"`` of a file, to be compared with ``expected``.
 
-    ``sha256``, or, over 64 MiB, ``sha256-64MiB``: the SHA-256 of the digests of its pieces of that size.
+    ``sha256``, or, over 16 MiB, ``sha256-16MiB``: the SHA-256 of the digests of its pieces of that size.
     """
     found = checksum_unless(path, lambda: False, expected)
     assert found is not None
@@ -242,14 +253,15 @@ def checksum_unless(
                 digest.update(part)
         else:
             pieces: dict[int, bytes] = {}
+            length = PIECE_BYTES[algorithm]
 
             def hash_piece(start: int) -> None:
                 piece = hashlib.sha256()
-                for part in _read(file.fileno(), start, min(start + PIECE_BYTES, size), stop):
+                for part in _read(file.fileno(), start, min(start + length, size), stop):
                     piece.update(part)
                 pieces[start] = piece.digest()
 
-            in_parallel(hash_piece, range(0, size, PIECE_BYTES), os.cpu_count() or 1)
+            in_parallel(hash_piece, range(0, size, length), os.cpu_count() or 1)
             for start in sorted(pieces):
                 digest.add_piece(pieces[start])
     return None if stop() else digest.value()

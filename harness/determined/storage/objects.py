@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 from determined import errors
-from determined.storage import contents, copies, files, packs
+from determined.storage import contents, copies, files, packs, sending
 from determined.storage.base import Manifest, Selector, StorageManager, check_id
 from determined.storage.blobs import BlobClient, NoSuchBlob
 
 NOTE = ".unreported-"
-LARGE_BYTES = 8 << 20
-"""Files of more bytes are hashed while they travel, not in memory."""
 
 
 class ObjectStorageManager(StorageManager):
@@ -77,62 +74,8 @@ class ObjectStorageManager(StorageManager):
         extra: Mapping[str, bytes] | None = None,
     ) -> Manifest:
         folder = self._folder(storage_id)
-        extra = extra or {}
-        with files.explained("read", src):
-            sizes = {path: (src / path).stat().st_size for path in paths if path[-1] != "/"}
-        sizes |= {path: len(content) for path, content in extra.items()}
-        inner = {
-            f"{parent}/" for path in [*paths, *extra] for parent in PurePosixPath(path).parents
-        }
-        directories = [path for path in paths if path.endswith("/")]
-        groups = packs.grouped(sizes) if self._pack_small_files else []
-        checksums: dict[str, str] = {}
-        packed: dict[str, packs.Pack] = {}
-
-        def read(path: str) -> bytes:
-            with files.explained("read", src / path):
-                content = extra[path] if path in extra else (src / path).read_bytes()
-            digest = files.Digest(files.algorithm_for(len(content)))
-            digest.update(content)
-            sizes[path], checksums[path] = len(content), digest.value()
-            return content
-
-        def whole(path: str) -> None:
-            self.blobs.put(folder + path, read(path))
-
-        def pack(paths: list[str]) -> None:
-            name = packs.new_name()
-            packed[name] = self._put_pack(folder + name, ((path, read(path)) for path in paths))
-
-        def send(path: str) -> None:
-            with files.explained("read", src / path):
-                self.blobs.put_file(folder + path, src / path)
-
-        def hash_(path: str) -> None:
-            with files.explained("read", src / path):
-                checksums[path] = files.checksum(src / path)
-
-        # Largest first; their checksums are made while they travel.
-        jobs: list[Callable[[], None]] = []
-        members = {path for group in groups for path in group}
-        for path in sorted(sizes.keys() - members, key=sizes.__getitem__, reverse=True):
-            large = sizes[path] > LARGE_BYTES and path not in extra
-            steps = [send, hash_] if large else [whole]
-            jobs += [functools.partial(step, path) for step in steps]
-        jobs += [functools.partial(pack, group) for group in groups]
-        for path in directories:
-            if path not in inner:
-                jobs.append(functools.partial(self.blobs.put, folder + path, b""))
-        files.in_parallel(lambda job: job(), jobs, self.blobs.threads)
-        return Manifest({**sizes, **dict.fromkeys(directories, 0)}, checksums, packed)
-
-    def _put_pack(self, key: str, members: Iterable[tuple[str, bytes]]) -> packs.Pack:
-        with files.scratch() as path:
-            local = path / "pack.tar"
-            with files.explained("write", local), local.open("wb") as file:
-                made = packs.write(file, members)
-            self.blobs.put_file(key, local)
-        return made
+        pack = self._pack_small_files
+        return sending.Sending(self.blobs, folder, src, paths, extra or {}, pack).run()
 
     def finish(self, storage_id: str, manifest: Manifest) -> None:
         folder = self._folder(storage_id)
@@ -284,12 +227,10 @@ class ObjectStorageManager(StorageManager):
                 # Not verified: what is damaged stays so, and is noticed where it is read.
                 parts = contents.ranges(Manifest(stays, {}, {name: pack}))
                 new = packs.shortened_name(name, stays)
-                found[new] = self._put_pack(
-                    folder + new,
-                    itertools.chain.from_iterable(
-                        contents.small_files(self.blobs, folder, part, stays) for part in parts
-                    ),
+                members = itertools.chain.from_iterable(
+                    contents.small_files(self.blobs, folder, part, stays) for part in parts
                 )
+                found[new] = sending.put_pack(self.blobs, folder + new, members)
         return dataclasses.replace(left, packs=found)
 
     def _delete_all(self, storage_id: str) -> None:

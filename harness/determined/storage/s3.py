@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
 from determined import errors
+from determined.storage import files
 from determined.storage.blobs import BlobClient, NoSuchBlob, missing_package
 from determined.storage.objects import ObjectStorageManager
 
 logger = logging.getLogger("determined.storage")
 
 THREADS = 10
-PART_BYTES = 16 << 20
+# Of which the manifest's checksums are made: so the digest of a part is a piece of the file's.
+PART_BYTES = files.PIECE_BYTES[files.PIECES]
+MOST_PARTS = 10_000
+HEX_DIGITS = 64
+"""Of a SHA-256."""
 # After these a server that is away is asked again; botocore's own attempts end within a second.
 PATIENCE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELETED_AT_ONCE = 1000
@@ -54,6 +62,7 @@ class S3Client(BlobClient):
     """A bucket by boto3. ``patience``: seconds after which a server that is away is asked again."""
 
     threads = THREADS
+    hashes_files = True
 
     def __init__(
         self,
@@ -65,7 +74,6 @@ class S3Client(BlobClient):
     ) -> None:
         try:
             import boto3.session
-            from boto3.s3.transfer import TransferConfig, create_transfer_manager
             from botocore.config import Config
             from botocore.exceptions import BotoCoreError
         except ImportError as error:
@@ -80,11 +88,11 @@ class S3Client(BlobClient):
             retries={"mode": "standard"},
             connect_timeout=10,
             tcp_keepalive=True,
-            # Transport is covered by TLS, or else by the signature, storage by the manifest's checksums;
-            # servers older than these checksums refuse them.
+            # The signature covers the transport, the manifest's checksums the storage, and one SHA-256 is
+            # made for both; servers older than the other checksums refuse them.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            s3={"payload_signing_enabled": (endpoint_url or "").startswith("http:")},
+            s3={"payload_signing_enabled": True},
         )
         try:
             self._client: Any = boto3.session.Session().client(
@@ -100,14 +108,9 @@ class S3Client(BlobClient):
             ) from error
         # Asking for leave first costs a small object a second round trip.
         self._client.meta.events.register("before-sign.s3", _do_not_ask)
-        self._parallel = create_transfer_manager(
-            self._client,
-            TransferConfig(
-                multipart_threshold=PART_BYTES,
-                multipart_chunksize=PART_BYTES,
-                max_concurrency=THREADS,
-            ),
-        )
+        self._client.meta.events.register("before-send.s3", self._note_digest)
+        self._sent = threading.local()
+        self._pool = ThreadPoolExecutor(THREADS, "s3-parts")
 
     def _call(self, action: str, key: str, call: Callable[[], T]) -> T:
         for delay in self._patience:
@@ -151,13 +154,60 @@ class S3Client(BlobClient):
             lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=content),
         )
 
-    def put_file(self, key: str, source: Path) -> None:
-        if source.stat().st_size <= PART_BYTES:
+    def put_file(self, key: str, source: Path) -> str | None:
+        size = source.stat().st_size
+        if size <= PART_BYTES:
             self.put(key, source.read_bytes())
-            return
-        self._call(
-            "write", key, lambda: self._parallel.upload(str(source), self._bucket, key).result()
+            digests = [self._sent.digest]
+        else:
+            part_bytes = PART_BYTES
+            while size > MOST_PARTS * part_bytes:
+                part_bytes *= 2
+            digests = self._put_parts(key, source, range(0, size, part_bytes), part_bytes)
+            if part_bytes != PART_BYTES:
+                return files.checksum(source)
+        known = [digest for digest in digests if digest is not None]
+        return files.checksum_of(known) if len(known) == len(digests) else files.checksum(source)
+
+    def _put_parts(
+        self, key: str, source: Path, starts: range, part_bytes: int
+    ) -> list[bytes | None]:
+        """The SHA-256 of each part, where it is known."""
+        where = {"Bucket": self._bucket, "Key": key}
+        begin = functools.partial(self._client.create_multipart_upload, **where)
+        where["UploadId"] = self._call("write", key, begin)["UploadId"]
+
+        def send(number: int, start: int) -> tuple[dict[str, Any], bytes | None]:
+            content = os.pread(file.fileno(), part_bytes, start)
+            put = functools.partial(
+                self._client.upload_part, **where, PartNumber=number, Body=content
+            )
+            etag = self._call("write", key, put)["ETag"]
+            return {"PartNumber": number, "ETag": etag}, self._sent.digest
+
+        with source.open("rb") as file:
+            calls = [self._pool.submit(send, at, start) for at, start in enumerate(starts, 1)]
+            try:
+                parts, digests = zip(*[call.result() for call in calls], strict=True)
+            except BaseException:
+                for call in calls:
+                    call.cancel()
+                wait(calls)
+                with contextlib.suppress(errors.StorageError):
+                    forget = functools.partial(self._client.abort_multipart_upload, **where)
+                    self._call("write", key, forget)
+                raise
+        end = functools.partial(
+            self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": parts}
         )
+        self._call("write", key, end)
+        return list(digests)
+
+    def _note_digest(self, request: Any, **_: Any) -> None:
+        """What the signature says that this thread sends; anonymous requests have none."""
+        found = request.headers.get("X-Amz-Content-SHA256", "")
+        text = found if isinstance(found, str) else found.decode()
+        self._sent.digest = bytes.fromhex(text) if len(text) == HEX_DIGITS else None
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         got = bytearray()

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSRequest
+from botocore.exceptions import EndpointConnectionError
 
 from determined import errors, storage
-from determined.storage import contents, objects, s3
+from determined.storage import contents, files, s3, sending
 from determined.storage.blobs import BlobClient
 from determined.storage.objects import ObjectStorageManager
 from determined.storage.s3 import S3Client
@@ -29,7 +31,7 @@ def manager(s3_blobs: BlobClient, tmp_path: Path) -> ObjectStorageManager:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried with gigabytes in life takes parts of as many kilobytes here."""
     monkeypatch.setattr(contents, "PART_BYTES", 10_000)
-    monkeypatch.setattr(objects, "LARGE_BYTES", 10_000)
+    monkeypatch.setattr(sending, "LARGE_BYTES", 10_000)
 
 
 def listed(manager: ObjectStorageManager) -> list[str]:
@@ -48,6 +50,74 @@ def test_files_around_the_size_of_a_part(
     assert (tmp_path / "copy" / "w").read_bytes() == content[:bytes_]
     manager.delete("big")
     assert listed(manager) == []
+
+
+def test_a_file_is_hashed_once(
+    manager: ObjectStorageManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digests that sign the parts are those of the checksum."""
+
+    def refuse(*_: Any) -> str:
+        raise AssertionError("hashed once more")
+
+    source = tmp_path / "source"
+    source.mkdir()
+    expected = {}
+    for name, size in {"parts": 2 * s3.PART_BYTES + 7, "one": sending.LARGE_BYTES + 7}.items():
+        (source / name).write_bytes(os.urandom(1 << 20) * (size >> 20) + bytes(7))
+        expected[name] = files.checksum(source / name)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "checksum", refuse)
+        assert manager.upload(source, "hashed").checksums == expected
+    # More bytes than fit into the greatest number of parts; then a server that does not ask for digests.
+    with monkeypatch.context() as patch:
+        patch.setattr(s3, "MOST_PARTS", 2)
+        assert manager.upload(source, "longer parts").checksums == expected
+    assert isinstance(manager.blobs, S3Client)
+    events = manager.blobs._client.meta.events
+    hide = _without_digest(manager.blobs)
+    events.register_last("before-send.s3", hide)
+    try:
+        assert manager.upload(source, "no digests").checksums == expected
+    finally:
+        events.unregister("before-send.s3", hide)
+    for name in ("hashed", "longer parts", "no digests"):
+        manager.verify(name)
+
+
+def _without_digest(blobs: S3Client) -> Any:
+    def hide(**_: Any) -> None:
+        blobs._note_digest(AWSRequest(headers={}))
+
+    return hide
+
+
+def test_parts_that_fail_leave_nothing(
+    manager: ObjectStorageManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(manager.blobs, S3Client)
+    client, bucket = manager.blobs._client, manager.blobs._bucket
+    real = client.upload_part
+    monkeypatch.setattr(manager.blobs, "_patience", (0.0,))
+    failures = [2, 2]
+
+    def upload_part(**given: Any) -> Any:
+        if failures and given["PartNumber"] == failures[0]:
+            failures.pop()
+            raise EndpointConnectionError(endpoint_url="on purpose")
+        return real(**given)
+
+    monkeypatch.setattr(client, "upload_part", upload_part)
+    (tmp_path / "w").write_bytes(bytes(2 * s3.PART_BYTES + 7))
+    with pytest.raises(errors.StorageError, match=r"cannot write s3://.*/w: .*on purpose"):
+        manager.upload(tmp_path, "failed")
+    assert listed(manager) == []
+    prefix = manager._prefix
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket, Prefix=prefix)
+    # Once is no failure, and costs one part.
+    failures.append(2)
+    manager.upload(tmp_path, "worked")
+    manager.verify("worked")
 
 
 def test_many_parts(manager: ObjectStorageManager, tmp_path: Path, small_parts: None) -> None:

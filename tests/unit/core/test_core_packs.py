@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from determined import errors
-from determined.storage import Manifest, contents, packs
+from determined.storage import Manifest, contents, packs, sending
 from determined.storage.files import MANIFEST
 from determined.storage.objects import ObjectStorageManager
 from tests.unit.core.memory_blobs import Killed, Memory, contents_of, store
@@ -74,6 +74,7 @@ def test_small_files_are_few_objects(
     manager: ObjectStorageManager, blobs: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packs, "SMALL_BYTES", 5000)
+    monkeypatch.setattr(sending, "LARGE_BYTES", 6000)
     large = {"weights": bytes(5000), "sub/more": bytes(9000)}
     manifest = store(manager, "c", FILES | large)
     (pack,) = manifest.packs

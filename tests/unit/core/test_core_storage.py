@@ -214,15 +214,23 @@ def test_a_storage_that_is_not_there_says_nothing_about_its_checkpoints(tmp_path
 def test_checksums_of_large_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(files, "PIECE_BYTES", 10)
+    monkeypatch.setitem(files.PIECE_BYTES, files.PIECES, 10)
+    monkeypatch.setitem(files.PIECE_BYTES, "sha256-64MiB", 20)
     content = os.urandom(size)
     file = tmp_path / "f"
     file.write_bytes(content)
     plain = "sha256:" + hashlib.sha256(content).hexdigest()
-    digests = [hashlib.sha256(content[at : at + 10]).digest() for at in range(0, size, 10)]
-    pieces = "sha256-64MiB:" + hashlib.sha256(b"".join(digests)).hexdigest()
+
+    def digests(length: int) -> list[bytes]:
+        parts = (content[at : at + length] for at in range(0, size, length))
+        return [hashlib.sha256(part).digest() for part in parts]
+
+    pieces = "sha256-16MiB:" + hashlib.sha256(b"".join(digests(10))).hexdigest()
+    early = "sha256-64MiB:" + hashlib.sha256(b"".join(digests(20))).hexdigest()
     assert files.checksum(file) == (plain if size <= 10 else pieces)
-    for expected in (plain, pieces):
+    if size:
+        assert files.checksum_of(digests(10)) == files.checksum(file)
+    for expected in (plain, pieces, early):
         assert files.checksum(file, expected) == expected
         assert files.copy_with_checksum(file, tmp_path / "copy", expected) == expected
         digest = files.Digest(expected.partition(":")[0])
@@ -235,11 +243,11 @@ def test_checksums_of_large_files(
 
 
 def test_a_large_file_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "PIECE_BYTES", 10)
+    monkeypatch.setitem(files.PIECE_BYTES, files.PIECES, 10)
     manager = DirectoryStorageManager(tmp_path)
     with manager.store("ckpt") as staging:
         (staging.path / "w").write_bytes(bytes(35))
-    assert manager.manifest("ckpt").checksums["w"].startswith("sha256-64MiB:")
+    assert manager.manifest("ckpt").checksums["w"].startswith("sha256-16MiB:")
     manager.verify("ckpt")
     manager.download("ckpt", tmp_path / "copy")
     (tmp_path / "ckpt" / "w").write_bytes(bytes(34) + b"!")
