@@ -69,6 +69,7 @@ def take(directory: Path | None, storage_id: str, target: Path) -> bool:
         return False
     try:
         (directory / storage_id).rename(target)
+        (target / files.MANIFEST).unlink()
     except OSError:
         return False
     return True

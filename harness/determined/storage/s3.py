@@ -37,6 +37,10 @@ class Unavailable(errors.StorageError):
     """The server does not answer, or says that it cannot just now."""
 
 
+class UploadLost(errors.StorageError):
+    """The server does not know (any more) of an upload in parts that has begun."""
+
+
 class S3StorageManager(ObjectStorageManager):
     """``s3://<bucket>/<prefix>/<storage id>/<path>``."""
 
@@ -108,7 +112,7 @@ class S3Client(BlobClient):
             ) from error
         # Asking for leave first costs a small object a second round trip.
         self._client.meta.events.register("before-sign.s3", _do_not_ask)
-        self._client.meta.events.register("before-send.s3", self._note_digest)
+        self._client.meta.events.register_first("before-send.s3", self._note_digest)
         self._sent = threading.local()
         self._pool = ThreadPoolExecutor(THREADS, "s3-parts")
 
@@ -139,6 +143,8 @@ class S3Client(BlobClient):
             kind = errors.StorageError
             if code == "NoSuchKey":
                 kind = NoSuchBlob
+            elif code == "NoSuchUpload":
+                kind = UploadLost
             elif status >= 500 or status == 429:
                 kind = Unavailable
             raise kind(f"{text}: {code}: {answer.get('Message')}") from error
@@ -148,22 +154,35 @@ class S3Client(BlobClient):
             raise errors.StorageError(f"{text}: {error}") from error
 
     def put(self, key: str, content: bytes) -> None:
-        self._call(
-            "write",
-            key,
-            lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=content),
-        )
+        self._put(key, content)
+
+    def _put(self, key: str, content: bytes) -> bytes | None:
+        put = functools.partial(self._client.put_object, Bucket=self._bucket, Key=key, Body=content)
+        return self._send(key, put)[1]
+
+    def _send(self, key: str, put: Callable[[], T]) -> tuple[T, bytes | None]:
+        """What ``put`` returns, and the SHA-256 of what it has sent if that is known."""
+
+        def call() -> T:
+            self._sent.digest = None
+            return put()
+
+        return self._call("write", key, call), self._sent.digest
 
     def put_file(self, key: str, source: Path) -> str | None:
         size = source.stat().st_size
         if size <= PART_BYTES:
-            self.put(key, source.read_bytes())
-            digests = [self._sent.digest]
+            digests = [self._put(key, source.read_bytes())]
         else:
             part_bytes = PART_BYTES
             while size > MOST_PARTS * part_bytes:
                 part_bytes *= 2
-            digests = self._put_parts(key, source, range(0, size, part_bytes), part_bytes)
+            starts = range(0, size, part_bytes)
+            try:
+                digests = self._put_parts(key, source, starts, part_bytes)
+            except UploadLost:
+                # By a server that was restarted, or it is complete and only the answer was lost.
+                digests = self._put_parts(key, source, starts, part_bytes)
             if part_bytes != PART_BYTES:
                 return files.checksum(source)
         known = [digest for digest in digests if digest is not None]
@@ -182,8 +201,8 @@ class S3Client(BlobClient):
             put = functools.partial(
                 self._client.upload_part, **where, PartNumber=number, Body=content
             )
-            etag = self._call("write", key, put)["ETag"]
-            return {"PartNumber": number, "ETag": etag}, self._sent.digest
+            answer, digest = self._send(key, put)
+            return {"PartNumber": number, "ETag": answer["ETag"]}, digest
 
         with source.open("rb") as file:
             calls = [self._pool.submit(send, at, start) for at, start in enumerate(starts, 1)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSRequest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from determined import errors, storage
 from determined.storage import contents, files, s3, sending
@@ -118,6 +118,29 @@ def test_parts_that_fail_leave_nothing(
     failures.append(2)
     manager.upload(tmp_path, "worked")
     manager.verify("worked")
+
+
+def test_an_upload_in_parts_that_the_server_has_forgotten_begins_anew(
+    manager: ObjectStorageManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(manager.blobs, S3Client)
+    client = manager.blobs._client
+    real = client.complete_multipart_upload
+    seen: list[str] = []
+
+    def complete(**given: Any) -> Any:
+        seen.append(given["UploadId"])
+        if len(seen) == 1:
+            # moto answers with an error of its own to what it does not know.
+            answer: Any = {"Error": {"Code": "NoSuchUpload", "Message": "on purpose"}}
+            raise ClientError(answer, "CompleteMultipartUpload")
+        return real(**given)
+
+    monkeypatch.setattr(client, "complete_multipart_upload", complete)
+    (tmp_path / "w").write_bytes(bytes(s3.PART_BYTES + 7))
+    manager.upload(tmp_path, "forgotten")
+    manager.verify("forgotten")
+    assert len(set(seen)) == 2
 
 
 def test_many_parts(manager: ObjectStorageManager, tmp_path: Path, small_parts: None) -> None:

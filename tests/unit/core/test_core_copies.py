@@ -66,6 +66,7 @@ def test_who_restores_gets_what_was_verified(
     assert SIZE <= read(blobs) < 1.2 * SIZE
     with manager.restore_path(verified) as path:
         assert tree(path) == FILES
+        assert {entry.name for entry in path.iterdir()} == {"weights", "sub"}
         # It is the caller's own: whatever is done to it harms nobody.
         (path / "weights").write_bytes(b"")
         assert list(Path(str(manager.copies)).iterdir()) == []
