@@ -111,6 +111,27 @@ def test_a_selector_reads_only_what_it_takes(
     assert sum(read) < 33_000
 
 
+def test_of_several_writers_each_has_packs_of_its_own(
+    manager: ObjectStorageManager, blobs: Memory, tmp_path: Path
+) -> None:
+    manager.begin("c")
+    whole = Manifest({}, {})
+    for rank in range(3):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        names = [path for path in FILES if int(path[-3:]) % 3 == rank]
+        for name in names:
+            (folder / name).write_bytes(FILES[name])
+        whole |= manager.add("c", folder, names)
+    manager.finish("c", whole)
+    assert own_objects(blobs) == set(whole.packs)
+    assert len(whole.packs) == 3
+    assert contents_of(manager, "c", tmp_path / "copy") == FILES
+    lost = Manifest(whole.resources, whole.checksums, dict(list(whole.packs.items())[:2]))
+    with pytest.raises(errors.StorageError, match=r"part-002 was written with .* is missing"):
+        manager.finish("c", lost)
+
+
 def test_what_is_read_goes_by_what_is_there(blobs: Memory, tmp_path: Path) -> None:
     for packed in (True, False):
         name = f"packed-{packed}"
