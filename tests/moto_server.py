@@ -3,9 +3,9 @@
 ``python -m tests.moto_server PORT FOLDER [SECONDS [no-checksums]]``: for each bucket that the folder has a
 directory of, every object that is put (in one piece) is a file in it, called by its key in percent encoding,
 before the answer goes out; what is there at the start is in the bucket. SECONDS: how long every PUT takes
-longer, as if the server were far away. Beside a FOLDER there may be a file ``hold``: every PUT waits until it
-is gone. ``no-checksums``: none are made of objects that come in parts; of those that bring none moto makes one
-from another copy of the whole object.
+longer, as if the server were far away. Beside a FOLDER there may be a file ``hold``: every PUT waits until
+it is gone. ``no-checksums``: none are made of objects that come in parts; of those that bring none moto makes
+one from another copy of the whole object.
 """
 
 from __future__ import annotations
