@@ -28,13 +28,17 @@ class Manifest:
 
     ``resources``: relative path → bytes; directories end in "/" and have 0. ``checksums``: relative
     path of each file → its :func:`~determined.storage.files.checksum`; empty when the checkpoint was not
-    written by a storage manager of this package. ``packs``: object → the small files in it
-    (:mod:`determined.storage.packs`), which says nothing about what the checkpoint is.
+    written by a storage manager of this package.
+
+    The rest says nothing about what the checkpoint is. ``packs``: object → the small files in it
+    (:mod:`determined.storage.packs`). ``going``: what is deleted from it, still there if that was
+    interrupted.
     """
 
     resources: Mapping[str, int]
     checksums: Mapping[str, str]
     packs: Mapping[str, Pack] = dataclasses.field(default_factory=dict, compare=False)
+    going: Collection[str] = dataclasses.field(default=(), compare=False)
 
     def members(self) -> dict[str, tuple[str, int]]:
         """Path of each file that lies in a pack → the pack's name, and where in it the contents begin."""
@@ -56,7 +60,8 @@ class Manifest:
             packs = {
                 name: Pack.from_json(one) for name, one in dict(found.get("packs", {})).items()
             }
-            return cls(dict(found["resources"]), dict(found["checksums"]), packs)
+            going = [str(path) for path in found.get("going", ())]
+            return cls(dict(found["resources"]), dict(found["checksums"]), packs, going)
         except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise errors.CheckpointCorrupted(f"{where} is damaged: {error}") from None
 
@@ -215,8 +220,9 @@ class StorageManager(abc.ABC):
             return {}
         resources = {n: size for n, size in manifest.resources.items() if n not in gone}
         checksums = {n: value for n, value in manifest.checksums.items() if n not in gone}
-        left = dataclasses.replace(manifest, resources=resources, checksums=checksums)
-        self._delete_some(storage_id, gone, left)
+        going = sorted(gone.union(manifest.going))
+        left = dataclasses.replace(manifest, resources=resources, checksums=checksums, going=going)
+        self._delete_some(storage_id, left)
         return resources
 
     @abc.abstractmethod
@@ -224,11 +230,11 @@ class StorageManager(abc.ABC):
         """Remove the checkpoint, which need not be there."""
 
     @abc.abstractmethod
-    def _delete_some(self, storage_id: str, gone: Collection[str], left: Manifest) -> None:
-        """Store the list of what is ``left``, then remove what is ``gone``.
+    def _delete_some(self, storage_id: str, left: Manifest) -> None:
+        """Store the list of what is ``left``, then remove what is ``going``, some of which may be gone.
 
-        In this order: a file that is not listed is harmless, one that is listed and gone makes the
-        checkpoint unreadable.
+        In this order: a file that is not listed is harmless, and removed when this is done again; one
+        that is listed and gone makes the checkpoint unreadable.
         """
 
     @abc.abstractmethod

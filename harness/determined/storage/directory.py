@@ -242,13 +242,14 @@ class DirectoryStorageManager(StorageManager):
                 raise _changed(storage_id, source / name, expected, found)
         return wanted
 
-    def _delete_some(self, storage_id: str, gone: Collection[str], left: Manifest) -> None:
+    def _delete_some(self, storage_id: str, left: Manifest) -> None:
         path = self._path(storage_id)
         with files.explained("delete from", path):
             self._write_manifest(path, left)
-            for name in sorted(gone, reverse=True):
+            for name in sorted(left.going, reverse=True):
                 if name.endswith("/"):
-                    (path / name).rmdir()
+                    with contextlib.suppress(FileNotFoundError):
+                        (path / name).rmdir()
                 else:
                     (path / name).unlink(missing_ok=True)
 

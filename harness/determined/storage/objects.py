@@ -207,14 +207,15 @@ class ObjectStorageManager(StorageManager):
 
         self._contents(storage_id, known).read(check, stop)
 
-    def _delete_some(self, storage_id: str, gone: Collection[str], left: Manifest) -> None:
+    def _delete_some(self, storage_id: str, left: Manifest) -> None:
         folder = self._folder(storage_id)
         copies.drop(self.copies, storage_id)
         members = {path for pack in left.packs.values() for path in pack.members}
-        shortened = self._shortened(folder, left)
+        packed = self._shortened(folder, left).packs
+        going = sorted((set(left.going) - members) | (left.packs.keys() - packed.keys()))
+        shortened = dataclasses.replace(left, packs=packed, going=going)
         self.blobs.put(folder + files.MANIFEST, shortened.to_json())
-        stale = (set(gone) - members) | (left.packs.keys() - shortened.packs.keys())
-        self.blobs.delete([folder + name for name in sorted(stale)])
+        self.blobs.delete([folder + name for name in going])
 
     def _shortened(self, folder: str, left: Manifest) -> Manifest:
         """``left`` with new packs, which are stored, instead of those that hold what it does not list."""

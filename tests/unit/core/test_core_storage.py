@@ -210,6 +210,31 @@ def test_a_storage_that_is_not_there_says_nothing_about_its_checkpoints(tmp_path
     assert type(caught.value) is errors.StorageError
 
 
+def test_a_deletion_of_files_that_was_killed_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = DirectoryStorageManager(tmp_path)
+    with manager.store("ckpt") as staging:
+        (staging.path / "sub").mkdir()
+        for name in ("a", "sub/b", "sub/c", "stays"):
+            (staging.path / name).write_text(name)
+
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", die)
+        with pytest.raises(KeyboardInterrupt):
+            manager.delete("ckpt", ["a", "sub"])
+    manager.verify("ckpt")
+    for _ in range(2):
+        assert manager.delete("ckpt", ["a", "sub"]) == {"stays": 5}
+        assert {path.name for path in (tmp_path / "ckpt").iterdir()} == {
+            "stays",
+            files.MANIFEST,
+        }
+
+
 @pytest.mark.parametrize("size", [0, 9, 10, 11, 20, 35])
 def test_checksums_of_large_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
