@@ -180,7 +180,9 @@ def execute(
 ) -> subprocess.Popen[bytes]:
     """Prefect's own engine, as a worker would start it; what it says goes to ``<home>/out``."""
     record = json.loads((cluster.data_dir / "cluster.json").read_text())
-    home.mkdir()
+    # It begins with a copy, in TMPDIR, of the directory that it runs in.
+    empty = home / "empty"
+    empty.mkdir(parents=True)
     with (home / "out").open("wb") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "prefect", "flow-run", "execute", run_id],
@@ -189,9 +191,11 @@ def execute(
                 "PREFECT_API_URL": f"{prefect.url}/api",
                 "PREFECT_API_AUTH_STRING": prefect.auth,
                 "PREFECT_HOME": str(home),
+                "TMPDIR": str(home),
                 "DET_MASTER": record["master_url"],
                 "DET_AGENT_TOKEN": record["agent_token"],
             },
+            cwd=empty,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,

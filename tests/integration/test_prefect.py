@@ -140,8 +140,11 @@ def test_the_trial_flow_under_prefects_engine(
         prefect.http.patch("/work_pools/default", json={"is_paused": True}).raise_for_status()
         run_id = cluster.trials(experiment)[0]["flowRunId"]
         prefect.call(f"/flow_runs/{run_id}/set_state", {"state": {"type": "SCHEDULED"}})
+        # Prefect's command begins with a copy of the directory that it runs in.
+        (tmp_path / "empty").mkdir()
         ran = subprocess.run(
             [sys.executable, "-m", "prefect", "flow-run", "execute", run_id],
+            cwd=tmp_path / "empty",
             env={
                 **os.environ,
                 "PREFECT_API_URL": f"{prefect.url}/api",

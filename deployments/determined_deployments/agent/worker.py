@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -144,18 +145,27 @@ def identify(child: Child) -> str:
 
 
 async def launch_command(flow_run: FlowRun, configuration: ProcessJobConfiguration) -> Child:
-    """Starts the configuration's command, else Prefect's own for a flow run."""
+    """Starts the configuration's command, else Prefect's own for a flow run, in a directory of its own.
+
+    An empty one: Prefect's command begins with a copy of the directory that it runs in.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="determined-flow-run-", ignore_cleanup_errors=True)
     env = {**os.environ, **{k: v for k, v in configuration.env.items() if v is not None}}
     command = configuration.command
     if command is None or command == configuration._base_flow_run_command():
         program = [sys.executable, "-m", "prefect", "flow-run", "execute"]
-        process = await asyncio.create_subprocess_exec(*program, env=env, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *program, env=env, cwd=folder.name, start_new_session=True
+        )
     else:
-        process = await asyncio.create_subprocess_shell(command, env=env, start_new_session=True)
+        process = await asyncio.create_subprocess_shell(
+            command, env=env, cwd=folder.name, start_new_session=True
+        )
     child = Child(process.pid)
 
     async def wait() -> None:
         code = await process.wait()
+        folder.cleanup()
         # As a wait status, which is what a fork server reports.
         child.set_ended(-code if code < 0 else code << 8)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import logging
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +31,8 @@ HEX_DIGITS = 64
 # After these a server that is away is asked again; botocore's own attempts end within a second.
 PATIENCE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELETED_AT_ONCE = 1000
+# What servers that do not know of checksums may say to them.
+UNKNOWN = {"NotImplemented", "InvalidRequest", "InvalidArgument", "MalformedXML"}
 
 T = TypeVar("T")
 
@@ -39,6 +43,10 @@ class Unavailable(errors.StorageError):
 
 class UploadLost(errors.StorageError):
     """The server does not know (any more) of an upload in parts that has begun."""
+
+
+class NotUnderstood(errors.StorageError):
+    """The server does not know what it is asked for."""
 
 
 class S3StorageManager(ObjectStorageManager):
@@ -115,6 +123,8 @@ class S3Client(BlobClient):
         self._client.meta.events.register_first("before-send.s3", self._note_digest)
         self._sent = threading.local()
         self._pool = ThreadPoolExecutor(THREADS, "s3-parts")
+        # Whether parts go with a CRC32, which the server keeps: until it turns out not to know it.
+        self._with_crc = True
 
     def _call(self, action: str, key: str, call: Callable[[], T]) -> T:
         for delay in self._patience:
@@ -145,6 +155,8 @@ class S3Client(BlobClient):
                 kind = NoSuchBlob
             elif code == "NoSuchUpload":
                 kind = UploadLost
+            elif code in UNKNOWN:
+                kind = NotUnderstood
             elif status >= 500 or status == 429:
                 kind = Unavailable
             raise kind(f"{text}: {code}: {answer.get('Message')}") from error
@@ -177,49 +189,60 @@ class S3Client(BlobClient):
             part_bytes = PART_BYTES
             while size > MOST_PARTS * part_bytes:
                 part_bytes *= 2
-            starts = range(0, size, part_bytes)
-            try:
-                digests = self._put_parts(key, source, starts, part_bytes)
-            except UploadLost:
-                # By a server that was restarted, or it is complete and only the answer was lost.
-                digests = self._put_parts(key, source, starts, part_bytes)
+            digests = self._put_parts_or_again(key, source, range(0, size, part_bytes), part_bytes)
             if part_bytes != PART_BYTES:
                 return files.checksum(source)
         known = [digest for digest in digests if digest is not None]
         return files.checksum_of(known) if len(known) == len(digests) else files.checksum(source)
 
-    def _put_parts(
+    def _put_parts_or_again(
         self, key: str, source: Path, starts: range, part_bytes: int
     ) -> list[bytes | None]:
         """The SHA-256 of each part, where it is known."""
+        put = functools.partial(self._put_parts, key, source, starts, part_bytes)
+        with_crc = self._with_crc
+        try:
+            return put(with_crc)
+        except UploadLost:
+            # By a server that was restarted, or it is complete and only the answer was lost.
+            return put(with_crc)
+        except NotUnderstood as error:
+            if not with_crc:
+                raise
+            logger.info("files go without CRC32 from now on: %s", error)
+            self._with_crc = False
+            return put(False)
+
+    def _put_parts(
+        self, key: str, source: Path, starts: range, part_bytes: int, with_crc: bool
+    ) -> list[bytes | None]:
         where = {"Bucket": self._bucket, "Key": key}
-        begin = functools.partial(self._client.create_multipart_upload, **where)
+        algorithm = {"ChecksumAlgorithm": "CRC32"} if with_crc else {}
+        begin = functools.partial(self._client.create_multipart_upload, **where, **algorithm)
         where["UploadId"] = self._call("write", key, begin)["UploadId"]
 
         def send(number: int, start: int) -> tuple[dict[str, Any], bytes | None]:
             content = os.pread(file.fileno(), part_bytes, start)
-            put = functools.partial(
-                self._client.upload_part, **where, PartNumber=number, Body=content
-            )
+            part: dict[str, Any] = {"PartNumber": number}
+            if with_crc:
+                part["ChecksumCRC32"] = base64.b64encode(zlib.crc32(content).to_bytes(4)).decode()
+            put = functools.partial(self._client.upload_part, **where, **part, Body=content)
             answer, digest = self._send(key, put)
-            return {"PartNumber": number, "ETag": answer["ETag"]}, digest
+            return {**part, "ETag": answer["ETag"]}, digest
 
-        with source.open("rb") as file:
-            calls = [self._pool.submit(send, at, start) for at, start in enumerate(starts, 1)]
-            try:
-                parts, digests = zip(*[call.result() for call in calls], strict=True)
-            except BaseException:
-                for call in calls:
-                    call.cancel()
-                wait(calls)
-                with contextlib.suppress(errors.StorageError):
-                    forget = functools.partial(self._client.abort_multipart_upload, **where)
-                    self._call("write", key, forget)
-                raise
-        end = functools.partial(
-            self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": parts}
-        )
-        self._call("write", key, end)
+        try:
+            with source.open("rb") as file:
+                calls = [self._pool.submit(send, at, start) for at, start in enumerate(starts, 1)]
+                parts, digests = zip(*_results(calls), strict=True)
+            end = functools.partial(
+                self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": parts}
+            )
+            self._call("write", key, end)
+        except BaseException:
+            with contextlib.suppress(errors.StorageError):
+                forget = functools.partial(self._client.abort_multipart_upload, **where)
+                self._call("write", key, forget)
+            raise
         return list(digests)
 
     def _note_digest(self, request: Any, **_: Any) -> None:
@@ -282,6 +305,17 @@ class S3Client(BlobClient):
                     )
 
         self._call("list", prefix, forget)
+
+
+def _results(calls: Sequence[Future[T]]) -> list[T]:
+    """Of all of them; when one raises, the others are over, too, before that is raised."""
+    try:
+        return [call.result() for call in calls]
+    except BaseException:
+        for call in calls:
+            call.cancel()
+        wait(calls)
+        raise
 
 
 def _do_not_ask(request: Any, **_: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from determined import errors, storage
 from determined.storage import contents, files, s3, sending
 from determined.storage.blobs import BlobClient
 from determined.storage.objects import ObjectStorageManager
-from determined.storage.s3 import S3Client
+from determined.storage.s3 import S3Client, S3StorageManager
 from tests.object_servers import KEYS, Server, moto, s3_client, s3_section
 
 
@@ -143,6 +146,47 @@ def test_an_upload_in_parts_that_the_server_has_forgotten_begins_anew(
     assert len(set(seen)) == 2
 
 
+def test_the_server_keeps_a_checksum(manager: ObjectStorageManager, tmp_path: Path) -> None:
+    assert isinstance(manager.blobs, S3Client)
+    content = os.urandom(1 << 20) * 17
+    (tmp_path / "w").write_bytes(content)
+    manager.upload(tmp_path, "kept")
+    found = manager.blobs._client.head_object(
+        Bucket=manager.blobs._bucket, Key=f"{manager._prefix}kept/w", ChecksumMode="ENABLED"
+    )
+    parts = [content[: s3.PART_BYTES], content[s3.PART_BYTES :]]
+    crc = zlib.crc32(b"".join(zlib.crc32(part).to_bytes(4) for part in parts))
+    # AWS appends the number of parts.
+    assert found["ChecksumCRC32"].partition("-")[0] == base64.b64encode(crc.to_bytes(4)).decode()
+
+
+@pytest.mark.parametrize("refused", ["CreateMultipartUpload", "CompleteMultipartUpload"])
+def test_a_server_that_knows_no_checksums(s3_server: Server, tmp_path: Path, refused: str) -> None:
+    """Such servers answer an element or a header that they do not know with an error."""
+    manager = S3StorageManager.from_config(s3_section(s3_server) | {"prefix": tmp_path.name})
+    assert isinstance(manager.blobs, S3Client)
+    asked: list[bool] = []
+
+    def refuse(params: dict[str, Any], **_: Any) -> Any:
+        sent = str(params["headers"]) + str(params["body"])
+        asked.append("crc32" in sent.lower())
+        if asked[-1]:
+            answer = {"Error": {"Code": "NotImplemented", "Message": "on purpose"}}
+            return SimpleNamespace(status_code=501), answer | {
+                "ResponseMetadata": {"HTTPStatusCode": 501}
+            }
+        return None
+
+    manager.blobs._client.meta.events.register(f"before-call.s3.{refused}", refuse)
+    (tmp_path / "w").write_bytes(bytes(s3.PART_BYTES + 7))
+    for name in ("first", "second"):
+        manager.upload(tmp_path, name)
+        manager.verify(name)
+    assert asked == [True, False, False]
+    where = {"Bucket": manager.blobs._bucket, "Prefix": manager._prefix}
+    assert "Uploads" not in manager.blobs._client.list_multipart_uploads(**where)
+
+
 def test_many_parts(manager: ObjectStorageManager, tmp_path: Path, small_parts: None) -> None:
     content = os.urandom(123_456)
     with manager.store("parts") as staging:
@@ -233,7 +277,7 @@ def test_other_tools_find_the_files(s3_server: Server, tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from determined.storage.objects import ObjectStorageManager
-from determined.storage.s3 import S3Client
+from determined.storage.s3 import S3Client, S3StorageManager
 bucket, url, prefix, at = sys.argv[1:]
 calls = 0
 class Dies(S3Client):

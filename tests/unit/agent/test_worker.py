@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -182,6 +183,18 @@ async def test_own_command_runs_in_a_shell() -> None:
     configuration = prepared(command='test -n "$PREFECT__FLOW_RUN_ID" && exit 4')
     child = await launch_command(SimpleNamespace(id=uuid4()), configuration)  # type: ignore[arg-type]
     assert os.waitstatus_to_exitcode(await child.ended or 0) == 4
+
+
+def test_a_command_runs_in_an_empty_directory_which_goes_with_it(tmp_path: Path) -> None:
+    """Prefect's own copies the one that it runs in: not the cluster's data, please."""
+    configuration = prepared(command=f'test -z "$(ls -A)" && pwd > {tmp_path / "where"}')
+
+    async def run() -> int | None:
+        child = await launch_command(SimpleNamespace(id=uuid4()), configuration)  # type: ignore[arg-type]
+        return await child.ended
+
+    assert asyncio.run(run()) == 0
+    assert not Path((tmp_path / "where").read_text().strip()).exists()
 
 
 def test_unknown_prefect_release_runs_the_documented_command(
