@@ -28,15 +28,17 @@ WITH_DATABASE = ("integration/control/", "integration/registry/", "integration/s
 class Shares(LoadScopeScheduling):
     """How `make test` shares the tests out to its two processes.
 
-    All that needs the session's cluster stays together, for there is one per process; unit tests go a file
-    at a time to whichever process is free.
+    Each has a cluster of its own, one for `tests/integration`, the other for the suites beside it and, when
+    these are through, for what needs none: about half of the time each.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0].removeprefix("tests/")
         if path.startswith("unit/"):
             return path
-        return "database" if path.startswith(WITH_DATABASE) else "cluster"
+        if path.startswith(WITH_DATABASE):
+            return "database"
+        return "integration" if path.startswith("integration/") else "others"
 
 
 @pytest.hookimpl(optionalhook=True)

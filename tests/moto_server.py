@@ -1,11 +1,10 @@
 """moto's S3 server, which keeps all in memory, with buckets that outlive its process.
 
-``python -m tests.moto_server PORT FOLDER [SECONDS [no-checksums]]``: for each bucket that the folder has a
+``python -m tests.moto_server PORT FOLDER [SECONDS]``: for each bucket that the folder has a
 directory of, every object that is put (in one piece) is a file in it, called by its key in percent encoding,
 before the answer goes out; what is there at the start is in the bucket. SECONDS: how long every PUT takes
 longer, as if the server were far away. Beside a FOLDER there may be a file ``hold``: every PUT waits until
-it is gone. ``no-checksums``: none are made of objects that come in parts; of those that bring none moto makes
-one from another copy of the whole object.
+it is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import moto.server
-from moto.s3.models import MultipartChecksumBuilder, S3Backend, s3_backends
+from moto.s3.models import S3Backend, s3_backends
 
 ACCOUNT = "123456789012"
 
@@ -44,14 +43,7 @@ def remember(folder: Path, delay: float) -> None:
     S3Backend.put_object = put_object  # type: ignore[method-assign]
 
 
-def make_no_checksums() -> None:
-    MultipartChecksumBuilder.addPart = lambda self, part: None  # type: ignore[method-assign]
-    MultipartChecksumBuilder.build = lambda self: None  # type: ignore[method-assign]
-
-
 if __name__ == "__main__":
     restore(Path(sys.argv[2]))
-    if "no-checksums" in sys.argv:
-        make_no_checksums()
     remember(Path(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)
     moto.server.main(["-H", "127.0.0.1", "-p", sys.argv[1]])

@@ -77,14 +77,12 @@ def running(command: list[str], port: int, folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def moto(folder: Path, delay: float = 0.0, checksums: bool = True) -> Iterator[Server]:
+def moto(folder: Path, delay: float = 0.0) -> Iterator[Server]:
     """moto's S3; buckets that are directories of ``folder``/s3 outlive its process. ``delay``: seconds that
-    a PUT takes longer; ``checksums``: whether it makes its own of objects that come in parts."""
+    a PUT takes longer."""
     port = free_port()
     (folder / "s3").mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.moto_server", str(port), str(folder / "s3"), str(delay)]
-    if not checksums:
-        command.append("no-checksums")
     with running(command, port, folder) as server:
         yield server
 

@@ -4,7 +4,7 @@
 
 - ``shared_fs``: ``store_path`` with ``torch.save`` in it, to torch.save and fsync
 - ``s3``: the same into a bucket of moto, to torch.save and boto3's transfer manager at the best of some
-  settings; moto makes no checksums of its own here, which cost it a second only for uploads that bring none
+  settings
 - ``files``: a directory of files of 10 KB into the bucket, to one upload_file after the other; what of it is
   the processor time of moto, which uses one core; the same with ``pack_small_files``; and both with 20 ms
   between us and the server
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, moto(Path(name), checksums=False) as server:
+    with tempfile.TemporaryDirectory() as name, moto(Path(name)) as server:
         bench = Bench(Path(name), server, options)
         for only in options.only:
             getattr(bench, f"bench_{only}")()
