@@ -12,7 +12,7 @@ from tests.chaos import oracle
 from tests.chaos.run import run
 from tests.chaos.world import World
 
-SECONDS = float(os.environ.get("DET_CHAOS_SECONDS", "150"))
+SECONDS = float(os.environ.get("DET_CHAOS_SECONDS", "100"))
 SEED = int(os.environ.get("DET_CHAOS_SEED", "1"))
 
 
