@@ -204,7 +204,9 @@ def test_flow_that_was_killed_with_its_agent_is_started_again_by_the_next_one(
     cluster: LocalCluster, prefect: Any, tmp_path: Path
 ) -> None:
     experiment, folder = begin(cluster, tmp_path)
-    record = next((cluster.data_dir / "agent" / "flow_runs").glob("*.json"))
+    # A garbage collection of the test before may run, too.
+    run_id = cluster.describe(experiment)["flowRunId"]
+    record = cluster.data_dir / "agent" / "flow_runs" / f"{run_id}.json"
     agent = process_of(cluster, "agent")
     agent.send_signal(signal.SIGKILL)
     until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
@@ -215,7 +217,7 @@ def test_flow_that_was_killed_with_its_agent_is_started_again_by_the_next_one(
     assert legs_of(folder) == {"1"}
 
     async def messages(client: Any) -> list[str]:
-        history = await client.read_flow_run_states(record.stem)
+        history = await client.read_flow_run_states(run_id)
         return [state.message for state in history]
 
     # By the agent, which knows at once, not by the service, which waits for a sign of life.
