@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -207,40 +208,26 @@ class PrefectSide:
     async def _follow_adopted(
         self, flow_run_id: UUID, child: Child, resumable: bool, identifier: str
     ) -> None:
-        await watch(child)
-        delay, longest = RETRY_SECONDS
-        # After a power cut Prefect may be away for longer than the agent.
-        while not self._closing:
-            with contextlib.suppress(httpx.HTTPError):
-                if await self._end_adopted(flow_run_id, resumable, identifier):
-                    return
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, longest)
-
-    async def _end_adopted(self, flow_run_id: UUID, resumable: bool, identifier: str) -> bool:
-        """Puts a run whose process has ended unseen back into the pool, or ends it as crashed.
-
-        Unless another process runs it by now. False while Prefect is not reached.
-        """
-        from prefect.exceptions import ObjectNotFound
+        """Puts the run back into the pool when its process has ended unseen, or ends it as crashed."""
         from prefect.states import Crashed, Scheduled
 
-        if self._worker is None:
-            return False
-        client = self._worker.client
-        try:
-            flow_run = await client.read_flow_run(flow_run_id)
-        except ObjectNotFound:
-            return True
-        state = flow_run.state
-        # What is being cancelled is the service's: it watches the run, and cancels the experiment.
-        ended = state is not None and (state.is_final() or (resumable and state.is_cancelling()))
-        if not ended and flow_run.infrastructure_pid == identifier:
-            message = "its process ended while the agent was away"
-            new: State = Scheduled(message=message) if resumable else Crashed(message=message)
-            await client.set_flow_run_state(flow_run_id, new, force=True)
-            self.poll_now()
-        return True
+        await watch(child)
+
+        def decide(flow_run: FlowRun) -> State | None:
+            state = flow_run.state
+            # What is being cancelled is the service's: it watches the run, and cancels the experiment.
+            ended = _is_final(state) or (resumable and state is not None and state.is_cancelling())
+            if ended or flow_run.infrastructure_pid != identifier:  # another process runs it by now
+                return None
+            make: Any = Scheduled if resumable else Crashed
+            return make(message="its process ended while the agent was away")
+
+        delay, longest = RETRY_SECONDS
+        # After a power cut Prefect may be away for longer than the agent.
+        while not (self._closing or await self._set_state(flow_run_id, decide)):
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, longest)
+        self.poll_now()
 
     async def _check_cancelling(self, worker: DeterminedProcessWorker) -> None:
         # An experiment's run ends by itself: the service, which watches too, cancels the experiment, and
@@ -272,26 +259,35 @@ class PrefectSide:
 
     async def _cancel(self, flow_run: FlowRun) -> None:
         """Somebody cancelled the run in Prefect: ends its process."""
+        from prefect.states import Cancelled
+
         child = self._runs.get(flow_run.id)
         self._stopping.add(flow_run.id)
         if child is not None:
             await _end(child)
-        await self._settle_cancelled(flow_run.id)
+        cancelled: State = Cancelled(message="cancelled in Prefect")
+        await self._set_state(flow_run.id, lambda now: None if _is_final(now.state) else cancelled)
         self._stopping.discard(flow_run.id)
         self._cancelling.discard(flow_run.id)
 
-    async def _settle_cancelled(self, flow_run_id: UUID) -> None:
-        """Ends a cancelled run whose process has ended, unless it has come to its own end."""
-        from prefect.states import Cancelled
+    async def _set_state(
+        self, flow_run_id: UUID, decide: Callable[[FlowRun], State | None]
+    ) -> bool:
+        """Sets the state that ``decide`` wants for the run, if any. False when Prefect is not reached."""
+        from prefect.exceptions import ObjectNotFound
 
         worker = self._worker
         if worker is None:
-            return
-        with contextlib.suppress(httpx.HTTPError):
-            flow_run = await worker.client.read_flow_run(flow_run_id)
-            if flow_run.state is None or not flow_run.state.is_final():
-                state: State = Cancelled(message="cancelled in Prefect")
+            return False
+        try:
+            state = decide(await worker.client.read_flow_run(flow_run_id))
+            if state is not None:
                 await worker.client.set_flow_run_state(flow_run_id, state, force=True)
+        except ObjectNotFound:  # somebody deleted the run
+            return True
+        except httpx.HTTPError:
+            return False
+        return True
 
     async def stop(self) -> None:
         """Ends the flow runs with the agent and puts them back into the pool.
@@ -311,16 +307,13 @@ class PrefectSide:
     async def _requeue(self, flow_run_id: UUID) -> None:
         from prefect.states import Scheduled
 
-        worker = self._worker
-        if worker is None:
-            return
-        with contextlib.suppress(httpx.HTTPError):
-            flow_run = await worker.client.read_flow_run(flow_run_id)
+        def decide(flow_run: FlowRun) -> State | None:
             state = flow_run.state
-            if state is None or not state.is_final() or state.is_crashed():
-                await worker.client.set_flow_run_state(
-                    flow_run_id, Scheduled(message="its agent was stopped"), force=True
-                )
+            if _is_final(state) and not (state is not None and state.is_crashed()):
+                return None
+            return Scheduled(message="its agent was stopped")
+
+        await self._set_state(flow_run_id, decide)
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
@@ -337,6 +330,10 @@ async def _end(child: Child, at_once: bool = False) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         await asyncio.wait([child.ended], timeout=TERMINATE_SECONDS)
+
+
+def _is_final(state: State | None) -> bool:
+    return state is not None and state.is_final()
 
 
 def _import_worker() -> Any:
