@@ -111,7 +111,7 @@ class DirectoryStorageManager(StorageManager):
                 with files.explained("write", target / path):
                     files.copy(src / path, target / path)
             elif kind == "hash":
-                checksums[path] = files.checksum(target / path)
+                checksums[path] = files.checksum(target / path, large=files.QUICK)
             else:
                 files.sync(target / path)
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,7 @@ def test_checksums_of_large_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setitem(files.PIECE_BYTES, files.PIECES, 10)
+    monkeypatch.setitem(files.PIECE_BYTES, files.QUICK, 10)
     monkeypatch.setitem(files.PIECE_BYTES, "sha256-64MiB", 20)
     content = os.urandom(size)
     file = tmp_path / "f"
@@ -251,11 +253,14 @@ def test_checksums_of_large_files(
         return [hashlib.sha256(part).digest() for part in parts]
 
     pieces = "sha256-16MiB:" + hashlib.sha256(b"".join(digests(10))).hexdigest()
+    crcs = (zlib.crc32(content[at : at + 10]).to_bytes(4, "big") for at in range(0, size, 10))
+    quick = "crc32-16MiB:" + hashlib.sha256(b"".join(crcs)).hexdigest()
     early = "sha256-64MiB:" + hashlib.sha256(b"".join(digests(20))).hexdigest()
     assert files.checksum(file) == (plain if size <= 10 else pieces)
+    assert files.checksum(file, large=files.QUICK) == (plain if size <= 10 else quick)
     if size:
         assert files.checksum_of(digests(10)) == files.checksum(file)
-    for expected in (plain, pieces, early):
+    for expected in (plain, pieces, quick, early):
         assert files.checksum(file, expected) == expected
         assert files.copy_with_checksum(file, tmp_path / "copy", expected) == expected
         digest = files.Digest(expected.partition(":")[0])
@@ -268,11 +273,11 @@ def test_checksums_of_large_files(
 
 
 def test_a_large_file_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(files.PIECE_BYTES, files.PIECES, 10)
+    monkeypatch.setitem(files.PIECE_BYTES, files.QUICK, 10)
     manager = DirectoryStorageManager(tmp_path)
     with manager.store("ckpt") as staging:
         (staging.path / "w").write_bytes(bytes(35))
-    assert manager.manifest("ckpt").checksums["w"].startswith("sha256-16MiB:")
+    assert manager.manifest("ckpt").checksums["w"].startswith("crc32-16MiB:")
     manager.verify("ckpt")
     manager.download("ckpt", tmp_path / "copy")
     (tmp_path / "ckpt" / "w").write_bytes(bytes(34) + b"!")
