@@ -88,16 +88,35 @@ def result(tracker: Tracker) -> dict[str, Any]:
             "trial": best["id"],
             "metric": tracker.metric,
             "value": best["searcherMetricValue"],
+            "steps": (best.get("bestValidation") or {}).get("totalBatches"),
             "hparams": best.get("hparams"),
-            "checkpoint": _checkpoint(best),
+            **_checkpoint(best),
         },
     }
 
 
-def _checkpoint(trial: Any) -> str | None:
+def _checkpoint(trial: Any) -> dict[str, Any]:
+    """The trial's best checkpoint that is still there, which may be of another step than its best
+    validation; the latest one when none has a validation."""
     best = trial.get("bestCheckpoint") or {}
-    found = best.get("uuid") or trial.get("latestCheckpoint")
-    return str(found) if found else None
+    return {
+        "checkpoint": best.get("uuid") or trial.get("latestCheckpoint"),
+        "checkpoint_steps": best.get("totalBatches"),
+    }
+
+
+def _checkpoint_line(best: dict[str, Any]) -> str:
+    uuid, steps = best["checkpoint"], best["checkpoint_steps"]
+    if uuid is None:
+        return "checkpoint: none"
+    if steps is None:
+        return f"checkpoint: {uuid} (the latest; there is none of a validated step)"
+    if best["steps"] in (None, steps):
+        return f"checkpoint: {uuid}"
+    return (
+        f"checkpoint: {uuid} (after {steps} steps; there is none of the best validation, after "
+        f"{best['steps']} steps)"
+    )
 
 
 def summary(document: dict[str, Any], seconds: float) -> list[str]:
@@ -119,7 +138,7 @@ def summary(document: dict[str, Any], seconds: float) -> list[str]:
                 if (hparams := f.pairs(best["hparams"] or {}))
                 else []
             ),
-            f"checkpoint: {best['checkpoint'] or 'none'}",
+            _checkpoint_line(best),
         ]
     elif experiment["state"] == "COMPLETED":
         lines.append(

@@ -65,6 +65,13 @@ def process_of(cluster: LocalCluster, component: str) -> psutil.Process:
     return psutil.Process(record["pid"])
 
 
+def flow_process_of(cluster: LocalCluster, experiment: int) -> tuple[str, int]:
+    """Its flow run's id, and the process; other runs, of a garbage collection, may be there too."""
+    run_id = cluster.describe(experiment)["flowRunId"]
+    record = cluster.data_dir / "agent" / "flow_runs" / f"{run_id}.json"
+    return run_id, json.loads(record.read_text())["pid"]
+
+
 def legs_of(folder: Path) -> set[str]:
     return {path.name.rpartition(".")[2] for path in folder.glob("begun-*")}
 
@@ -85,9 +92,7 @@ def test_killed_agent_is_replaced_and_the_trials_do_not_notice(
 
 def test_killed_experiment_flow_goes_on(cluster: LocalCluster, tmp_path: Path) -> None:
     experiment, folder = begin(cluster, tmp_path)
-    flows = list((cluster.data_dir / "agent" / "flow_runs").glob("*.json"))
-    assert len(flows) == 1
-    os.kill(json.loads(flows[0].read_text())["pid"], signal.SIGKILL)
+    os.kill(flow_process_of(cluster, experiment)[1], signal.SIGKILL)
     (folder / "go").touch()
     assert cluster.wait(experiment, timeout=180) == "COMPLETED"
     assert legs_of(folder) == {"1"}
@@ -204,13 +209,11 @@ def test_flow_that_was_killed_with_its_agent_is_started_again_by_the_next_one(
     cluster: LocalCluster, prefect: Any, tmp_path: Path
 ) -> None:
     experiment, folder = begin(cluster, tmp_path)
-    # A garbage collection of the test before may run, too.
-    run_id = cluster.describe(experiment)["flowRunId"]
-    record = cluster.data_dir / "agent" / "flow_runs" / f"{run_id}.json"
+    run_id, pid = flow_process_of(cluster, experiment)
     agent = process_of(cluster, "agent")
     agent.send_signal(signal.SIGKILL)
     until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
-    os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     cluster.up()
     (folder / "go").touch()
     assert cluster.wait(experiment, timeout=180) == "COMPLETED"

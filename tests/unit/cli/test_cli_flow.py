@@ -34,7 +34,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def search(service: FakeService, end: str = "COMPLETED", **more: Any) -> None:
     """A search of two trials, as it looks from one question to the next."""
-    best = {"bestCheckpoint": {"uuid": "u-2"}, "wallClockTime": 1.5}
+    best = {"bestCheckpoint": {"uuid": "u-2", "totalBatches": 8}, "wallClockTime": 1.5}
     service.experiments[1] = [
         experiment(state="ACTIVE"),  # the submission's answer
         experiment(state="QUEUED"),
@@ -81,7 +81,8 @@ def test_a_search_is_followed_to_its_end(
 
 def test_the_result_as_json(det: Det, service: FakeService, config: Path) -> None:
     search(service)
-    service.trials[1] = [[trial(2, "COMPLETED", 0.75, latestCheckpoint="u-9")]]
+    validation = {"bestValidation": {"totalBatches": 7}}
+    service.trials[1] = [[trial(2, "COMPLETED", 0.75, latestCheckpoint="u-9", **validation)]]
     result = det("f", "run", config, "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -90,9 +91,34 @@ def test_the_result_as_json(det: Det, service: FakeService, config: Path) -> Non
         "trial": 2,
         "metric": "accuracy",
         "value": 0.75,
+        "steps": 7,
         "hparams": {"lr": 0.2},
         "checkpoint": "u-9",
+        "checkpoint_steps": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"bestCheckpoint": {"uuid": "u-9", "totalBatches": 7}}, "u-9"),
+        (
+            {"bestCheckpoint": {"uuid": "u-9", "totalBatches": 8}},
+            "u-9 (after 8 steps; there is none of the best validation, after 7 steps)",
+        ),
+        ({"latestCheckpoint": "u-9"}, "u-9 (the latest; there is none of a validated step)"),
+        ({}, "none"),
+    ],
+)
+def test_the_checkpoint_may_be_of_another_step(
+    det: Det, service: FakeService, config: Path, more: dict[str, Any], line: str
+) -> None:
+    search(service)
+    best = {"bestValidation": {"totalBatches": 7}, **more}
+    service.trials[1] = [[trial(2, "COMPLETED", 0.75, **best)]]
+    result = det("flow", "run", config)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == f"checkpoint: {line}"
 
 
 def test_a_failure_shows_the_trials_last_words(
