@@ -12,68 +12,25 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import datetime
 import logging
 import os
 import sys
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from determined import errors
 from determined.core._connection import Connection
+from determined.core._delivery import Delivery
 from determined.core._metrics import Freezer
+from determined.core._report import Report
 from determined.core._spool import LIMIT_BYTES, Spool, SpoolFull
 
 logger = logging.getLogger("determined.core")
 
-# Statuses that say "this content", so that sending the halves finds the one report at fault.
-_CONTENT_STATUSES = frozenset({400, 413, 422})
 # A service that is away for ten minutes costs no report.
 PATIENCE_S = 900.0
-_TRANSIENT_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
-
-
-class Report(NamedTuple):
-    """A frozen report; ``time`` in epoch seconds, ``size`` the number of values in it."""
-
-    group: str
-    steps_completed: int
-    metrics: dict[str, Any]
-    batch_metrics: list[dict[str, Any]] | None
-    time: float
-    size: int
-
-    def head(self) -> bytes:
-        """What is to be known of a report whose encoded form waits in a file."""
-        import orjson
-
-        return orjson.dumps([self.group, self.steps_completed])
-
-    @classmethod
-    def of_head(cls, head: bytes) -> Report:
-        """A report that takes no room in memory; only its encoded form has its metrics."""
-        import orjson
-
-        group, steps_completed = orjson.loads(head)
-        return cls(group, steps_completed, {}, None, 0.0, 0)
-
-    def encode(self) -> bytes:
-        """JSON as the service takes it."""
-        import orjson
-
-        body = {
-            "group": self.group,
-            "steps_completed": self.steps_completed,
-            "metrics": self.metrics,
-            "end_time": datetime.datetime.fromtimestamp(self.time, datetime.UTC),
-        }
-        if self.batch_metrics is not None:
-            body["batch_metrics"] = self.batch_metrics
-        return orjson.dumps(body)
 
 
 class Reporter:
@@ -103,7 +60,7 @@ class Reporter:
         urgent: str | None = "validation",
     ) -> None:
         self._connection = connection
-        self._path = f"/api/v1/trials/{trial_id}/metrics/batch"
+        self._trial_id = trial_id
         self._run_id = run_id
         self._max_reports = max_reports
         self._max_bytes = max_bytes
@@ -119,8 +76,9 @@ class Reporter:
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._stream = str(uuid.uuid4())
-        self._seq = 0
+        self._delivery = Delivery(
+            self._connection, self._trial_id, self._run_id, self._patience, self._pause
+        )
         # Oldest first: what is on its way, the file, what the thread has taken over, what is pending.
         self._spool = Spool(self._spool_bytes)
         self._outgoing: deque[Report] = deque()
@@ -333,9 +291,10 @@ class Reporter:
             if not (self._outgoing or self._spool or latest):
                 return not self._closing
         while batch := self._next_batch():
-            self._deliver([report for report, _ in batch], [part for _, part in batch])
+            for sent, failure in self._delivery.reports(batch):
+                self._settle(len(sent), sum(report.size for report, _ in sent), failure)
         for path, body in latest.items():
-            self._send_latest(path, body)
+            self._settle(1, 0, self._delivery.latest(path, body))
         return True
 
     def _has_work(self) -> bool:
@@ -358,38 +317,6 @@ class Reporter:
                 batch.append((self._outgoing.popleft(), part))
             return batch
 
-    def _deliver(self, batch: list[Report], parts: list[bytes]) -> None:
-        self._seq += 1
-        head = f'{{"stream":"{self._stream}","seq":{self._seq},"run_id":{self._run_id},"reports":['
-        body = head.encode() + b",".join(parts) + b"]}"
-        failure = self._post(self._path, content=body)
-        status = getattr(failure, "status_code", None)
-        if status in _CONTENT_STATUSES and len(batch) > 1:
-            # Nothing of a refused batch is stored: all but the report at fault still can be.
-            middle = len(batch) // 2
-            self._deliver(batch[:middle], parts[:middle])
-            self._deliver(batch[middle:], parts[middle:])
-            return
-        if failure is not None:
-            failure = self._explain(failure, batch)
-        self._settle(len(batch), sum(report.size for report in batch), failure)
-
-    def _explain(self, failure: BaseException, batch: list[Report]) -> BaseException:
-        first = batch[0]
-        what = f"{len(batch)} reports" if len(batch) > 1 else "a report"
-        what += f" ({first.group}, steps_completed={first.steps_completed})"
-        if isinstance(failure, errors.AllocationEnded):
-            return failure
-        if isinstance(failure, TimeoutError):
-            return errors.ReportsLost(f"{what} could not be stored: {failure}")
-        return errors.ReportRefused(f"the service refused {what}: {failure}")
-
-    def _send_latest(self, path: str, body: dict[str, Any]) -> None:
-        failure = self._post(path, json=body)
-        if failure is not None and not isinstance(failure, errors.AllocationEnded):
-            failure = errors.ReportRefused(f"the service refused {body} for {path}: {failure}")
-        self._settle(1, 0, failure)
-
     def _settle(self, count: int, size: int, failure: BaseException | None) -> None:
         with self._changed:
             self._settled += count
@@ -398,37 +325,10 @@ class Reporter:
                 self._failures.append(failure)
             self._changed.notify_all()
 
-    def _post(self, path: str, **content: Any) -> BaseException | None:
-        """POST until the service answers; None, or why it will never be stored."""
-        from determined.common.api.errors import APIException
-
-        delay, away_since, broken_since = 0.05, None, None
-        while True:
-            try:
-                self._connection.post(path, max_retries=0, **content)
-            except errors.AllocationEnded as error:
-                return error
-            except APIException as error:
-                status = error.status_code
-                now = time.monotonic()
-                if status is not None and status < 500 and status not in _TRANSIENT_STATUSES:
-                    return error
-                if status is not None and status not in _TRANSIENT_STATUSES:
-                    # A fault of the service: this content may never be taken.
-                    broken_since = broken_since or now
-                    if now - broken_since > self._patience / 5:
-                        return error
-                if self._deadline is not None and now > self._deadline:
-                    return TimeoutError(f"no answer for {self._patience:.0f} s: {error}")
-                if away_since is None:
-                    away_since = now
-                    logger.warning("reports wait, the service does not take them: %s", error)
-            else:
-                if away_since is not None:
-                    logger.info("the service takes reports again")
-                return None
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing, delay)
-            if self._closing:
-                time.sleep(delay)
-            delay = min(delay * 2, 5.0)
+    def _pause(self, seconds: float) -> bool:
+        """Wait between two tries; False when there is no time for another."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, seconds)
+        if self._closing:
+            time.sleep(seconds)
+        return self._deadline is None or time.monotonic() < self._deadline

@@ -125,6 +125,15 @@ def test_reports_lost_at_the_end_are_an_error(service: FakeService, reporter: Re
         reporter.close()
 
 
+def test_a_latest_value_that_is_lost_at_the_end_is_an_error(
+    service: FakeService, reporter: Reporter
+) -> None:
+    service.before = lambda *_: refusal(503, "starting")
+    reporter.post_latest("/api/v1/trials/7/progress", {"progress": 0.5})
+    with pytest.raises(errors.ReportsLost, match="progress could not be stored: no answer for"):
+        reporter.close()
+
+
 def test_full_memory_blocks_the_loop_instead_of_dropping(
     service: FakeService, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
