@@ -1,8 +1,9 @@
-"""Batches: how long they are, and moving them to a device."""
+"""The device of a process; batches: how long they are, and moving them to it."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,26 @@ import numpy as np
 import torch
 
 logger = logging.getLogger("determined.pytorch")
+
+
+def of_process(local_rank: int, gpus: int) -> torch.device:
+    """The GPU of a machine's process ``local_rank`` (from 0), or the CPU where there are none.
+
+    It becomes torch's current device: what asks for no device in particular (``.cuda()``, NCCL's
+    barriers) would take the first one's in every process. Raises RuntimeError when there are fewer.
+    """
+    if not gpus:
+        return torch.device("cpu")
+    if local_rank >= gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        raise RuntimeError(
+            f"process {local_rank} of this machine (counted from 0) has no GPU of its own: torch sees {gpus}"
+            f"{'' if visible is None else f' (CUDA_VISIBLE_DEVICES={visible})'}; start one process per "
+            "GPU, or train on the CPU with CUDA_VISIBLE_DEVICES= (empty)"
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 def data_length(data: Any) -> int:

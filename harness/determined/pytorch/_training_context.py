@@ -37,11 +37,7 @@ class TrainingContext(TrialContext):
         enable_tensorboard_logging: bool,
     ) -> None:
         super().__init__(core_context, trial_seed, hparams, exp_conf, steps_completed)
-        self.device = (
-            torch.device("cuda", core_context.distributed.local_rank)
-            if num_gpus
-            else torch.device("cpu")
-        )
+        self.device = _device.of_process(core_context.distributed.local_rank, num_gpus)
         self.models: list[Any] = []
         # Those that the training loop steps.
         self.lr_schedulers: list[LRScheduler] = []

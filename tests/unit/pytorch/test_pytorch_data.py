@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import namedtuple
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, TensorDataset
 
 from determined import pytorch
-from determined.pytorch import samplers
+from determined.pytorch import _device, samplers
 from determined.pytorch._data import EndlessBatches
 
 BATCHES = [[0, 1], [2, 3], [4]]
@@ -148,6 +149,21 @@ def test_lengths_of_batches() -> None:
         assert pytorch.data_length(batch) == 5
     with pytest.raises(TypeError, match="get_batch_length"):
         pytorch.data_length("text")
+
+
+def test_a_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert _device.of_process(3, gpus=0) == torch.device("cpu")
+    assert not current
+    assert _device.of_process(1, gpus=2) == torch.device("cuda", 1)
+    assert current == [torch.device("cuda", 1)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    wanted = re.escape(
+        "process 2 of this machine (counted from 0) has no GPU of its own: torch sees 2"
+    )
+    with pytest.raises(RuntimeError, match=wanted + r" \(CUDA_VISIBLE_DEVICES=0,1\)"):
+        _device.of_process(2, gpus=2)
 
 
 def test_to_device(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,9 +20,7 @@ from determined.pytorch._reducer import MetricReducer, Reducers
 
 def get_default_device(core_context: core.Context) -> torch.device:
     """This process' GPU (by its rank on the machine), or the CPU where there is none."""
-    if torch.cuda.device_count() == 0:
-        return torch.device("cpu")
-    return torch.device("cuda", core_context.distributed.local_rank)
+    return _device.of_process(core_context.distributed.local_rank, torch.cuda.device_count())
 
 
 class TorchBatchProcessorContext:
