@@ -133,7 +133,9 @@ class CheckpointContext:
             with self._storage.store(storage_id) as staging:
                 yield staging.path, storage_id
                 final = self._plain_metadata(metadata)
-                (staging.path / METADATA_FILE).write_bytes(encoded(final))
+                file = staging.path / METADATA_FILE
+                file.unlink(missing_ok=True)  # a link that the block made leads to somebody else's
+                file.write_bytes(encoded(final))
             assert staging.manifest is not None
             self._report_checkpoint(storage_id, staging.manifest, final)
             return

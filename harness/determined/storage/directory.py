@@ -101,8 +101,6 @@ class DirectoryStorageManager(StorageManager):
                 directory.mkdir(parents=True, exist_ok=True)
             for path, content in (extra or {}).items():
                 (target / path).write_bytes(content)
-            for path in names if staged else ():
-                (src / path).rename(target / path)
         checksums: dict[str, str] = {}
 
         def settle(step: tuple[str, str]) -> None:
@@ -115,9 +113,14 @@ class DirectoryStorageManager(StorageManager):
             else:
                 files.sync(target / path)
 
+        # A rename would take what lies behind a link away from where it belongs.
+        moved = files.not_behind_links(src, names) if staged else set()
         with files.explained("write", target):
-            if not staged:
-                files.in_parallel(settle, [("copy", path) for path in names], THREADS)
+            # First: a link may lead to what is moved.
+            copied = [path for path in names if path not in moved]
+            files.in_parallel(settle, [("copy", path) for path in copied], THREADS)
+            for path in moved:
+                (src / path).rename(target / path)
             names += extra or {}
             # The disk is busy with one thing while the processor is with the other.
             steps = [(kind, path) for path in names for kind in ("sync", "hash")]

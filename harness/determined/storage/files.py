@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import shutil
@@ -52,19 +53,23 @@ def written_below(path: Path) -> Iterator[None]:
     """Explain what goes wrong while a caller's own code writes files below ``path``."""
     try:
         yield
-    except OSError as error:
-        name = error.filename
-        if isinstance(name, str | os.PathLike) and Path(name).is_relative_to(path):
-            raise errors.StorageError(
-                f"checkpoint storage: cannot write {name}: {error.strerror}"
-            ) from error
-        raise
     except Exception as error:
-        # torch says "PytorchStreamWriter failed writing file" when the disk is full.
+        name = None
+        if isinstance(error, OSError):
+            name = error.filename
+            if isinstance(name, str | os.PathLike) and Path(name).is_relative_to(path):
+                raise errors.StorageError(
+                    f"checkpoint storage: cannot write {name}: {error.strerror}"
+                ) from error
+        # torch says "PytorchStreamWriter failed writing file" when the disk is full, and what write()
+        # raises names no file.
         # Of several workers the first one removes the directory when any of them fails.
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(path.parent).free
-            error.add_note(f"while writing a checkpoint to {path} ({free >> 20} MiB free there)")
+            if name is None:
+                error.add_note(
+                    f"while writing a checkpoint to {path} ({free >> 20} MiB free there)"
+                )
         raise
 
 
@@ -108,6 +113,16 @@ def list_files(root: Path) -> dict[str, int]:
     visit(root, "")
     found.pop(MANIFEST, None)
     return found
+
+
+def not_behind_links(root: Path, paths: Iterable[str]) -> set[str]:
+    """Those of the ``paths`` below ``root`` that no symbolic link below it leads to."""
+
+    @functools.cache
+    def linked(path: str) -> bool:
+        return bool(path) and ((root / path).is_symlink() or linked(path.rpartition("/")[0]))
+
+    return {path for path in paths if not linked(path)}
 
 
 def selected(paths: dict[str, int], selector: Callable[[str], bool] | None) -> dict[str, int]:

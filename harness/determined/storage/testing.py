@@ -131,6 +131,27 @@ class StorageContract:
         with pytest.raises(errors.CheckpointNotFound):
             manager.download(storage_id, tmp_path / "copy")
 
+    def test_links_are_followed(
+        self, manager: StorageManager, storage_id: str, tmp_path: Path
+    ) -> None:
+        write_tree(tmp_path / "mine")
+        with manager.store(storage_id) as staging:
+            (staging.path / "weights").write_bytes(b"w")
+            (staging.path / "newest").symlink_to(staging.path / "weights")
+            (staging.path / "same").symlink_to("weights")
+            (staging.path / "tokenizer").symlink_to(tmp_path / "mine")
+            (staging.path / "notes.txt").symlink_to(tmp_path / "mine/sub/deep/notes.txt")
+        # Whose files they are has them still, and may do with them what he likes.
+        assert read_tree(tmp_path / "mine") == TREE
+        (tmp_path / "mine/sub/deep/notes.txt").write_bytes(b"other")
+        manager.download(storage_id, tmp_path / "copy")
+        assert read_tree(tmp_path / "copy") == {
+            **dict.fromkeys(["weights", "newest", "same"], b"w"),
+            **{f"tokenizer/{path}": data for path, data in TREE.items()},
+            "notes.txt": b"hello",
+        }
+        assert not any(path.is_symlink() for path in (tmp_path / "copy").rglob("*"))
+
     def test_nothing_is_there_before_the_block_ends(
         self, manager: StorageManager, storage_id: str
     ) -> None:
