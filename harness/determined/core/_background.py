@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
+import os
+import sys
 import threading
 from collections.abc import Callable
 
@@ -10,11 +14,17 @@ logger = logging.getLogger("determined.core")
 
 
 class Background:
-    """One piece of work at a time, in a thread that a normal end of the process waits for."""
+    """One piece of work at a time, in a thread that a normal end of the process waits for.
+
+    What went wrong and was never raised by :meth:`wait` has the process end with 1.
+    """
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._is_awaited_at_exit = False
+        # Exit handlers are called latest first: that of the reports, which come later, must have its turn.
+        atexit.register(self._exit_if_failed)
 
     def start(self, what: str, work: Callable[[], object]) -> None:
         """Begin ``work`` and return; what went before must have been waited for."""
@@ -28,13 +38,31 @@ class Background:
                 self._error = error
 
         self._thread = threading.Thread(target=run, name=what)
+        if not self._is_awaited_at_exit:
+            self._is_awaited_at_exit = True
+            # Before the interpreter joins threads, concurrent.futures closes all pools, which the work
+            # needs. It does so by the same call, made earlier; these handlers too are called latest first.
+            threading._register_atexit(self._join)  # type: ignore[attr-defined]
         self._thread.start()
 
     def wait(self) -> None:
         """Return when nothing is going on any more. Raises what the work has raised, once."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        self._join()
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def _join(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def _exit_if_failed(self) -> None:
+        if self._error is None:
+            return
+        # The interpreter ignores what exit handlers raise and would end with 0.
+        with contextlib.suppress(Exception):
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -174,3 +176,37 @@ def test_wrong_calls_are_refused_at_once(context: Context, tmp_path: Path) -> No
         context.checkpoint.upload(tmp_path / "nowhere", {"steps_completed": 1}, wait=False)
     with pytest.raises(ValueError, match="leave out one of the two"):
         context.checkpoint.upload(tmp_path, {"steps_completed": 1}, shard=True, wait=False)
+
+
+NEVER_CLOSED = """
+import shutil, sys
+from pathlib import Path
+from determined import core
+
+Path("source").mkdir()
+Path("source/w").write_text("w")
+context = core.init(checkpoint_storage="checkpoints")
+uuid = context.checkpoint.upload("source", wait=False)
+if sys.argv[1] == "full":
+    context.checkpoint.wait()
+    shutil.rmtree("checkpoints")
+    Path("checkpoints").touch()
+    context.checkpoint.upload("source", wait=False)
+"""
+
+
+@pytest.mark.parametrize(("storage", "code"), [("good", 0), ("full", 1)])
+def test_the_end_of_a_script_that_closes_nothing(tmp_path: Path, storage: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NEVER_CLOSED, storage],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "cannot write" in done.stderr
+        assert "Traceback" not in done.stderr
+    else:
+        assert [path.read_text() for path in tmp_path.glob("checkpoints/*/w")] == ["w"]
