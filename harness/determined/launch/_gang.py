@@ -84,6 +84,8 @@ class Gang:
 
     def wait(self) -> int:
         """Until all have ended; the exit code of the first that failed (-n: signal n), else 0."""
+        # Before there was a handler nobody was told of those that ended.
+        self._reap()
         while self._running or (self._code == 0 and self._machines and self._machines.awaited):
             self._copy(None if self._deadline is None else self._deadline - time.monotonic())
             self._reap()

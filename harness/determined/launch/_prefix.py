@@ -8,6 +8,9 @@ import re
 # Progress bars begin their line anew; a carriage return at the very end may be half of a line's end.
 _LINE_ENDS = re.compile(rb"(\r?\n|\r(?=[^\n]))")
 
+LONGEST_LINE = 2 << 20
+"""A line that grows beyond is ended: the platform, which does so too, finds a rank before each part."""
+
 
 class PrefixedCopy:
     """Copies descriptor ``source`` to ``target``, line by line, each with ``[rank=N]`` in front."""
@@ -16,7 +19,8 @@ class PrefixedCopy:
         self.source = source
         self._target = target
         self._prefix = f"[rank={rank}] ".encode()
-        self._rest = b""
+        self._held: list[bytes] = []
+        self._size = 0
 
     def copy(self) -> bool:
         """Reads once (waits for something to read); False at the end, with everything written."""
@@ -24,16 +28,30 @@ class PrefixedCopy:
         if not part:
             self.finish()
             return False
-        *lines, self._rest = _LINE_ENDS.split(self._rest + part)
+        if self._held and self._held[-1].endswith(b"\r"):
+            self._held[-1] = self._held[-1][:-1]
+            part = b"\r" + part
+        *lines, rest = _LINE_ENDS.split(part)
         for line, end in zip(lines[::2], lines[1::2], strict=True):
-            self._write(line + end)
+            self._write(self._take() + line + end)
+        if rest:
+            self._held.append(rest)
+            self._size += len(rest)
+        if self._size > LONGEST_LINE:
+            self.finish()
         return True
+
+    def _take(self) -> bytes:
+        held = b"".join(self._held)
+        self._held.clear()
+        self._size = 0
+        return held
 
     def finish(self) -> None:
         """Writes the last line, which has no end."""
-        if self._rest:
-            self._write(self._rest + b"\n")
-        self._rest = b""
+        rest = self._take()
+        if rest:
+            self._write(rest + b"\n")
 
     def _write(self, line: bytes) -> None:
         # One write a line: other ranks write to the same pipe.

@@ -83,6 +83,37 @@ def test_ranks_in_front_of_lines() -> None:
     assert done.stderr == b"[rank=3] 1%\r[rank=3] 2%\r[rank=3] no newline\n"
 
 
+def test_a_line_that_does_not_end() -> None:
+    code = "import sys; sys.stdout.write('x' * 5_000_000); sys.stdout.write('y\\n')"
+    done = subprocess.run([*WRAP, "3", sys.executable, "-c", code], capture_output=True, timeout=60)
+    parts = done.stdout.decode().splitlines()
+    assert len(parts) == 3
+    assert all(part.startswith("[rank=3] x") for part in parts)
+    assert "".join(part.removeprefix("[rank=3] ") for part in parts) == "x" * 5_000_000 + "y"
+
+
+DAEMON = """
+import os, pathlib, sys
+from determined.launch import _gang, _workers
+
+def start():
+    # Its child has its output, and outlives it.
+    worker = _workers.execute(0, ["sh", "-c", "sleep 300 & echo $! > daemon; exit 3"], os.environ)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    return [worker]
+
+sys.exit(_gang.Gang(start).wait())
+"""
+
+
+def test_a_worker_that_has_ended_before_anybody_waits(tmp_path: Path) -> None:
+    try:
+        done = subprocess.run([sys.executable, "-c", DAEMON], cwd=tmp_path, timeout=60)
+        assert done.returncode == 3
+    finally:
+        os.kill(int((tmp_path / "daemon").read_text()), signal.SIGKILL)
+
+
 def test_a_signal_is_passed_on() -> None:
     code = (
         "import signal, sys, time\n"
