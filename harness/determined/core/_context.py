@@ -217,6 +217,11 @@ def init(
 def _section(checkpoint_storage: str | dict[str, Any], on_cluster: bool) -> dict[str, Any]:
     if isinstance(checkpoint_storage, str):
         return from_string(checkpoint_storage, on_cluster)
+    if not isinstance(checkpoint_storage, dict):
+        raise TypeError(
+            "checkpoint_storage must be a path or a URL as text, or a dict as in the configuration; "
+            f"found {type(checkpoint_storage).__name__}"
+        )
     return checkpoint_storage
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from determined.core._metrics import Unsupported, plain
@@ -11,7 +12,9 @@ METADATA_FILE = "metadata.json"
 
 
 def as_json(metadata: dict[str, Any] | None) -> dict[str, Any]:
-    """A copy of plain values. Raises TypeError for what JSON cannot say."""
+    """A copy of plain values. Raises TypeError for what JSON cannot say, and for anything but a dict."""
+    if not isinstance(metadata, Mapping | None):
+        raise TypeError(f"checkpoint metadata must be a dict, found {metadata!r}")
     try:
         copied: dict[str, Any] = plain(metadata or {})
     except Unsupported as error:

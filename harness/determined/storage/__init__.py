@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
@@ -52,17 +53,18 @@ def build(config: dict[str, Any], container_path: str | None = None) -> StorageM
 
 
 def from_string(shortcut: str, on_cluster: bool = True) -> dict[str, Any]:
-    """The ``checkpoint_storage`` section for ``/path``, ``file:///path``, ``s3://…`` or ``gs://…``."""
+    """The ``checkpoint_storage`` section for ``/path``, ``file:///path``, ``s3://…`` or ``gs://…``; off the
+    cluster also for a path from the working directory."""
     url = urlparse(shortcut)
     scheme = url.scheme.lower()
-    if url.params or url.query or url.fragment:
+    if not shortcut or url.params or url.query or url.fragment:
         raise ValueError(
             f"checkpoint storage {shortcut!r} is neither a path nor a URL of a storage"
         )
     if scheme in ("", "file"):
         if on_cluster:
             return {"type": "shared_fs", "host_path": url.path}
-        return {"type": "directory", "container_path": url.path}
+        return {"type": "directory", "container_path": str(Path(url.path).expanduser().absolute())}
     if scheme in ("s3", "gs"):
         kind = {"s3": "s3", "gs": "gcs"}[scheme]
         return {"type": kind, "bucket": url.netloc, "prefix": url.path.lstrip("/")}

@@ -99,9 +99,16 @@ def test_the_dummies_check_what_the_cluster_would(tmp_path: Path) -> None:
             op.report_completed(1.0)
         with pytest.raises(errors.CheckpointNotFound):
             context.checkpoint.get_metadata("none")
+        with pytest.raises(TypeError, match="metadata must be a dict"):
+            context.checkpoint.upload(tmp_path, "best")  # type: ignore[arg-type]
         uuid = context.checkpoint.upload(None, shard=True)
         context.checkpoint.delete(uuid)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_init_says_what_a_storage_may_be(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"a path or a URL as text, or a dict.*found PosixPath"):
+        core.init(checkpoint_storage=tmp_path)  # type: ignore[arg-type]
 
 
 def _completed(context: core.Context) -> list[core.SearcherOperation]:

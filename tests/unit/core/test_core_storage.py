@@ -101,7 +101,10 @@ def test_shortcuts() -> None:
         "bucket": "bucket",
         "prefix": "p/q",
     }
-    for bad in ("ftp://x", "/a?b=c"):
+    assert (
+        storage.from_string("runs/a", on_cluster=False)["container_path"] == f"{Path.cwd()}/runs/a"
+    )
+    for bad in ("", "ftp://x", "/a?b=c"):
         with pytest.raises(ValueError, match="checkpoint storage"):
             storage.from_string(bad)
 
@@ -141,6 +144,9 @@ def test_a_full_disk_met_by_the_users_own_write(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught, manager.store("y"):
         raise RuntimeError("PytorchStreamWriter failed")
     assert "MiB free" in caught.value.__notes__[0]
+    with pytest.raises(OSError, match="No space left") as full, manager.store("y"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as write() does
+    assert "MiB free" in full.value.__notes__[0]
     with pytest.raises(FileNotFoundError), manager.store("z"):
         (tmp_path.parent / "no such data set").read_bytes()
 

@@ -87,7 +87,7 @@ def experiment_config(
     """
     section = checkpoint_storage or config.checkpoint_storage or _default_storage()
     if isinstance(section, str):
-        section = storage.from_string(str(_absolute(section)), on_cluster=False)
+        section = storage.from_string(section, on_cluster=False)
     return {
         "name": config.name or f"unmanaged-{uuid.uuid4().hex[:8]}",
         "data": config.data or {},
@@ -105,7 +105,3 @@ def _default_storage() -> str:
     from platformdirs import user_data_path
 
     return str(user_data_path("determined") / "checkpoints")
-
-
-def _absolute(text: str) -> str | Path:
-    return text if "://" in text else Path(text).expanduser().absolute()
