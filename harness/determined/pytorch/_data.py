@@ -65,6 +65,8 @@ class DataLoader:
             raise ValueError(
                 "batch_size=None (no batching) is not supported: give a batch_size or a batch_sampler"
             )
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise ValueError(f"batch_size must be a positive integer, found {batch_size!r}")
         if batch_sampler is not None and (
             batch_size not in (None, 1) or shuffle or sampler is not None or drop_last
         ):
