@@ -73,6 +73,35 @@ class Unknown(SmallTrial):
         return {"eror": pytorch.Reducer.SUM}
 
 
+class Texts(SmallTrial):
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
+        return {"name": "x"}
+
+
+class Ragged(SmallTrial):
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
+        return {"rows": torch.ones(batch_idx + 2)}
+
+
+class NoModel(SmallTrial):
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        context.models.clear()
+
+
+class NoOptimizer(SmallTrial):
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        context.optimizers.clear()
+
+
+class Plateau(SmallTrial):
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer)
+        context.wrap_lr_scheduler(schedule, pytorch.LRScheduler.StepMode.STEP_EVERY_EPOCH)
+
+
 class Callbacks(SmallTrial):
     def build_callbacks(self) -> Any:
         return [pytorch.PyTorchCallback()]
@@ -91,6 +120,11 @@ class Empty(SmallTrial):
         (Number, "dict of metrics, found float"),
         (Changing, "same metrics for every batch; found m0 and m1"),
         (Unknown, "names eror.*returns error, first"),
+        (Texts, "Reducer.AVG takes numbers.*for 'name' 'x', 'x'"),
+        (Ragged, "arrays of one shape.*for 'rows'"),
+        (NoModel, r"NoModel has wrapped no model: give it to context.wrap_model\(\)"),
+        (NoOptimizer, r"no optimizer: give it to context.wrap_optimizer\(\)"),
+        (Plateau, "MANUAL_STEP.*found StepMode.STEP_EVERY_EPOCH"),
         (Callbacks, "build_callbacks"),
         (Empty, "gives no batch"),
     ],
