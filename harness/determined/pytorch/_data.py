@@ -217,7 +217,7 @@ def training_batches(
     Of another loader than :class:`DataLoader` they are all, from its beginning on.
     """
     if not isinstance(loader, DataLoader):
-        return _length_of(loader), contextlib.nullcontext(forever(loader))
+        return length_of(loader), contextlib.nullcontext(forever(loader))
     torch_loader = loader._training_loader(seed, skip, num_replicas, rank)
     return -(-len(loader) // num_replicas), iterating(torch_loader)
 
@@ -231,7 +231,8 @@ def not_reproducible(loader: Any, permission: str) -> errors.InvalidModelExcepti
     )
 
 
-def _length_of(loader: Any) -> int | None:
+def length_of(loader: Any) -> int | None:
+    """The batches in one pass over ``loader``; None where nobody knows."""
     try:
         return len(loader)
     except TypeError:
@@ -253,10 +254,14 @@ def iterating(loader: Any) -> Iterator[Iterator[Any]]:
 
 def forever(loader: Any) -> Iterator[Any]:
     """The batches of a loader of unknown order, pass after pass."""
+    given = 0
     while True:
-        empty = True
+        before = given
         for batch in loader:
-            empty = False
+            given += 1
             yield batch
-        if empty:
-            raise ValueError("the training data loader gives no batch: is the dataset empty?")
+        if given == before:
+            why = f"can be read only once ({given} batches)" if given else "gives no batch"
+            raise ValueError(
+                f"the training data loader {why}: epochs need a loader with data anew in each"
+            )

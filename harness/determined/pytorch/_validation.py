@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from determined import errors
-from determined.pytorch import _metrics
+from determined.pytorch import _data, _metrics
 from determined.pytorch._callback import Callbacks
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._data import DataLoader
@@ -52,6 +52,12 @@ class Validation:
     def _shared_out(self, num_replicas: int, rank: int) -> Any:
         """The loader of this rank's batches."""
         loader: Any = self._trial.build_validation_data_loader()
+        # Said before the training rather than after it.
+        if loader is None or _data.length_of(loader) == 0:
+            raise errors.InvalidModelException(
+                "build_validation_data_loader() must return a data loader with a batch or more, found "
+                f"{'none in it: is the dataset empty?' if loader is not None else loader}"
+            )
         if isinstance(loader, DataLoader):
             # A full dataset is evaluated by the chief alone.
             share = (num_replicas, rank) if self._by_batch else (1, 0)

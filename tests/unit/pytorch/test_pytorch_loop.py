@@ -353,6 +353,15 @@ def test_streams_of_data(world: World) -> None:
     assert len(trial.seen) == 6
 
 
+def test_streams_that_end(world: World) -> None:
+    class Once(FreeStreamed):
+        def build_training_data_loader(self) -> Any:
+            return iter(TorchDataLoader(data(), batch_size=SIZE))
+
+    with pytest.raises(ValueError, match=r"read only once \(5 batches\)"):
+        world.train(Once, max_length=pytorch.Batch(7))
+
+
 def test_profiles(world: World) -> None:
     ready: list[int] = []
 
