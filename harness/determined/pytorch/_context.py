@@ -158,6 +158,8 @@ class PyTorchTrialContext(TrainingContext):
         )
 
     def _use_amp(self) -> None:
+        if self._auto_amp:
+            return
         if self._scaler is not None:
             raise ValueError("there is a scaler by wrap_scaler() already: leave out one of both")
         self._auto_scaler = torch.amp.GradScaler(

@@ -82,6 +82,8 @@ class DataLoader:
         self.sampler: Sampler[Any] = SequentialSampler(dataset) if sampler is None else sampler  # type: ignore[arg-type]
         self.batch_sampler = batch_sampler
         self._drop_last = drop_last
+        # Counts the passes of whoever reads without a Trainer: each has an order of its own.
+        self._own_batches: Sampler[list[int]] | None = None
         self._options: dict[str, Any] = {
             "num_workers": num_workers,
             "collate_fn": collate_fn,
@@ -112,8 +114,11 @@ class DataLoader:
         ``repeat``: without end. ``num_replicas`` and ``rank``: every so many-th batch only, from that one
         on. ``skip``: without that many of the batches that remain.
         """
-        batches = self._batches(0)
-        return self._loader(adapt_batch_sampler(batches, repeat, skip, num_replicas, rank))
+        if self._own_batches is None:
+            self._own_batches = self._batches(0)
+        return self._loader(
+            adapt_batch_sampler(self._own_batches, repeat, skip, num_replicas, rank)
+        )
 
     def _training_loader(
         self, seed: int, skip: int, num_replicas: int, rank: int

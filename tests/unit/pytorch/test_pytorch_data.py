@@ -117,7 +117,10 @@ def test_the_data_loader() -> None:
     assert values(part) == [[0, 1, 2, 3], [8, 9], [4, 5, 6, 7]]
     own = loader(batch_size=1, batch_sampler=batches())
     assert values(own) == BATCHES and len(own) == 3
-    assert sorted(n for batch in values(loader(shuffle=True)) for n in batch) == list(range(10))
+    shuffled = loader(shuffle=True)
+    passes = [[n for batch in values(shuffled) for n in batch] for _ in range(3)]
+    assert [sorted(order) for order in passes] == [list(range(10))] * 3
+    assert len({tuple(order) for order in passes}) == 3
 
 
 class Stream(IterableDataset[int]):
