@@ -2,7 +2,7 @@
 
     python predict.py                                                                  # on a laptop
     python3 -m determined.launch.torch_distributed --nproc_per_node=2 -- predict.py    # in two processes
-    det flow run distributed.yaml                                                      # on the cluster
+    det flow run distributed.yaml .                                                    # on the cluster
 
 Paused or killed it goes on at its last checkpoint. The predictions are files in the checkpoint storage, in a
 directory per process; the log says in which.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 
@@ -63,7 +64,7 @@ class PyTorchCallback:
         """``checkpoint`` is about to be written, and may be changed or added to."""
 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
-        """The old name of on_checkpoint_write_end; called right after it."""
+        """The old name of on_checkpoint_write_end; called right before it."""
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
         """The files are in ``checkpoint_dir``; what is written there now is part of the checkpoint."""
@@ -100,6 +101,11 @@ class Callbacks:
     def call(self, hook: str, *args: Any, **kwargs: Any) -> None:
         for method in self.overriding(hook):
             method(*args, **kwargs)
+
+    def start_epoch(self, epoch: int) -> None:
+        """The hook had no argument in early releases."""
+        for method in self.overriding("on_training_epoch_start"):
+            method(epoch) if inspect.signature(method).parameters else method()
 
     def state_dicts(self) -> dict[str, dict[str, Any]]:
         return {name: callback.state_dict() for name, callback in self.named.items()}

@@ -75,10 +75,9 @@ def collect(
     scaler = context._scaler or context._auto_scaler
     if scaler is not None:
         state["scaler_state_dict"] = scaler.state_dict()
-    if context._aggregation_frequency > 1:
-        gradients = [_gradients(model) for model in context.models]
-        if any(gradients):
-            state["gradients"] = gradients
+    gradients = [_gradients(model) for model in context.models]
+    if any(gradients):
+        state["gradients"] = gradients
     return state
 
 
@@ -144,7 +143,7 @@ def read_state(path: Path, **options: Any) -> dict[str, Any]:
     for one, many in (
         ("model_state_dict", "models_state_dict"),
         ("optimizer_state_dict", "optimizers_state_dict"),
-        ("lr_scheduler_state_dict", "lr_schedulers_state_dict"),
+        ("lr_scheduler", "lr_schedulers_state_dict"),
     ):
         # Until 0.12 a trial had one of each.
         if one in state and many not in state:
@@ -156,9 +155,12 @@ def load(
     state: dict[str, Any],
     context: PyTorchTrialContext,
     callbacks: Callbacks,
-    restore_rng: bool,
+    going_on: bool,
 ) -> None:
     """Put ``state`` into what the trial has wrapped.
+
+    ``going_on``: the next batch is the one after the checkpoint's, so that gradients and random
+    generators are to be as they were, too.
 
     Raises errors.InvalidCheckpointException when it has wrapped something else than the
     checkpoint's.
@@ -176,17 +178,21 @@ def load(
     scaler = context._scaler or context._auto_scaler
     if scaler is not None and state.get("scaler_state_dict"):
         scaler.load_state_dict(state["scaler_state_dict"])
-    for model, gradients in zip(context.models, state.get("gradients", []), strict=False):
-        for name, parameter in model.named_parameters():
-            if name in gradients:
-                parameter.grad = gradients[name].to(parameter.device)
     load_callbacks(state, callbacks)
-    if restore_rng:
+    if going_on:
+        _load_gradients(state, context)
         dist = context.distributed
         every = state.get("rng_states") or []
         # With another number of processes there is nothing to be exact about.
         own = every[dist.rank] if len(every) == dist.size else state.get("rng_state")
         _rng.restore(own or {}, context.device)
+
+
+def _load_gradients(state: dict[str, Any], context: PyTorchTrialContext) -> None:
+    for model, gradients in zip(context.models, state.get("gradients", []), strict=False):
+        for name, parameter in model.named_parameters():
+            if name in gradients:
+                parameter.grad = gradients[name].to(parameter.device)
 
 
 def load_callbacks(state: dict[str, Any], callbacks: Callbacks) -> None:

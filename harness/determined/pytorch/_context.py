@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from determined import core
-from determined.pytorch import _parallel
+from determined import core, errors
+from determined.pytorch import _parallel, _precision
 from determined.pytorch._experimental import PyTorchExperimentalContext
 from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._training_context import TrainingContext
@@ -81,6 +81,8 @@ class PyTorchTrialContext(TrainingContext):
         model = model.to(self.device)
         if self.distributed.size > 1:
             model = _parallel.parallel(model, self.device)
+        if self._auto_amp:
+            model = self.autocast_forward_pass(model)
         self.models.append(model)
         return model
 
@@ -111,7 +113,19 @@ class PyTorchTrialContext(TrainingContext):
     def wrap_lr_scheduler(
         self, lr_scheduler: Any, step_mode: LRScheduler.StepMode, frequency: int = 1
     ) -> Any:
-        """``lr_scheduler``, stepped by the Trainer as ``step_mode`` says (see :class:`LRScheduler`)."""
+        """``lr_scheduler``, stepped by the Trainer as ``step_mode`` says (see :class:`LRScheduler`).
+
+        Raises ValueError when its optimizer is not wrapped, errors.InvalidModelException for a
+        ReduceLROnPlateau that the trial does not step itself.
+        """
+        if (
+            isinstance(lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+            and step_mode is not LRScheduler.StepMode.MANUAL_STEP
+        ):
+            raise errors.InvalidModelException(
+                "the steps of a ReduceLROnPlateau need a metric: wrap it with StepMode.MANUAL_STEP, and call "
+                f"step(metric), e.g. in a callback's on_validation_end(); found {step_mode}"
+            )
         wrapped = LRScheduler(lr_scheduler, step_mode, frequency)
         optimizer = getattr(lr_scheduler, "optimizer", None)
         if optimizer is not None and optimizer not in self._average_gradients:
@@ -144,21 +158,27 @@ class PyTorchTrialContext(TrainingContext):
         )
 
     def _use_amp(self) -> None:
+        if self._auto_amp:
+            return
         if self._scaler is not None:
             raise ValueError("there is a scaler by wrap_scaler() already: leave out one of both")
         self._auto_scaler = torch.amp.GradScaler(
             self.device.type, enabled=self.device.type == "cuda"
         )
         self._auto_amp = True
+        for model in self.models:
+            self.autocast_forward_pass(model)
 
     def autocast_forward_pass(self, to_wrap: nn.Module) -> nn.Module:
-        """``to_wrap`` with a forward pass in mixed precision."""
-        to_wrap.forward = self._autocast()(to_wrap.forward)
+        """``to_wrap`` with a forward pass in mixed precision, which returns float32."""
+        to_wrap.forward = _precision.MixedForward(to_wrap.forward, self.device.type)
         return to_wrap
 
-    def _autocast(self) -> Any:
-        dtype = torch.float16 if self.device.type == "cuda" else torch.bfloat16
-        return torch.amp.autocast(self.device.type, dtype=dtype)
+    def _update_scaler(self) -> None:
+        """Once per batch, after the steps of all optimizers."""
+        if self._scaler_stepped:
+            self._scaler_stepped = False
+            self._auto_scaler.update()
 
     # Training, from train_batch.
 
@@ -197,7 +217,7 @@ class PyTorchTrialContext(TrainingContext):
             scaler = self._auto_scaler
         if clip_grads is not None:
             if scaler is not None:
-                scaler.unscale_(optimizer)
+                _precision.unscale(scaler, optimizer)
             clip_grads(p for group in optimizer.param_groups for p in group["params"])
         if scaler is None:
             optimizer.step()

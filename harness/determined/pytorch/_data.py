@@ -65,6 +65,8 @@ class DataLoader:
             raise ValueError(
                 "batch_size=None (no batching) is not supported: give a batch_size or a batch_sampler"
             )
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise ValueError(f"batch_size must be a positive integer, found {batch_size!r}")
         if batch_sampler is not None and (
             batch_size not in (None, 1) or shuffle or sampler is not None or drop_last
         ):
@@ -80,6 +82,8 @@ class DataLoader:
         self.sampler: Sampler[Any] = SequentialSampler(dataset) if sampler is None else sampler  # type: ignore[arg-type]
         self.batch_sampler = batch_sampler
         self._drop_last = drop_last
+        # Counts the passes of whoever reads without a Trainer: each has an order of its own.
+        self._own_batches: Sampler[list[int]] | None = None
         self._options: dict[str, Any] = {
             "num_workers": num_workers,
             "collate_fn": collate_fn,
@@ -110,8 +114,11 @@ class DataLoader:
         ``repeat``: without end. ``num_replicas`` and ``rank``: every so many-th batch only, from that one
         on. ``skip``: without that many of the batches that remain.
         """
-        batches = self._batches(0)
-        return self._loader(adapt_batch_sampler(batches, repeat, skip, num_replicas, rank))
+        if self._own_batches is None:
+            self._own_batches = self._batches(0)
+        return self._loader(
+            adapt_batch_sampler(self._own_batches, repeat, skip, num_replicas, rank)
+        )
 
     def _training_loader(
         self, seed: int, skip: int, num_replicas: int, rank: int
@@ -215,7 +222,7 @@ def training_batches(
     Of another loader than :class:`DataLoader` they are all, from its beginning on.
     """
     if not isinstance(loader, DataLoader):
-        return _length_of(loader), contextlib.nullcontext(forever(loader))
+        return length_of(loader), contextlib.nullcontext(forever(loader))
     torch_loader = loader._training_loader(seed, skip, num_replicas, rank)
     return -(-len(loader) // num_replicas), iterating(torch_loader)
 
@@ -229,7 +236,8 @@ def not_reproducible(loader: Any, permission: str) -> errors.InvalidModelExcepti
     )
 
 
-def _length_of(loader: Any) -> int | None:
+def length_of(loader: Any) -> int | None:
+    """The batches in one pass over ``loader``; None where nobody knows."""
     try:
         return len(loader)
     except TypeError:
@@ -251,10 +259,14 @@ def iterating(loader: Any) -> Iterator[Iterator[Any]]:
 
 def forever(loader: Any) -> Iterator[Any]:
     """The batches of a loader of unknown order, pass after pass."""
+    given = 0
     while True:
-        empty = True
+        before = given
         for batch in loader:
-            empty = False
+            given += 1
             yield batch
-        if empty:
-            raise ValueError("the training data loader gives no batch: is the dataset empty?")
+        if given == before:
+            why = f"can be read only once ({given} batches)" if given else "gives no batch"
+            raise ValueError(
+                f"the training data loader {why}: epochs need a loader with data anew in each"
+            )

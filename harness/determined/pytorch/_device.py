@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -34,39 +36,82 @@ def of_process(local_rank: int, gpus: int) -> torch.device:
 
 
 def data_length(data: Any) -> int:
-    """The number of records in a batch: the length of its first tensor or array."""
+    """The number of records in a batch: the length of its first tensor, array or list.
+
+    A list or tuple without any of these (of texts, of numbers) is one record per element. Raises
+    TypeError for what has no length.
+    """
     if isinstance(data, torch.Tensor | np.ndarray):
         return len(data)
-    parts = data.values() if isinstance(data, Mapping) else data
     if isinstance(data, Mapping | list | tuple):
-        for part in parts:
-            if isinstance(part, torch.Tensor | np.ndarray | Mapping | list | tuple) and len(part):
-                return data_length(part) if not isinstance(part, list | tuple) else len(part)
+        for part in data.values() if isinstance(data, Mapping) else data:
+            if isinstance(part, list | tuple) and part:
+                return len(part)
+            if isinstance(part, Mapping) and part:
+                return data_length(part)
+            if isinstance(part, torch.Tensor | np.ndarray) and part.ndim and len(part):
+                return len(part)
+        if data and not isinstance(data, Mapping):
+            return len(data)
     raise TypeError(
         f"the number of records in a batch of type {type(data).__name__} is not known: "
         "override get_batch_length(batch) of the trial"
     )
 
 
+def mapped(
+    data: Any, change: Callable[[Any], Any], whole: Callable[[Any], bool] = lambda _: False
+) -> Any:
+    """``data`` with ``change(part)`` for each part that is no dict, list or (named) tuple.
+
+    ``whole``: which of those are changed as a whole, too.
+    """
+    if whole(data):
+        return change(data)
+    if isinstance(data, tuple):
+        parts = [mapped(part, change, whole) for part in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    if isinstance(data, list):
+        return [mapped(part, change, whole) for part in data]
+    if isinstance(data, Mapping):
+        changed = {key: mapped(part, change, whole) for key, part in data.items()}
+        if type(data) is dict or not isinstance(data, MutableMapping):
+            return changed
+        # Some have attributes for their keys.
+        twin = copy.copy(data)
+        for key, part in changed.items():
+            twin[key] = part
+        return twin
+    return change(data)
+
+
 def to_device(data: Any, device: torch.device, warned_types: set[type] | None = None) -> Any:
     """``data`` with its tensors on ``device`` and its numpy arrays as tensors there.
 
-    Goes through dicts, lists and (named) tuples; anything else stays, with one warning per type
-    in ``warned_types``.
+    Goes through dicts, lists and (named) tuples. Objects with a method ``to`` (Hugging Face's
+    BatchEncoding, packed sequences) are what ``to(device)`` returns. Anything else, arrays of texts among
+    it, stays, with one warning per type in ``warned_types``.
     """
-    if isinstance(data, torch.Tensor):
-        return data.to(device, non_blocking=True)
-    if isinstance(data, tuple):
-        parts = [to_device(part, device, warned_types) for part in data]
-        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
-    if isinstance(data, list):
-        return [to_device(part, device, warned_types) for part in data]
-    if isinstance(data, Mapping):
-        return {key: to_device(part, device, warned_types) for key, part in data.items()}
-    if isinstance(data, np.ndarray):
-        return torch.from_numpy(data).to(device, non_blocking=True)
-    if warned_types is None or type(data) not in warned_types:
-        if warned_types is not None:
-            warned_types.add(type(data))
-        logger.warning("values of type %s are not moved to %s", type(data).__name__, device)
-    return data
+
+    def move(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(device, non_blocking=True)
+        if _moves_itself(value):
+            return value.to(device)
+        if isinstance(value, np.ndarray):
+            with contextlib.suppress(
+                TypeError
+            ):  # of an array that holds something else than numbers
+                return torch.from_numpy(value).to(device, non_blocking=True)
+        if warned_types is None or type(value) not in warned_types:
+            if warned_types is not None:
+                warned_types.add(type(value))
+            logger.warning("values of type %s are not moved to %s", type(value).__name__, device)
+        return value
+
+    return mapped(data, move, _moves_itself)
+
+
+def _moves_itself(value: Any) -> bool:
+    # A class has the method, too, of its objects.
+    return callable(getattr(value, "to", None)) and not isinstance(value, type)

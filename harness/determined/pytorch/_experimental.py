@@ -15,8 +15,9 @@ class PyTorchExperimentalContext:
         self._parent = parent
 
     def use_amp(self) -> None:
-        """Mixed precision without further code: ``train_batch`` and ``evaluate_batch`` run under
-        torch's autocast (float16 on GPUs, bfloat16 elsewhere), losses are scaled on GPUs.
+        """Mixed precision without further code: the forward pass of each wrapped model runs under
+        torch's autocast (float16 on GPUs, bfloat16 elsewhere) and returns float32, losses are scaled on
+        GPUs.
         """
         self._parent._use_amp()
 

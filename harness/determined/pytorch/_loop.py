@@ -22,7 +22,7 @@ from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._data import DataLoader
 from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._plan import Plan, Target
-from determined.pytorch._trial import PyTorchTrial
+from determined.pytorch._trial import PyTorchTrial, by_name
 from determined.pytorch._units import Scale
 from determined.pytorch._validation import Validation
 
@@ -46,6 +46,7 @@ class TrainingLoop:
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext, plan: Plan) -> None:
         self._trial = trial
         self._context = context
+        self._check_wrapped()
         self._core = context._core
         self._plan = plan
         self._callbacks = Callbacks(_checked(trial.build_callbacks()))
@@ -57,6 +58,16 @@ class TrainingLoop:
         # The metrics of the last validation here, and the batch it came after.
         self._validated: tuple[int, dict[str, Any]] | None = None
         self._stopping = False
+
+    def _check_wrapped(self) -> None:
+        """Raises errors.InvalidModelException when checkpoints would hold nothing to go on from."""
+        context = self._context
+        for what, wrapped in (("model", context.models), ("optimizer", context.optimizers)):
+            if not wrapped:
+                raise errors.InvalidModelException(
+                    f"{type(self._trial).__name__} has wrapped no {what}: give it to "
+                    f"context.wrap_{what}() in __init__, so that it is kept in checkpoints"
+                )
 
     def _trial_id(self) -> int:
         return self._core.info.trial.trial_id if self._context._managed and self._core.info else 0
@@ -118,7 +129,7 @@ class TrainingLoop:
     def _load(self, path: Path, going_on: bool) -> None:
         state = _checkpoint.read_state(path)
         self._callbacks.call("on_checkpoint_load_start", state)
-        _checkpoint.load(state, self._context, self._callbacks, restore_rng=going_on)
+        _checkpoint.load(state, self._context, self._callbacks, going_on)
         if going_on:
             logger.info("going on after batch %d", self.position.batches_trained)
 
@@ -163,10 +174,10 @@ class TrainingLoop:
         """What happens with each batch beside ``train_batch``, decided once."""
         context = self._context
         self._after_batch: list[Callable[[int], None]] = []
-        train: Callable[..., Any] = self._trial.train_batch
-        if context._auto_amp:
-            train = self._in_mixed_precision(train)
+        train = by_name(self._trial.train_batch, ("batch", "epoch_idx", "batch_idx"))
         self._train_batch = train
+        if context._auto_amp:
+            self._after_batch.append(lambda _: context._update_scaler())
         for scheduler in context.lr_schedulers:
             step = self._stepper(scheduler)
             if step is not None:
@@ -180,32 +191,25 @@ class TrainingLoop:
             if scheduler._step_mode is Mode.STEP_EVERY_EPOCH
         ]
 
-    def _in_mixed_precision(self, train: Callable[..., Any]) -> Callable[..., Any]:
-        context = self._context
-
-        def train_batch(batch: Any, epoch_idx: int, batch_idx: int) -> Any:
-            with context._autocast():
-                output = train(batch, epoch_idx, batch_idx)
-            if context._scaler_stepped:
-                context._scaler_stepped = False
-                context._auto_scaler.update()
-            return output
-
-        return train_batch
-
     def _stepper(self, scheduler: LRScheduler) -> Callable[[int], None] | None:
-        if scheduler._step_mode is Mode.STEP_EVERY_BATCH:
-            every = scheduler._frequency
-        elif scheduler._step_mode is Mode.STEP_EVERY_OPTIMIZER_STEP:
-            every = self._context._aggregation_frequency
-        else:
-            return None
+        mode, frequency = scheduler._step_mode, scheduler._frequency
+        aggregation = self._context._aggregation_frequency
 
-        def step(idx: int) -> None:
-            if (idx + 1) % every == 0:
+        def with_optimizers(idx: int) -> None:
+            if (idx + 1) % aggregation == 0 and (idx + 1) % frequency == 0:
                 scheduler.step()
 
-        return step
+        def for_each_batch(idx: int) -> None:
+            # Of batches without a step of the optimizers the steps are made up for after the next
+            # one: schedulers are to follow optimizers.
+            done = idx + 1
+            if done % aggregation == 0:
+                for _ in range(done // frequency - (done - aggregation) // frequency):
+                    scheduler.step()
+
+        if mode is Mode.STEP_EVERY_BATCH:
+            return for_each_batch
+        return with_optimizers if mode is Mode.STEP_EVERY_OPTIMIZER_STEP else None
 
     def _train(self) -> None:
         plan, position = self._plan, self.position
@@ -272,7 +276,7 @@ class TrainingLoop:
             ]
         metrics = self._average(batches)
         metrics.update(context._reducers.reduce(for_training=True))
-        metrics.update(self._counts())
+        metrics = {**metrics, **self._counts(metrics)}
         done = self.position.batches_trained
         if self._is_chief:
             self._core.train.report_training_metrics(done, metrics, batches)
@@ -295,7 +299,7 @@ class TrainingLoop:
         for idx in range(position.batches_trained, end):
             context._batch = idx
             if within == 0:
-                self._callbacks.call("on_training_epoch_start", epoch)
+                self._callbacks.start_epoch(epoch)
             batch = next(iterator)
             if to_device is not None:
                 batch = to_device(batch)
@@ -320,14 +324,14 @@ class TrainingLoop:
                 scheduler.step()
         self._callbacks.call("on_training_epoch_end", epoch)
 
-    def _counts(self) -> dict[str, int]:
-        """What searchers count time by, as metrics."""
+    def _counts(self, metrics: dict[str, Any]) -> dict[str, int]:
+        """What searchers count time by, as metrics; without those that the trial itself reports."""
         done = self.position.batches_trained
         counts = {"batches": done, "epochs": self.position.epochs_trained}
         searcher = self._context._exp_conf.get("searcher") or {}
         if searcher.get("time_metric") == "records" and self._scale.records_per_batch:
             counts["records"] = done * self._scale.records_per_batch
-        return counts
+        return {name: count for name, count in counts.items() if name not in metrics}
 
     # Validations and checkpoints.
 
@@ -343,11 +347,11 @@ class TrainingLoop:
         with _rng.kept(self._context.device):
             metrics = self._validate_trial()
         done = self.position.batches_trained
-        best = self._is_chief and self._is_best(metrics)
+        best = self._is_chief and self._is_best(self._searchers(metrics))
         self.position.last_val = done
         self._validated = (done, metrics)
         if self._is_chief:
-            self._core.train.report_validation_metrics(done, {**metrics, **self._counts()})
+            self._core.train.report_validation_metrics(done, {**metrics, **self._counts(metrics)})
         self._context._flush_writer()
         policy = self._plan.checkpoint_policy
         wanted = policy == "all" or (policy == "best" and best)
@@ -355,20 +359,28 @@ class TrainingLoop:
         if wanted and not self._checkpoint_is_current():
             self._save()
 
-    def _is_best(self, metrics: dict[str, Any]) -> bool:
-        """Whether no validation of the experiment was better so far."""
-        plan = self._plan
-        if plan.searcher_metric is None:
-            return False
-        if plan.searcher_metric not in metrics:
+    def _searchers(self, metrics: dict[str, Any]) -> float | None:
+        """The metric that the searcher goes by; None off-cluster. It becomes a number in ``metrics``."""
+        name = self._plan.searcher_metric
+        if name is None:
+            return None
+        if name not in metrics:
             raise errors.InvalidModelException(
-                f"searcher.metric is {plan.searcher_metric!r}, and the validation has no such metric; "
+                f"searcher.metric is {name!r}, and the validation has no such metric; "
                 f"it has {', '.join(map(str, metrics)) or 'none'}"
             )
-        if plan.checkpoint_policy != "best":
+        metrics[name] = number = _metrics.one_number(metrics[name], name)
+        return number
+
+    def _is_best(self, value: float | None) -> bool:
+        """Whether no validation of the experiment was better so far.
+
+        One that is as good counts: it may be the same one, repeated after a crash.
+        """
+        plan = self._plan
+        if value is None or plan.checkpoint_policy != "best":
             return False
         best = self._core.train.get_experiment_best_validation()
-        value = float(metrics[plan.searcher_metric])
         if best is None or best != best:
             return True
         return value <= best if plan.smaller_is_better else value >= best
@@ -392,8 +404,8 @@ class TrainingLoop:
                     context,
                     self._code,
                 )
-                self._callbacks.call("on_checkpoint_write_end", str(path))
                 self._callbacks.call("on_checkpoint_end", str(path))
+                self._callbacks.call("on_checkpoint_write_end", str(path))
         uuid = context.distributed.broadcast(uuid)
         self._callbacks.call("on_checkpoint_upload_end", uuid=uuid)
 

@@ -10,12 +10,14 @@ class LRScheduler:
     """A torch scheduler with the moment at which the Trainer steps it.
 
     ``scheduler`` is anything with ``step()``, ``state_dict()`` and ``load_state_dict()``. With
-    ``frequency`` n, the modes of batches and epochs step at every n-th of them.
+    ``frequency`` n, the modes of batches and epochs step at every n-th of them, that of the optimizers'
+    steps where these fall on every n-th batch.
     """
 
     class StepMode(enum.Enum):
         """STEP_EVERY_EPOCH: at the end of an epoch, before ``on_training_epoch_end``.
-        STEP_EVERY_BATCH: after a batch. STEP_EVERY_OPTIMIZER_STEP: after a batch with which the
+        STEP_EVERY_BATCH: after a batch; with ``aggregation_frequency``, for all batches of an optimizer
+        step after it. STEP_EVERY_OPTIMIZER_STEP: after a batch with which the
         optimizers step (every ``aggregation_frequency``-th). MANUAL_STEP: the training code steps it.
         """
 

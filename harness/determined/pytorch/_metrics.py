@@ -74,6 +74,17 @@ def numpy_of(value: Any) -> Any:
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
+def one_number(value: Any, name: str) -> float:
+    """The searcher's metric ``name``. Raises errors.InvalidModelException when it is not one number."""
+    array = np.asarray(numpy_of(value))
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise errors.InvalidModelException(
+            f"searcher.metric is {name!r}, which must be one number; the validation gives {value!r}"
+        )
+    number: float = array.item()
+    return number
+
+
 class Averager:
     """Averages of the metrics of batches; warns once of each that has none."""
 
@@ -101,4 +112,4 @@ def _mean(values: list[Any]) -> Any:
     if all(isinstance(value, int | float) for value in values):
         return sum(values) / len(values)
     mean = np.mean(np.array(values, dtype=np.float64), axis=0)
-    return float(mean) if mean.ndim == 0 else mean
+    return float(mean.item()) if mean.size == 1 else mean

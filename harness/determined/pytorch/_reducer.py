@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from determined.pytorch import _metrics
+
 
 class Reducer(enum.Enum):
     """How the batches' values of a validation metric become one.
@@ -22,13 +24,18 @@ class Reducer(enum.Enum):
     MIN = 4
 
     def __call__(self, values: Sequence[Any], weights: Sequence[int] | None = None) -> Any:
-        """One value (a number, or an array of the values' shape)."""
+        """One value (a number, or an array of the values' shape when they have several elements).
+
+        Raises TypeError and ValueError for values without sums, and of several shapes.
+        """
         array = np.array(values)
         if self is Reducer.AVG:
-            return np.average(array, axis=0, weights=weights)
-        if self is Reducer.SUM:
-            return np.sum(array, axis=0)
-        return np.max(array, axis=0) if self is Reducer.MAX else np.min(array, axis=0)
+            reduced = np.average(array, axis=0, weights=weights)
+        elif self is Reducer.SUM:
+            reduced = np.sum(array, axis=0)
+        else:
+            reduced = np.max(array, axis=0) if self is Reducer.MAX else np.min(array, axis=0)
+        return reduced.reshape(())[()] if np.size(reduced) == 1 else reduced
 
 
 class MetricReducer(abc.ABC):
@@ -131,4 +138,4 @@ class Reducers:
                     f"{type(reducer).__name__} is registered without a name, so its "
                     f"cross_slot_reduce() must return a dict of metrics; found {value!r}"
                 )
-        return metrics
+        return {name: _metrics.numpy_of(value) for name, value in metrics.items()}

@@ -32,7 +32,8 @@ def init(
 ) -> Iterator[PyTorchTrialContext]:
     """``with pytorch.init(hparams={…}) as context:`` the context for a trial and its Trainer.
 
-    On the cluster hyperparameters, configuration and seed are the trial's, whatever is given here.
+    On the cluster hyperparameters, configuration and seed are the trial's, whatever is given here; of
+    ``hparams`` it has those that the configuration does not name.
     Off-cluster they are what is given; ``exp_conf["reproducibility"]["experiment_seed"]`` seeds python,
     numpy and torch, without it their generators stay as they are and the data's order has seed 0.
 
@@ -71,7 +72,7 @@ def session(
         seed: int | None = None
         steps = 0
         if managed and info is not None:
-            hparams, exp_conf = info.trial.hparams, info.trial._config
+            hparams, exp_conf = {**(hparams or {}), **info.trial.hparams}, info.trial._config
             seed, steps = info.trial.trial_seed, info.trial._steps_completed
         elif exp_conf is not None:
             seed = (exp_conf.get("reproducibility") or {}).get("experiment_seed")
@@ -138,8 +139,8 @@ class Trainer:
                 ``searcher.max_length``.
             reporting_period: training metrics are averaged over it and reported; stretches end at
                 validations and checkpoints, too.
-            checkpoint_policy: after which validations to write a checkpoint: "best" (better than any
-                of the experiment so far), "all" or "none". Off-cluster "best" means "all".
+            checkpoint_policy: after which validations to write a checkpoint: "best" (none of the
+                experiment was better so far), "all" or "none". Off-cluster "best" means "all".
             latest_checkpoint: uuid of the checkpoint to go on from,
                 ``det.get_cluster_info().latest_checkpoint`` on the cluster.
             step_zero_validation: validate before the first batch.

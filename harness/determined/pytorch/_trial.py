@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -92,6 +93,27 @@ def evaluates_batches(trial: Any, base: type[Any]) -> bool:
             f"found {found}"
         )
     return batch
+
+
+def by_name(method: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """``method`` for arguments in the order of ``names``.
+
+    It gets them by name where its own order is another one, or where it takes them as ``**kwargs``;
+    one that calls them differently gets them by position.
+    """
+    signature = inspect.signature(method)
+    if tuple(signature.parameters)[: len(names)] == names:
+        named = signature.parameters[names[-1]].kind is inspect.Parameter.KEYWORD_ONLY
+    else:
+        try:
+            signature.bind(**dict.fromkeys(names))
+        except TypeError:
+            named = False
+        else:
+            named = True
+    if not named:
+        return method
+    return lambda *values: method(**dict(zip(names, values, strict=True)))
 
 
 def takes_batch_idx(trial: Any) -> bool:

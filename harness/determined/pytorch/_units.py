@@ -52,7 +52,9 @@ class Epoch(TrainUnit):
 
 
 class Record(TrainUnit):
-    """Records of the training data; periods end with the batch that holds the record."""
+    """Records of the training data. So many are as many whole batches, one at least; of a container's
+    numbers each is the batch that holds the record.
+    """
 
 
 _UNITS: dict[core.Unit, type[TrainUnit]] = {

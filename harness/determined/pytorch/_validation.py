@@ -8,18 +8,25 @@ from typing import Any
 import torch
 
 from determined import errors
-from determined.pytorch import _metrics
+from determined.pytorch import _data, _metrics
 from determined.pytorch._callback import Callbacks
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._data import DataLoader
 from determined.pytorch._reducer import Reducer
-from determined.pytorch._trial import PyTorchTrial, evaluates_batches, takes_batch_idx
+from determined.pytorch._trial import (
+    PyTorchTrial,
+    by_name,
+    evaluates_batches,
+    takes_batch_idx,
+)
 
 
 class Validation:
     """Evaluates a trial's models; the same object for all validations of a training."""
 
     trial_class: type[Any] = PyTorchTrial
+    # Of the trial's evaluate_batch.
+    arguments = ("batch", "batch_idx")
 
     def __init__(
         self,
@@ -34,6 +41,8 @@ class Validation:
         self._test_mode = test_mode
         self._by_batch = evaluates_batches(trial, self.trial_class)
         self._with_idx = self._by_batch and takes_batch_idx(trial)
+        names = self.arguments if self._with_idx else self.arguments[:1]
+        self._evaluate_batch = by_name(trial.evaluate_batch, names)
         self._loader = self._build_loader()
 
     def _build_loader(self) -> Any:
@@ -43,6 +52,12 @@ class Validation:
     def _shared_out(self, num_replicas: int, rank: int) -> Any:
         """The loader of this rank's batches."""
         loader: Any = self._trial.build_validation_data_loader()
+        # Said before the training rather than after it.
+        if loader is None or _data.length_of(loader) == 0:
+            raise errors.InvalidModelException(
+                "build_validation_data_loader() must return a data loader with a batch or more, found "
+                f"{'none in it: is the dataset empty?' if loader is not None else loader}"
+            )
         if isinstance(loader, DataLoader):
             # A full dataset is evaluated by the chief alone.
             share = (num_replicas, rank) if self._by_batch else (1, 0)
@@ -91,11 +106,7 @@ class Validation:
             yield self._evaluate(batch, idx), length
 
     def _evaluate(self, batch: Any, idx: int) -> Any:
-        arguments = (batch, idx) if self._with_idx else (batch,)
-        if self._context._auto_amp:
-            with self._context._autocast():
-                return self._trial.evaluate_batch(*arguments)
-        return self._trial.evaluate_batch(*arguments)
+        return self._evaluate_batch(batch, idx) if self._with_idx else self._evaluate_batch(batch)
 
     def _reduce(self, outputs: list[dict[str, Any]], lengths: list[int]) -> dict[str, Any]:
         if not outputs:
@@ -125,14 +136,21 @@ class Validation:
         metrics = {}
         for name in names:
             reducer = reducers.get(name, Reducer.AVG) if isinstance(reducers, dict) else reducers
-            metrics[name] = reducer([output[name] for output in outputs], lengths)
+            values = [output[name] for output in outputs]
+            try:
+                metrics[name] = reducer(values, lengths)
+            except (TypeError, ValueError) as error:
+                raise errors.InvalidModelException(
+                    f"Reducer.{reducer.name} takes numbers, or arrays of one shape; evaluate_batch() gives "
+                    f"for {name!r} {', '.join(map(repr, values[:3]))}"
+                ) from error
         return metrics
 
     def _full(self) -> dict[str, Any]:
         context = self._context
         metrics: Any = None
         if context.distributed.rank == 0:
-            metrics = self._trial.evaluate_full_dataset(self._loader)
+            metrics = by_name(self._trial.evaluate_full_dataset, ("data_loader",))(self._loader)
             if not isinstance(metrics, dict):
                 raise errors.InvalidModelException(
                     "evaluate_full_dataset() must return a dict of metrics, "

@@ -195,13 +195,20 @@ def test_arguments_that_make_no_sense(options: dict[str, Any], error: str) -> No
         torch_batch_process(recorder([]), Numbers(4), **options)
 
 
-def test_datasets_without_a_length() -> None:
+def test_datasets_that_cannot_be_shared_out() -> None:
     class Stream(IterableDataset[int]):
         def __iter__(self) -> Any:
             return iter([1])
 
     with pytest.raises(TypeError, match=r"Stream has no __len__\(\)"):
         torch_batch_process(recorder([]), Stream())
+
+    class Known(Stream):
+        def __len__(self) -> int:
+            return 1
+
+    with pytest.raises(TypeError, match=r"must have indices.*found an IterableDataset"):
+        torch_batch_process(recorder([]), Known())
 
 
 def test_what_the_context_knows(trial: OneTrial) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,9 @@ import torch
 from trials import SmallTrial, World
 
 import determined as det
-from determined import errors, pytorch
-from determined.pytorch import _run, samplers
+from determined import core, errors, pytorch
+from determined.pytorch import _run, _trainer, samplers
+from tests.unit.core.core_service import make_info
 
 
 def test_the_base_of_contexts() -> None:
@@ -73,6 +75,48 @@ class Unknown(SmallTrial):
         return {"eror": pytorch.Reducer.SUM}
 
 
+class NoValidation(SmallTrial):
+    def build_validation_data_loader(self) -> Any:
+        return None
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        raise AssertionError("the training has begun")
+
+
+class EmptyValidation(NoValidation):
+    def build_validation_data_loader(self) -> Any:
+        return pytorch.DataLoader(torch.utils.data.TensorDataset(torch.zeros(0)))
+
+
+class Texts(SmallTrial):
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
+        return {"name": "x"}
+
+
+class Ragged(SmallTrial):
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
+        return {"rows": torch.ones(batch_idx + 2)}
+
+
+class NoModel(SmallTrial):
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        context.models.clear()
+
+
+class NoOptimizer(SmallTrial):
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        context.optimizers.clear()
+
+
+class Plateau(SmallTrial):
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer)
+        context.wrap_lr_scheduler(schedule, pytorch.LRScheduler.StepMode.STEP_EVERY_EPOCH)
+
+
 class Callbacks(SmallTrial):
     def build_callbacks(self) -> Any:
         return [pytorch.PyTorchCallback()]
@@ -91,6 +135,13 @@ class Empty(SmallTrial):
         (Number, "dict of metrics, found float"),
         (Changing, "same metrics for every batch; found m0 and m1"),
         (Unknown, "names eror.*returns error, first"),
+        (NoValidation, "build_validation_data_loader.*found None"),
+        (EmptyValidation, "build_validation_data_loader.*is the dataset empty"),
+        (Texts, "Reducer.AVG takes numbers.*for 'name' 'x', 'x'"),
+        (Ragged, "arrays of one shape.*for 'rows'"),
+        (NoModel, r"NoModel has wrapped no model: give it to context.wrap_model\(\)"),
+        (NoOptimizer, r"no optimizer: give it to context.wrap_optimizer\(\)"),
+        (Plateau, "MANUAL_STEP.*found StepMode.STEP_EVERY_EPOCH"),
         (Callbacks, "build_callbacks"),
         (Empty, "gives no batch"),
     ],
@@ -146,6 +197,19 @@ def test_init_off_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
             assert context.get_per_slot_batch_size() == 8
             assert context.get_tensorboard_path().is_dir()
     assert draws[0] == draws[1]
+
+
+def test_init_on_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = make_info({"searcher": {"name": "single"}})
+    monkeypatch.setattr(_trainer, "get_cluster_info", lambda: info)
+    dist = core.DummyDistributedContext()
+    mode = core.PreemptMode.WorkersAskChief
+    dummy = core._context._dummy_context(dist, None, mode)
+    monkeypatch.setattr(core, "init", lambda distributed: contextlib.nullcontext(dummy))
+    given = {"of_the_script": 1, **dict.fromkeys(info.trial.hparams, "other")}
+    with pytorch.init(hparams=given) as context:
+        assert context.get_hparams() == {"of_the_script": 1, **info.trial.hparams}
+    assert info.trial.hparams and "of_the_script" not in info.trial.hparams
 
 
 def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import namedtuple
+from collections import UserDict, namedtuple
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,10 @@ def test_the_data_loader() -> None:
     assert values(part) == [[0, 1, 2, 3], [8, 9], [4, 5, 6, 7]]
     own = loader(batch_size=1, batch_sampler=batches())
     assert values(own) == BATCHES and len(own) == 3
-    assert sorted(n for batch in values(loader(shuffle=True)) for n in batch) == list(range(10))
+    shuffled = loader(shuffle=True)
+    passes = [[n for batch in values(shuffled) for n in batch] for _ in range(3)]
+    assert [sorted(order) for order in passes] == [list(range(10))] * 3
+    assert len({tuple(order) for order in passes}) == 3
 
 
 class Stream(IterableDataset[int]):
@@ -129,6 +132,7 @@ class Stream(IterableDataset[int]):
     ("options", "error"),
     [
         ({"batch_size": None}, "batch_size=None"),
+        ({"batch_size": 0}, "positive integer, found 0"),
         ({"batch_sampler": batches()}, "leave out batch_size"),
         ({"sampler": SequentialSampler(range(3)), "shuffle": True}, "leave out shuffle"),
     ],
@@ -147,8 +151,33 @@ def test_lengths_of_batches() -> None:
     five = torch.zeros(5, 2)
     for batch in (five, five.numpy(), (five, 1), [five], {"x": five, "y": 0}, {"a": {"b": five}}):
         assert pytorch.data_length(batch) == 5
+    assert pytorch.data_length({"scale": torch.tensor(0.5), "x": five}) == 5
+    assert pytorch.data_length(["one", "two", "three"]) == 3
     with pytest.raises(TypeError, match="get_batch_length"):
         pytorch.data_length("text")
+
+
+class Encoding(UserDict[str, Any]):
+    """Moves itself, like Hugging Face's BatchEncoding."""
+
+    moved_to: Any = None
+
+    def to(self, device: torch.device) -> Encoding:
+        self.moved_to = device
+        return self
+
+
+def test_what_is_moved_to_the_device(caplog: pytest.LogCaptureFixture) -> None:
+    device = torch.device("cpu")
+    own, names = Encoding(x=torch.ones(1)), np.array(["a", "b"])
+    warned: set[type] = set()
+    moved = pytorch.to_device([own, {"names": names, "more": names}, np.ones(2)], device, warned)
+    assert moved[0] is own and own.moved_to == device
+    assert moved[1]["names"] is names
+    assert isinstance(moved[2], torch.Tensor)
+    assert caplog.messages == ["values of type ndarray are not moved to cpu"]
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(1)])
+    assert pytorch.to_device(packed, device) is packed
 
 
 def test_a_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ VALIDATION = [
     "validation_end",
 ]
 CHECKPOINT = [
-    "checkpoint_save_start", "checkpoint_write_end", "checkpoint_end", "checkpoint_upload_end",
+    "checkpoint_save_start", "checkpoint_end", "checkpoint_write_end", "checkpoint_upload_end",
 ]  # fmt: skip
 
 
@@ -222,9 +222,13 @@ def test_gradients_are_clipped(world: World) -> None:
         (Mode.STEP_EVERY_EPOCH, 1, 1, [1, 1, 1, 1, 1, 2, 2]),
         (Mode.STEP_EVERY_EPOCH, 2, 1, [1, 1, 1, 1, 1, 1, 1]),
         (Mode.STEP_EVERY_OPTIMIZER_STEP, 1, 2, [1, 1, 2, 2, 3, 3, 4]),
+        (Mode.STEP_EVERY_OPTIMIZER_STEP, 2, 1, [1, 1, 2, 2, 3, 3, 4]),
+        # Not before the optimizer's step, and then as often as there were batches.
+        (Mode.STEP_EVERY_BATCH, 1, 2, [1, 1, 3, 3, 5, 5, 7]),
+        (Mode.STEP_EVERY_BATCH, 2, 3, [1, 1, 1, 2, 2, 2, 4]),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.filterwarnings("error:Detected call of")
 def test_learning_rates(
     world: World, mode: Any, frequency: int, aggregation: int, rates: list[int]
 ) -> None:
@@ -256,23 +260,53 @@ def test_evaluate_batch_of_early_releases(world: World) -> None:
     assert world.train(Early).reports.reports[-1][2]["records"] == 7
 
 
-def test_mixed_precision(world: World) -> None:
-    class Mixed(SmallTrial):
-        def __init__(self, context: Any) -> None:
-            super().__init__(context)
-            context.experimental.use_amp()
-            self.types: set[Any] = set()
+class InItsOrder(SmallTrial):
+    def train_batch(self, batch: Any, batch_idx: int, epoch_idx: int) -> Any:  # type: ignore[override]
+        assert epoch_idx == batch_idx // 5
+        return super().train_batch(batch, epoch_idx, batch_idx)
 
-        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
-            self.types.add(self.model(batch[0]).dtype)
-            return super().train_batch(batch, epoch_idx, batch_idx)
+    def evaluate_batch(self, batch_idx: int, batch: Any) -> Any:  # type: ignore[override]
+        return super().evaluate_batch(batch, batch_idx)
 
-        def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-            return {"x": self.model(batch[0]).mean()}
 
-    trial = world.train(Mixed)
-    assert trial.types == {torch.bfloat16}
-    assert len(trial.seen) == 10
+class InKeywords(SmallTrial):
+    evaluate_batch = pytorch.PyTorchTrial.evaluate_batch
+
+    def train_batch(self, batch: Any, **where: int) -> Any:  # type: ignore[override]
+        assert where["epoch_idx"] == where["batch_idx"] // 5
+        return super().train_batch(batch, **where)
+
+    def evaluate_full_dataset(self, *, data_loader: Any) -> dict[str, Any]:  # type: ignore[override]
+        return {"batches": len(data_loader), "epochs": 0.5}
+
+
+class InNamesOfItsOwn(SmallTrial):
+    def train_batch(self, data: Any, epoch: int, step: int) -> Any:  # type: ignore[override]
+        return super().train_batch(data, epoch, step)
+
+
+@pytest.mark.parametrize("trial_class", [InItsOrder, InKeywords, InNamesOfItsOwn])
+def test_arguments_are_given_by_name(world: World, trial_class: Any) -> None:
+    assert world.train(trial_class).seen == world.train().seen
+
+
+def test_metrics_of_the_trial_that_are_named_as_counts(world: World) -> None:
+    metrics = world.train(InKeywords).reports.reports[-1][2]
+    assert (metrics["batches"], metrics["epochs"]) == (2, 0.5)
+
+
+def test_hooks_of_early_releases(world: World) -> None:
+    calls: list[str] = []
+
+    class Early(pytorch.PyTorchCallback):
+        def on_training_epoch_start(self) -> None:  # type: ignore[override]
+            calls.append("epoch")
+
+    def prepare(trial: Any) -> None:
+        trial.callbacks = {"early": Early()}
+
+    world.train(prepare=prepare)
+    assert calls == ["epoch"] * 2
 
 
 def test_batches_as_they_come(world: World) -> None:
@@ -317,6 +351,15 @@ def test_streams_of_data(world: World) -> None:
     options = {"exp_conf": {"records_per_epoch": 12}}
     trial = world.train(FreeStreamed, max_length=pytorch.Epoch(2), context_options=options)
     assert len(trial.seen) == 6
+
+
+def test_streams_that_end(world: World) -> None:
+    class Once(FreeStreamed):
+        def build_training_data_loader(self) -> Any:
+            return iter(TorchDataLoader(data(), batch_size=SIZE))
+
+    with pytest.raises(ValueError, match=r"read only once \(5 batches\)"):
+        world.train(Once, max_length=pytorch.Batch(7))
 
 
 def test_profiles(world: World) -> None:

@@ -68,6 +68,24 @@ def test_reducers() -> None:
     assert pytorch.Reducer.AVG(rows, [1, 1]).tolist() == [2.0, 4.0]
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_arrays_of_one_number_are_numbers(shape: tuple[int, ...]) -> None:
+    values = [np.full(shape, 1.0), np.full(shape, 3.0)]
+    for reducer, number in zip(pytorch.Reducer, [2.5, 4, 3, 1], strict=True):
+        assert reducer(values, [1, 3]).shape == ()
+        assert reducer(values, [1, 3]) == number
+    average = _metrics.Averager()([{"a": value} for value in values])["a"]
+    assert type(average) is float and average == 2
+
+
+def test_the_searchers_metric_is_one_number() -> None:
+    fine = [1.5, np.float32(1.5), np.array([1.5]), torch.tensor([[1.5]], dtype=torch.bfloat16)]
+    assert [_metrics.one_number(value, "x") for value in fine] == [1.5] * 4
+    for value in ("1.5", None, [1.0, 2.0], {"a": 1.0}, np.ones(0)):
+        with pytest.raises(errors.InvalidModelException, match="'x', which must be one number"):
+            _metrics.one_number(value, "x")
+
+
 class Area(pytorch.MetricReducer):
     def __init__(self) -> None:
         self.reset()
@@ -79,7 +97,7 @@ class Area(pytorch.MetricReducer):
         return self.total
 
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
-        return {"area": sum(per_slot_metrics), "slots": len(per_slot_metrics)}
+        return {"area": torch.tensor(sum(per_slot_metrics)), "slots": len(per_slot_metrics)}
 
 
 class Reduced(SmallTrial):
@@ -107,6 +125,7 @@ def test_reducers_of_a_trial(world: World) -> None:
     trial = world.train(Reduced, max_length=pytorch.Batch(5), reporting_period=pytorch.Batch(3))
     one, two, validation = [metrics for _, _, metrics in trial.reports.reports]
     assert [one["area"], one["count"], one["slots"]] == [3, 3, 1]
+    assert isinstance(one["area"], np.ndarray)
     assert [two["area"], two["count"]] == [2, 2]
     assert "largest" not in one and "count" not in validation
     assert [validation["area"], validation["largest"], validation["first"]] == [20, 6, 4]

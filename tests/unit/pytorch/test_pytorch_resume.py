@@ -11,6 +11,8 @@ from torch.utils.data import RandomSampler, WeightedRandomSampler
 from trials import SIZE, SmallTrial, World, data
 
 from determined import pytorch
+from determined.pytorch import _checkpoint
+from determined.pytorch._callback import Callbacks
 
 LENGTH = pytorch.Batch(18)
 
@@ -91,6 +93,36 @@ def test_in_the_middle_of_an_aggregation(world: World) -> None:
     first = world.train(prepare=prepare(build, 7), context_options=options, **fit)
     rest = world.train(context_options=options, latest_checkpoint=first.stored[7], **fit)
     assert first.seen + rest.seen == whole.seen
+
+
+class ByHand(SmallTrial):
+    """Steps after every third batch, without the context's aggregation."""
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        loss = self.model(batch[0]).sum()
+        self.context.backward(loss)
+        if batch_idx % 3 == 2:
+            self.context.step_optimizer(self.optimizer)
+        self.seen.append((loss.item(), []))
+        return loss
+
+
+def test_gradients_that_the_trial_adds_up_itself(world: World) -> None:
+    whole = world.train(ByHand, max_length=LENGTH)
+    first = world.train(ByHand, max_length=pytorch.Batch(7))
+    rest = world.train(ByHand, max_length=LENGTH, latest_checkpoint=first.stored[7])
+    assert first.seen + rest.seen == whole.seen
+
+
+def test_another_trials_gradients_are_not_taken(world: World) -> None:
+    first = world.train(ByHand, max_length=pytorch.Batch(7))
+    with world.context() as context:
+        trial = ByHand(context)
+        folder = world.folder / first.stored[7]
+        state = _checkpoint.read_state(folder)
+        _checkpoint.load(state, context, Callbacks({}), going_on=False)
+    assert torch.equal(trial.model[0].weight, first.model[0].weight)
+    assert all(parameter.grad is None for parameter in trial.model.parameters())
 
 
 class Scheduled(SmallTrial):

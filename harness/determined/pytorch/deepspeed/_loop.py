@@ -16,7 +16,7 @@ from determined import errors
 from determined.pytorch import _checkpoint, _data, _rng
 from determined.pytorch._data import DataLoader
 from determined.pytorch._loop import TrainingLoop
-from determined.pytorch._plan import Plan
+from determined.pytorch._trial import by_name
 from determined.pytorch.deepspeed._context import DeepSpeedTrialContext
 from determined.pytorch.deepspeed._trial import DeepSpeedTrial
 from determined.pytorch.deepspeed._validation import EngineValidation, of_all
@@ -41,13 +41,12 @@ class EngineLoop(TrainingLoop):
     _trial: DeepSpeedTrial  # type: ignore[assignment]
     _context: DeepSpeedTrialContext  # type: ignore[assignment]
 
-    def __init__(self, trial: DeepSpeedTrial, context: DeepSpeedTrialContext, plan: Plan) -> None:
-        if not context.models:
+    def _check_wrapped(self) -> None:
+        if not self._context.models:
             raise errors.InvalidModelException(
-                f"{type(trial).__name__} has wrapped no engine: give what deepspeed.initialize() "
+                f"{type(self._trial).__name__} has wrapped no engine: give what deepspeed.initialize() "
                 "returns first to context.wrap_model_engine(), in __init__"
             )
-        super().__init__(trial, context, plan)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def _training_batches(self) -> Iterator[Iterator[Any]]:
@@ -87,7 +86,8 @@ class EngineLoop(TrainingLoop):
         context = self._context
         once = context.use_pipeline_parallel or not context._accumulates
         count = 1 if once else context.get_num_micro_batches_per_slot()
-        self._train_batch = self._in_micro_batches(self._trial.train_batch, count)
+        names = ("dataloader_iter", "epoch_idx", "batch_idx")
+        self._train_batch = self._in_micro_batches(by_name(self._trial.train_batch, names), count)
 
     def _in_micro_batches(self, train: Callable[..., Any], count: int) -> Callable[..., Any]:
         reports, snapshot = self._context._mpu.should_report_metrics, self._snapshot
@@ -140,8 +140,8 @@ class EngineLoop(TrainingLoop):
         if self._is_chief:
             position = dataclasses.replace(self.position)
             _checkpoint.write_facts(path, position, type(self._trial), context, self._code)
-        self._callbacks.call("on_checkpoint_write_end", str(path))
         self._callbacks.call("on_checkpoint_end", str(path))
+        self._callbacks.call("on_checkpoint_write_end", str(path))
 
     def _read_position(self, path: Path) -> _checkpoint.Position:
         return _checkpoint.read_position(path, state_file(0), "DeepSpeedTrial")

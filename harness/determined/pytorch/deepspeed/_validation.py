@@ -26,6 +26,7 @@ class EngineValidation(Validation):
 
     _context: DeepSpeedTrialContext  # type: ignore[assignment]
     trial_class = DeepSpeedTrial
+    arguments = ("dataloader_iter", "batch_idx")
 
     def _build_loader(self) -> Any:
         context = self._context

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sized
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from determined import core
 from determined._info import get_cluster_info
@@ -163,6 +163,11 @@ def _contexts(dist: core.DistributedContext | None) -> Iterator[core.Context]:
 def _loader(
     dataset: Dataset[Any], batch_size: int | None, options: dict[str, Any]
 ) -> _data.DataLoader:
+    if isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__"):
+        raise TypeError(
+            "the dataset must have indices, for processes share it out and go on in the middle; found an "
+            "IterableDataset"
+        )
     if not isinstance(dataset, Sized):
         raise TypeError(
             f"the dataset must have a length; {type(dataset).__name__} has no __len__()"
