@@ -4,6 +4,9 @@ Three kinds of token: a user's session token, the token of an allocation (a trai
 for the experiment's owner, and only while the allocation lives) and the agents' shared secret (acts
 for the user ``determined``, as an admin).
 
+The process of an unmanaged trial sends its user's token, and in a cookie which run of the trial it is:
+once the script has started again every request of the earlier run gets Conflict.
+
 Verified tokens are remembered for a second or so, because metrics ingest is hot. A remembered
 allocation is forgotten as soon as its topic is announced, so an ended one does not pass.
 """
@@ -12,8 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -34,6 +39,13 @@ REMEMBER_S = 1.0
 REMEMBER_MAX = 4096
 AGENT_USER = "determined"
 
+_RUN_COUNT = sa.text(
+    """
+    SELECT t.run_count FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    WHERE t.id = :id AND e.unmanaged
+    """
+)
+
 
 @dataclass(frozen=True, slots=True)
 class AllocationRef:
@@ -47,6 +59,38 @@ class AllocationRef:
 
 
 @dataclass(frozen=True, slots=True)
+class RunRef:
+    """A run of an unmanaged trial; ``str()`` of it is the cookie's value."""
+
+    trial_id: int
+    run_id: int
+
+    @classmethod
+    def read(cls, text: str) -> RunRef | None:
+        """None: that is no run."""
+        found = re.fullmatch(r"(\d{1,9})\.(\d{1,9})", text, re.ASCII)
+        return None if found is None else cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.trial_id}.{self.run_id}"
+
+    def superseded(self, run_count: int) -> Conflict | None:
+        """The refusal of this run if it is not the trial's last one, ``run_count``."""
+        if self.run_id >= run_count:
+            return None
+        return Conflict(
+            f"run {self.run_id} of trial {self.trial_id} has ended: "
+            f"its script has started again, as run {run_count}"
+        )
+
+    def require_last(self, run_count: int) -> None:
+        """Raises Conflict when the script has started again: ``run_count`` is the trial's last run."""
+        refusal = self.superseded(run_count)
+        if refusal is not None:
+            raise refusal
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
     """Who asks. ``user_id`` and ``username`` are an allocation's owner's, when one asks."""
 
@@ -55,6 +99,11 @@ class Principal:
     username: str
     admin: bool
     allocation: AllocationRef | None = None
+    run: RunRef | None = None  # of an unmanaged trial's process
+
+    def run_of(self, trial_id: int) -> RunRef | None:
+        """The run of that unmanaged trial whose process asks, if it says so."""
+        return self.run if self.run is not None and self.run.trial_id == trial_id else None
 
     @property
     def sender(self) -> str | None:
@@ -194,6 +243,15 @@ class Authenticator:
         if known is not None:
             known.unsubscribe.close()
 
+    async def in_run(self, principal: Principal, run: RunRef) -> Principal:
+        """The same one, as the process of that run. Raises Conflict when a later run has begun."""
+        async with self._db.tx() as conn:
+            run_count = (await conn.execute(_RUN_COUNT, {"id": run.trial_id})).scalar_one_or_none()
+        if run_count is None:
+            return principal
+        run.require_last(run_count)
+        return dataclasses.replace(principal, run=run)
+
     async def agent(self) -> Principal:
         """The principal behind the agents' shared secret."""
         if self._agent is None:
@@ -204,6 +262,10 @@ class Authenticator:
             self._agent = Principal("agent", user_id, AGENT_USER, True)
         return self._agent
 
+
+RUN_COOKIE = "determined-run"
+"""What the process of an unmanaged trial says of its run. Our client sends it by itself; Determined's sends
+back what the answer to its first sign of life set. It gives no rights: it can only take them away."""
 
 # Determined's harness sends its allocation's token under the second name.
 TOKEN_HEADERS = ("Authorization", "Grpc-Metadata-x-allocation-token")
@@ -223,8 +285,13 @@ def bearer_token(request: Request) -> str:
 async def allocation_or_user(
     request: Request, _: Annotated[object, Security(_bearer)] = None
 ) -> Principal:
-    """Any valid token; ``principal.allocation`` is set when a training process asks."""
-    found: Principal = await request.app.state.auth.principal(bearer_token(request))
+    """Any valid token; ``principal.allocation`` is set when a training process asks, ``principal.run`` when
+    one outside of the cluster does."""
+    auth: Authenticator = request.app.state.auth
+    found = await auth.principal(bearer_token(request))
+    run = RunRef.read(request.cookies.get(RUN_COOKIE, ""))
+    if run is not None and found.allocation is None:
+        return await auth.in_run(found, run)
     return found
 
 

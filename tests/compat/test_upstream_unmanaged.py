@@ -24,6 +24,10 @@ with core_v2.checkpoint.store_path({"steps_completed": step}) as (path, _):
     (path / "step").write_text(str(step))
 core_v2.train.report_validation_metrics(step, {"loss": 1 / step})
 """
+STATE = """
+found = [e for e in client.list_experiments() if e.name == "published, unmanaged"]
+show([{"state": e.state.value, "progress": e.progress} for e in found])
+"""
 LOOK = """
 (experiment,) = [e for e in client.list_experiments() if e.name == "published, unmanaged"]
 (trial,) = experiment.list_trials()
@@ -36,37 +40,62 @@ show({
 """
 
 
-# Waits between its start and its only report.
-LATE = (
+# Waits after its start, then goes on as its second argument says.
+WAITS = (
     SCRIPT.partition("start =")[0]
     + """
-print("ready", flush=True)
+print("ready", core_v2.info.trial._trial_run_id, flush=True)
 sys.stdin.readline()
-core_v2.train.report_training_metrics(99, {"x": 99})
+print("from run", core_v2.info.trial._trial_run_id)
+if sys.argv[2] == "report":
+    core_v2.train.report_training_metrics(99, {"x": 99})
+if sys.argv[2] == "progress":
+    core_v2.train.report_progress(0.9)
+if sys.argv[2] == "raise":
+    raise ValueError("no more data")
+if sys.argv[2] == "print":
+    for number in range(5000):
+        print("line", number)
 """
 )
 
 
-def test_unmanaged(upstream: UpstreamClient, tmp_path: Path) -> None:
-    late = subprocess.Popen(
-        [str(upstream.python), "-c", LATE, str(tmp_path)],
+def begin(upstream: UpstreamClient, storage: Path, then: str) -> subprocess.Popen[str]:
+    """A script that has started and waits for a line."""
+    process = subprocess.Popen(
+        [str(upstream.python), "-c", WAITS, str(storage), then],
         env=upstream.env,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert late.stdout is not None
-    assert any("ready" in line for line in late.stdout)
+    assert process.stdout is not None
+    assert any("ready" in line for line in process.stdout)
+    return process
+
+
+def test_unmanaged(upstream: UpstreamClient, tmp_path: Path) -> None:
+    """Started again while others of it run: these change nothing any more, whatever they do."""
+    superseded = {
+        then: begin(upstream, tmp_path, then) for then in ("report", "progress", "raise", "print")
+    }
+    holder = begin(upstream, tmp_path, "nothing")
+    for then, process in superseded.items():
+        said, _ = process.communicate("\n", timeout=90)
+        # Its client says so in a traceback, at the latest when it says how it ended.
+        assert "has ended: its script has started again, as run 5" in said, then
+    (found,) = upstream.sdk(STATE)
+    assert found["state"] == "STATE_RUNNING" and found["progress"] == 0
+    holder.communicate("\n", timeout=90)
+    assert holder.returncode == 0
     for _ in range(2):
         done = upstream._run(["-c", SCRIPT, str(tmp_path)], None, 90)
         assert done.returncode == 0, done.stdout + done.stderr
-    # Another start has taken over: its report is refused.
-    said, _ = late.communicate("\n", timeout=90)
-    assert "run 1 of trial" in said and "has ended: its script has started again" in said
     found = upstream.sdk(LOOK)
     logs = found.pop("logs")
     assert "going on after 0" in logs and "going on after 3" in logs
+    assert "from run 5" in logs and logs.count("from run") == 1 and "line 4999" not in logs
     assert found == {
         "experiment": "STATE_COMPLETED",
         "trial": "STATE_COMPLETED",

@@ -117,9 +117,12 @@ from determined.experimental import core_v2
 config = core_v2.Config(name=sys.argv[1], checkpoint_storage=sys.argv[2])
 if sys.argv[1] == "with":
     with core_v2.init_context(config=config) as context:
+        print("on its way out")
         raise ValueError("no such data")
 core_v2.init(config=config)
 print("on its way out")
+if sys.argv[1] == "refused":
+    core_v2.train.report_training_metrics(-5, {"no such data": 1})
 if sys.argv[1] == "exit":
     sys.exit(3)
 if sys.argv[1] == "raise":
@@ -128,12 +131,14 @@ if sys.argv[1] == "raise":
 
 
 def test_how_a_script_ends(cluster: LocalCluster, tmp_path: Path) -> None:
-    for name, code in {"with": 1, "raise": 1, "exit": 3, "well": 0}.items():
+    for name, code in {"with": 1, "raise": 1, "exit": 3, "refused": 1, "well": 0}.items():
         run(cluster, FAILS, name, tmp_path / "storage", code=code)
         found = find(cluster, name)
         assert found["state"] == ("STATE_COMPLETED" if name == "well" else "STATE_ERROR"), name
-        if name != "with":
-            assert "on its way out" in cluster.logs(int(found["id"]))
+        logs = cluster.logs(int(found["id"]))
+        assert "on its way out" in logs
+        words = {"refused": "must be a whole number"}.get(name, "ValueError: no such data")
+        assert logs.count(words) == (name in ("with", "raise", "refused")), name
 
 
 # Steps, each with a checkpoint of both; in the first run rank 1 fails after the third.

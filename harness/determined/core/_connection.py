@@ -14,17 +14,30 @@ if TYPE_CHECKING:
 
     from determined.common.api import Session
 
+# By that name the service knows a run of a trial that has no allocation.
+RUN_COOKIE = "determined-run"
+
 
 class Connection:
     """A session that is opened by the first request and again after a fork.
 
-    A training process that reports nothing opens no connection. Every method raises
+    A training process that reports nothing opens no connection. ``unmanaged``: it is no allocation's, and
+    each request says which run of the trial it is. Every method raises
     ``errors.AllocationEnded`` once the service has said that this allocation is over, else the
     errors of :mod:`determined.common.api.errors`. Thread-safe.
     """
 
-    def __init__(self, info: ClusterInfo, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        info: ClusterInfo,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        unmanaged: bool = False,
+    ) -> None:
         self._info = info
+        self._cookies = {}
+        if unmanaged:
+            self._cookies[RUN_COOKIE] = f"{info.trial.trial_id}.{info.trial._trial_run_id}"
         self._transport = transport
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -44,7 +57,10 @@ class Connection:
         with self._lock:
             if self._session is None:
                 self._session = Session(
-                    self._info.master_url, self._info.session_token, transport=self._transport
+                    self._info.master_url,
+                    self._info.session_token,
+                    cookies=self._cookies,
+                    transport=self._transport,
                 )
             return self._session
 

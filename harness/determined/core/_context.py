@@ -105,6 +105,9 @@ class Context:
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
+        if self._script is not None and exc_val is not None:
+            # It will be printed only when the output is not sent any more.
+            self._script.note(exc_val)
         self.close(exc_type, exc_val, exc_tb)
 
     def close(
@@ -136,16 +139,21 @@ class Context:
         except (Exception, errors.AllocationEnded) as error:
             failed = True
             if exc_type is None or clean_exit:
+                if self._script is not None:
+                    self._script.note(error)
                 raise
             logger.error("%s", error)
         finally:
-            self.preempt.close()
-            if self._script is not None:
-                self._script.close(failed)
-            # The others notice it and end, and then the launcher ends this process: last words come before.
-            self.distributed.close()
-            if self._connection is not None:
-                self._connection.close()
+            with (
+                contextlib.ExitStack() as last
+            ):  # the last one first, each whatever the others raise
+                if self._connection is not None:
+                    last.callback(self._connection.close)
+                # The others notice it and end, then the launcher ends this process: last words come before.
+                last.callback(self.distributed.close)
+                if self._script is not None:
+                    last.callback(self._script.close, failed)
+                last.callback(self.preempt.close)
 
     def alert(
         self,
@@ -239,7 +247,7 @@ def _trial_context(
     tells how long to train."""
     trial = info.trial
     searcher = trial._config.get("searcher") or {}
-    connection = Connection(info, transport)
+    connection = Connection(info, transport, unmanaged=unmanaged)
     # Without a time metric the searcher hears of validations by completed operations, if at all.
     urgent = "validation" if searcher.get("time_metric") else None
     reporter = Reporter(connection, trial.trial_id, trial._trial_run_id, urgent=urgent)
@@ -252,6 +260,7 @@ def _trial_context(
         rank=dist.rank,
         begin_after=trial._steps_completed if trial._trial_run_id > 1 else None,
         temporary=run_dir is None,
+        check=connection.check,
     )
     searching: SearcherContext = SearcherContextMissing()
     if has_operations(searcher) and unmanaged:

@@ -79,6 +79,7 @@ class LogShipper:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._tees: list[_Tee] = []
+        self._refused = False
 
     def start(self) -> None:
         """Raises nothing; may be called once."""
@@ -90,6 +91,8 @@ class LogShipper:
 
     def add(self, stdtype: str, line: str) -> None:
         """Keep a line until it is sent."""
+        if self._refused:
+            return
         level = _LEVEL.match(line)
         self._lines.append(
             {
@@ -104,7 +107,7 @@ class LogShipper:
         )
 
     def close(self) -> None:
-        """Give the streams back and send the rest; may be called twice."""
+        """Give the streams back and send the rest, unless the service takes no more; may be called twice."""
         if self._thread is None:
             return
         for tee, name in zip(self._tees, ("stdout", "stderr"), strict=True):
@@ -134,7 +137,12 @@ class LogShipper:
             body = {"stream": self._stream, "seq": self._seq, "logs": batch}
             try:
                 self._connection.post("/api/v1/task/logs", json=body, max_retries=0)
-            except (APIException, errors.AllocationEnded):
+            except errors.AllocationEnded:
+                # The trial is another run's now, or a user has ended it.
+                self._refused = True
+                self._lines.clear()
+                return True
+            except APIException:
                 return False
             self._seq += 1
             for _ in batch:

@@ -19,8 +19,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+from determined import errors
 from determined.core._connection import Connection
 from determined.core._delivery import Delivery
 from determined.core._metrics import Freezer
@@ -96,6 +97,8 @@ class Reporter:
         # Why the thread died, if it did: nothing is sent any more.
         self._broken: BaseException | None = None
         self._idle = False
+        # False: whoever made the context closes it at the end of the script.
+        self.closed_at_exit = True
         self.last_steps = 0
 
     def report(
@@ -230,7 +233,8 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="determined-reports", daemon=True)
         self._thread.start()
         # For scripts that never close their context.
-        atexit.register(self._at_exit)
+        if self.closed_at_exit:
+            atexit.register(self._at_exit)
 
     def _spill(self) -> bool:
         """Moves what waits from memory into the file; False when the file takes no more."""
@@ -257,13 +261,7 @@ class Reporter:
         try:
             self.close()
         except BaseException as error:
-            # The interpreter ignores what exit handlers raise and would end with 0.
-            print(f"determined: {error}", file=sys.stderr)
-            with contextlib.suppress(Exception):
-                logging.shutdown()
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(1)
+            end_script(error)
 
     # The thread's side.
 
@@ -332,3 +330,14 @@ class Reporter:
         if self._closing:
             time.sleep(seconds)
         return self._deadline is None or time.monotonic() < self._deadline
+
+
+def end_script(error: BaseException) -> NoReturn:
+    """What an exit handler raises: the interpreter would ignore it and end with 0."""
+    prefix = "" if isinstance(error, errors.AllocationEnded) else "determined: "
+    print(f"{prefix}{error}", file=sys.stderr)
+    with contextlib.suppress(Exception):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1)

@@ -63,6 +63,7 @@ class TensorboardFiles:
 
     ``automatic``: reported metrics are written too, and a thread uploads, from the first report or the
     first call of :meth:`get_path` until :meth:`close`. ``temporary``: :meth:`close` removes the directory.
+    ``check`` raises errors.AllocationEnded once the files are another process' to write.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class TensorboardFiles:
         rank: int = 0,
         begin_after: int | None = None,
         temporary: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = path
         self._storage = storage
@@ -82,6 +84,7 @@ class TensorboardFiles:
         self._automatic = automatic
         self._rank = rank
         self._temporary = temporary
+        self._check = check
         self._uploaded: dict[Path, tuple[int, int]] = {}
         # Held while files are written and copied: the thread does so, and checkpoints.
         self._lock = threading.Lock()
@@ -130,6 +133,9 @@ class TensorboardFiles:
             if str(error) != self._last_problem:
                 logger.warning("TensorBoard files are not uploaded: %s", error)
                 self._last_problem = str(error)
+        except errors.AllocationEnded:
+            # The next report raises it where the training sees it.
+            self._stop.set()
 
     def sync(
         self,
@@ -139,7 +145,7 @@ class TensorboardFiles:
     ) -> None:
         """Upload what changed; both functions get paths relative to the directory.
 
-        Raises errors.StorageError.
+        Raises errors.StorageError, errors.AllocationEnded.
         """
         with self._lock:
             self._sync(selector, mangler, rank)
@@ -150,6 +156,7 @@ class TensorboardFiles:
         mangler: Callable[[Path, int], Path],
         rank: int,
     ) -> None:
+        self._check()
         for path in sorted(self._path.rglob("*")) if self._path.is_dir() else []:
             relative = path.relative_to(self._path)
             try:

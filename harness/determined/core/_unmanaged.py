@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
+import traceback
 
 from determined import errors
 from determined._info import ClusterInfo
@@ -28,8 +28,6 @@ class UnmanagedScript:
     def __init__(self, connection: Connection, info: ClusterInfo, rank: int) -> None:
         self._connection = connection
         self._path = f"/api/v1/trials/{info.trial.trial_id}"
-        # Another start of the script is another run, which ends this one.
-        self._run_id = info.trial._trial_run_id
         self._rank = rank
         self._logs = LogShipper(connection, info.task_id, rank)
         self._stop = threading.Event()
@@ -53,33 +51,53 @@ class UnmanagedScript:
 
         wait = HEARTBEAT_S  # the start itself was a sign of life
         while not self._stop.wait(wait):
-            wait = HEARTBEAT_S
             try:
-                self._connection.patch(self._path, json={"trialRunId": self._run_id}, max_retries=0)
+                self._connection.patch(self._path, json={}, max_retries=0)
             except errors.AllocationEnded as error:
                 # The next report raises it where the training sees it.
                 logger.error("%s", error)
                 return
             except APIException as error:
-                logger.warning(
-                    "no sign of life could be given, again in %.0f s: %s", RETRY_S, error
-                )
+                if wait == HEARTBEAT_S:
+                    logger.warning("no sign of life can be given, tried on: %s", error)
                 wait = RETRY_S
+            else:
+                if wait == RETRY_S:
+                    logger.info("signs of life are given again")
+                wait = HEARTBEAT_S
+
+    def note(self, error: BaseException) -> None:
+        """Write ``error`` to the trial's log, with its traceback unless it is an exit."""
+        if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+            return
+        text = str(error)
+        if not isinstance(error, SystemExit):
+            text = "".join(traceback.format_exception(error))
+        for line in text.splitlines():
+            self._logs.add("stderr", line + "\n")
 
     def close(self, failed: bool) -> None:
-        """Say how the script ended and send the rest of its output; may be called twice."""
-        from determined.common.api.errors import APIException
+        """Say how the script ended and send the rest of its output; may be called twice.
 
+        Raises errors.AllocationEnded when a script that ended well was not the trial's any more.
+        """
         if not self._started:
             return
         self._started = False
         self._stop.set()
-        if self._rank == 0 or failed:
-            state = "STATE_ERROR" if failed else "STATE_COMPLETED"
-            with contextlib.suppress(errors.AllocationEnded):
-                try:
-                    body = {"state": state, "trialRunId": self._run_id}
-                    self._connection.patch(self._path, json=body)
-                except APIException as error:
-                    logger.error("the service does not know that the trial has ended: %s", error)
-        self._logs.close()
+        try:
+            if self._rank == 0 or failed:
+                self._say("STATE_ERROR" if failed else "STATE_COMPLETED")
+        except errors.AllocationEnded:
+            if not failed:
+                raise
+        finally:
+            self._logs.close()
+
+    def _say(self, state: str) -> None:
+        from determined.common.api.errors import APIException
+
+        try:
+            self._connection.patch(self._path, json={"state": state})
+        except APIException as error:
+            logger.error("the service does not know that the trial has ended: %s", error)

@@ -84,6 +84,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
         # In all, counting what a checkpoint brought along.
         self._batches = 0
         self._epochs = 0
+        self._in_epoch = False
         self._saved_epochs = -1
         self._validated: tuple[int, dict[str, Any]] | None = None
         # On other backends it is Keras that distributes the training, and knows.
@@ -117,16 +118,25 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
                 f"the configuration's searcher may train {longest} epochs, and model.fit() was told "
                 f"{epochs}: make it epochs={longest} (or more, the searcher's length counts)",
             )
-        if self._checkpoint is not None:
-            self._load(self._checkpoint)
+        # Another fit() goes on with what the first has trained.
+        checkpoint, self._checkpoint = self._checkpoint, None
+        if checkpoint is not None:
+            self._load(checkpoint)
         while self._lengths.reached(self._epochs) and self._validated is not None:
             # The checkpoint ends it, and the searcher had not heard of it when that was stored.
             self._lengths.complete(self._validated[1])
+        if 0 < epochs <= self._epochs and not self._lengths.over:
+            logger.warning(
+                "nothing to train: model.fit() was told epochs=%d, and %d are trained. Another fit() with "
+                "this callback goes on counting: fit(epochs=<of both>, initial_epoch=<of the first>)",
+                epochs,
+                self._epochs,
+            )
         # As keras' BackupAndRestore does.
         self.model._initial_epoch = epochs if self._lengths.over else self._epochs
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        pass
+        self._epochs, self._in_epoch = epoch, True
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._batches += 1
@@ -151,14 +161,14 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
         pass
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        # Within fit() the epoch ends after its validation.
-        epochs = self._epochs + 1
+        # Within fit() the epoch ends after its validation; evaluate() may be called by itself.
+        epochs = self._epochs + self._in_epoch
         metrics = self._report("validation", logs or {}, epochs)
         self._lengths.check(metrics)
         self._validated = (epochs, metrics)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._epochs = epoch + 1
+        self._epochs, self._in_epoch = epoch + 1, False
         logs = logs or {}
         if self._period == "epoch":
             training = {name: value for name, value in logs.items() if not name.startswith("val_")}

@@ -57,6 +57,8 @@ class DeterminedCallback(Checkpoint):
         self._validated: dict[str, Any] = {}
         self._saved_at = -1
         self._preempted = False
+        # The Trainer's should_stop and check_val_every_n_epoch, while a validation is demanded.
+        self._before_demand: tuple[bool, int | None] | None = None
         self._limit_val_batches: int | float | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._weights: Path | None = None
@@ -122,9 +124,19 @@ class DeterminedCallback(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         batches = self._batches(trainer)
-        if self.ckpt_path is not None:
+        self._saved_at = -1
+        if self.ckpt_path is not None and batches:
             self._saved_at = batches
             logger.info("going on after batch %d", batches)
+        elif self.ckpt_path is not None:
+            logger.warning(
+                "training begins at batch 0 in spite of the trial's latest checkpoint: call "
+                "trainer.fit(..., ckpt_path=callback.ckpt_path)"
+            )
+        if self._lengths.longest is not None and self._lengths.unit is core.Unit.BATCHES:
+            # The schedules have been told. How many steps that is in truth depends on accumulation at the
+            # ends of epochs and on modules that optimize by themselves: batches are counted here.
+            trainer.fit_loop.epoch_loop.max_steps = -1
         # Lengths that the checkpoint ends, and of which the searcher had not heard when it was stored.
         while self._lengths.reached(self._units(trainer)):
             self._lengths.complete(self._validated)
@@ -151,9 +163,11 @@ class DeterminedCallback(Checkpoint):
         if self._core.preempt.should_preempt():
             logger.info("preempted after batch %d", batches)
             self._preempted = True
-        at_end = self._lengths.unit is core.Unit.BATCHES and self._lengths.reached(batches)
-        if at_end:
-            # Lightning validates when it is told to stop; what is next is seen then.
+        in_batches = self._lengths.unit is core.Unit.BATCHES
+        longest = self._lengths.longest
+        if self._lengths.reached(self._units(trainer)):
+            self._demand_validation(trainer)
+        elif in_batches and longest is not None and batches >= longest:
             self._stop(trainer)
         elif self._preempted and trainer.is_last_batch:
             # There is little left of this epoch; the checkpoint of its end is the better one.
@@ -165,6 +179,10 @@ class DeterminedCallback(Checkpoint):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._before_validation = dict(trainer.callback_metrics)
+        if self._before_demand is not None:
+            # As it was: others may stop the training by what they see.
+            trainer.should_stop, trainer.check_val_every_n_epoch = self._before_demand
+            self._before_demand = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != "fit":
@@ -180,17 +198,20 @@ class DeterminedCallback(Checkpoint):
         )
         if at_end:
             self._complete(trainer)
-            trainer.should_stop = self._lengths.over or self._preempted
+            if self._lengths.over or self._preempted:
+                self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Lightning calls this in mid-epoch too, when it is stopped.
         if not trainer.is_last_batch:
             return
         self._report_training(trainer)
-        if self._lengths.unit is core.Unit.EPOCHS and self._lengths.reached(self._units(trainer)):
+        validated = self._validated.get("batches") == self._batches(trainer)
+        in_epochs = self._lengths.unit is core.Unit.EPOCHS
+        if in_epochs and validated and self._lengths.reached(self._units(trainer)):
             self._complete(trainer)
-            if self._lengths.over:
-                self._stop(trainer)
+        if self._lengths.over or self._preempted:
+            self._stop(trainer)
         every = self._checkpoint_epochs
         if self._preempted or (every and (trainer.current_epoch + 1) % every == 0):
             self._save(trainer)
@@ -202,8 +223,8 @@ class DeterminedCallback(Checkpoint):
         if self._lengths.reached(self._units(trainer)):
             raise errors.InvalidModelException(
                 f"the searcher waits for {self._lengths.metric!r}, and there was no validation at the "
-                f"end of {self._lengths.current} {self._lengths.unit}: does the Trainer have "
-                "validation data, and check_val_every_n_epoch=1?"
+                f"end of its length of {self._lengths.current}: fit() needs validation data (and the "
+                "Trainer no limit_val_batches=0)"
             )
 
     def _report_training(self, trainer: Trainer) -> None:
@@ -217,9 +238,15 @@ class DeterminedCallback(Checkpoint):
             )
 
     def _report_progress(self, trainer: Trainer) -> None:
+        if not trainer.is_last_batch:
+            return
+        units = self._units(trainer)
+        if self._lengths.longest is not None:
+            self._lengths.progress(units, units / self._lengths.longest)
+            return
         total = trainer.estimated_stepping_batches
-        if total and math.isfinite(total) and trainer.is_last_batch:
-            self._lengths.progress(self._units(trainer), trainer.global_step / total)
+        if total and math.isfinite(total):
+            self._lengths.progress(units, trainer.global_step / total)
 
     # Where the training stands.
 
@@ -229,7 +256,10 @@ class DeterminedCallback(Checkpoint):
     def _epochs(self, trainer: Trainer) -> float:
         length = trainer.num_training_batches
         if not length or not math.isfinite(length):
-            return float(trainer.current_epoch)
+            # Nobody knows how long an epoch is. Lightning counts it after the validation at its end.
+            progress = trainer.fit_loop.epoch_progress.current
+            ended = progress.ready > progress.processed and trainer.is_last_batch
+            return float(progress.processed + ended)
         return self._batches(trainer) / length
 
     def _units(self, trainer: Trainer) -> float:
@@ -259,6 +289,13 @@ class DeterminedCallback(Checkpoint):
         metadata = _own_checkpoint.metadata(self._core, batches)
         with self._core.checkpoint.store_path(metadata) as (path, _):
             trainer.save_checkpoint(dist.broadcast(str(Path(path) / FILE)))
+
+    def _demand_validation(self, trainer: Trainer) -> None:
+        """Lightning validates when it is told to stop, in epochs that it validates in; what is next is seen
+        then."""
+        self._before_demand = trainer.should_stop, trainer.check_val_every_n_epoch
+        trainer.check_val_every_n_epoch = 1
+        self._stop(trainer)
 
     def _stop(self, trainer: Trainer) -> None:
         trainer.should_stop = True

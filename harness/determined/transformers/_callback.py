@@ -16,11 +16,11 @@ from determined.transformers._resume import checkpoint_name, download
 logger = logging.getLogger("determined.transformers")
 
 # Of no use to a search, and different every time.
-SPEED = ("_runtime", "_per_second", "_compilation_time")
+SPEED = ("_runtime", "_per_second", "_compilation_time", "_preparation_time")
 
 
 class DetCallback(TrainerCallback):
-    """Give it to a Trainer as one of its ``callbacks``, made *before* the Trainer.
+    """Give it to a Trainer as the last of its ``callbacks``, made *before* the Trainer.
 
     It reports what the Trainer logs (``eval_…``: validation, anything else: training), stores the
     checkpoints it saves, and stops it when the trial is preempted or the searcher has no further length.
@@ -62,7 +62,8 @@ class DetCallback(TrainerCallback):
         # The step after which it was last done.
         self._trained = self._evaluated = self._saved = -1
         self._metrics: dict[str, Any] = {}
-        self._stopping = self._idle = False
+        self._unreported: dict[str, Any] = {}
+        self._training = self._stopping = self._idle = False
         self._percent = 0
         self._lengths = Lengths(core_context, "transformers.Trainer")
         if self._lengths.longest is not None:
@@ -124,19 +125,36 @@ class DetCallback(TrainerCallback):
     ) -> None:
         if not logs or self._idle or any(name.startswith("test_") for name in logs):
             return
-        metrics = self._counted(self._wanted(logs), state)
-        validation = any(name.startswith("eval_") for name in logs)
-        # The Trainer sums up at its end, once more for the same step.
-        if state.global_step == (self._evaluated if validation else self._trained):
-            return
-        if validation:
-            self._evaluated, self._metrics = state.global_step, metrics
-            self._lengths.check(metrics)
-        else:
+        metrics = self._wanted(logs)
+        if any(name.startswith("eval_") for name in logs):
+            self._note_validation(metrics, state)
+        # The Trainer sums up at its end, maybe once more for the same step.
+        elif "train_runtime" not in logs or state.global_step != self._trained:
             self._trained = state.global_step
+            self._report("training", self._counted(metrics, state))
+
+    def _note_validation(self, metrics: dict[str, Any], state: TrainerState) -> None:
+        """What is new of a step; of several data sets each is logged by itself."""
+        if state.global_step != self._evaluated:
+            self._evaluated, self._metrics = state.global_step, self._counted({}, state)
+        new = {name: value for name, value in metrics.items() if name not in self._metrics}
+        self._metrics.update(new)
+        self._unreported.update(new)
+        if not self._training:
+            self._report_validation()
+
+    def _report_validation(self) -> None:
+        """A validation is over, with all its data sets."""
+        if not self._unreported:
+            return
+        counts = {name: self._metrics[name] for name in ("batches", "epochs")}
+        metrics, self._unreported = {**counts, **self._unreported}, {}
+        self._lengths.check(self._metrics)
+        self._report("validation", metrics)
+
+    def _report(self, group: str, metrics: dict[str, Any]) -> None:
         if self.core_context.distributed.rank == 0:
-            group = "validation" if validation else "training"
-            self.core_context.train.report_metrics(group, state.global_step, metrics)
+            self.core_context.train.report_metrics(group, metrics["batches"], metrics)
 
     def _wanted(self, logs: dict[str, Any]) -> dict[str, Any]:
         always = {self._lengths.metric, self._lengths.time_metric}
@@ -144,6 +162,7 @@ class DetCallback(TrainerCallback):
             name: value
             for name, value in logs.items()
             if name != "epoch"
+            and value is not None
             and not name.endswith(SPEED)
             and (
                 self.filter_metrics is None
@@ -166,6 +185,42 @@ class DetCallback(TrainerCallback):
             self._lengths.progress(self._units(state), percent / 100)
 
     # Where it stops.
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._training = True
+        if state.global_step < self._saved:
+            logger.warning(
+                "training begins at step %d, and the trial's latest checkpoint is of step %d: call "
+                "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)",
+                state.global_step,
+                self._saved,
+            )
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._report_validation()
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # A callback before this one may end the training by what it sees (early stopping).
+        if self._training and control.should_training_stop and not self._idle:
+            control.should_save = state.global_step != self._saved
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._report_validation()
+        self._training = False
+        if state.global_step > self._saved and not self._idle:
+            logger.warning(
+                "the end of the training, step %d, is in no checkpoint, for another callback stopped it "
+                "after its evaluation: make DetCallback the last of the Trainer's callbacks",
+                state.global_step,
+            )
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -203,6 +258,7 @@ class DetCallback(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._report_validation()
         self._saved = state.global_step
         self._store(Path(args.output_dir), state.global_step)
         if self._lengths.reached(self._units(state)):

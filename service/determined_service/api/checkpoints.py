@@ -15,7 +15,7 @@ from starlette.responses import Response
 from determined_registry.tables import allocations, checkpoints, metrics, trials
 from determined_service import auth
 from determined_service.api.state import Db
-from determined_service.auth import AllocationOrUser, CurrentUser
+from determined_service.auth import AllocationOrUser, CurrentUser, Principal
 from determined_service.control import unmanaged
 from determined_service.control.damage import forget_latest, lock_users
 from determined_service.errors import BadRequest, NotFound
@@ -59,7 +59,9 @@ def _sizes(given: Any) -> dict[str, int]:
         raise BadRequest(f"resources must be paths and their sizes in bytes: {error}") from error
 
 
-async def _sender(conn: Any, allocation_id: str | None, task_id: str | None) -> sa.Row[Any] | None:
+async def _sender(
+    conn: Any, principal: Principal, allocation_id: str | None, task_id: str | None
+) -> sa.Row[Any] | None:
     """Whose checkpoint it is: an allocation's trial, or an unmanaged trial, which has none.
 
     Raises NotFound, Conflict for an unmanaged trial whose script has started again since.
@@ -75,7 +77,7 @@ async def _sender(conn: Any, allocation_id: str | None, task_id: str | None) -> 
     )
     row: sa.Row[Any] | None = found.first()
     if row is None and task_id is not None:
-        row = await unmanaged.find_sender(conn, task_id, allocation_id)
+        row = await unmanaged.find_sender(conn, task_id, principal)
     if row is None and allocation_id is not None:
         raise NotFound(f"allocation {allocation_id!r} does not exist")
     return row
@@ -128,7 +130,7 @@ async def report_checkpoint(request: Request, principal: AllocationOrUser, db: D
                 .where(trials.c.id == own.trial_id)
                 .with_for_update(key_share=True)
             )
-        sender = await _sender(conn, allocation_id, given.get("taskId"))
+        sender = await _sender(conn, principal, allocation_id, given.get("taskId"))
         if sender is not None and sender.state == "TERMINATED" and own is not None:
             raise auth.ended(sender.id)
         trial_id = sender.trial_id if sender is not None else None

@@ -12,8 +12,14 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from determined_service.api.state import Db, HubOf, logs_queue
-from determined_service.auth import AgentAuth, AllocationOrUser, CurrentUser
-from determined_service.errors import ApiError, Forbidden, ndjson_error
+from determined_service.auth import (
+    AgentAuth,
+    AllocationOrUser,
+    CurrentUser,
+    Principal,
+    allocation_or_user,
+)
+from determined_service.errors import ApiError, Conflict, Forbidden, ndjson_error
 from determined_service.ingest.logs import read_lines, read_shipped_lines, read_upstream_lines
 from determined_service.json import JsonResponse, ndjson
 from determined_service.request import body, json_example
@@ -70,9 +76,25 @@ async def post_task_logs(request: Request, principal: AllocationOrUser) -> Respo
     return JsonResponse({})
 
 
+async def _sender_or_ended(request: Request) -> Principal | None:
+    try:
+        return await allocation_or_user(request)
+    except Conflict:
+        return None
+
+
+SenderOrEnded = Annotated[Principal | None, Depends(_sender_or_ended)]
+
+
 @router.post("/task-logs", openapi_extra=json_example([{"task_id": "1.2f6c7d2e", "log": "hi\n"}]))
-async def post_shipped_logs(request: Request, principal: AllocationOrUser) -> Response:
-    """Lines of unmanaged trials as Determined's own client sends them."""
+async def post_shipped_logs(request: Request, principal: SenderOrEnded) -> Response:
+    """Lines of unmanaged trials as Determined's own client sends them.
+
+    Those of an earlier run are taken and thrown away: after a refusal that client stops reading what its
+    script prints, and the script would stand still for ever.
+    """
+    if principal is None:
+        return JsonResponse({})
     lines = read_shipped_lines(await body(request))
     own = principal.allocation
     if own is not None and lines.tasks - {own.task_id}:

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.tables import allocations, experiments, legs, searches, trials
 from determined_service.control import lifecycle as states
+from determined_service.control import unmanaged
 from determined_service.control.placement import read_snapshot, waiting_requests
 from determined_service.control.scheduler import Agent, Request, Snapshot
 from determined_service.errors import NotFound
@@ -50,7 +51,10 @@ async def explain(
     if row is None:
         raise NotFound(f"experiment {experiment_id} does not exist")
     waiting = _of_experiment(row)
-    waiting += await _of_trials(conn, experiment_id, agent_timeout_s)
+    if row.unmanaged:
+        waiting += await _of_scripts(conn, experiment_id)
+    else:
+        waiting += await _of_trials(conn, experiment_id, agent_timeout_s)
     return {"legs": await _legs(conn, experiment_id), "waiting": waiting}
 
 
@@ -113,6 +117,27 @@ _TRIALS = sa.text(
     ORDER BY t.id
     """
 )
+
+
+_SCRIPTS = sa.text(
+    """
+    SELECT id, seen_at FROM trials
+    WHERE experiment_id = :id AND state = 'ACTIVE'
+      AND seen_at < now() - make_interval(secs => :quiet)
+    ORDER BY id
+    """
+)
+
+
+async def _of_scripts(conn: AsyncConnection, experiment_id: int) -> list[dict[str, Any]]:
+    """Unmanaged trials wait for nothing but for a script that is not heard of."""
+    given = {"id": experiment_id, "quiet": 1.5 * unmanaged.HEARTBEAT_S}
+    reason = (
+        "no sign of life of its script, which should give one every minute: after "
+        f"{unmanaged.SILENT_S / 60:.0f} minutes without it is in error"
+    )
+    rows = await conn.execute(_SCRIPTS, given)
+    return [_waits(row.id, row.seen_at, reason) for row in rows]
 
 
 async def _of_trials(

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.tables import experiments, searches, trials
+from determined_service.auth import Principal, RunRef
 from determined_service.control import lifecycle as states
 from determined_service.control.change import Change, changing, reader
 from determined_service.db import Database
@@ -239,17 +240,18 @@ async def start(change: Change, trial_id: int, resume: bool) -> dict[str, Any]:
 
 
 async def heard_of(
-    change: Change, trial_id: int, state: str | None, run_id: int | None = None
-) -> None:
+    change: Change, trial_id: int, state: str | None, run: RunRef | None = None
+) -> RunRef:
     """A sign of life, or what the process says of its ``state``: ACTIVE, COMPLETED, ERROR, CANCELED.
 
-    ``run_id``: the process' run, as :func:`start` gave it; None: it does not say (Determined's own does
-    not). Raises NotFound, BadRequest for a managed trial; Conflict when a user has ended the trial, or
-    its script has started again, so that its process ends, too.
+    ``run``: the process' own; None: it does not say. Returns the trial's last one. Raises NotFound,
+    BadRequest for a managed trial; Conflict when a user has ended the trial, or its script has started
+    again, so that its process ends, too.
     """
     row = await _lock_trial(change, trial_id)
-    if run_id is not None and is_stale(run_id, row.run_count):
-        raise superseded(trial_id, run_id, row.run_count)
+    if run is not None:
+        run.require_last(row.run_count)
+    last = RunRef(trial_id, row.run_count)
     if row.state == states.ACTIVE or row.reason == SILENT:
         if state in states.TERMINAL:
             assert state is not None
@@ -257,12 +259,13 @@ async def heard_of(
             await _end(change, trial_id, state, words.get(state, "its script was canceled"))
         elif row.state == states.ACTIVE:
             await change.conn.execute(_SEEN, {"id": trial_id})
-            return
+            return last
         else:
             await change.conn.execute(_REVIVE, {"id": trial_id})
         await _follow(change, row.experiment_id, trial_id)
     elif row.state == states.CANCELED and state not in states.TERMINAL:
         raise Conflict(f"trial {trial_id} has ended: {row.reason}")
+    return last
 
 
 async def cancel(change: Change, experiment_id: int, reason: str) -> None:
@@ -303,36 +306,21 @@ async def give_up_silent(db: Database, silent_s: float = SILENT_S) -> list[int]:
     return given_up
 
 
-def is_stale(run_id: int, run_count: int) -> bool:
-    """Whether another run has begun since ``run_id`` (0: of a sender that does not know its own)."""
-    return 0 < run_id < run_count
-
-
-def superseded(trial_id: int, run_id: int, run_count: int) -> Conflict:
-    """What a process is told whose script has started again elsewhere."""
-    return Conflict(
-        f"run {run_id} of trial {trial_id} has ended: its script has started again, as run {run_count}"
-    )
-
-
 async def find_sender(
-    conn: AsyncConnection, task_id: str, allocation_id: str | None
+    conn: AsyncConnection, task_id: str, principal: Principal
 ) -> sa.Row[Any] | None:
     """The unmanaged trial of a task: what a report of a checkpoint needs of its sender.
 
-    ``allocation_id``: ``<task>.<run>``, where the process says in which run it is. Raises Conflict when that
-    is not the last one; until the transaction ends no other begins.
+    Raises Conflict when that is not the trial's last run; until the transaction ends no other begins.
     """
     experiment_id, _, request_id = task_id.partition(".")
     if not experiment_id.isdecimal() or len(experiment_id) > 9:
         return None
     given = {"task_id": task_id, "experiment_id": int(experiment_id), "request_id": request_id}
     row = (await conn.execute(_TASK, given)).first()
-    run = (allocation_id or "").removeprefix(f"{task_id}.")
-    if row is not None and run.isdecimal():
-        run_count = (await conn.execute(_RUNS, {"id": row.trial_id})).scalar_one()
-        if is_stale(int(run), run_count):
-            raise superseded(row.trial_id, int(run), run_count)
+    run = None if row is None else principal.run_of(row.trial_id)
+    if run is not None:
+        run.require_last((await conn.execute(_RUNS, {"id": run.trial_id})).scalar_one())
     return row
 
 

@@ -9,8 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.tables import allocations
 from determined_service import auth
-from determined_service.control import unmanaged
-from determined_service.errors import ApiError, NotFound
+from determined_service.errors import ApiError, Conflict, NotFound
 from determined_service.ingest.copy_text import copy_rows
 from determined_service.ingest.reports import Batch
 from determined_service.ingest.rollback import archive, recompute, validations_of
@@ -49,9 +48,8 @@ class MetricsWriter:
                 answers.append(NotFound(f"trial {batch.trial_id} does not exist"))
             elif batch.allocation_id is not None and batch.allocation_id in dead:
                 answers.append(auth.ended(batch.allocation_id))
-            elif unmanaged.is_stale(batch.run_id, runs.get(batch.trial_id, 0)):
-                run_count = runs[batch.trial_id]
-                answers.append(unmanaged.superseded(batch.trial_id, batch.run_id, run_count))
+            elif (stale := _superseded(batch, runs)) is not None:
+                answers.append(stale)
             elif is_repeated(batch.position, after):
                 answers.append(0)
             else:
@@ -85,6 +83,13 @@ async def _lock_trials(
         return {}
     rows = await conn.execute(_LOCK_TRIALS, {"ids": list(owners | outside)})
     return {row.id: row.run_count for row in rows if row.id in outside}
+
+
+def _superseded(batch: Batch, runs: Mapping[int, int]) -> Conflict | None:
+    """The refusal of a batch of an earlier run than the unmanaged trial's last."""
+    if not batch.run_id:  # its sender does not know
+        return None
+    return auth.RunRef(batch.trial_id, batch.run_id).superseded(runs.get(batch.trial_id, 0))
 
 
 async def _ended(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
 from determined_service.api.state import Db
-from determined_service.auth import CurrentUser
+from determined_service.auth import RUN_COOKIE, CurrentUser
 from determined_service.control import lifecycle as states
 from determined_service.control import unmanaged
 from determined_service.control.change import changing
@@ -57,10 +57,9 @@ class TrialStart(_Body):
 
 
 class TrialPatch(_Body):
-    """``v1PatchTrialRequest``, and besides the sender's run. Without ``state`` it is a sign of life."""
+    """``v1PatchTrialRequest``. Without ``state`` it is a sign of life."""
 
     state: str | None = None
-    trial_run_id: int | None = None
 
 
 @router.post("")
@@ -93,7 +92,11 @@ async def start_trial(trial_id: int, given: TrialStart, user: CurrentUser, db: D
 
 @router.patch("/{trial_id}")
 async def patch_trial(trial_id: int, given: TrialPatch, user: CurrentUser, db: Db) -> Response:
-    """A sign of life of an unmanaged trial's script, or how it has ended."""
+    """A sign of life of an unmanaged trial's script, or how it has ended.
+
+    Determined's own client begins by saying RUNNING, and keeps cookies: the answer's says which run of the
+    trial it is, and comes with all its other requests.
+    """
     state = None
     if given.state is not None:
         name = given.state.removeprefix("STATE_")
@@ -101,8 +104,11 @@ async def patch_trial(trial_id: int, given: TrialPatch, user: CurrentUser, db: D
             raise BadRequest(f"state {given.state!r}: a script may say {', '.join(_STATES)}")
         state = _STATES[name]
     async with changing(db) as change:
-        await unmanaged.heard_of(change, trial_id, state, given.trial_run_id)
-    return await _trial(db, trial_id)
+        run = await unmanaged.heard_of(change, trial_id, state, user.run_of(trial_id))
+    answer = await _trial(db, trial_id)
+    if state == states.ACTIVE and user.run is None:
+        answer.set_cookie(RUN_COOKIE, str(run), httponly=True, samesite="strict")
+    return answer
 
 
 async def _trial(db: Database, trial_id: int) -> Response:

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from determined_registry.tables import trials
 from determined_service.control import unmanaged
 from determined_service.db import Database
+from tests.integration.conftest import client_of
 
 CONFIG = """
 name: outside
@@ -61,13 +62,24 @@ async def states(user: httpx.AsyncClient, experiment_id: int) -> list[str]:
     return [one["state"].removeprefix("STATE_") for one in found]
 
 
-async def silence(app: FastAPI, trial_id: int) -> list[int]:
-    """The trial's process was last heard of an hour ago; who is given up."""
+async def seen(app: FastAPI, trial_id: int, ago: str) -> None:
+    """The trial's process was last heard of so long ago."""
     db: Database = app.state.db
     async with db.tx() as conn:
-        hour = sa.text("now() - interval '1 hour'")
-        await conn.execute(sa.update(trials).where(trials.c.id == trial_id).values(seen_at=hour))
-    return await unmanaged.give_up_silent(db)
+        at = sa.text(f"now() - interval '{ago}'")
+        await conn.execute(sa.update(trials).where(trials.c.id == trial_id).values(seen_at=at))
+
+
+async def silence(app: FastAPI, trial_id: int) -> list[int]:
+    """The trial's process was last heard of an hour ago; who is given up."""
+    await seen(app, trial_id, "1 hour")
+    return await unmanaged.give_up_silent(app.state.db)
+
+
+async def waits(user: httpx.AsyncClient, experiment_id: int) -> list[str]:
+    """What the experiment's trials wait for."""
+    answer = await user.get(f"/api/v1/experiments/{experiment_id}/explanation")
+    return [one["reason"] for one in answer.json()["waiting"]]
 
 
 async def test_external_ids_find_experiment_and_trial_again(user: httpx.AsyncClient) -> None:
@@ -142,8 +154,7 @@ async def test_a_script_that_started_again_elsewhere_ends_the_first(
     experiment_id = (await experiment(user))["id"]
     found = await trial(user, experiment_id)
     path = f"/api/v1/trials/{found['id']}"
-    first = (await start(user, found["id"]))["trialRunId"]
-    assert first == 1
+    assert (await start(user, found["id"]))["trialRunId"] == 1
 
     async def speak(run_id: int) -> list[httpx.Response]:
         """All that a process says by itself."""
@@ -155,26 +166,68 @@ async def test_a_script_that_started_again_elsewhere_ends_the_first(
             "resources": {"a": 1},
             "metadata": {"steps_completed": run_id},
         }
+        line = {"taskId": found["taskId"], "log": f"run {run_id}\n"}
+        says = {
+            f"{path}/metrics/batch": {"run_id": run_id, "reports": [report]},
+            f"{path}/progress": {"progress": run_id / 10},
+            f"{path}/runner/metadata": {"state": f"run {run_id}"},
+            f"/api/v1/runs/{found['id']}/metadata": {"metadata": {"run": run_id}},
+            "/api/v1/checkpoints": checkpoint,
+            "/api/v1/task/logs": {"logs": [line]},
+        }
+        cookie = {"Cookie": f"determined-run={found['id']}.{run_id}"}
         return [
-            await user.post(f"{path}/metrics/batch", json={"run_id": run_id, "reports": [report]}),
-            await user.post("/api/v1/checkpoints", json=checkpoint),
-            await user.patch(path, json={"trialRunId": run_id}),
+            await user.patch(path, json={}, headers=cookie),
+            *[await user.post(to, json=body, headers=cookie) for to, body in says.items()],
+            await user.patch(path, json={"state": f"STATE_{ENDS[run_id]}"}, headers=cookie),
         ]
 
-    assert [answer.status_code for answer in await speak(1)] == [200, 200, 200]
     second = await start(user, found["id"])
-    assert (second["trialRunId"], second["stepsCompleted"]) == (2, 1)
-    ended = {"trialRunId": 1, "state": "STATE_ERROR"}
-    for answer in [*await speak(1), await user.patch(path, json=ended)]:
-        assert answer.status_code == 409, answer.text
+    assert (second["trialRunId"], second["stepsCompleted"]) == (2, 0)
+    for answer in await speak(1):
+        assert answer.status_code == 409, answer.request.url
         assert "run 1 of trial 1 has ended: its script has started again, as run 2" in answer.text
     assert await states(user, experiment_id) == ["RUNNING", "RUNNING"]
-    assert [answer.status_code for answer in await speak(2)] == [200, 200, 200]
+    assert [answer.status_code for answer in await speak(2)] == [200] * 8
+    assert await states(user, experiment_id) == ["COMPLETED", "COMPLETED"]
     checkpoints = (await user.get(f"{path}/checkpoints")).json()["checkpoints"]
-    steps = sorted(one["metadata"]["steps_completed"] for one in checkpoints)
-    assert steps == [1, 2]
+    assert [one["metadata"]["steps_completed"] for one in checkpoints] == [2]
     # A sender that does not say its run is let through, as of old.
     assert (await say(user, found["id"])).status_code == 200
+
+
+ENDS = {1: "ERROR", 2: "COMPLETED"}
+
+
+async def test_determineds_client_is_told_its_run_by_a_cookie(
+    service_app: FastAPI, user: httpx.AsyncClient
+) -> None:
+    experiment_id = (await experiment(user))["id"]
+    found = await trial(user, experiment_id)
+    path, other = f"/api/v1/trials/{found['id']}", (await trial(user, experiment_id, "o"))["id"]
+    async with client_of(service_app, user.headers["Authorization"].split()[1]) as first:
+        await start(user, found["id"])
+        assert "set-cookie" not in (await say(first, found["id"])).headers
+        assert "HttpOnly" in (await say(first, found["id"], "RUNNING")).headers["set-cookie"]
+        assert dict(first.cookies) == {"determined-run": f"{found['id']}.1"}
+        await start(user, found["id"])
+        for answer in (
+            await first.post(f"{path}/progress", json={"progress": 0.9}),
+            await say(first, found["id"]),
+            await say(first, found["id"], "RUNNING"),
+            await say(first, found["id"], "ERROR"),
+        ):
+            assert answer.status_code == 409 and "as run 2" in answer.text
+        # Its client would stand still after a refusal.
+        line = {"task_id": found["taskId"], "log": "late\n"}
+        assert (await first.post("/task-logs", json=[line])).status_code == 200
+        assert "late" not in (await user.get(f"{path}/logs")).text
+    assert await states(user, experiment_id) == ["RUNNING", "RUNNING", "RUNNING"]
+    # Of another trial it says nothing, and no nonsense does harm.
+    for cookie in (f"{found['id']}.2", "77.1", "x", f"{'9' * 30}.1"):
+        headers = {"Cookie": f"determined-run={cookie}"}
+        answer = await user.patch(f"/api/v1/trials/{other}", json={}, headers=headers)
+        assert answer.status_code == 200, cookie
 
 
 async def test_without_a_sign_of_life_it_is_in_error(
@@ -184,6 +237,10 @@ async def test_without_a_sign_of_life_it_is_in_error(
     trial_id = (await trial(user, experiment_id))["id"]
     await start(user, trial_id)
     assert await unmanaged.give_up_silent(service_app.state.db) == []
+    assert await waits(user, experiment_id) == []
+    await seen(service_app, trial_id, "100 s")
+    (reason,) = await waits(user, experiment_id)
+    assert "no sign of life of its script" in reason and "after 5 minutes" in reason
     assert await silence(service_app, trial_id) == [trial_id]
     assert await states(user, experiment_id) == ["ERROR", "ERROR"]
     reason = (await user.get(f"/api/v1/trials/{trial_id}")).json()["trial"]["reason"]

@@ -164,3 +164,16 @@ def test_names_by_rank() -> None:
     assert with_rank(Path("h_7.pt.trace.json.gz"), 1).name == "h_7#1.pt.trace.json.gz"
     assert with_rank(Path("host.xplane.pb"), 2).name == "host#2.xplane.pb"
     assert with_rank(Path("notes"), 2).name == "notes#2"
+
+
+def test_files_of_a_run_that_has_ended_stay_where_they_are(tmp_path: Path) -> None:
+    def ended() -> None:
+        raise errors.AllocationEnded("run 1 has ended")
+
+    made = files(tmp_path, check=ended)
+    made.log("training", 1, {"loss": 0.5})
+    made.close()
+    with pytest.raises(errors.AllocationEnded):
+        made.sync()
+    assert list((tmp_path / "run").rglob("*tfevents*"))
+    assert not (tmp_path / "storage").exists()

@@ -111,8 +111,9 @@ def test_a_forked_child_keeps_nothing(service: FakeService, connection: Connecti
 
 @pytest.mark.parametrize("failed", [True, False])
 def test_signs_of_life_and_the_end(
-    service: FakeService, connection: Connection, failed: bool
+    service: FakeService, connection: Connection, failed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     failures = iter(range(2))
 
     def away(method: str, path: str, body: Any) -> httpx.Response | None:
@@ -125,10 +126,16 @@ def test_signs_of_life_and_the_end(
     script.start()
     wait_until(lambda: len(bodies(service, TRIAL)) > 3)
     script.close(failed)
+    said = [record.message for record in caplog.records if "of life" in record.message]
+    # Once for the outage, not at each try.
+    assert said == [
+        "no sign of life can be given, tried on: starting",
+        "signs of life are given again",
+    ]
     script.close(not failed)
     sent = bodies(service, TRIAL)
-    assert sent[-1] == {"state": "STATE_ERROR" if failed else "STATE_COMPLETED", "trialRunId": 2}
-    assert all(body == {"trialRunId": 2} for body in sent[:-1])
+    assert sent[-1] == {"state": "STATE_ERROR" if failed else "STATE_COMPLETED"}
+    assert all(body == {} for body in sent[:-1])
 
 
 def test_the_other_ranks_only_print(service: FakeService, connection: Connection) -> None:
@@ -144,7 +151,7 @@ def test_another_rank_says_that_it_failed(service: FakeService, connection: Conn
     script = UnmanagedScript(connection, make_info(), 1)
     script.start()
     script.close(failed=True)
-    assert bodies(service, TRIAL) == [{"state": "STATE_ERROR", "trialRunId": 2}]
+    assert bodies(service, TRIAL) == [{"state": "STATE_ERROR"}]
 
 
 def test_a_trial_that_a_user_has_ended(
@@ -161,3 +168,51 @@ def test_a_trial_that_a_user_has_ended(
     with pytest.raises(det.errors.AllocationEnded, match="trial 7 has ended"):
         connection.check()
     script.close(failed=True)
+
+
+def superseded(method: str, path: str, body: Any) -> httpx.Response:
+    return refusal(409, "run 2 of trial 7 has ended: its script has started again, as run 3")
+
+
+def test_every_request_says_its_run() -> None:
+    cookies = []
+
+    def note(request: httpx.Request) -> httpx.Response:
+        cookies.append(request.headers.get("Cookie"))
+        return httpx.Response(200, json={})
+
+    for unmanaged in (True, False):
+        connection = Connection(make_info(), httpx.MockTransport(note), unmanaged=unmanaged)
+        connection.get("/api/v1/master")
+        connection.post(f"{TRIAL}/progress", json={"progress": 1})
+    assert cookies == ["determined-run=7.2"] * 2 + [None] * 2
+
+
+def test_a_script_that_started_again_elsewhere_ends_in_an_error(
+    service: FakeService, connection: Connection
+) -> None:
+    """Also one that has nothing more to report; and it does not wait for its output to be taken."""
+    script = UnmanagedScript(connection, make_info(), 1)
+    script.start()
+    service.before = superseded
+    print("one")
+    wait_until(lambda: lines(service))
+    print("two")
+    script.close(failed=False)
+    assert [line["log"] for line in lines(service)] == ["one\n"]
+
+    script = UnmanagedScript(connection, make_info(), 0)
+    script.start()
+    with pytest.raises(det.errors.AllocationEnded, match="as run 3"):
+        script.close(failed=False)
+    assert not isinstance(sys.stdout, _log_shipper._Tee)
+
+
+def test_what_ended_a_script_is_in_its_log(service: FakeService, connection: Connection) -> None:
+    script = UnmanagedScript(connection, make_info(), 0)
+    script.start()
+    for error in (ValueError("no such data"), SystemExit("gave up"), SystemExit(3), SystemExit()):
+        script.note(error)
+    script.close(failed=True)
+    said = [line["log"] for line in lines(service)]
+    assert said == ["ValueError: no such data\n", "gave up\n"]

@@ -117,6 +117,39 @@ def test_lengths_that_the_searcher_assigns(trial: OneTrial) -> None:
     assert max(trial.reports("training")) == 12
 
 
+def test_fit_called_twice(trial: OneTrial, caplog: pytest.LogCaptureFixture) -> None:
+    """As in transfer learning: epochs are counted over both, also in a start that goes on."""
+
+    def both(context: core.Context, first: int, then: int) -> None:
+        callback = DeterminedCallback(context, context.info.latest_checkpoint, 7)  # type: ignore[union-attr]
+        model = train(context, callback=lambda *_, **__: callback, epochs=first)
+        arguments = {"epochs": then, "initial_epoch": first, "validation_data": data(1)}
+        model.fit(*data(STEPS), batch_size=4, callbacks=[callback], verbose=0, **arguments)
+        model.evaluate(*data(2), callbacks=[callback], verbose=0)
+
+    with trial.leg(SINGLE) as context:
+        train(context, epochs=1)
+    with trial.leg(SINGLE) as context:
+        both(context, 2, 3)
+    evaluated = trial.service.reports.pop()
+    assert (evaluated["steps_completed"], evaluated["metrics"]["epochs"]) == (12, 3)
+    for group in ("training", "validation"):
+        assert {n: one["epochs"] for n, one in trial.reports(group).items()} == {4: 1, 8: 2, 12: 3}
+    assert trial.checkpoints() == [4, 8, 12]
+    assert "nothing to train" not in caplog.text
+    with trial.leg(SINGLE) as context:
+        both(context, 3, 3)
+    assert caplog.text.count("nothing to train: model.fit() was told epochs=3, and 3") == 2
+
+
+def test_epochs_that_begin_later(trial: OneTrial) -> None:
+    trial.service.lengths = [3]
+    with trial.leg({**SINGLE, "max_length": {"epochs": 3}}) as context:
+        train(context, initial_epoch=1)
+    assert [one["epochs"] for one in trial.reports("validation").values()] == [2, 3]
+    assert [length for length, _ in trial.service.completed] == [3]
+
+
 def test_a_length_that_ended_but_was_not_heard_of(trial: OneTrial) -> None:
     searcher = {**SINGLE, "max_length": {"epochs": 9}}
     trial.service.lengths = [1, 2]

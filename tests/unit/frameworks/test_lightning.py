@@ -55,10 +55,12 @@ def train(
 ) -> Any:
     """One leg of a training; the Trainer."""
     torch.manual_seed(0)
-    module = Line()
+    module = options.pop("module", None) or Line()
+    data, others = options.pop("data", loader(STEPS)), options.pop("others", [])
     if watch is not None:
         module.on_train_batch_start = lambda batch, idx: watch(module.trainer.global_step)
     callback = DeterminedCallback(context, checkpoint_epochs)
+    ckpt_path = options.pop("ckpt_path", callback.ckpt_path)
     trainer = lightning.Trainer(
         **{
             "max_epochs": 3,
@@ -67,11 +69,11 @@ def train(
             "logger": False,
             "enable_progress_bar": False,
             "enable_model_summary": False,
-            "callbacks": [callback],
+            "callbacks": [callback, *others],
             **options,
         }
     )
-    trainer.fit(module, loader(STEPS), loader(1), ckpt_path=callback.ckpt_path, weights_only=False)
+    trainer.fit(module, data, loader(1), ckpt_path=ckpt_path, weights_only=False)
     return trainer
 
 
@@ -136,20 +138,104 @@ def test_killed_and_resumed_with_the_same_losses(trial: OneTrial, tmp_path: Path
     assert trial.reports("validation") == unbroken.reports("validation")
 
 
+@pytest.mark.parametrize(
+    "validates",
+    [
+        {"check_val_every_n_epoch": 1},
+        {"check_val_every_n_epoch": 2},
+        {"check_val_every_n_epoch": None, "val_check_interval": 5},
+    ],
+)
 @pytest.mark.parametrize(("unit", "lengths"), [("epochs", [1, 3]), ("batches", [3, 9])])
 def test_lengths_that_the_searcher_assigns(
-    trial: OneTrial, unit: str, lengths: list[int], caplog: pytest.LogCaptureFixture
+    trial: OneTrial,
+    unit: str,
+    lengths: list[int],
+    validates: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """They end in a validation, whenever else the Trainer validates."""
     caplog.set_level(logging.INFO, "determined")
     trial.service.lengths = lengths
     with trial.leg({**SINGLE, "max_length": {unit: 9}}) as context:
-        train(context, checkpoint_epochs=0, check_val_every_n_epoch=1)
+        trainer = train(context, checkpoint_epochs=0, **validates)
+    assert trainer.check_val_every_n_epoch == validates["check_val_every_n_epoch"]
     batches = [length * (STEPS if unit == "epochs" else 1) for length in lengths]
     assert trial.checkpoints() == batches
     metrics = [trial.reports("validation")[step]["error"] for step in batches]
     assert trial.service.completed == list(zip(lengths, metrics, strict=True))
     assert max(trial.reports("training")) == batches[-1]
     assert "the searcher's length in the configuration counts" in caplog.text
+
+
+class Two(Line):
+    """Two optimizers, by hand: two steps a batch."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        for optimizer in self.optimizers():
+            loss = super().training_step(batch, batch_idx)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(2)]
+
+
+class Endless(torch.utils.data.IterableDataset[Any]):
+    """Nobody knows its length."""
+
+    def __iter__(self) -> Any:
+        return iter(loader(STEPS).dataset)
+
+
+@pytest.mark.parametrize(
+    ("unit", "length", "options"),
+    [
+        ("batches", 6, {"module": Two()}),
+        ("epochs", 2, {"data": DataLoader(Endless(), batch_size=4)}),
+        # Steps at the ends of epochs are of fewer batches: 8 of them, where 16 / 3 are 6.
+        ("batches", 16, {"accumulate_grad_batches": 3}),
+    ],
+    ids=["two optimizers", "no length", "accumulated"],
+)
+def test_lengths_whose_steps_are_not_batches(
+    trial: OneTrial, unit: str, length: int, options: dict[str, Any]
+) -> None:
+    trial.service.lengths = [length]
+    with trial.leg({**SINGLE, "max_length": {unit: length}}) as context:
+        train(context, **options)
+    batches = length * (STEPS if unit == "epochs" else 1)
+    last = trial.reports("validation")[batches]
+    assert last["epochs"] == batches / STEPS or unit == "batches"
+    assert trial.service.completed == [(length, last["error"])]
+    assert max(trial.reports("training") | trial.reports("validation")) == batches
+    assert trial.checkpoints()[-1] == batches
+
+
+def test_stopped_early_at_the_end_of_a_length(trial: OneTrial) -> None:
+    trial.service.lengths = [2, 4]
+    stopper = lightning.callbacks.EarlyStopping("error", patience=1, min_delta=100)
+    with trial.leg({**SINGLE, "max_length": {"epochs": 4}}) as context:
+        train(context, others=[stopper], check_val_every_n_epoch=1)
+    assert sorted(trial.reports("validation")) == trial.checkpoints() == [STEPS, 2 * STEPS]
+
+
+def test_two_trainings_and_a_forgotten_checkpoint(
+    trial: OneTrial, caplog: pytest.LogCaptureFixture
+) -> None:
+    with trial.leg(SINGLE) as context:
+        trainer = train(context, max_epochs=1)
+        (callback,) = [one for one in trainer.callbacks if isinstance(one, DeterminedCallback)]
+        train(context, max_epochs=1, callbacks=[callback])
+    assert trial.checkpoints() == [STEPS, STEPS]
+    assert "in spite of" not in caplog.text
+    with trial.leg(SINGLE) as context:
+        train(context, max_epochs=1, ckpt_path=None)
+    assert "in spite of the trial's latest checkpoint" in caplog.text
 
 
 def test_a_length_that_ended_but_was_not_heard_of(trial: OneTrial) -> None:
@@ -186,7 +272,7 @@ def test_another_trials_checkpoint_gives_its_weights(trial: OneTrial) -> None:
 def test_no_validation_where_the_searcher_waits_for_one(trial: OneTrial) -> None:
     trial.service.lengths = [1]
     with (
-        pytest.raises(errors.InvalidModelException, match=r"has no such metric"),
+        pytest.raises(errors.InvalidModelException, match=r"needs validation data"),
         trial.leg({**SINGLE, "max_length": {"epochs": 9}}) as context,
     ):
         train(context, limit_val_batches=0)

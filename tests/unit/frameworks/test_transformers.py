@@ -46,6 +46,8 @@ def train(context: core.Context, watch: Any = lambda step: None, **options: Any)
     callback_options = {
         name: options.pop(name) for name in ("filter_metrics", "user_data") if name in options
     }
+    before, after = options.pop("before", []), options.pop("after", [])
+    resume, evaluated = options.pop("resume", True), options.pop("evaluated", records(8))
     args = transformers.TrainingArguments(
         **{
             "output_dir": "out",
@@ -75,10 +77,10 @@ def train(context: core.Context, watch: Any = lambda step: None, **options: Any)
         model=transformers.BertForSequenceClassification(config),
         args=args,
         train_dataset=records(16),
-        eval_dataset=records(8),
-        callbacks=[Watch(watch), callback],
+        eval_dataset=evaluated,
+        callbacks=[Watch(watch), *before, callback, *after],
     )
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint if resume else None)
     return trainer
 
 
@@ -127,6 +129,62 @@ def test_preempted_and_resumed_with_the_same_losses(
     assert trial.reports("validation") == unbroken.reports("validation")
     # The end is saved, too.
     assert trial.checkpoints() == [last, 8]
+
+
+def test_several_data_sets_are_one_validation(trial: OneTrial) -> None:
+    searcher = {"name": "single", "metric": "eval_b_loss", "max_length": {"epochs": 1}}
+    trial.service.lengths = [1]
+    with trial.leg(searcher) as context:
+        trainer = train(context, evaluated={"a": records(8), "b": records(4)})
+        trainer.evaluate(records(8), metric_key_prefix="eval_c")
+    # The last one was asked for after the training.
+    in_training, after = trial.service.reports[-2:]
+    assert in_training["metrics"].keys() == {"batches", "epochs", "eval_a_loss", "eval_b_loss"}
+    assert after["metrics"].keys() == {"batches", "epochs", "eval_c_loss"}
+    assert trial.service.completed == [(1, in_training["metrics"]["eval_b_loss"])]
+
+
+def test_what_else_a_script_logs(trial: OneTrial) -> None:
+    class Auxiliary(transformers.TrainerCallback):  # type: ignore[misc,name-defined,unused-ignore]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            logs = {"aux": state.global_step, "note": "so", "nested": {"a": 1}, "none": None}
+            callback.on_log(args, state, control, logs)
+
+    with trial.leg() as context:
+        args = transformers.TrainingArguments(output_dir="out", report_to="none", use_cpu=True)
+        callback = DetCallback(context, args)
+        train(context, before=[Auxiliary()], num_train_epochs=1)
+    found = [one["metrics"] for one in trial.service.reports if one["group"] == "training"]
+    assert [one.get("aux") for one in found] == [1, None, 2, None, 3, None, 4, None]
+    assert all("loss" in one for one in found[1::2])
+    assert found[0] == {"batches": 1, "epochs": 0.25, "aux": 1, "note": "so", "nested": {"a": 1}}
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_stopped_early(trial: OneTrial, order: str, caplog: pytest.LogCaptureFixture) -> None:
+    stopper = transformers.EarlyStoppingCallback(1, early_stopping_threshold=10.0)
+    with trial.leg() as context:
+        train(
+            context,
+            num_train_epochs=5,
+            metric_for_best_model="eval_loss",
+            greater_is_better=False,
+            **{order: [stopper]},
+        )
+    assert sorted(trial.reports("validation")) == [STEPS, 2 * STEPS]
+    # A callback behind ours has the last word, and nobody hears of it.
+    assert trial.checkpoints() == ([2 * STEPS] if order == "before" else [])
+    assert ("step 8, is in no checkpoint" in caplog.text) == (order == "after")
+
+
+def test_a_script_that_forgets_the_checkpoint(
+    trial: OneTrial, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epochs in (1, 2):
+        with trial.leg() as context:
+            train(context, num_train_epochs=epochs, save_strategy="epoch", resume=False)
+    assert caplog.text.count("training begins at step 0") == 1
+    assert "latest checkpoint is of step 4: call trainer.train(resume_from" in caplog.text
 
 
 @pytest.mark.parametrize(("unit", "lengths"), [("epochs", [1, 3]), ("batches", [3, 9])])

@@ -75,6 +75,7 @@ class Session:
         *,
         timeout: float = 30.0,
         max_retries: int = 5,
+        cookies: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.master = master.rstrip("/")
@@ -86,6 +87,7 @@ class Session:
         self._client = httpx.Client(
             base_url=self.master,
             headers=headers,
+            cookies=dict(cookies or {}),
             timeout=timeout,
             transport=transport,
             # Loading the certificates costs 17 ms of CPU: not for a connection without TLS.

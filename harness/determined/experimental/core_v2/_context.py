@@ -10,6 +10,7 @@ from determined import core, storage
 from determined._info import ClusterInfo, get_cluster_info
 from determined.core._context import _trial_context
 from determined.core._everybody import everybody
+from determined.core._reporter import end_script
 from determined.experimental._determined import Determined
 from determined.experimental.core_v2 import _config, _trial
 from determined.experimental.core_v2._config import Config
@@ -102,6 +103,8 @@ def init(
         preempt_mode=preempt_mode,
         tensorboard_mode=tensorboard_mode,
     )
+    if context._reporter is not None:
+        context._reporter.closed_at_exit = False
     context.start()
     _current = context
     _publish(context)
@@ -157,4 +160,7 @@ def _at_exit() -> None:
     error: BaseException | None = getattr(sys, "last_value", None)
     if error is None and _exit_code:
         error = SystemExit(_exit_code)
-    _close(error)
+    try:
+        _close(error)
+    except BaseException as failure:
+        end_script(failure)
