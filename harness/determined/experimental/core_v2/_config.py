@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import uuid
 import warnings
-from pathlib import Path
 from typing import Any
 
 from determined import storage
