@@ -29,8 +29,11 @@ FORWARDED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GRACE_S = 5.0
 """How long the others have between SIGTERM and SIGKILL when one has failed."""
+TOLD_GRACE_S = 30.0
+"""How long they have to SIGKILL when all had been told to end: what one saves then others may not."""
 DRAIN_S = 1.0
 """How long output is read after the last process has ended: somebody else may hold its pipes."""
 
@@ -51,6 +54,7 @@ class Gang:
         self._size = len(workers)
         self._code = 0
         self._deadline: float | None = None
+        self._told_to_end = False
         self._selector = selectors.DefaultSelector()
         for worker in workers:
             for source, target in ((worker.stdout, 1), (worker.stderr, 2)):
@@ -75,6 +79,7 @@ class Gang:
             signal.signal(number, self._forward)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
+        self._told_to_end = self._told_to_end or number in ENDING
         self._send(signal.Signals(number))
 
     def _send(self, number: signal.Signals) -> None:
@@ -134,16 +139,19 @@ class Gang:
             self._machines.tell(None)
 
     def _fail(self, code: int, why: str) -> None:
-        """The first failure counts, and ends the others."""
+        """The first failure counts, and ends the others; those that a signal to all of them is ending
+        already are left to it."""
         if self._deadline is not None:
             return
         self._code = code
-        self._deadline = time.monotonic() + GRACE_S
+        self._deadline = time.monotonic() + (TOLD_GRACE_S if self._told_to_end else GRACE_S)
         if self._size > 1 or self._machines is not None:
-            print(f"determined.launch: {why}, ending the others", file=sys.stderr, flush=True)
+            what = "waiting for" if self._told_to_end else "ending"
+            print(f"determined.launch: {why}, {what} the others", file=sys.stderr, flush=True)
         if self._machines is not None:
             self._machines.tell(why)
-        self._send(signal.SIGTERM)
+        if not self._told_to_end:
+            self._send(signal.SIGTERM)
 
     def _kill(self) -> None:
         """With what they have started, as far as it is still in their process groups."""

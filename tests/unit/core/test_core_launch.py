@@ -273,6 +273,31 @@ def test_signals_reach_every_worker(tmp_path: Path, name: str) -> None:
         assert gang.wait(20) == 0
 
 
+def test_one_that_saves_at_the_end_is_not_hurried(tmp_path: Path) -> None:
+    # Rank 1 ends by the signal at once. What rank 0 does then SIGTERM would cut off.
+    code = (
+        'touch ready-$RANK; if [ "$RANK" = 1 ]; then sleep 60; fi; '
+        'trap "until [ -e ended ]; do sleep 0.05; done; sleep 0.5; echo saved; exit" INT; '
+        "while :; do sleep 0.05; done"
+    )
+    with subprocess.Popen(
+        [*LAUNCH, "--nproc_per_node=2", "--", "bash", "-c", code],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as gang:
+        assert gang.stdout is not None
+        assert gang.stderr is not None
+        while not all((tmp_path / f"ready-{rank}").exists() for rank in (0, 1)):
+            time.sleep(0.05)
+        gang.send_signal(signal.SIGINT)
+        assert "rank 1 was killed by signal 2 (SIGINT), waiting for" in gang.stderr.readline()
+        (tmp_path / "ended").touch()
+        assert gang.stdout.read() == "[rank=0] saved\n"
+        assert gang.wait(20) == -signal.SIGINT
+
+
 def test_no_worker_outlives_its_launcher(tmp_path: Path) -> None:
     with waiting_gang(tmp_path, "SIGTERM") as gang:
         gang.kill()
