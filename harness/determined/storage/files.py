@@ -91,7 +91,8 @@ def list_files(root: Path) -> dict[str, int]:
     """Relative path → bytes of everything below ``root``; directories end in "/" and have 0.
 
     Without the manifest that is there when ``root`` is a stored checkpoint. Symbolic links are
-    followed. Raises OSError; StorageError for what is neither file nor directory.
+    followed. Raises OSError; StorageError for what is neither file nor directory, and for names that are no
+    text.
     """
     found: dict[str, int] = {}
 
@@ -99,6 +100,11 @@ def list_files(root: Path) -> dict[str, int]:
         with os.scandir(directory) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 name = prefix + entry.name
+                if not _is_text(entry.name):
+                    raise errors.StorageError(
+                        f"checkpoint storage: {os.fsencode(entry.name)!r} in {directory} is no UTF-8: files "
+                        "of such names cannot be stored"
+                    )
                 if entry.is_dir():
                     found[name + "/"] = 0
                     visit(directory / entry.name, name + "/")
@@ -113,6 +119,13 @@ def list_files(root: Path) -> dict[str, int]:
     visit(root, "")
     found.pop(MANIFEST, None)
     return found
+
+
+def _is_text(name: str) -> bool:
+    with contextlib.suppress(UnicodeEncodeError):
+        name.encode()
+        return True
+    return False
 
 
 def not_behind_links(root: Path, paths: Iterable[str]) -> set[str]:

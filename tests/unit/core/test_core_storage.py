@@ -159,6 +159,16 @@ def test_what_is_neither_file_nor_directory(tmp_path: Path) -> None:
         DirectoryStorageManager(tmp_path / "s").upload(source, "x")
 
 
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    manager = DirectoryStorageManager(tmp_path / "s")
+    with (
+        pytest.raises(errors.StorageError, match=r"b'bad\\xff' in .* is no UTF-8"),
+        manager.store("x") as staging,
+    ):
+        (staging.path / os.fsdecode(b"bad\xff")).touch()
+    assert list((tmp_path / "s").iterdir()) == []
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
