@@ -276,9 +276,9 @@ def test_signals_reach_every_worker(tmp_path: Path, name: str) -> None:
 def test_one_that_saves_at_the_end_is_not_hurried(tmp_path: Path) -> None:
     # Rank 1 ends by the signal at once. What rank 0 does then SIGTERM would cut off.
     code = (
-        'touch ready-$RANK; if [ "$RANK" = 1 ]; then sleep 60; fi; '
+        'if [ "$RANK" = 1 ]; then touch ready-1; exec sleep 60; fi; '
         'trap "until [ -e ended ]; do sleep 0.05; done; sleep 0.5; echo saved; exit" INT; '
-        "while :; do sleep 0.05; done"
+        "touch ready-0; while :; do sleep 0.05; done"
     )
     with subprocess.Popen(
         [*LAUNCH, "--nproc_per_node=2", "--", "bash", "-c", code],
