@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import re
@@ -9,11 +10,12 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from determined import errors
 from determined.core._events import EventFiles
-from determined.storage import StorageManager
+from determined.storage import StorageManager, files
 
 logger = logging.getLogger("determined.core")
 
@@ -157,19 +159,24 @@ class TensorboardFiles:
         rank: int,
     ) -> None:
         self._check()
-        for path in sorted(self._path.rglob("*")) if self._path.is_dir() else []:
+        for path, version in self._versions().items():
             relative = path.relative_to(self._path)
-            try:
-                stat = path.stat()
-            except FileNotFoundError:  # a writer's temporary file
-                continue
-            if not path.is_file() or not selector(relative):
-                continue
-            version = (stat.st_mtime_ns, stat.st_size)
-            if self._uploaded.get(path) == version:
+            if self._uploaded.get(path) == version or not selector(relative):
                 continue
             self._storage.put(f"{self._prefix}/{mangler(relative, rank).as_posix()}", path)
             self._uploaded[path] = version
+
+    def _versions(self) -> dict[Path, tuple[int, int]]:
+        """What files there are, with (time of change in ns, bytes)."""
+        found = {}
+        # Its writers may remove files and directories meanwhile.
+        with files.explained("read", self._path):
+            for path in sorted(self._path.rglob("*")) if self._path.is_dir() else []:
+                with contextlib.suppress(OSError):  # a link that leads nowhere
+                    stat = path.stat()
+                    if S_ISREG(stat.st_mode):
+                        found[path] = (stat.st_mtime_ns, stat.st_size)
+        return found
 
     def close(self) -> None:
         """Upload the rest and end the thread; may be called twice."""

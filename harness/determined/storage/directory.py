@@ -325,8 +325,17 @@ class DirectoryStorageManager(StorageManager):
         with files.explained("write", target):
             target.parent.mkdir(parents=True, exist_ok=True)
             new = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
-            shutil.copyfile(source, new)
-            new.replace(target)
+            try:
+                shutil.copyfile(source, new)
+                new.replace(target)
+            except OSError as error:
+                # What is left of it would keep a full disk full.
+                with contextlib.suppress(OSError):
+                    new.unlink()
+                # Without the name of this attempt: whoever tries again says the same thing once.
+                unread = error.filename2 is None and str(error.filename) == str(source)
+                where = source if unread else target
+                raise OSError(error.errno, error.strerror, str(where)) from error
 
     def fetch(self, key: str, target: Path) -> list[str]:
         folder = self._inside(key)

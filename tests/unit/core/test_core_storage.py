@@ -151,6 +151,19 @@ def test_a_full_disk_met_by_the_users_own_write(tmp_path: Path) -> None:
         (tmp_path.parent / "no such data set").read_bytes()
 
 
+def test_a_put_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_text("a part")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source, None, target)
+
+    (tmp_path / "events").write_text("all")
+    monkeypatch.setattr("shutil.copyfile", full)
+    manager = DirectoryStorageManager(tmp_path / "s")
+    with pytest.raises(errors.StorageError, match=r"cannot write .*/s/run/events: No space left"):
+        manager.put("run/events", tmp_path / "events")
+    assert list((tmp_path / "s/run").iterdir()) == []
+
+
 def test_what_is_neither_file_nor_directory(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

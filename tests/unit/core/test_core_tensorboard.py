@@ -157,6 +157,16 @@ def test_a_storage_that_is_away_is_a_warning(
     assert caplog.text.count("it is full") == 1
 
 
+def test_a_link_that_leads_nowhere_keeps_no_other_file(tmp_path: Path) -> None:
+    tensorboard = files(tmp_path)
+    path = tensorboard.get_path()
+    (path / "a").symlink_to(path / "a")
+    (path / "b").write_text("x")
+    tensorboard.sync()
+    assert [file.name for file in (tmp_path / "storage/tb").iterdir()] == ["b"]
+    tensorboard.close()
+
+
 def test_names_by_rank() -> None:
     assert with_rank(Path("a/events.out.tfevents.1.h.2"), 0) == Path("a/events.out.tfevents.1.h.2")
     assert with_rank(Path("a/events.out.tfevents.1.h.2"), 3).name == "events.out.tfevents.1.h.2#3"
