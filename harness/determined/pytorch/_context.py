@@ -206,9 +206,16 @@ class PyTorchTrialContext(TrainingContext):
         With ``aggregation_frequency`` n only every n-th call does anything: gradients add up between.
         ``clip_grads`` is called with the parameters, their gradients averaged and unscaled.
         ``scaler``: the one of ``wrap_scaler()``; its ``update()`` is the caller's.
+
+        Raises errors.InvalidModelException for gradients that are to add up and are zeroed by the trial.
         """
         frequency = self._aggregation_frequency
         if frequency > 1:
+            if not auto_zero_grads:
+                raise errors.InvalidModelException(
+                    f"with aggregation_frequency {frequency} step_optimizer() zeroes gradients itself, after "
+                    "the steps it makes: leave auto_zero_grads=False and your zero_grad() out"
+                )
             if (self.current_train_batch() + 1) % frequency:
                 return
             if self._average_gradients.get(optimizer, True):

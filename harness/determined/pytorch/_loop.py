@@ -226,8 +226,7 @@ class TrainingLoop:
         while position.batches_trained < last:
             done = position.batches_trained
             periods = (plan.reporting_period, plan.validation_period, plan.checkpoint_period)
-            ends = [scale.next_end(period, done, last) for period in periods]
-            self._train_stretch(min([end for end in ends if end is not None] + [last]))
+            self._train_stretch(scale.first_end(periods, done, last))
             done = position.batches_trained
             if self._is_chief:
                 target.progress(scale, done, self._core.train)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,14 @@ class Scale:
             end = (done // step + 1) * step
             return end if end <= last else None
         return next((n for n in range(done + 1, last + 1) if self.ends(period, n)), None)
+
+    def first_end(self, periods: Iterable[TrainUnit | None], done: int, last: int) -> int:
+        """The batch after ``done`` that ends the first of ``periods``; ``last`` when none ends before."""
+        given = [period for period in periods if period is not None]
+        # Containers are asked batch by batch, and a training may be long: numbers first.
+        for period in sorted(given, key=lambda period: not isinstance(period.value, int)):
+            last = self.next_end(period, done, last) or last
+        return last
 
     def ends(self, period: TrainUnit | None, batch: int) -> bool:
         """Whether a period ends with the ``batch``-th batch, counted from 1."""

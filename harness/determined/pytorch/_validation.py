@@ -62,6 +62,13 @@ class Validation:
             # A full dataset is evaluated by the chief alone.
             share = (num_replicas, rank) if self._by_batch else (1, 0)
             loader = loader.get_data_loader(False, 0, *share)
+        elif num_replicas > 1 and self._by_batch and not self._context._repro_checks_disabled:
+            raise errors.InvalidModelException(
+                "build_validation_data_loader() must return a determined.pytorch.DataLoader, found "
+                f"{type(loader).__module__}.{type(loader).__name__}: each of {num_replicas} processes would "
+                "evaluate all of it; if it gives each a share of its own, call "
+                "disable_dataset_reproducibility_checks()"
+            )
         return loader
 
     @torch.no_grad()

@@ -205,6 +205,26 @@ def test_what_the_trainer_of_the_module_does_not_know() -> None:
         _ = fit(1).lightning_module.trainer.datamodule
 
 
+def test_mixed_precision() -> None:
+    types: dict[str, Any] = {}
+
+    class Typed(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            types["training"] = self.layer(batch[0]).dtype
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            types["validation"] = self.layer(batch[0]).dtype
+            super().validation_step(batch, batch_idx)
+
+    class Mixed(LineTrial):
+        def __init__(self, context: pytorch.PyTorchTrialContext) -> None:
+            LightningAdapter.__init__(self, context, lightning_module=Typed(), precision=16)
+
+    fit(1, trial_class=Mixed)
+    assert types == {"training": torch.bfloat16, "validation": torch.bfloat16}
+
+
 def test_precision_of_old() -> None:
     with pytorch.init() as context, pytest.raises(ValueError, match="16 or 32, found 64"):
         LineTrial.__base__.__init__(  # type: ignore[misc]

@@ -6,15 +6,18 @@ import contextlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from trials import SmallTrial, World
+from trials import SIZE, SmallTrial, World, data
 
 import determined as det
 from determined import core, errors, pytorch
 from determined.pytorch import _run, _trainer, samplers
+from determined.pytorch._callback import Callbacks as PyTorchCallbacks
+from determined.pytorch._validation import Validation
 from tests.unit.core.core_service import make_info
 
 
@@ -149,6 +152,21 @@ class Empty(SmallTrial):
 def test_trials_that_are_wrong(world: World, trial_class: Any, error: str) -> None:
     with pytest.raises(errors.InvalidModelException, match=error):
         world.train(trial_class)
+
+
+def test_validation_data_that_every_process_would_read(world: World) -> None:
+    class Plain(SmallTrial):
+        def build_validation_data_loader(self) -> Any:
+            return torch.utils.data.DataLoader(data(7), SIZE)
+
+    assert len(world.train(Plain, max_length=pytorch.Batch(1)).seen) == 1
+    with world.context() as context:
+        trial = Plain(context)
+        context.distributed = SimpleNamespace(size=2, rank=1)
+        with pytest.raises(errors.InvalidModelException, match="each of 2 processes would"):
+            Validation(trial, context, PyTorchCallbacks({}), test_mode=False)
+        context.experimental.disable_dataset_reproducibility_checks()
+        Validation(trial, context, PyTorchCallbacks({}), test_mode=False)
 
 
 def test_contexts_answer_in_words(world: World) -> None:

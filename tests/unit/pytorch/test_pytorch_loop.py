@@ -205,6 +205,19 @@ def test_gradients_add_up_and_are_averaged(world: World) -> None:
     assert [weight for weight, _ in trial.notes] == [0, 0, -6, -6, -6, -21, -21]
 
 
+def test_gradients_that_add_up_are_not_zeroed_by_the_trial(world: World) -> None:
+    class Zeroing(Gradients):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            self.sgd.zero_grad()
+            self.context.backward(self.weight * 1)
+            self.context.step_optimizer(self.sgd, auto_zero_grads=False)
+            return {"weight": self.weight}
+
+    assert world.train(Zeroing, max_length=pytorch.Batch(2)).weight.item() == -2
+    with pytest.raises(errors.InvalidModelException, match="leave auto_zero_grads=False"):
+        world.train(Zeroing, context_options={"aggregation_frequency": 2})
+
+
 def test_gradients_are_clipped(world: World) -> None:
     def prepare(trial: Any) -> None:
         trial.clip = lambda parameters: torch.nn.utils.clip_grad_value_(parameters, 1.5)

@@ -37,6 +37,14 @@ def test_ends_of_periods(period: Any, ends: list[int]) -> None:
     assert found == ends
 
 
+def test_the_first_end_of_several_periods() -> None:
+    periods = (pytorch.Batch([3, 11]), None, pytorch.Epoch(1), pytorch.Record([1000]))
+    # Looking through all batches of so long a training would not end.
+    assert [SCALE.first_end(periods, done, 10**15) for done in (0, 3, 5, 10)] == [3, 5, 10, 11]
+    assert SCALE.first_end(periods, 11, 14) == 14
+    assert SCALE.first_end([None], 0, 7) == 7
+
+
 def test_lengths() -> None:
     units = (pytorch.Batch(7), pytorch.Epoch(2), pytorch.Record(39), pytorch.Record(1))
     assert [SCALE.batches(unit) for unit in units] == [7, 10, 9, 1]

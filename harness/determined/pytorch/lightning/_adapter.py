@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from determined import errors, pytorch
+from determined.pytorch import _precision
 from determined.pytorch.lightning._hooks import Hooks, TrainerView
 from determined.pytorch.lightning._optimizers import configured
 
@@ -89,6 +90,9 @@ class LightningAdapter(pytorch.PyTorchTrial):
         optimizer, self._schedules = configured(lightning_module)
         self._optimizer = context.wrap_optimizer(optimizer)
         self._validation_step = _with_idx(lightning_module.validation_step)
+        if context._auto_amp:
+            mixed = _precision.MixedForward(self._validation_step, context.device.type)
+            self._validation_step = mixed
         for schedule in self._schedules:
             modes = pytorch.LRScheduler.StepMode
             mode, every = modes.STEP_EVERY_EPOCH, schedule.frequency
