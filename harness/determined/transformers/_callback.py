@@ -237,7 +237,7 @@ class DetCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if not _ends_epoch(state):
+        if control.should_training_stop and not _ends_epoch(state):
             # The Trainer calls this in mid-epoch too, when it is stopped; what is due was done then.
             control.should_evaluate = control.should_save = False
         self._ask(args, state, control)

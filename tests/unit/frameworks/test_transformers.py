@@ -48,6 +48,7 @@ def train(context: core.Context, watch: Any = lambda step: None, **options: Any)
     }
     before, after = options.pop("before", []), options.pop("after", [])
     resume, evaluated = options.pop("resume", True), options.pop("evaluated", records(8))
+    data = options.pop("data", records(16))
     args = transformers.TrainingArguments(
         **{
             "output_dir": "out",
@@ -76,7 +77,7 @@ def train(context: core.Context, watch: Any = lambda step: None, **options: Any)
     trainer = transformers.Trainer(
         model=transformers.BertForSequenceClassification(config),
         args=args,
-        train_dataset=records(16),
+        train_dataset=data,
         eval_dataset=evaluated,
         callbacks=[Watch(watch), *before, callback, *after],
     )
@@ -142,6 +143,19 @@ def test_several_data_sets_are_one_validation(trial: OneTrial) -> None:
     assert in_training["metrics"].keys() == {"batches", "epochs", "eval_a_loss", "eval_b_loss"}
     assert after["metrics"].keys() == {"batches", "epochs", "eval_c_loss"}
     assert trial.service.completed == [(1, in_training["metrics"]["eval_b_loss"])]
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """The Trainer does not know how long an epoch is, and counts fractions of ``max_steps``."""
+
+    def __iter__(self) -> Any:
+        return iter(records(16))
+
+
+def test_data_without_a_length(trial: OneTrial) -> None:
+    with trial.leg() as context:
+        train(context, data=Stream(), max_steps=10, save_strategy="epoch")
+    assert sorted(trial.reports("validation")) == trial.checkpoints() == [STEPS, 2 * STEPS, 10]
 
 
 def test_what_else_a_script_logs(trial: OneTrial) -> None:
