@@ -174,6 +174,17 @@ def test_what_else_a_script_logs(trial: OneTrial) -> None:
     assert found[0] == {"batches": 1, "epochs": 0.25, "aux": 1, "note": "so", "nested": {"a": 1}}
 
 
+def test_two_trainings_with_one_callback(trial: OneTrial, caplog: pytest.LogCaptureFixture) -> None:
+    with trial.leg() as context:
+        trainer = train(context, num_train_epochs=1)
+        trainer.train()
+    assert [
+        one["steps_completed"] for one in trial.service.reports if "eval_loss" in one["metrics"]
+    ] == [4, 4]
+    assert trial.checkpoints() == [STEPS, STEPS]
+    assert "training begins" not in caplog.text
+
+
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_stopped_early(trial: OneTrial, order: str, caplog: pytest.LogCaptureFixture) -> None:
     stopper = transformers.EarlyStoppingCallback(1, early_stopping_threshold=10.0)
@@ -198,6 +209,7 @@ def test_a_script_that_forgets_the_checkpoint(
         with trial.leg() as context:
             train(context, num_train_epochs=epochs, save_strategy="epoch", resume=False)
     assert caplog.text.count("training begins at step 0") == 1
+    assert trial.checkpoints() == [STEPS, STEPS, 2 * STEPS]
     assert "latest checkpoint is of step 4: call trainer.train(resume_from" in caplog.text
 
 
