@@ -129,7 +129,7 @@ class DetCallback(TrainerCallback):
         if any(name.startswith("eval_") for name in logs):
             self._note_validation(metrics, state)
         # The Trainer sums up at its end, maybe once more for the same step.
-        elif "train_runtime" not in logs or state.global_step != self._trained:
+        elif "total_flos" not in logs or state.global_step != self._trained:
             self._trained = state.global_step
             self._report("training", self._counted(metrics, state))
 
