@@ -60,7 +60,7 @@ class DetCallback(TrainerCallback):
         self.filter_metrics = filter_metrics
         self.user_data = user_data
         # The step after which it was last done.
-        self._trained = self._evaluated = self._saved = -1
+        self._trained = self._evaluated = self._saved = self._downloaded = -1
         self._metrics: dict[str, Any] = {}
         self._unreported: dict[str, Any] = {}
         self._training = self._stopping = self._idle = False
@@ -98,7 +98,7 @@ class DetCallback(TrainerCallback):
         path = download(self.core_context, info.latest_checkpoint, Path(args.output_dir))
         args.resume_from_checkpoint = str(path)
         state = TrainerState.load_from_json(str(path / "trainer_state.json"))
-        self._saved = state.global_step
+        self._saved = self._downloaded = state.global_step
         self._take_back_ends(args, state)
         logger.info("going on after step %d", state.global_step)
 
@@ -129,7 +129,7 @@ class DetCallback(TrainerCallback):
         if any(name.startswith("eval_") for name in logs):
             self._note_validation(metrics, state)
         # The Trainer sums up at its end, maybe once more for the same step.
-        elif "train_runtime" not in logs or state.global_step != self._trained:
+        elif "total_flos" not in logs or state.global_step != self._trained:
             self._trained = state.global_step
             self._report("training", self._counted(metrics, state))
 
@@ -190,13 +190,17 @@ class DetCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._training = True
-        if state.global_step < self._saved:
+        if state.global_step < self._downloaded:
             logger.warning(
                 "training begins at step %d, and the trial's latest checkpoint is of step %d: call "
                 "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)",
                 state.global_step,
-                self._saved,
+                self._downloaded,
             )
+        self._downloaded = -1
+        if state.global_step < self._saved:
+            # Not the training that was saved: its steps are to be done again, or another Trainer's.
+            self._trained = self._evaluated = self._saved = -1
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -237,7 +241,7 @@ class DetCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if not _ends_epoch(state):
+        if control.should_training_stop and not _ends_epoch(state):
             # The Trainer calls this in mid-epoch too, when it is stopped; what is due was done then.
             control.should_evaluate = control.should_save = False
         self._ask(args, state, control)

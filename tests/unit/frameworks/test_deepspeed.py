@@ -157,16 +157,17 @@ def test_gradients_that_the_trial_accumulates(digits: Any, tmp_path: Path) -> No
     assert trial.losses == automatic
 
 
-def test_a_step_that_is_left_out_is_found(digits: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_step_that_is_left_out_is_found(digits: Any, tmp_path: Path, steps: int) -> None:
     class Forgetful(digits):  # type: ignore[misc]
         def train_batch(self, dataloader_iter: Any, epoch_idx: int, batch_idx: int) -> Any:
-            if len(self.losses) == 3:
+            if len(self.losses) == steps:
                 self.engine.step = lambda: None
             return super().train_batch(dataloader_iter, epoch_idx, batch_idx)
 
     with (
         off_cluster(tmp_path) as context,
-        pytest.raises(errors.InvalidModelException, match="stepped 3 of 4 micro-batches"),
+        pytest.raises(errors.InvalidModelException, match=f"stepped {steps} of 4 micro-batches"),
     ):
         ds.Trainer(Forgetful(context), context).fit(max_length=pytorch.Batch(2))
 

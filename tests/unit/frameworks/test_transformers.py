@@ -48,6 +48,7 @@ def train(context: core.Context, watch: Any = lambda step: None, **options: Any)
     }
     before, after = options.pop("before", []), options.pop("after", [])
     resume, evaluated = options.pop("resume", True), options.pop("evaluated", records(8))
+    data = options.pop("data", records(16))
     args = transformers.TrainingArguments(
         **{
             "output_dir": "out",
@@ -76,7 +77,7 @@ def train(context: core.Context, watch: Any = lambda step: None, **options: Any)
     trainer = transformers.Trainer(
         model=transformers.BertForSequenceClassification(config),
         args=args,
-        train_dataset=records(16),
+        train_dataset=data,
         eval_dataset=evaluated,
         callbacks=[Watch(watch), *before, callback, *after],
     )
@@ -144,6 +145,19 @@ def test_several_data_sets_are_one_validation(trial: OneTrial) -> None:
     assert trial.service.completed == [(1, in_training["metrics"]["eval_b_loss"])]
 
 
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """The Trainer does not know how long an epoch is, and counts fractions of ``max_steps``."""
+
+    def __iter__(self) -> Any:
+        return iter(records(16))
+
+
+def test_data_without_a_length(trial: OneTrial) -> None:
+    with trial.leg() as context:
+        train(context, data=Stream(), max_steps=10, save_strategy="epoch")
+    assert sorted(trial.reports("validation")) == trial.checkpoints() == [STEPS, 2 * STEPS, 10]
+
+
 def test_what_else_a_script_logs(trial: OneTrial) -> None:
     class Auxiliary(transformers.TrainerCallback):  # type: ignore[misc,name-defined,unused-ignore]
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -158,6 +172,17 @@ def test_what_else_a_script_logs(trial: OneTrial) -> None:
     assert [one.get("aux") for one in found] == [1, None, 2, None, 3, None, 4, None]
     assert all("loss" in one for one in found[1::2])
     assert found[0] == {"batches": 1, "epochs": 0.25, "aux": 1, "note": "so", "nested": {"a": 1}}
+
+
+def test_two_trainings_with_one_callback(trial: OneTrial, caplog: pytest.LogCaptureFixture) -> None:
+    with trial.leg() as context:
+        trainer = train(context, num_train_epochs=1)
+        trainer.train()
+    assert [
+        one["steps_completed"] for one in trial.service.reports if "eval_loss" in one["metrics"]
+    ] == [4, 4]
+    assert trial.checkpoints() == [STEPS, STEPS]
+    assert "training begins" not in caplog.text
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
@@ -184,6 +209,7 @@ def test_a_script_that_forgets_the_checkpoint(
         with trial.leg() as context:
             train(context, num_train_epochs=epochs, save_strategy="epoch", resume=False)
     assert caplog.text.count("training begins at step 0") == 1
+    assert trial.checkpoints() == [STEPS, STEPS, 2 * STEPS]
     assert "latest checkpoint is of step 4: call trainer.train(resume_from" in caplog.text
 
 

@@ -62,6 +62,8 @@ def test_mistakes(client: Determined) -> None:
         core_v2.init_context(client=client)
     with pytest.raises(ValueError, match="external_trial_id needs external_experiment_id"):
         core_v2.init(client=client, config=core_v2.Config(external_trial_id="t"))
+    with pytest.raises(TypeError, match="external_experiment_id must be a string, found 5"):
+        core_v2.init(client=client, config=core_v2.Config(external_experiment_id=5))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="call core_v2"):
         core_v2.url_reverse_webui_exp_view()
     core_v2.close()

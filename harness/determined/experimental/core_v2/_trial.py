@@ -15,8 +15,13 @@ from determined.experimental.core_v2._config import Config
 def begin(session: Session, config: Config, experiment: dict[str, Any]) -> tuple[ClusterInfo, str]:
     """Creates or finds experiment and trial and starts it: its facts, and the address of its plot.
 
-    Raises ValueError for an external trial id alone, and what calls to the service raise.
+    Raises ValueError for an external trial id alone, TypeError for external ids that are no strings, and
+    what calls to the service raise.
     """
+    for field in ("external_experiment_id", "external_trial_id"):
+        value = getattr(config, field)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{field} must be a string, found {value!r}")
     if config.external_trial_id and not config.external_experiment_id:
         raise ValueError("external_trial_id needs external_experiment_id")
     # JSON is YAML, and keeps "1e-3" a string.

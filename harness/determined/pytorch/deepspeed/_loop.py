@@ -104,14 +104,14 @@ class EngineLoop(TrainingLoop):
         return train_batch
 
     def _check_step(self) -> None:
-        """Raises errors.InvalidModelException in the middle of an engine's batch: a checkpoint would
-        lose the gradients."""
+        """Raises errors.InvalidModelException in the middle of an engine's batch, for a checkpoint would
+        lose the gradients, and when no engine has ever stepped."""
         context = self._context
         if context.use_pipeline_parallel:
             return
         wanted = context.get_num_micro_batches_per_slot()
         behind = context.models[0].micro_steps % wanted
-        if behind:
+        if behind or not any(engine.micro_steps for engine in context.models):
             raise errors.InvalidModelException(
                 f"after a batch the engine has stepped {behind} of {wanted} micro-batches: train_batch() "
                 "must call engine.step() once per micro-batch"
