@@ -201,6 +201,8 @@ def init(
     """
     _dump_stacks_on_sigusr1()
     info = get_cluster_info()
+    if distributed is None:
+        _warn_a_worker()
     dist = distributed if distributed is not None else DummyDistributedContext()
     storage = storage_manager
     section = None if storage is None else {"type": OWN_STORAGE}
@@ -220,6 +222,18 @@ def init(
     return _trial_context(
         info, dist, storage, preempt_mode, tensorboard_mode, storage_section=section
     )
+
+
+def _warn_a_worker() -> None:
+    # Not refused: it is a mistake that passed unnoticed in Determined, and scripts got by with it.
+    rank = os.environ.get("RANK", "")
+    if rank.isdecimal() and int(rank) > 0:
+        logger.warning(
+            "core.init() without distributed= in the process of rank %s: it takes itself for the chief, and "
+            "reports and stores checkpoints beside rank 0; give distributed="
+            "DistributedContext.from_torch_distributed(), or call core.init() in rank 0 only",
+            rank,
+        )
 
 
 def _section(checkpoint_storage: str | dict[str, Any], on_cluster: bool) -> dict[str, Any]:

@@ -106,6 +106,21 @@ def test_the_dummies_check_what_the_cluster_would(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("rank", "warned"), [("0", 0), ("1", 1)])
+def test_a_worker_that_takes_itself_for_the_chief_is_warned(
+    rank: str,
+    warned: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    core.init(checkpoint_storage=str(tmp_path))
+    assert caplog.text.count("without distributed= in the process of rank 1") == warned
+    core.init(checkpoint_storage=str(tmp_path), distributed=core.DummyDistributedContext())
+    assert caplog.text.count("without distributed=") == warned
+
+
 def test_init_says_what_a_storage_may_be(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"a path or a URL as text, or a dict.*found PosixPath"):
         core.init(checkpoint_storage=tmp_path)  # type: ignore[arg-type]
