@@ -8,8 +8,6 @@ import io
 import logging
 import os
 import signal
-import tempfile
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,7 +32,12 @@ from determined.core._searcher import (
     configured_target,
     has_operations,
 )
-from determined.core._tensorboard import TensorboardFiles, TensorboardMode, tensorboard_prefix
+from determined.core._tensorboard import (
+    TensorboardFiles,
+    TensorboardMode,
+    local_directory,
+    tensorboard_prefix,
+)
 from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
 from determined.core._unmanaged import UnmanagedScript
 from determined.storage import StorageManager, build, copies, from_string
@@ -265,15 +268,14 @@ def _trial_context(
     # Without a time metric the searcher hears of validations by completed operations, if at all.
     urgent = "validation" if searcher.get("time_metric") else None
     reporter = Reporter(connection, trial.trial_id, trial._trial_run_id, urgent=urgent)
-    run_dir = os.environ.get("DET_RUN_DIR")
     tensorboard = TensorboardFiles(
-        Path(run_dir or tempfile.gettempdir()) / f"tensorboard-{info.allocation_id}-{dist.rank}",
+        local_directory(info.allocation_id, dist.rank),
         storage,
         tensorboard_prefix(info.cluster_id, trial.experiment_id, trial.trial_id),
         automatic=TensorboardMode(tensorboard_mode) == TensorboardMode.AUTO,
         rank=dist.rank,
         begin_after=trial._steps_completed if trial._trial_run_id > 1 else None,
-        temporary=run_dir is None,
+        temporary="DET_RUN_DIR" not in os.environ,
         check=connection.check,
     )
     searching: SearcherContext = SearcherContextMissing()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import os
 import re
 import shutil
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from stat import S_ISREG
@@ -27,6 +30,10 @@ FIRST_INTERVAL = 2.0
 _TRACE = re.compile(r"(?P<worker>.*?)(?P<rest>(\.\d+)?\.pt\.trace\.json(\.gz)?)")
 
 
+writers: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Of event files (with ``flush()``), made by the script: what they hold back is to be uploaded too."""
+
+
 class TensorboardMode(enum.Enum):
     """AUTO: reported metrics are written as event files, and these and all that the script writes to
     ``get_tensorboard_path()`` are uploaded in the background as they grow, by every process. MANUAL:
@@ -40,6 +47,12 @@ class TensorboardMode(enum.Enum):
 def tensorboard_prefix(cluster_id: str, experiment_id: int, trial_id: int) -> str:
     """Where a trial's files are in checkpoint storage."""
     return f"{cluster_id}/tensorboard/experiment/{experiment_id}/trial/{trial_id}"
+
+
+def local_directory(allocation_id: str, rank: int) -> Path:
+    """Where the trial's process of this rank writes its files."""
+    parent = os.environ.get("DET_RUN_DIR") or tempfile.gettempdir()
+    return Path(parent) / f"tensorboard-{allocation_id}-{rank}"
 
 
 def with_rank(path: Path, rank: int) -> Path:
@@ -128,6 +141,9 @@ class TensorboardFiles:
         if not self._automatic:
             return
         try:
+            with files.explained("write", self._path):
+                for writer in list(writers):
+                    writer.flush()
             with self._lock:
                 self._events.write()
                 self._sync(lambda _: True, with_rank, self._rank)

@@ -1,0 +1,1 @@
+"""One module per framework that writes event files."""
