@@ -43,9 +43,14 @@ def worker_count(options: list[str]) -> tuple[int, bool]:
             continue
         if not given:
             value = rest.pop(0) if rest else ""
-        if name == "nproc_per_node":
+        if name == "nproc_per_node" and value in ("auto", "cpu", "gpu"):
+            torchrun = True
+        elif name == "nproc_per_node":
             if not value.isdecimal() or int(value) < 1:
-                fail(f"--nproc_per_node must be a number of processes, found {value!r}")
+                fail(
+                    "--nproc_per_node must be a number of processes, auto, cpu or gpu; "
+                    f"found {value!r}"
+                )
             count = int(value)
         elif value not in {"nnodes": ("1", "1:1"), "max_restarts": ("0",)}[name]:
             torchrun = True

@@ -106,6 +106,12 @@ def test_the_dummies_check_what_the_cluster_would(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("word", ["auto", "cpu", "gpu"])
+def test_torchrun_knows_words_for_numbers_of_processes(word: str) -> None:
+    assert torch_distributed.worker_count([f"--nproc_per_node={word}"]) == (1, True)
+    assert torch_distributed.worker_count(["--nproc-per-node", word, "--standalone"]) == (1, True)
+
+
 @pytest.mark.parametrize(("rank", "warned"), [("0", 0), ("1", 1)])
 def test_a_worker_that_takes_itself_for_the_chief_is_warned(
     rank: str,
@@ -296,7 +302,7 @@ def test_torch_distributed_runs_modules_and_programs(tmp_path: Path) -> None:
         (["--", "--trial=model:Net"], "--trial model:Net is for trials on the cluster"),
         ([], "no script"),
         (["x.py"], "there is no script 'x.py'"),
-        (["--nproc-per-node=gpu", "--", "x.py"], "a number of processes"),
+        (["--nproc-per-node=many", "--", "x.py"], "a number of processes"),
         (["no-such-program"], "no program 'no-such-program'"),
     ],
 )
