@@ -275,10 +275,10 @@ def test_signals_reach_every_worker(tmp_path: Path, name: str) -> None:
 
 def test_one_that_saves_at_the_end_is_not_hurried(tmp_path: Path) -> None:
     # Rank 1 ends by the signal at once. What rank 0 does then SIGTERM would cut off.
-    code = (
-        'if [ "$RANK" = 1 ]; then touch ready-1; exec sleep 60; fi; '
+    code = (  # without a child that could take bash's SIGINT before it is said to be ready
+        'if [ "$RANK" = 1 ]; then : > ready-1; exec sleep 60; fi; '
         'trap "until [ -e ended ]; do sleep 0.05; done; sleep 0.5; echo saved; exit" INT; '
-        "touch ready-0; while :; do sleep 0.05; done"
+        ": > ready-0; while :; do sleep 0.05; done"
     )
     with subprocess.Popen(
         [*LAUNCH, "--nproc_per_node=2", "--", "bash", "-c", code],
@@ -292,10 +292,13 @@ def test_one_that_saves_at_the_end_is_not_hurried(tmp_path: Path) -> None:
         while not all((tmp_path / f"ready-{rank}").exists() for rank in (0, 1)):
             time.sleep(0.05)
         gang.send_signal(signal.SIGINT)
-        assert "rank 1 was killed by signal 2 (SIGINT), waiting for" in gang.stderr.readline()
-        (tmp_path / "ended").touch()
-        assert gang.stdout.read() == "[rank=0] saved\n"
-        assert gang.wait(20) == -signal.SIGINT
+        try:
+            assert "rank 1 was killed by signal 2 (SIGINT), waiting for" in gang.stderr.readline()
+            (tmp_path / "ended").touch()
+            assert gang.stdout.read() == "[rank=0] saved\n"
+            assert gang.wait(20) == -signal.SIGINT
+        finally:
+            gang.kill()
 
 
 def test_no_worker_outlives_its_launcher(tmp_path: Path) -> None:
