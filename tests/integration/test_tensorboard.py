@@ -173,5 +173,7 @@ def test_every_process_of_a_trial_and_the_end_of_it_all(
     assert traces == {"host_1.17.pt.trace.json": "0", "host_1#1.17.pt.trace.json": "1"}
 
     cluster.det("experiment", "delete-tb-files", str(experiment_id), "--yes")
-    folder = Path(experiment.download_tensorboard_files(tmp_path / "after"))
-    assert not folder.exists()
+    after = tmp_path / "after"
+    said = cluster.det("experiment", "download-tensorboard", str(experiment_id), "-o", str(after))
+    assert f"experiment {experiment_id} has no TensorBoard files" in said.stderr
+    assert not after.exists()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
-import os
-import sys
 import threading
 from collections.abc import Callable
+
+from determined.core._exit import end_script
 
 logger = logging.getLogger("determined.core")
 
@@ -58,11 +57,5 @@ class Background:
             thread.join()
 
     def _exit_if_failed(self) -> None:
-        if self._error is None:
-            return
-        # The interpreter ignores what exit handlers raise and would end with 0.
-        with contextlib.suppress(Exception):
-            logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(1)
+        if self._error is not None:
+            end_script()

@@ -11,19 +11,17 @@ only once.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from determined import errors
 from determined.core._connection import Connection
 from determined.core._delivery import Delivery
+from determined.core._exit import end_script
 from determined.core._metrics import Freezer
 from determined.core._report import Report
 from determined.core._spool import LIMIT_BYTES, Spool, SpoolFull
@@ -330,14 +328,3 @@ class Reporter:
         if self._closing:
             time.sleep(seconds)
         return self._deadline is None or time.monotonic() < self._deadline
-
-
-def end_script(error: BaseException) -> NoReturn:
-    """What an exit handler raises: the interpreter would ignore it and end with 0."""
-    prefix = "" if isinstance(error, errors.AllocationEnded) else "determined: "
-    print(f"{prefix}{error}", file=sys.stderr)
-    with contextlib.suppress(Exception):
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(1)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from determined.cli._checkpoints import SmallerIsBetter, SortBy, download_all, ranking
+from determined.cli._errors import talk
 from determined.cli._options import Quiet
 from determined.cli.experiment._path import ExperimentId, reference
 
@@ -51,7 +52,12 @@ def download_tensorboard(
     ] = None,
 ) -> None:
     """Download the TensorBoard files of every trial, for tensorboard --logdir DIR."""
-    typer.echo(reference(ctx, experiment_id).download_tensorboard_files(output_dir))
+    folder = reference(ctx, experiment_id).download_tensorboard_files(output_dir)
+    if not any(path.is_file() for path in Path(folder).rglob("*")):
+        talk(
+            f"experiment {experiment_id} has no TensorBoard files; trials upload them while they run"
+        )
+    typer.echo(folder)
 
 
 def register(app: typer.Typer) -> None:

@@ -10,7 +10,7 @@ from determined import core, storage
 from determined._info import ClusterInfo, get_cluster_info
 from determined.core._context import _trial_context
 from determined.core._everybody import everybody
-from determined.core._reporter import end_script
+from determined.core._exit import end_script
 from determined.experimental._determined import Determined
 from determined.experimental.core_v2 import _config, _trial
 from determined.experimental.core_v2._config import Config
