@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from determined import errors
-from determined.pytorch import _checkpoint, _code, _data, _metrics, _rng
+from determined.pytorch import _checkpoint, _code, _data, _lr_scheduler, _metrics, _rng
 from determined.pytorch._callback import Callbacks, PyTorchCallback
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._data import DataLoader
-from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._plan import Plan, Target
 from determined.pytorch._trial import PyTorchTrial, by_name
 from determined.pytorch._units import Scale
@@ -30,8 +29,6 @@ logger = logging.getLogger("determined.pytorch")
 
 # Seconds of one stretch of batches after which preemption is asked for before its end.
 PATIENCE = 5.0
-
-Mode = LRScheduler.StepMode
 
 
 class TrainingLoop:
@@ -179,37 +176,12 @@ class TrainingLoop:
         if context._auto_amp:
             self._after_batch.append(lambda _: context._update_scaler())
         for scheduler in context.lr_schedulers:
-            step = self._stepper(scheduler)
+            step = _lr_scheduler.after_batches(scheduler, context._aggregation_frequency)
             if step is not None:
                 self._after_batch.append(step)
         if context._profiler is not None:
             profiler = context._profiler
             self._after_batch.append(lambda _: profiler.step())
-        self._epoch_schedulers = [
-            scheduler
-            for scheduler in context.lr_schedulers
-            if scheduler._step_mode is Mode.STEP_EVERY_EPOCH
-        ]
-
-    def _stepper(self, scheduler: LRScheduler) -> Callable[[int], None] | None:
-        mode, frequency = scheduler._step_mode, scheduler._frequency
-        aggregation = self._context._aggregation_frequency
-
-        def with_optimizers(idx: int) -> None:
-            if (idx + 1) % aggregation == 0 and (idx + 1) % frequency == 0:
-                scheduler.step()
-
-        def for_each_batch(idx: int) -> None:
-            # Of batches without a step of the optimizers the steps are made up for after the next
-            # one: schedulers are to follow optimizers.
-            done = idx + 1
-            if done % aggregation == 0:
-                for _ in range(done // frequency - (done - aggregation) // frequency):
-                    scheduler.step()
-
-        if mode is Mode.STEP_EVERY_BATCH:
-            return for_each_batch
-        return with_optimizers if mode is Mode.STEP_EVERY_OPTIMIZER_STEP else None
 
     def _train(self) -> None:
         plan, position = self._plan, self.position
@@ -318,9 +290,7 @@ class TrainingLoop:
 
     def _end_epoch(self, epoch: int) -> None:
         self.position.epochs_trained = epoch + 1
-        for scheduler in self._epoch_schedulers:
-            if (epoch + 1) % scheduler._frequency == 0:
-                scheduler.step()
+        _lr_scheduler.end_epoch(self._context.lr_schedulers, epoch)
         self._callbacks.call("on_training_epoch_end", epoch)
 
     def _counts(self, metrics: dict[str, Any]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 
@@ -55,3 +56,35 @@ class LRScheduler:
 
     def load_state_dict(self, state_dict: dict[Any, Any]) -> None:
         self._scheduler.load_state_dict(state_dict)
+
+
+def after_batches(scheduler: LRScheduler, aggregation: int) -> Callable[[int], None] | None:
+    """What is to be called with the index of each trained batch, if anything.
+
+    ``aggregation``: after that many batches the optimizers step.
+    """
+    mode, frequency = scheduler._step_mode, scheduler._frequency
+
+    def with_optimizers(idx: int) -> None:
+        if (idx + 1) % aggregation == 0 and (idx + 1) % frequency == 0:
+            scheduler.step()
+
+    def for_each_batch(idx: int) -> None:
+        # Of batches without a step of the optimizers the steps are made up for after the next
+        # one: schedulers are to follow optimizers.
+        done = idx + 1
+        if done % aggregation == 0:
+            for _ in range(done // frequency - (done - aggregation) // frequency):
+                scheduler.step()
+
+    if mode is LRScheduler.StepMode.STEP_EVERY_BATCH:
+        return for_each_batch
+    return with_optimizers if mode is LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP else None
+
+
+def end_epoch(schedulers: list[LRScheduler], epoch: int) -> None:
+    """Step those that are stepped after epoch ``epoch`` (counted from 0)."""
+    for scheduler in schedulers:
+        by_epoch = scheduler._step_mode is LRScheduler.StepMode.STEP_EVERY_EPOCH
+        if by_epoch and (epoch + 1) % scheduler._frequency == 0:
+            scheduler.step()
