@@ -309,7 +309,7 @@ class PrefectSide:
 
         def decide(flow_run: FlowRun) -> State | None:
             state = flow_run.state
-            if _is_final(state) and not (state is not None and state.is_crashed()):
+            if state is not None and state.is_final() and not state.is_crashed():
                 return None
             return Scheduled(message="its agent was stopped")
 

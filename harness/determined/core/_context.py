@@ -147,9 +147,8 @@ class Context:
                 raise
             logger.error("%s", error)
         finally:
-            with (
-                contextlib.ExitStack() as last
-            ):  # the last one first, each whatever the others raise
+            # The last one first, each whatever the others raise.
+            with contextlib.ExitStack() as last:
                 if self._connection is not None:
                     last.callback(self._connection.close)
                 # The others notice it and end, then the launcher ends this process: last words come before.

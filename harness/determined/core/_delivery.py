@@ -68,7 +68,7 @@ class Delivery:
         """POST until the service answers; None, or why it will never be stored."""
         from determined.common.api.errors import APIException
 
-        delay, away_since, broken_since = 0.05, None, None
+        delay, away, broken_since = 0.05, False, None
         while True:
             try:
                 self._connection.post(path, max_retries=0, **content)
@@ -76,21 +76,21 @@ class Delivery:
                 return error
             except APIException as error:
                 status = error.status_code
-                now = time.monotonic()
-                if status is not None and status < 500 and status not in _TRANSIENT_STATUSES:
-                    return error
                 if status is not None and status not in _TRANSIENT_STATUSES:
+                    if status < 500:
+                        return error
                     # A fault of the service: this content may never be taken.
+                    now = time.monotonic()
                     broken_since = broken_since or now
                     if now - broken_since > self._patience / 5:
                         return error
                 problem = error
             else:
-                if away_since is not None:
+                if away:
                     logger.info("the service takes reports again")
                 return None
-            if away_since is None:
-                away_since = now
+            if not away:
+                away = True
                 logger.warning("reports wait, the service does not take them: %s", problem)
             if not self._pause(delay):
                 return TimeoutError(f"no answer for {self._patience:.0f} s: {problem}")

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from determined.core._connection import Connection
-from determined.core._delivery import Delivery
+from determined.core._delivery import Delivery, Encoded
 from determined.core._exit import end_script
 from determined.core._metrics import Freezer
 from determined.core._report import Report
@@ -297,13 +297,13 @@ class Reporter:
         waiting = self._pending or self._outgoing or self._spool or self._latest
         return bool(waiting) or self._closing
 
-    def _next_batch(self) -> list[tuple[Report, bytes]]:
+    def _next_batch(self) -> list[Encoded]:
         """The oldest reports, with their encoded form."""
         with self._changed:
             if self._spool:
                 pairs = self._spool.take(self._max_reports, self._max_bytes)
                 return [(Report.of_head(head), part) for head, part in pairs]
-            batch: list[tuple[Report, bytes]] = []
+            batch: list[Encoded] = []
             size = 0
             while self._outgoing and len(batch) < self._max_reports:
                 part = self._outgoing[0].encode()

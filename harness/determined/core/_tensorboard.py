@@ -55,6 +55,11 @@ def local_directory(allocation_id: str, rank: int) -> Path:
     return Path(parent) / f"tensorboard-{allocation_id}-{rank}"
 
 
+def temporary_directory() -> Path:
+    """Where a process writes its files off the cluster: they stay there, nothing is uploaded."""
+    return Path(tempfile.mkdtemp(prefix="determined-tensorboard-"))
+
+
 def with_rank(path: Path, rank: int) -> Path:
     """The name under which the file of a process is stored, so that no two processes' files meet.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import logging
 import operator
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from determined.core._connection import Connection
 from determined.core._distributed import DistributedContext
 from determined.core._metrics import Freezer
 from determined.core._reporter import Reporter
-from determined.core._tensorboard import TensorboardFiles, TensorboardMode
+from determined.core._tensorboard import TensorboardFiles, TensorboardMode, temporary_directory
 
 logger = logging.getLogger("determined.core")
 
@@ -213,7 +212,7 @@ class DummyTrainContext(TrainContext):
 
     def get_tensorboard_path(self) -> Path:
         if self._path is None:
-            self._path = Path(tempfile.mkdtemp(prefix="determined-tensorboard-"))
+            self._path = temporary_directory()
         return self._path
 
     def _log_for_tensorboard(self, enabled: bool) -> None:

@@ -99,9 +99,7 @@ def to_device(data: Any, device: torch.device, warned_types: set[type] | None = 
         if _moves_itself(value):
             return value.to(device)
         if isinstance(value, np.ndarray):
-            with contextlib.suppress(
-                TypeError
-            ):  # of an array that holds something else than numbers
+            with contextlib.suppress(TypeError):  # it may hold something else than numbers
                 return torch.from_numpy(value).to(device, non_blocking=True)
         if warned_types is None or type(value) not in warned_types:
             if warned_types is not None:

@@ -54,22 +54,19 @@ def written_below(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        name = None
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.filename is not None:
             name = error.filename
             if isinstance(name, str | os.PathLike) and Path(name).is_relative_to(path):
                 raise errors.StorageError(
                     f"checkpoint storage: cannot write {name}: {error.strerror}"
                 ) from error
+            raise
         # torch says "PytorchStreamWriter failed writing file" when the disk is full, and what write()
         # raises names no file.
         # Of several workers the first one removes the directory when any of them fails.
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(path.parent).free
-            if name is None:
-                error.add_note(
-                    f"while writing a checkpoint to {path} ({free >> 20} MiB free there)"
-                )
+            error.add_note(f"while writing a checkpoint to {path} ({free >> 20} MiB free there)")
         raise
 
 

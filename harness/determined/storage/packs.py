@@ -52,7 +52,7 @@ def shortened_name(name: str, left: Iterable[str]) -> str:
     Whoever does it, and does it again after a crash, chooses the same.
     """
     text = "\n".join([name, *sorted(left)])
-    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{PREFIX}{digest[:16]}.tar"
 
 
@@ -65,7 +65,7 @@ def grouped(sizes: Mapping[str, int]) -> list[list[str]]:
     groups: list[list[str]] = []
     room = 0
     for path in sorted(path for path, size in sizes.items() if size < SMALL_BYTES):
-        needed = sizes[path] + _AROUND + len(path.encode(errors="surrogateescape"))
+        needed = sizes[path] + _AROUND + len(path.encode())
         if needed > room:
             groups.append([])
             room = PACK_BYTES - tarfile.RECORDSIZE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -48,6 +47,6 @@ class TorchWriter:
 def _directory() -> Path:
     info = get_cluster_info()
     if info is None:
-        return Path(tempfile.mkdtemp(prefix="determined-tensorboard-"))
+        return _tensorboard.temporary_directory()
     rank = os.environ.get("RANK") or os.environ.get("HOROVOD_RANK") or "0"
     return _tensorboard.local_directory(info.allocation_id, int(rank))
