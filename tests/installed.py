@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 TIMEOUT_S = 600
 
@@ -20,8 +20,7 @@ def kept(name: str, install: Callable[[Path], None]) -> Path:
     home = caches / "determined-prefect-tests" / name
     home.parent.mkdir(parents=True, exist_ok=True)
     # Two test sessions may come here at once; the mark tells a whole installation from a begun one.
-    with Path(f"{home}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(f"{home}.lock"):
         if not (home / "installed").exists():
             shutil.rmtree(home, ignore_errors=True)
             install(home)

@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import until
 
 DET = [sys.executable, "-m", "determined.cli"]
 
@@ -120,12 +121,13 @@ class LocalCluster:
 
     def wait_for_lines(self, experiment_id: int, word: str, count: int = 1) -> list[str]:
         """The log's lines with ``word``, once there are ``count`` of them."""
-        deadline = time.monotonic() + 60
-        while True:
-            # Fails as long as there is no trial.
-            logs = self.det("experiment", "logs", str(experiment_id), check=False).stdout
-            found = [line for line in logs.splitlines() if word in line]
-            if len(found) >= count:
-                return found
-            assert time.monotonic() < deadline, f"no {word!r} in\n{logs}"
-            time.sleep(0.1)
+
+        def logs() -> str:
+            # The command fails as long as there is no trial.
+            return self.det("experiment", "logs", str(experiment_id), check=False).stdout
+
+        def found() -> list[str] | None:
+            lines = [line for line in logs().splitlines() if word in line]
+            return lines if len(lines) >= count else None
+
+        return until(f"{count} lines with {word!r}", found, show=logs)

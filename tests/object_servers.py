@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,9 @@ from typing import Any
 import boto3
 
 from tests.installed import kept, run_or_skip
+from tests.waiting import until
 
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
-START_SECONDS = 60.0
 ROOT = Path(__file__).parents[1]
 AZURITE_VERSION = "3.35.0"
 
@@ -44,15 +43,16 @@ class Server:
         """Returns when it accepts connections."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=ROOT)
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    raise AssertionError(self._log.read_text()) from None
-            time.sleep(0.05)
+        until("the server's port", self._accepts, show=self._log.read_text)
+
+    def _accepts(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._log.read_text()
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     @property
     def pid(self) -> int:

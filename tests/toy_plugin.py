@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 TOY = Path(__file__).parent / "fixtures/toy_searcher"
@@ -14,6 +16,16 @@ def install_toy_searcher(target: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir"]
     subprocess.run([*command, "--target", str(target), str(TOY)], check=True, timeout=120)
+
+
+@contextlib.contextmanager
+def toy_site(folder: Path) -> Iterator[Path]:
+    """``folder`` on this process's search path, with the toy package installed in it."""
+    install_toy_searcher(folder)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    sys.modules.pop("toy_searcher", None)
 
 
 def offer(target: Path, package: str, name: str, value: str, source: str = "") -> None:

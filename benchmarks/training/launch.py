@@ -26,10 +26,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from determined_deployments.agent.agent import TRIAL_MODULES, TRIAL_OPTIONAL
-from determined_deployments.agent.fork_server import ForkServer, ZygotePlan
-from determined_deployments.agent.learning import TRIAL
-from determined_deployments.agent.zygote import ROOT
+from determined_deployments.agent.launchers.fork_server.learning import TRIAL
+from determined_deployments.agent.launchers.fork_server.plans import TRIAL_MODULES, TRIAL_OPTIONAL
+from determined_deployments.agent.launchers.fork_server.server import ForkServer, ZygotePlan
+from determined_deployments.agent.launchers.fork_server.zygote import ROOT
 from determined_tasks.entrypoint import Start
 from determined_tasks.process import start
 

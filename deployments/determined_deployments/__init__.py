@@ -1,11 +1,11 @@
-"""Where it runs: the process agent, the local cluster, and how Prefect finds our worker types.
+"""Deployments: the process agent, the local cluster, and the worker types that Prefect finds here.
 
 Prefect loads this package (entry point group ``prefect.collections``) to learn our worker types, and is
-always imported by then. Everybody else (`det deploy`) does not pay for Prefect's import.
+always imported by then. Other programs (`det deploy`) do not pay for Prefect's import.
 """
 
 import sys
 
 if "prefect" in sys.modules:
-    # Registers the worker type.
-    import determined_deployments.agent.worker  # noqa: F401
+    # Registers the worker types of the launchers that come with us.
+    import determined_deployments.agent.launchers.fork_server.worker  # noqa: F401

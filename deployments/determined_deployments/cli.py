@@ -45,7 +45,7 @@ def _failures_in_words() -> Iterator[None]:
         talk.print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        talk.print("interrupted; what this command had started is stopped again")
+        talk.print("interrupted; everything that this command had started was stopped")
         raise typer.Exit(130) from None
 
 
@@ -58,7 +58,9 @@ def cluster_up(
     ] = None,
     gpu: Annotated[
         bool | None,
-        typer.Option("--gpu/--no-gpu", help="Insist on GPUs / use CPU slots even with GPUs."),
+        typer.Option(
+            "--gpu/--no-gpu", help="Fail if there is no GPU / use CPU slots even if there are GPUs."
+        ),
     ] = None,
     db_url: Annotated[
         str | None,
@@ -74,7 +76,7 @@ def cluster_up(
     ] = None,
     agents: Annotated[int, typer.Option(help="Number of agents; only 1 so far.")] = 1,
 ) -> None:
-    """Start the cluster, or what is missing of it, and print its addresses."""
+    """Start the cluster, or its missing components, and print its addresses."""
     from determined_deployments.local import Wishes
     from determined_deployments.local import cluster_up as up
     from determined_deployments.local.report import Terminal
@@ -105,9 +107,9 @@ def cluster_down(
     delete_db: Annotated[
         bool, typer.Option("--delete-db", help="Also delete the databases (asks first).")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     cluster_name: Annotated[
-        str | None, typer.Option(help="Refuse unless the cluster has this name.")
+        str | None, typer.Option(help="Stop only a cluster of this name; fail for any other.")
     ] = None,
 ) -> None:
     """Stop the cluster and everything that trains on it. Data stays unless --delete-db."""
@@ -181,7 +183,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines.")] = False,
     tail: Annotated[int, typer.Option(help="Number of old lines per component.", min=0)] = 100,
 ) -> None:
-    """Print what the components themselves logged."""
+    """Print the components' own logs."""
     from determined_deployments.local import read_logs
     from determined_deployments.local.plan import ALL
 

@@ -6,15 +6,24 @@ The agent does it when it starts, so that a fresh cluster needs no second comman
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import yaml
+from determined_deployments import prefect_yaml
+from determined_deployments.prefect_yaml import PrefectYamlError
+from determined_deployments.registration import register_entry
 
 logger = logging.getLogger(__name__)
+
+TRY_AGAIN = 1
+MISTAKES = 2
+
+REFUSALS = {400, 404, 409, 422}
+"""What Prefect's server answers to an entry that is wrong. Any other failure is worth another try."""
 
 
 def default_prefect_yaml() -> Path:
@@ -27,53 +36,77 @@ def default_prefect_yaml() -> Path:
 async def register(prefect_yaml_path: Path | None = None) -> dict[str, UUID]:
     """Creates or updates every deployment in the file; safe to repeat.
 
-    The work pools must exist. Returns the ids by full name (``experiment/experiment``). Raises
-    httpx.HTTPError when Prefect does not answer, ValueError for an entry without name or
-    entrypoint.
+    The work pools must exist. Works in the file's directory, as `prefect deploy` would be called there, so
+    nothing else may rely on the working directory meanwhile. Returns the ids by full name
+    (``experiment/experiment``).
+
+    Raises httpx.HTTPError when Prefect does not answer. Raises PrefectYamlError with every mistake in the
+    file, after the entries without a mistake are registered.
     """
     from prefect.client.orchestration import get_client
-    from prefect.flows import load_flow_from_entrypoint
-    from prefect.utilities.callables import parameter_schema
 
-    path = prefect_yaml_path or default_prefect_yaml()
-    document = yaml.safe_load(path.read_text())
+    path = (prefect_yaml_path or default_prefect_yaml()).absolute()
+    entries, mistakes = prefect_yaml.read(path)
     ids: dict[str, UUID] = {}
-    async with get_client() as client:
-        for entry in document.get("deployments") or []:
-            entry = _checked(entry, path)
-            flow: Any = load_flow_from_entrypoint(entry["entrypoint"], use_placeholder_flow=False)
-            pool = entry.get("work_pool") or {}
-            ids[f"{flow.name}/{entry['name']}"] = await client.create_deployment(
-                flow_id=await client.create_flow(flow),
-                name=entry["name"],
-                version=entry.get("version"),
-                description=entry.get("description") or flow.description,
-                tags=entry.get("tags") or [],
-                entrypoint=entry["entrypoint"],
-                parameters=entry.get("parameters") or {},
-                parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
-                enforce_parameter_schema=entry.get("enforce_parameter_schema", True),
-                work_pool_name=pool.get("name"),
-                work_queue_name=pool.get("work_queue_name"),
-                job_variables=pool.get("job_variables") or {},
-            )
+    with contextlib.chdir(path.parent):
+        async with get_client() as client:
+            for entry in entries:
+                try:
+                    name, deployment_id = await register_entry(client, entry)
+                except Exception as error:  # the flow's module, too, is imported here
+                    if (away := _prefect_is_away(error)) is not None:
+                        raise away from None
+                    logger.debug("%s", entry.where, exc_info=True)
+                    mistakes.append(f"{entry.where}: {_in_words(error)}")
+                else:
+                    ids[name] = deployment_id
+    if mistakes:
+        raise PrefectYamlError(mistakes)
     return ids
 
 
-def _checked(entry: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    for key in ("name", "entrypoint"):
-        if not entry.get(key):
-            raise ValueError(f"{path}: a deployment without {key}: {dict(entry)}")
-    return dict(entry)
+def _prefect_is_away(error: BaseException | None) -> Exception | None:
+    """The reason why Prefect's server did not answer, if that is what the error says."""
+    import httpx
+
+    while error is not None:
+        if isinstance(error, httpx.HTTPStatusError):
+            return None if error.response.status_code in REFUSALS else error
+        if isinstance(error, httpx.HTTPError):
+            return error
+        error = error.__cause__
+    return None
+
+
+def _in_words(error: Exception) -> str:
+    import httpx
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return "; ".join(prefect_yaml.lines_of(error))
+    if isinstance(error, httpx.HTTPStatusError):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return f"Prefect refuses it: {error.response.json()['detail']}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
 
 
 def register_in_fork(order: Mapping[str, Any]) -> int:
-    """Entry point for the fork server: registers, and returns the exit code."""
+    """Entry point for the fork server: registers, and returns the exit code.
+
+    TRY_AGAIN: Prefect did not answer. MISTAKES: some entries are wrong; the others are registered.
+    """
     import httpx
 
     try:
         asyncio.run(register(Path(order["path"]) if order.get("path") else None))
     except httpx.HTTPError as error:
-        logger.warning("Prefect does not take the deployments yet: %s", error)
-        return 1
+        logger.warning(
+            "cannot register the deployments yet, because Prefect does not answer: %s", error
+        )
+        return TRY_AGAIN
+    except PrefectYamlError as error:
+        for mistake in error.mistakes:
+            logger.error("not registered: %s", mistake)
+        return MISTAKES
     return 0

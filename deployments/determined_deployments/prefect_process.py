@@ -18,7 +18,7 @@ import traceback
 WHILE_STARTING = (50_000, 50, 100)
 
 NICENESS = 10
-"""Nothing waits for what Prefect is told of trials: on a busy machine they go first."""
+"""Nothing waits for Prefect's view of trials, so on a busy machine the trials go first."""
 
 
 def main(host: str, port: int) -> None:

@@ -4,8 +4,8 @@
     python3 -m determined.launch.torch_distributed --nproc_per_node=2 -- predict.py    # in two processes
     det flow run distributed.yaml .                                                    # on the cluster
 
-Paused or killed it goes on at its last checkpoint. The predictions are files in the checkpoint storage, in a
-directory per process; the log says in which.
+After a pause or a kill the trial goes on from its last checkpoint. The predictions are files in the
+checkpoint storage, in one directory per process, which the log names.
 """
 
 import csv
@@ -29,7 +29,7 @@ def load_data():
 def load_model():
     """A small network, trained here in a second so that this example needs nothing else.
 
-    In real life: determined.experimental.client.get_checkpoint(uuid).download(), then
+    In practice use determined.experimental.client.get_checkpoint(uuid).download(), then
     determined.pytorch.load_trial_from_checkpoint_path().
     """
     torch.manual_seed(0)

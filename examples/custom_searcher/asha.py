@@ -1,9 +1,9 @@
-"""Asynchronous successive halving (ASHA) as a search method of one's own.
+"""Asynchronous successive halving (ASHA), written as a custom search method.
 
-Everyone trains a little; whenever a place is free, the best of a rung that belong to its top 1/divisor go
-on to the next rung, and if there are none, a new trial starts at the bottom. All that the decisions
-depend on, the random generator included, is in `save_method_state`, so a killed search goes on as if
-nothing had happened.
+Every trial trains a little. Whenever a place is free, a trial in the top 1/divisor of its rung goes on to
+the next rung; if there is none, a new trial starts at the bottom. `save_method_state` saves everything that
+the decisions depend on, including the random generator, so a killed search goes on as if nothing had
+happened.
 """
 
 import json
@@ -73,7 +73,7 @@ class ASHA(searcher.SearchMethod):
     # What follows.
 
     def fill(self):
-        """Operations for the free places; when nobody can go on any more, those who wait are closed."""
+        """Operations for the free places. When no trial can go on any more, the waiting trials are closed."""
         operations = []
         while len(self.training) < self.concurrent:
             more = self.promote() or self.start()

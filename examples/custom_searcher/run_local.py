@@ -2,7 +2,7 @@
 
     python run_local.py
 
-The state is kept in ./searcher_state: killed and started again, it goes on where it was.
+The state is kept in ./searcher_state: a script that was killed and started again goes on where it was.
 """
 
 import logging

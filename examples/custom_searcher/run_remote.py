@@ -1,6 +1,8 @@
-"""Runs the search method as an experiment of its own (remote.yaml), which makes the one of the trials.
+"""Runs the search method as an experiment of its own (remote.yaml), which creates the experiment with the
+trials.
 
-Its state is in its checkpoints: it may be paused, moved and killed.
+The state of the search is in this experiment's checkpoints, so the experiment may be paused, moved and
+killed.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The search of this example: what run_local.py and run_remote.py have in common."""
+"""The search of this example, shared by run_local.py and run_remote.py."""
 
 from asha import ASHA
 

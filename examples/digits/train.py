@@ -1,8 +1,8 @@
 """Classifies scikit-learn's handwritten digits with a small network, through the Core API.
 
-One file, top to bottom: data, network, training loop. On a cluster the searcher says how many epochs to
-train, metrics are reported, and the trial goes on from its latest checkpoint after a pause or a crash.
-Run it by itself (`python train.py`) and it trains one epoch with the defaults below.
+One file, top to bottom: data, network, training loop. On a cluster the searcher decides how many epochs to
+train, metrics are reported, and after a pause or a crash the trial goes on from its latest checkpoint. Run
+it by itself (`python train.py`) and it trains one epoch with the defaults below.
 """
 
 import logging

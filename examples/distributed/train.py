@@ -67,7 +67,7 @@ def validate(model, images, labels):
 
 
 def save(core_context, model, optimizer, epoch):
-    """By the chief: all processes have the same weights."""
+    """Store a checkpoint; only the chief does, because all processes have the same weights."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
     with core_context.checkpoint.store_path({"steps_completed": epoch}) as (path, _):
         torch.save(state, pathlib.Path(path) / "state.pt")

@@ -4,7 +4,8 @@
     python3 -m determined.launch.torch_distributed --nproc_per_node=2 -- train.py    # in two processes
     det flow run const.yaml                                                          # on the cluster
 
-A tiny vision transformer is made on the spot. What the cluster needs of a Trainer is one callback.
+The script builds a tiny vision transformer. The only addition for the cluster is one callback of the
+Trainer.
 """
 
 import logging

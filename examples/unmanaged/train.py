@@ -1,4 +1,4 @@
-"""Training outside of the cluster that the cluster keeps book of.
+"""Training outside of the cluster that reports to the cluster.
 
 Run it with any Python that has determined and scikit-learn, where `det` reaches a service:
 

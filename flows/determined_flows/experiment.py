@@ -25,19 +25,31 @@ from prefect.runtime import flow_run as current_flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from determined.common.api import Session, errors
+from determined.common.wire import paths, states
+from determined.common.wire.message import Message, WireError
+from determined.common.wire.prefect import EXPERIMENT_FLOW
+from determined.common.wire.search import (
+    Attached,
+    Attachment,
+    Committed,
+    Driven,
+    Events,
+    SearchFailure,
+)
+from determined.common.wire.times import DRIVER_POLL_S
 from determined_searchers import Operation, SearcherError, ValidationCompleted
+from determined_searchers.settings import is_custom
 
-from .custom_search import follow_custom_search, is_custom
+from .custom_search import follow_custom_search
 from .recorded_search import RecordedSearch
-from .service import POLL_SECONDS, open_session
+from .service import open_session
 from .trial_runs import TrialRuns
 
 QUIET_SECONDS = 2.0
-END_STATES = {"COMPLETED", "CANCELED", "ERROR", "DELETING", "DELETE_FAILED"}
 
 
 @prefect.flow(
-    name="experiment",
+    name=EXPERIMENT_FLOW,
     flow_run_name=None,
     description="One experiment: its searcher makes a subflow per trial.",
     persist_result=False,
@@ -94,8 +106,7 @@ class SearchDriver:
         self.session = session
         self.experiment_id = experiment_id
         self.flow_run_id = flow_run_id
-        self.driver = str(uuid.uuid4())
-        self._path = f"/internal/v1/experiments/{experiment_id}/search"
+        self.driver = uuid.uuid4()
         self._log = get_run_logger()
 
     async def run(self) -> State[Any]:
@@ -110,22 +121,19 @@ class SearchDriver:
         return await self._replaced(conflict)
 
     async def _replaced(self, error: BaseException) -> State[Any]:
-        """Another process drives this search now: its outcome is that one's to report."""
+        """Another process drives this search now, and that process reports the outcome."""
         self._log.warning("another run drives experiment %s: %s", self.experiment_id, error)
-        now = await asyncio.to_thread(self.session.get, self._path)
-        if now["flow_run_id"] == str(self.flow_run_id):
+        path = paths.SEARCH.format(experiment_id=self.experiment_id)
+        now = Driven.from_json(await asyncio.to_thread(self.session.get, path))
+        if now.flow_run_id == self.flow_run_id:
             # The same run goes on in the other process. Leave without the engine's last word: any state
             # set from here would be set on the run that is alive.
             os._exit(0)
         return Cancelled(message=f"experiment {self.experiment_id} has another driver: {error}")
 
     async def _run(self) -> State[Any]:
-        attached = await asyncio.to_thread(
-            self.session.post,
-            f"{self._path}/attach",
-            json={"driver": self.driver, "flow_run_id": str(self.flow_run_id)},
-        )
-        experiment = attached["experiment"]
+        me = Attachment(self.driver, self.flow_run_id)
+        attached = Attached.from_json(await self._post(paths.ATTACH, me))
         async with get_client() as client, asyncio.TaskGroup() as group:
             runs = TrialRuns(
                 self.session,
@@ -134,11 +142,13 @@ class SearchDriver:
                 experiment_id=self.experiment_id,
                 flow_run_id=self.flow_run_id,
             )
-            runs.make(attached["trials_without_run"])
+            runs.make(attached.trials_without_run)
             try:
-                state, reason = await self._search(attached, experiment, runs)
+                state, reason = await self._search(attached, runs)
             except Exception as error:
                 if isinstance(error, errors.APIException) and error.status_code != 400:
+                    raise
+                if isinstance(error, WireError):  # the service is of another release
                     raise
                 # A searcher that fails must not leave its trials running unattended; nor must one
                 # whose operations the service refuses.
@@ -147,88 +157,86 @@ class SearchDriver:
                 state, reason = await self._wait_for_end()
         return _prefect_state(self.experiment_id, state, reason)
 
-    async def _search(
-        self, attached: dict[str, Any], experiment: dict[str, Any], runs: TrialRuns
-    ) -> tuple[str, str | None]:
-        state, reason = experiment["state"], experiment.get("reason")
-        if state in END_STATES:
+    async def _search(self, attached: Attached, runs: TrialRuns) -> tuple[str, str | None]:
+        experiment = attached.experiment
+        state, reason = experiment.state, experiment.reason
+        if state in states.ENDED:
             return state, reason
-        if is_custom(experiment["config"]):
-            return await follow_custom_search(self.session, self._path, self.driver, runs.create)
+        if is_custom(experiment.config["searcher"]):
+            return await follow_custom_search(
+                self.session, self.experiment_id, self.driver, runs.create
+            )
         search = await self._restore(attached)
         if search.last_event_id < 0:
             state = await self._commit(search, search.begin(), runs)
         committed_at = time.monotonic()
-        while state not in END_STATES:
-            answer = await self._events(search.last_event_id, state, POLL_SECONDS)
-            state, reason = answer["state"], answer.get("reason")
-            events = answer["events"]
+        while state not in states.ENDED:
+            answer = await self._events(search.last_event_id, state, DRIVER_POLL_S)
+            state, reason, events = answer.state, answer.reason, answer.events
             operations = search.handle(events)
             # A commit that nobody waits for and that changes nothing but the progress can wait.
-            waited_for = any(item["event"]["type"] == ValidationCompleted.type for item in events)
+            waited_for = any(item.event["type"] == ValidationCompleted.type for item in events)
             now = time.monotonic()
             if operations or waited_for or (events and now - committed_at >= QUIET_SECONDS):
                 state = await self._commit(search, operations, runs)
                 committed_at = now
         return state, reason
 
-    async def _restore(self, attached: dict[str, Any]) -> RecordedSearch:
+    async def _restore(self, attached: Attached) -> RecordedSearch:
         """The search after the last committed event; at its beginning if there was no commit."""
         search = RecordedSearch(
-            attached["experiment"]["config"], attached["snapshot"], attached["snapshot_event_id"]
+            attached.experiment.config, attached.snapshot, attached.snapshot_event_id
         )
-        committed = attached["committed_event_id"]
+        committed = attached.committed_event_id
         if search.last_event_id < 0 <= committed:
             search.begin()
         while search.last_event_id < committed:
             answer = await self._events(search.last_event_id, None, 0.0)
             # Later events have not been answered yet: theirs are no operations to drop.
-            known = [item for item in answer["events"] if item["id"] <= committed]
+            known = [item for item in answer.events if item.id <= committed]
             if not known:
                 raise SearcherError(
                     f"events after {search.last_event_id} are gone, but the search was committed "
                     f"up to event {committed}"
                 )
             search.replay(known)
-        search.check(attached["operations_digest"])
+        search.check(attached.operations_digest)
         return search
 
-    async def _events(self, after: int, state: str | None, timeout_s: float) -> dict[str, Any]:
+    async def _events(self, after: int, state: str | None, timeout_s: float) -> Events:
         """Events after the id ``after``; waits for one, or until the state is not ``state``."""
-        params = {"driver": self.driver, "after": after, "timeout_s": timeout_s}
+        params = {"driver": str(self.driver), "after": after, "timeout_s": timeout_s}
         if state is not None:
             params["state"] = state
-        answer: dict[str, Any] = await asyncio.to_thread(
-            self.session.get, f"{self._path}/events", params=params, timeout=timeout_s + 30
+        path = paths.EVENTS.format(experiment_id=self.experiment_id)
+        answer = await asyncio.to_thread(
+            self.session.get, path, params=params, timeout=timeout_s + 30
         )
-        return answer
+        return Events.from_json(answer)
 
     async def _commit(
         self, search: RecordedSearch, operations: list[Operation], runs: TrialRuns
     ) -> str:
-        answer = await asyncio.to_thread(
-            self.session.post,
-            f"{self._path}/commit",
-            json={"driver": self.driver, **search.commit(operations)},
-        )
+        commit = search.commit(self.driver, operations)
+        answer = Committed.from_json(await self._post(paths.COMMIT, commit))
         # The trial may start meanwhile: Prefect is told in order by the service.
-        runs.make(answer["trials"])
-        return str(answer["state"])
+        runs.make(answer.trials)
+        return answer.state
 
     async def _fail(self, error: str) -> None:
-        await asyncio.to_thread(
-            self.session.post,
-            f"{self._path}/fail",
-            json={"driver": self.driver, "error": error},
-        )
+        await self._post(paths.FAIL, SearchFailure(self.driver, error))
+
+    async def _post(self, where: str, message: Message) -> Any:
+        path = where.format(experiment_id=self.experiment_id)
+        return await asyncio.to_thread(self.session.post, path, json=message.to_json())
 
     async def _wait_for_end(self) -> tuple[str, str | None]:
-        state = "STOPPING_ERROR"
+        state = states.STOPPING_ERROR
         reason = None
-        while state not in END_STATES:
+        while state not in states.ENDED:
             # Events no longer matter: only the state is waited for.
-            answer = await self._events(2**62, state, POLL_SECONDS)
-            state, reason = answer["state"], answer.get("reason")
+            answer = await self._events(2**62, state, DRIVER_POLL_S)
+            state, reason = answer.state, answer.reason
         return state, reason
 
 
@@ -241,8 +249,8 @@ def _in_words(error: Exception) -> str:
 
 def _prefect_state(experiment_id: int, state: str, reason: str | None) -> State[Any]:
     message = f"experiment {experiment_id} {state.lower()}" + (f": {reason}" if reason else "")
-    if state == "COMPLETED":
+    if state == states.COMPLETED:
         return Completed(message=message)
-    if state == "CANCELED":
+    if state == states.CANCELED:
         return Cancelled(message=message)
     return Failed(message=message)

@@ -1,8 +1,8 @@
 """A searcher that can be brought back at any event from an older snapshot and the service's event log.
 
-A snapshot grows with the number of trials, so it is not stored with every commit. It is due once the
-events since the last one have become about as large as it was: what is written per event then does
-not grow with the search, and neither does what a restart has to replay, beyond one snapshot's worth.
+A snapshot grows with the number of trials, so it is not stored with every commit. The next one is due when
+the events since the last one take about as much space as that one. So the bytes written per event do not
+grow with the search, and a restart replays at most one snapshot's worth of events.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
+from uuid import UUID
 
 import orjson
 
+from determined.common.wire.search import Commit, EventItem
 from determined_searchers import (
     Operation,
     SearcherError,
@@ -57,15 +59,15 @@ class RecordedSearch:
         self.last_event_id = 0
         return self._note(self._searcher.initial_operations())
 
-    def handle(self, items: Iterable[Mapping[str, Any]]) -> list[Operation]:
-        """What follows from the events ``items``, each with ``id`` and ``event`` (JSON).
+    def handle(self, items: Iterable[EventItem]) -> list[Operation]:
+        """What follows from the events ``items``.
 
         Raises SearcherError when the search cannot go on.
         """
         operations: list[Operation] = []
         for item in items:
-            operations += self._note(self._searcher.handle(event_from_json(item["event"])))
-            self.last_event_id = item["id"]
+            operations += self._note(self._searcher.handle(event_from_json(item.event)))
+            self.last_event_id = item.id
             self._events += 1
         return operations
 
@@ -75,8 +77,8 @@ class RecordedSearch:
             self._digest = blake2b(self._digest.encode() + text, digest_size=16).hexdigest()
         return operations
 
-    def replay(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Handles events that were committed. Raises SearcherError when that cannot have been."""
+    def replay(self, items: Iterable[EventItem]) -> None:
+        """Handles committed events again. Raises SearcherError when the search cannot handle them."""
         try:
             self.handle(items)
         except Exception as error:
@@ -94,17 +96,18 @@ class RecordedSearch:
             "but its events and its random stream?"
         )
 
-    def commit(self, operations: Iterable[Operation]) -> dict[str, Any]:
-        """The body of the commit of ``operations``, the answer to the events handled so far."""
+    def commit(self, driver: UUID, operations: Iterable[Operation]) -> Commit:
+        """The commit of ``operations``, the answer to the events handled so far."""
         snapshot = None
         if self._events >= max(SNAPSHOT_EVENTS, self._snapshot_bytes // EVENT_BYTES):
             snapshot = self._searcher.snapshot()
             self._snapshot_bytes = len(orjson.dumps(snapshot))
             self._events, self._digest = 0, ""
-        return {
-            "last_event_id": self.last_event_id,
-            "operations": [operation.to_json() for operation in operations],
-            "snapshot": snapshot,
-            "operations_digest": self._digest,
-            "progress": self._searcher.progress(),
-        }
+        return Commit(
+            driver=driver,
+            last_event_id=self.last_event_id,
+            operations=[operation.to_json() for operation in operations],
+            snapshot=snapshot,
+            operations_digest=self._digest,
+            progress=self._searcher.progress(),
+        )

@@ -7,9 +7,6 @@ import os
 from determined.common.api import Session
 from determined.common.api.patience import OUTAGE_RETRIES
 
-POLL_SECONDS = 50.0
-"""How long a question to the service may wait for its answer; it may answer sooner with nothing."""
-
 
 def open_session() -> Session:
     """A session with the agent's token.

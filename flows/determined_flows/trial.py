@@ -19,14 +19,18 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run as current_flow_run
 
 from determined.common.api import errors
+from determined.common.wire import paths
+from determined.common.wire.agents import Claim
+from determined.common.wire.legs import LegSpec
+from determined.common.wire.prefect import TRIAL_FLOW
 from determined_tasks.leg import run_leg
 
 from .service import open_session
 
 
 @prefect.flow(
-    name="trial",
-    description="One trial for life; each leg is the next run of the same flow run.",
+    name=TRIAL_FLOW,
+    description="One trial, from its first leg to its last; each leg executes the same flow run again.",
     persist_result=False,
 )
 def run_trial(trial_id: int) -> None:
@@ -38,10 +42,11 @@ def run_trial(trial_id: int) -> None:
     """
     # One name per process: a claim that is sent again is answered again, another process' is not.
     worker = f"prefect-worker@{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-    claim = {"flow_run_id": str(current_flow_run.get_id()), "agent_id": worker}
+    claim = Claim(uuid.UUID(str(current_flow_run.get_id())), worker)
+    path = paths.CLAIM.format(trial_id=trial_id)
     with open_session() as session:
         try:
-            spec = session.post(f"/internal/v1/trials/{trial_id}/claim", json=claim)
+            spec = LegSpec.from_json(session.post(path, json=claim.to_json()))
         except errors.ConflictException as error:
             get_run_logger().warning("there is nothing to run here: %s", error)
             # Without the engine's last word: any state set from here would be set on a run that is

@@ -1,17 +1,19 @@
-"""The Prefect runs of an experiment's trials, made beside the search: that never waits for Prefect."""
+"""Makes the Prefect runs of an experiment's trials beside the search, which never waits for Prefect."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import PrefectClient
 
 from determined.common.api import Session
+from determined.common.backoff import Backoff
+from determined.common.wire import paths
+from determined.common.wire.search import TrialRef, TrialRun
 from determined_tasks.trial_runs import TrialRunFactory
 
 logger = logging.getLogger(__name__)
@@ -41,15 +43,15 @@ class TrialRuns:
         opening = TrialRunFactory.open(client, experiment_id=experiment_id, flow_run_id=flow_run_id)
         self._factory = group.create_task(opening)
 
-    def make(self, trials: Iterable[Mapping[str, Any]]) -> None:
-        """Begins to make the runs of ``trials`` (the service's references to them)."""
+    def make(self, trials: Iterable[TrialRef]) -> None:
+        """Begins to make the runs of ``trials``."""
         for trial in trials:
             self._group.create_task(self.create(trial))
 
-    async def create(self, trial: Mapping[str, Any]) -> None:
+    async def create(self, trial: TrialRef) -> None:
         """Makes the run and tells the service its id. May be repeated."""
         factory = await self._factory
-        delay, longest = RETRY_SECONDS
+        backoff = Backoff(*RETRY_SECONDS)
         for tries_left in reversed(range(TRIES)):
             try:
                 async with self._places:
@@ -61,11 +63,14 @@ class TrialRuns:
                 )
                 if refused or not tries_left:
                     raise
-                logger.warning("no run yet for trial %s: %s", trial["trial_id"], error)
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, longest)
+                logger.warning(
+                    "cannot create the Prefect run of trial %s yet, trying again: %s",
+                    trial.trial_id,
+                    error,
+                )
+            await asyncio.sleep(backoff.next_delay())
         await asyncio.to_thread(
             self._session.post,
-            f"/internal/v1/trials/{trial['trial_id']}/run",
-            json={"flow_run_id": str(run_id)},
+            paths.TRIAL_RUN.format(trial_id=trial.trial_id),
+            json=TrialRun(run_id).to_json(),
         )

@@ -1,7 +1,6 @@
 """Determined: experiments, hyperparameter search and training on a Prefect cluster.
 
-``import determined as det`` is thin on purpose, training scripts pay for what they use: every name
-below is imported when it is first asked for.
+``import determined as det`` is cheap on purpose: each name below is imported when a script first uses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of Determined that this release does not have: importing them says what to use."""
+"""Names of Determined that this release lacks. Importing one raises an error that says what to use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def absent(module: str, advice: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` that raises ImportError with the advice for such a name.
+    """Make a module's ``__getattr__`` that raises ImportError with the advice for a name that is absent.
 
-    ImportError and not AttributeError, whose text ``from module import name`` does not pass on.
+    It is ImportError, because ``from module import name`` does not show the text of an AttributeError.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807 - it becomes the module's

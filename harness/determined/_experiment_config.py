@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ExperimentConfig(dict[str, Any]):
-    """The complete experiment configuration: a dict with accessors for what scripts ask most.
+    """The complete experiment configuration: a dict with properties for the fields that scripts use most.
 
     Periods are dicts such as ``{"batches": 100}``.
     """

@@ -32,8 +32,8 @@ def _take_modules(names: set[str]) -> dict[str, ModuleType]:
 def import_from_path(path: str | os.PathLike[str]) -> Iterator[None]:
     """Import from ``path`` first, inside the ``with`` only.
 
-    Modules that the directory defines are imported anew, even when modules of the same names are
-    already loaded, and are forgotten afterwards (objects taken from them live on). So the code
+    Modules that the directory defines are imported again, even when modules of the same names are already
+    loaded. They leave ``sys.modules`` at the block's end; objects taken from them stay usable. So the code
     of a checkpoint can be loaded beside the current code::
 
         with det.import_from_path(checkpoint / "code"):

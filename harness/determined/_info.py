@@ -1,4 +1,4 @@
-"""What a task knows about where it runs: the ``DET_*`` environment, else the info files.
+"""What a task knows about where it runs, read from the ``DET_*`` environment or else from the info files.
 
 The agent sets the environment and writes the same facts to
 ``$DET_RUN_DIR/info/{cluster,trial,rendezvous,resources}_info.json`` for launch layers that start
@@ -144,8 +144,8 @@ class TrialInfo(_InfoFile):
 class ClusterInfo(_InfoFile):
     """The task and where it runs.
 
-    A script that depends on it runs on-cluster only; prefer ``core.init()``, which works off-cluster
-    too. ``task_type`` is TRIAL, NOTEBOOK, SHELL, COMMAND, TENSORBOARD or CHECKPOINT_GC.
+    A script that depends on this object runs only on a cluster. ``core.init()`` works off the cluster too.
+    ``task_type`` is TRIAL, NOTEBOOK, SHELL, COMMAND, TENSORBOARD or CHECKPOINT_GC.
     """
 
     _stem = "cluster"
@@ -224,7 +224,9 @@ class ClusterInfo(_InfoFile):
     def trial(self) -> TrialInfo:
         """Raises RuntimeError unless the task is a trial."""
         if self.task_type != "TRIAL" or self._trial_info is None:
-            raise RuntimeError(f"this task is a {self.task_type}, it has no trial")
+            raise RuntimeError(
+                f"this task is a {self.task_type} and has no trial; info.trial is for tasks of type TRIAL"
+            )
         return self._trial_info
 
     @property

@@ -1,7 +1,7 @@
-"""How long a trial trains, for training loops that are not ours (Hugging Face, Lightning, Keras).
+"""How long a trial trains, for the training loops of Hugging Face, Lightning and Keras.
 
-Their callbacks learn here which length comes next and say when it is reached. The loop itself is told
-the longest length of the configuration, so that learning rate schedules reach to its end.
+The callbacks ask this module for the next length and tell it when that length is reached. The loop is given
+the longest length of the configuration, so that learning rate schedules span the whole training.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from determined.core._searcher import configured_length, has_operations
 class Lengths:
     """The lengths that the searcher gives this trial, one after the other.
 
-    ``longest``: the most units (``unit``: epochs or batches) the configuration lets a trial train, None where
-    the training code decides. ``current``: train until so many units in all; None where nobody waits
-    for the end of a length. ``over``: there are no more lengths, the training is to end. In a trial of
-    several processes all of them make the same calls.
+    ``longest``: the most units (``unit``: epochs or batches) that the configuration lets a trial train,
+    None when the training code decides. ``current``: the total of units at which the current length ends,
+    None when nothing waits for the end of a length. ``over``: there are no more lengths and the training
+    must end. In a trial of several processes all processes make the same calls.
 
     Raises errors.InvalidConfigurationException when ``searcher`` counts in a unit that ``loop`` (its
     name, for the message) cannot count.
@@ -78,7 +78,7 @@ class Lengths:
         return self.current is not None and units >= self.current
 
     def progress(self, units: float, fraction: float) -> None:
-        """``units`` are trained in all, ``fraction`` (0 to 1) of what the loop was told to train."""
+        """Note that ``units`` in all are trained: the ``fraction`` (0 to 1) of the loop's length."""
         if not self._is_chief:
             return
         if self._operation is not None:
@@ -87,7 +87,7 @@ class Lengths:
             self._core.train.report_progress(min(max(fraction, 0.0), 1.0))
 
     def complete(self, metrics: Mapping[str, Any]) -> None:
-        """The current length is trained, validated with ``metrics``, and safe in a checkpoint.
+        """Note that the current length is trained, validated with ``metrics`` and stored in a checkpoint.
 
         Waits for the searcher's next length. Raises errors.InvalidModelException when the searcher's
         metric is not among ``metrics``.
@@ -98,10 +98,10 @@ class Lengths:
         self._next()
 
     def check(self, metrics: Mapping[str, Any]) -> None:
-        """Raises errors.InvalidModelException when what the searcher decides by is not in ``metrics``."""
+        """Raises errors.InvalidModelException when ``metrics`` lacks a metric that the searcher needs."""
         for key, name in (("metric", self.metric), ("time_metric", self.time_metric)):
             if name is not None and name not in metrics:
                 raise errors.InvalidModelException(
-                    f"searcher.{key} is {name!r}, and the validation has no such metric; it has "
+                    f"searcher.{key} is {name!r}, but the validation has no such metric; it has "
                     f"{', '.join(map(str, metrics)) or 'none'}"
                 )

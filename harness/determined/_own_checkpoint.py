@@ -1,4 +1,6 @@
-"""Checkpoints that say which trial stored them: another's gives its weights, not its position."""
+"""Which trial stored a checkpoint. From another trial's checkpoint a trial takes the weights, not the
+position.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from determined import core
 
 
 def metadata(core_context: core.Context, steps_completed: int) -> dict[str, Any]:
-    """What a checkpoint of this trial after ``steps_completed`` batches says of itself."""
+    """The metadata of a checkpoint that this trial stores after ``steps_completed`` batches."""
     info = core_context.info
     if info is None or info.task_type != "TRIAL":
         return {"steps_completed": steps_completed}
@@ -16,7 +18,7 @@ def metadata(core_context: core.Context, steps_completed: int) -> dict[str, Any]
 
 
 def is_own(core_context: core.Context, metadata: dict[str, Any]) -> bool:
-    """Whether a checkpoint with this metadata is this trial's, or nobody's in particular."""
+    """Whether a checkpoint with this metadata is this trial's, or names no trial."""
     info = core_context.info
     if info is None or info.task_type != "TRIAL":
         return True

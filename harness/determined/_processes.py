@@ -1,4 +1,4 @@
-"""Loops that are not ours (Hugging Face, Lightning) count the processes of a training themselves."""
+"""Checks that a foreign training loop (Hugging Face, Lightning) has as many processes as the trial."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from determined import core
 
 
 def check(dist: core.DistributedContext, loop: str, processes: int, advice: str) -> None:
-    """Raises ValueError when ``loop`` trains in other than the trial's ``processes``: those that do not know
-    of each other would train as many models, or report as many times. ``advice``: for a loop of too few."""
+    """Raises ValueError unless ``loop`` counts the same number of ``processes`` as the trial. Otherwise
+    each process would train a model of its own, or report on its own. ``advice``: what to do when the loop
+    has too few.
+    """
     if dist.size == processes:
         return
     if dist.size < processes:
@@ -16,5 +18,5 @@ def check(dist: core.DistributedContext, loop: str, processes: int, advice: str)
             "distributed=DistributedContext.from_torch_distributed()"
         )
     raise ValueError(
-        f"core_context is of {dist.size} processes, the {loop} of {processes}: {advice}"
+        f"core_context has {dist.size} processes, but the {loop} has {processes}: {advice}"
     )

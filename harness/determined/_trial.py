@@ -11,8 +11,8 @@ from determined._trial_context import TrialContext
 class LegacyTrial(metaclass=abc.ABCMeta):  # noqa: B024 - frameworks add the methods
     """Base of the trial classes of the frameworks, such as :class:`determined.pytorch.PyTorchTrial`.
 
-    ``trial_context_class`` is the class of the context that ``__init__`` gets,
-    ``trial_controller_class`` what runs trials of this class.
+    ``trial_context_class`` is the class of the context that ``__init__`` gets. ``trial_controller_class``
+    runs trials of this class.
     """
 
     trial_context_class: type[TrialContext] = TrialContext

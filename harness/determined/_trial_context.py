@@ -80,7 +80,7 @@ class TrialContext:
         return int(self._trial("trial").trial_id)
 
     def get_trial_seed(self) -> int:
-        """The seed of this trial's randomness; 0 where nobody gave one."""
+        """The seed of this trial's randomness, 0 if none was given."""
         return self._trial_seed or 0
 
     def get_initial_batch(self) -> int:
@@ -88,12 +88,12 @@ class TrialContext:
         return self._steps_completed
 
     def get_stop_requested(self) -> bool:
-        """Whether the training was asked to end."""
+        """Whether somebody asked the training to end."""
         return self._stop_requested
 
     def set_stop_requested(self, stop_requested: bool) -> None:
-        """End the training after the current stretch of batches: it is reported, a checkpoint is
-        written, and the trial is completed. Metrics that are due then are not waited for.
+        """End the training after the current stretch of batches. The stretch is reported, a checkpoint is
+        written and the trial is completed, without waiting for metrics that are due at that point.
         """
         if not isinstance(stop_requested, bool):
             raise TypeError(f"set_stop_requested() takes a bool, found {stop_requested!r}")

@@ -5,9 +5,9 @@ InvalidExperimentException           (BaseException: not caught by ``except Exce
 ├── InvalidConfigurationException
 └── InvalidModelException
 AllocationEnded                      (SystemExit: the service ended this process' allocation)
-InvalidHP                            raised BY a script: these hyperparameters cannot be trained
+InvalidHP                            raised by a script whose hyperparameters cannot be trained
 ReportRefused                        the service refused metrics that were reported
-ReportsLost                          the service could not be reached until the process ended
+ReportsLost                          reports were lost because the service stayed away until the process ended
 StorageError                         checkpoint storage refused to write or read
 ├── CheckpointNotFound
 ├── CheckpointCorrupted              sizes or checksums differ from what was stored
@@ -34,10 +34,10 @@ class InvalidHP(Exception):
 
 
 class AllocationEnded(SystemExit):
-    """The service ended this process' allocation (killed, or given to somebody else).
+    """The service ended this process' allocation (the trial was killed, or runs in another process now).
 
-    A ``SystemExit``, so that a training loop's ``except Exception`` cannot keep the process going:
-    nothing it does from now on is recorded.
+    It is a ``SystemExit``, so that a training loop's ``except Exception`` cannot keep the process running:
+    the service records nothing of this process any more.
     """
 
 
@@ -73,7 +73,7 @@ class ReportRefused(Exception):
 
 
 class ReportsLost(Exception):
-    """The service could not be reached until the process ended; reports are not stored."""
+    """The service stayed away until the process ended, so some reports are not stored."""
 
 
 class StorageError(Exception):
@@ -89,7 +89,7 @@ class CheckpointCorrupted(StorageError):
 
 
 class CheckpointConflict(StorageError, RuntimeError):
-    """Workers' parts of a sharded checkpoint have other contents for the same file or key."""
+    """Workers gave different contents for the same file or key of a sharded checkpoint."""
 
 
 class CheckpointStateException(Exception):
@@ -117,4 +117,4 @@ class WorkerError(Exception):
 
 
 class WorkerLost(WorkerError):
-    """Another worker of a distributed trial has ended while this one needs it."""
+    """Another worker of a distributed trial ended although this worker still needs it."""

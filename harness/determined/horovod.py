@@ -3,7 +3,7 @@
     hvd.require_horovod_type("torch", "MyTrial is of PyTorch")
     hvd.init()
 
-Raises ImportError where Horovod is not installed, as on most machines: its development has ended.
+Raises ImportError if Horovod is not installed. Horovod is no longer developed, so most machines lack it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ TYPES = ("torch", "tensorflow", "tensorflow.keras")
 
 
 class _Horovod:
-    """``horovod.torch``, ``horovod.tensorflow`` or ``horovod.tensorflow.keras``, once it is known which."""
+    """Stands for ``horovod.torch``, ``horovod.tensorflow`` or ``horovod.tensorflow.keras``, once a script
+    names one.
+    """
 
     def __init__(self) -> None:
         self._type: str | None = None
@@ -33,7 +35,7 @@ class _Horovod:
     def require_horovod_type(self, horovod_type: str, reason: str) -> None:
         """Use ``horovod.<horovod_type>``, because of ``reason``.
 
-        Raises ValueError for an unknown type, and when another one was required before.
+        Raises ValueError for an unknown type, and when the process has required another type before.
         """
         if horovod_type not in TYPES:
             raise ValueError(

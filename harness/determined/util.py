@@ -31,13 +31,16 @@ def calculate_batch_sizes(
         )
     if wanted < slots:
         raise errors.InvalidExperimentException(
-            f"hyperparameters.global_batch_size is {wanted}, less than one record for each of "
-            f"{slots} slots"
+            f"hyperparameters.global_batch_size is {wanted}, which is less than one record for "
+            f"each of {slots} slots"
         )
     per_slot = wanted // slots
     effective = per_slot * slots
     if effective != wanted:
         logger.warning(
-            "global_batch_size %d is not a multiple of %d slots, using %d", wanted, slots, effective
+            "global_batch_size %d is not a multiple of %d slots; %d is used instead",
+            wanted,
+            slots,
+            effective,
         )
     return per_slot, effective

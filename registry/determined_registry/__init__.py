@@ -1,0 +1,1 @@
+"""The database: everything that the platform keeps in Postgres."""

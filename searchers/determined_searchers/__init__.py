@@ -1,12 +1,11 @@
-"""Hyperparameter searches as pure state machines: which trial next, and for how long.
+"""Hyperparameter searches as pure state machines: they decide which trial trains next, and for how long.
 
     searcher = create_searcher(config)
     operations = searcher.initial_operations()
     operations = searcher.handle(event)  # for each event, in order
     saved = searcher.snapshot()          # JSON; restore_searcher(config, saved) goes on
 
-:func:`simulate` runs a whole search in memory. :class:`SearchMethod` is what a new search
-implements.
+:func:`simulate` runs a whole search in memory. A new search implements :class:`SearchMethod`.
 """
 
 from determined_searchers.errors import SearcherError

@@ -1,4 +1,4 @@
-"""Asynchronous successive halving (ASHA): what its two decision rules share.
+"""Asynchronous successive halving (ASHA): the common base of its two decision rules.
 
 Trials are compared at rungs, lengths that grow by ``divisor``, without waiting for a rung to fill.
 :class:`~determined_searchers.asha_promotion.PromotingHalving` pauses every trial at each rung and
@@ -29,12 +29,12 @@ class Halving(SearchMethod):
     Rungs of the same length (short ``max_length``) share one measurement: it counts for all of
     them, one after the other, and no trial is asked for the same length twice.
 
-    Invalid trials are taken out of the rungs and replaced; other early exits count as the worst
-    metric there is in the rung the trial was on its way to.
+    Invalid trials are taken out of the rungs and replaced; other early exits count as the worst metric in
+    the trial's next rung.
     """
 
     at_least: ClassVar[int]
-    """How many of a rung go on, should its share be less."""
+    """The least number of trials of a rung that go on."""
 
     equals_first: ClassVar[bool]
     """Whether the later of two equals is ranked before the earlier."""
@@ -57,7 +57,7 @@ class Halving(SearchMethod):
 
     @classmethod
     def from_config(cls, context: SearchContext) -> SearchMethod:
-        """``async_halving``: one bracket of ``num_rungs``, by the rule the section asks for."""
+        """``async_halving``: one bracket of ``num_rungs``, by the rule of the section."""
         section = context.section
         divisor = read_divisor(section)
         rungs = read_whole(section, "num_rungs", 1)
@@ -69,7 +69,7 @@ class Halving(SearchMethod):
 
     @abstractmethod
     def record(self, trial: str, metric: float) -> list[Operation]:
-        """The trial was measured at the rung it was on its way to."""
+        """Handle that the trial was measured at its next rung."""
 
     @property
     def invalid_limit(self) -> int | None:
@@ -95,7 +95,7 @@ class Halving(SearchMethod):
         return []
 
     def progress(self, open_trials: Mapping[str, float]) -> float:
-        """By trials measured in the bottom rung; the last sixth is for what goes on above it."""
+        """The share of trials measured in the bottom rung; the last sixth is for the rungs above it."""
         measured, trials = self.rungs[0].measured, self.bracket.max_trials
         share = measured / (1.2 * trials)
         if measured == trials:
@@ -117,7 +117,7 @@ class Halving(SearchMethod):
         return self.start_trial() if left else []
 
     def replace(self, trial: str) -> list[Operation]:
-        """Forgets an invalid trial's metrics and puts another in its place."""
+        """Drop an invalid trial's metrics and create another trial in its place."""
         self.invalid += 1
         measured = self.trial_rung[trial] + (trial not in self.outstanding)
         for rung in self.rungs[:measured]:
@@ -130,7 +130,7 @@ class Halving(SearchMethod):
         return [Stop(trial) if self.reports else Close(trial)]
 
     def arrive(self, trial: str) -> Rung:
-        """The trial is no longer on its way to its rung."""
+        """Note that the trial is no longer on its way to its next rung."""
         rung = self.rungs[self.trial_rung[trial]]
         if trial in self.outstanding:
             self.outstanding.remove(trial)
@@ -138,7 +138,7 @@ class Halving(SearchMethod):
         return rung
 
     def advance(self, trial: str) -> Rung:
-        """The trial is on its way to the next rung."""
+        """Note that the trial is on its way to the next rung."""
         place = self.trial_rung[trial] = self.trial_rung[trial] + 1
         self.outstanding.add(trial)
         rung = self.rungs[place]

@@ -16,10 +16,10 @@ from determined_searchers.rung import Entry
 class PromotingHalving(Halving):
     """``max_length`` with ``stop_once: false``.
 
-    Each measurement leads to at most one promotion, of the measured trial or of one paused in the
-    same rung; without any, to a new trial. Trials that were never promoted are closed when the
-    bottom rung is full and nobody is on the way to theirs: until then another's result may still
-    move them up.
+    Each measurement leads to at most one promotion, of the measured trial or of a trial paused in the same
+    rung. If it leads to none, a new trial is created. Trials that were never promoted are closed when the
+    bottom rung is full and no trial is on the way to their rung: until then another trial's result may
+    still promote them.
     """
 
     at_least = 0
@@ -31,16 +31,17 @@ class PromotingHalving(Halving):
         self._fresh: list[list[Entry]] = [[] for _ in self.rungs]
 
     def record(self, trial: str, metric: float) -> list[Operation]:
-        """The trial was measured at the rung it was on its way to."""
+        """Handle that the trial was measured at its next rung."""
         operations = self._measure(trial, metric)
         if self.rungs[0].measured == self.bracket.max_trials:
             operations += self._close_out()
         return operations
 
     def _measure(self, trial: str, metric: float) -> list[Operation]:
-        """Promotes, closes or creates. A promoted trial that has exited is measured at once in
-        the next rung, as the worst, and so is one whose next rung is no longer than this one, with
-        the metric it has; that may go on up the rungs."""
+        """Promote, close or create trials. A promoted trial that has exited is measured at once in the next
+        rung, as the worst. A promoted trial whose next rung is no longer than this rung is measured there
+        at once with its present metric. Either may repeat up the rungs.
+        """
         while True:
             place = self.trial_rung[trial]
             rung = self.arrive(trial)
@@ -60,8 +61,9 @@ class PromotingHalving(Halving):
                 return [ValidateAfter(trial, above.length)]
 
     def _waits(self, trial: str, place: int) -> bool:
-        """Neither promoted already, nor closed in a full rung before the replacement of an invalid
-        trial came this far."""
+        """Whether a trial can be promoted: it is neither promoted already, nor was it closed in a full rung
+        before the replacement of an invalid trial came this far.
+        """
         return self.trial_rung[trial] == place and (
             trial not in self.closed or trial in self.exited
         )

@@ -13,8 +13,8 @@ from determined_searchers.operations import Operation, ValidateAfter
 class StoppingHalving(Halving):
     """``max_length`` with ``stop_once: true``, and every search with ``max_time``.
 
-    The first trial at a rung always goes on, and so does one that equals the last within the
-    share. An ended trial makes room for a new one.
+    The first trial at a rung always goes on, and so does a trial that equals the last one within the share.
+    When a trial ends, a new one is created.
     """
 
     at_least = 1
@@ -38,7 +38,7 @@ class StoppingHalving(Halving):
         return []
 
     def record(self, trial: str, metric: float) -> list[Operation]:
-        """The trial was measured at the rung it was on its way to."""
+        """Handle that the trial was measured at its next rung."""
         while True:
             rung = self.arrive(trial)
             entry = rung.entry(trial, metric)

@@ -146,7 +146,7 @@ class Log(_Range):
 
 
 def _copier(values: list[Any]) -> Callable[[Any], Any]:
-    """What keeps a trial's value apart from the configuration's: only containers need a copy."""
+    """A copy of a value, so that a trial cannot change the configuration's; only containers need a copy."""
     plain = all(isinstance(value, (str, int, float, NoneType)) for value in values)
     return (lambda value: value) if plain else copy.deepcopy
 

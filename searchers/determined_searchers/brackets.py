@@ -1,4 +1,4 @@
-"""How a halving search is laid out: rung lengths, brackets, and each bracket's share.
+"""The layout of a halving search: rung lengths, brackets, and each bracket's share.
 
 The schedule is that of ASHA (Li et al., "A System for Massively Parallel Hyperparameter Tuning",
 2020) with Hyperband's brackets (Li et al., 2018).
@@ -67,7 +67,7 @@ def _share_trials(rungs: list[int], max_trials: int, divisor: float) -> list[int
 
 
 def levels(n: int, divisor: float) -> int:
-    """How many rungs ``n`` is good for: floor(log_divisor n) + 1, as floating point has it."""
+    """How many rungs ``n`` allows: floor(log_divisor n) + 1, in floating point."""
     return int(natural_log(n) / natural_log(divisor)) + 1
 
 

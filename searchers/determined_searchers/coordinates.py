@@ -1,4 +1,4 @@
-"""A point of a space as plain numbers, one for each hyperparameter there is a choice about."""
+"""A point of a space as plain numbers, one for each hyperparameter that varies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Point = tuple[float, ...]
 
 class Coordinates:
     """Between hyperparameters and points: int and double as they are, log by its exponent,
-    categorical by the index of its value; what has one value only has no coordinate.
+    categorical by the index of its value. A hyperparameter with only one value has no coordinate.
 
     Attributes:
         axes: the hyperparameters that vary, in the order of a point's numbers.

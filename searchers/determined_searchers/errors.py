@@ -1,4 +1,4 @@
-"""What a searcher raises."""
+"""The exception that searchers raise."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from __future__ import annotations
 class SearcherError(Exception):
     """The search cannot go on (or cannot begin); the text is for the person who wrote the YAML.
 
-    After it was raised by :meth:`Searcher.handle` the searcher object is not to be used again: the
-    experiment ends in error, and the last snapshot is what stands.
+    After :meth:`Searcher.handle` has raised it, do not use the searcher object again: the experiment ends
+    in error, and the last snapshot stays valid.
     """

@@ -1,4 +1,4 @@
-"""What a searcher is told. Facts about trials, in the order in which they were recorded."""
+"""The events that a searcher gets: facts about trials, in the order in which they were recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from determined_searchers.messages import (
 
 
 class ExitReason(StrEnum):
-    """Why a trial ended before it had done all it was asked for."""
+    """Why a trial ended before it had done all its operations."""
 
     ERRORED = "ERRORED"
     USER_CANCELED = "USER_CANCELED"
@@ -44,8 +44,7 @@ class TrialCreated(Message):
 class ValidationCompleted(Message):
     """The trial has trained to ``length`` in all (in the searcher's unit) and reports ``metric``.
 
-    ``metric`` is raw: any sign, NaN and None allowed; any JSON value where the method takes raw
-    metrics.
+    ``metric`` is raw: any sign, NaN and None allowed; any JSON value if the method takes raw metrics.
     """
 
     type: ClassVar[str] = "validation_completed"
@@ -59,7 +58,7 @@ class ValidationCompleted(Message):
 class TrialReported(Message):
     """Reports form: a validation at ``time`` (value of the time metric; None: not in the report).
 
-    ``step`` is the number of batches trained, where the trial said it.
+    ``step`` is the number of batches trained, if the trial reported it.
     """
 
     type: ClassVar[str] = "trial_reported"
@@ -123,5 +122,5 @@ _CLASSES: tuple[type[Event], ...] = (
 
 
 def event_from_json(data: Any) -> Event:
-    """The event that ``to_json`` wrote. Raises SearcherError when ``data`` is none."""
+    """The event that ``to_json`` wrote. Raises SearcherError when ``data`` is not an event."""
     return read_message(data, _CLASSES, "event")

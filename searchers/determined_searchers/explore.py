@@ -1,4 +1,4 @@
-"""How population based training changes the hyperparameters it takes over."""
+"""How population based training changes the hyperparameters that it copies from better trials."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from determined_searchers.stream import RandomStream
 
 
 class Explorer:
-    """Each hyperparameter that varies is drawn anew with ``resample_probability``, or else perturbed:
-    numbers times 1 + ``factor`` or 1 - ``factor``, within their range; categoricals to a neighbour in
-    the list."""
+    """Each hyperparameter that varies is drawn again with ``resample_probability``, otherwise perturbed:
+    numbers times 1 + ``factor`` or 1 - ``factor``, within their range; categoricals to a neighbour in the
+    list.
+    """
 
     def __init__(
         self,

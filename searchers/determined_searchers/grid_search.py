@@ -15,7 +15,7 @@ from determined_searchers.space import Grid
 class GridSearch(SearchMethod):
     """All points trained to the end, the last point first, at most ``cap`` at a time (0: all).
 
-    Trials that exit, whatever the reason, are not replaced: their point has been tried.
+    Trials that exit for any reason are not replaced, since their point has been tried.
     """
 
     def __init__(self, context: SearchContext, grid: Grid, cap: int) -> None:

@@ -16,18 +16,17 @@ from determined_searchers.stream import RandomStream
 
 @dataclass(frozen=True)
 class SearchContext:
-    """What a method is given: its configuration, the space, and the search's one random stream.
+    """A method's context: its configuration, the space, and the search's one random stream.
 
     Attributes:
         section: ``config["searcher"]``.
         space: the hyperparameters.
         stream: shared by all parts of the search (also by the sub-searches of a tournament); its
             state is saved by the searcher, not by the method.
-        form: who decides how long trials train.
-        max_length: total length of a full trial in the operations form, else None.
-        suggest: gives the hyperparameters of the next trial; None: samples of the space. How a
-            model-based search takes the place of chance under brackets that are not its own
-            (``dataclasses.replace(context, suggest=...)``).
+        form: whether operations or reports decide how long trials train. max_length: total length of a full
+        trial in the operations form, else None. suggest: gives the hyperparameters of the next trial; None:
+        samples of the space. With it a model-based search chooses the trials of another search's brackets
+        (``dataclasses.replace(context, suggest=...)``).
     """
 
     section: Mapping[str, Any]
@@ -48,7 +47,7 @@ class SearchContext:
         return Create(self.stream.request_id(), hparams, self.stream.trial_seed(), source=source)
 
     def full_length(self, create: Create) -> list[Operation]:
-        """``create`` and what makes it train to the end and finish, in either form."""
+        """``create``, and the operations that make the trial train to the end and finish, in either form."""
         if self.max_length is None:
             return [create]
         trial = create.request_id
@@ -57,7 +56,7 @@ class SearchContext:
 
 @dataclass(frozen=True)
 class BracketStanding:
-    """A bracket of rungs as a person wants to see it.
+    """A bracket of rungs, for display.
 
     Attributes:
         lengths: at which trials are compared, from the bottom rung up.
@@ -138,9 +137,8 @@ class SearchMethod(ABC):
 
     @property
     def invalid_limit(self) -> int | None:
-        """After so many trials in a row that called their hyperparameters invalid the search fails.
-
-        None where invalid trials are not replaced and the search ends anyway.
+        """The search fails after this many trials in a row that called their hyperparameters invalid. None:
+        invalid trials are not replaced, so the search ends anyway.
         """
         return None
 
@@ -149,31 +147,34 @@ class SearchMethod(ABC):
         """The first trials."""
 
     def trial_created(self, request_id: str) -> list[Operation]:
-        """The trial exists."""
+        """Handle that the trial exists."""
         return []
 
     def validation_completed(self, request_id: str, metric: Any, length: int) -> list[Operation]:
-        """The trial did its ValidateAfter. Two in a row may have the same length (rungs that
-        coincide): go by where the trial stands, not by ``length``."""
+        """Handle that the trial has done its ValidateAfter. Two in a row may have the same length (rungs
+        that coincide): use the trial's position, not ``length``.
+        """
         return []
 
     def trial_reported(
         self, request_id: str, time: float | None, metric: Any, step: int | None
     ) -> list[Operation]:
-        """The trial reported a validation at ``time`` of the time metric (None: not reported)."""
+        """Handle that the trial reported a validation at ``time`` of the time metric (None: not reported)."""
         return []
 
     def trial_progress(self, request_id: str, progress: float) -> list[Operation]:
-        """The trial came further; for methods that tell others (progress needs no answer)."""
+        """Handle that the trial has progressed; for methods that pass it on (progress needs no answer)."""
         return []
 
     def trial_exited(self, request_id: str, reason: ExitReason) -> list[Operation]:
-        """The trial ended early. Asking for a replacement may wait for ``trial_closed``."""
+        """Handle that the trial ended early. A replacement may be created here or in ``trial_closed``."""
         return []
 
     @abstractmethod
     def trial_closed(self, request_id: str, exited: ExitReason | None) -> list[Operation]:
-        """The trial is over; ``exited`` as told to ``trial_exited``, None if it ran its course."""
+        """Handle that the trial is over. ``exited`` is the reason given to ``trial_exited``, None without
+        one.
+        """
 
     @abstractmethod
     def progress(self, open_trials: Mapping[str, float]) -> float:
@@ -189,8 +190,8 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """All that ``load`` needs, as JSON. Keep it small: it is saved with every answer."""
+        """The state that ``load`` needs, as JSON. Keep it small: it is saved with every answer."""
 
     @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
-        """Goes to where ``state`` was taken. Draws no random numbers."""
+        """Return to the position at which ``state`` was taken. Draws no random numbers."""

@@ -1,4 +1,4 @@
-"""Which class a ``searcher.name`` stands for; none is imported before it is asked for."""
+"""The class of each ``searcher.name``; a class is imported when it is first asked for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRY_POINTS = "determined.searchers"
 
 
 def find_method(name: Any) -> type[SearchMethod]:
-    """The class behind ``searcher.name``. Raises SearcherError for names that have none."""
+    """The class of ``searcher.name``. Raises SearcherError for unknown names."""
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         found = getattr(import_module(module), attribute)
@@ -54,7 +54,9 @@ def _offered_as(name: Any) -> EntryPoint:
 
 @functools.cache
 def _offered(_: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Every package's list is read, some 10 ms: once for each state of the search path."""
+    """Reads the lists of all packages, which takes some 10 ms, so it is done once for each state of the
+    search path.
+    """
     points = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
     return {point.name: point for point in points}
 

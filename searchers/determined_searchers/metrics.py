@@ -9,7 +9,8 @@ from typing import Any
 from determined_searchers.errors import SearcherError
 
 WORST = sys.float_info.max
-"""Ranked last, whichever way the metric points: a trial that exited early, reported NaN or nothing.
+"""The metric that is ranked last, whichever direction is better: that of a trial that exited early,
+reported NaN or nothing.
 
 The largest finite double rather than infinity, so that a rung's list stays plain JSON numbers."""
 

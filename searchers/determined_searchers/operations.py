@@ -1,4 +1,4 @@
-"""What a searcher asks for."""
+"""The operations that a searcher asks for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ValidateAfter(Message):
 
 @dataclass(frozen=True, slots=True)
 class Close(Message):
-    """Nothing more will be asked of the trial: it ends when it has done what it was asked for."""
+    """The trial gets no further operations: it ends when it has done those it has."""
 
     type: ClassVar[str] = "close"
     readers = {"request_id": text}
@@ -81,7 +81,7 @@ class Shutdown(Message):
 
 @dataclass(frozen=True, slots=True)
 class SetProgress(Message):
-    """The search's own word on its progress, 0..1 (methods that cannot be measured by trials)."""
+    """The search's own report of its progress, 0..1 (for methods that cannot be measured by trials)."""
 
     type: ClassVar[str] = "set_progress"
     readers = {"progress": number}
@@ -100,5 +100,5 @@ _CLASSES: tuple[type[Operation], ...] = (
 
 
 def operation_from_json(data: Any) -> Operation:
-    """The operation that ``to_json`` wrote. Raises SearcherError when ``data`` is none."""
+    """The operation that ``to_json`` wrote. Raises SearcherError when ``data`` is not an operation."""
     return read_message(data, _CLASSES, "operation")

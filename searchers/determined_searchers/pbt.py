@@ -1,4 +1,4 @@
-"""``pbt``: a population trains in rounds; after each, copies of the best take the worst's places.
+"""``pbt``: a population trains in rounds; after each round copies of the best trials replace the worst.
 
 Population based training: Jaderberg et al., "Population Based Training of Neural Networks", 2017.
 """
@@ -22,7 +22,7 @@ from determined_searchers.sections import read_section
 
 
 class PBTConfig(BaseModel):
-    """Population based training: copies of the best take the worst's places."""
+    """Population based training: copies of the best trials replace the worst."""
 
     max_length: Any = Field(description="how long a member trains in all rounds together")
     population_size: int = Field(ge=2, description="trials that train side by side")
@@ -31,7 +31,7 @@ class PBTConfig(BaseModel):
         0.25, ge=0, le=0.5, description="share of the population that is replaced after a round"
     )
     resample_probability: float = Field(
-        0.25, ge=0, le=1, description="chance of a hyperparameter to be drawn anew"
+        0.25, ge=0, le=1, description="chance that a hyperparameter is drawn again"
     )
     perturb_factor: float = Field(
         0.2, gt=0, lt=1, description="numbers are multiplied by 1 plus or minus this"
@@ -52,14 +52,14 @@ class Member:
 
 
 class PopulationBasedTraining(SearchMethod):
-    """All members train to the round's length and pause there. When the last one has reported, the
-    worst ``truncate_fraction`` (at least one, unless it is 0) are closed. In the place of each a new
-    trial starts from the latest checkpoint of one of the best (as many), with its hyperparameters
-    explored (:class:`Explorer`). Everybody else goes on.
+    """All members train to the round's length and pause there. When the last one has reported, the worst
+    ``truncate_fraction`` (at least one, unless it is 0) are closed. Each is replaced by a new trial that
+    starts from the latest checkpoint of one of the best (as many), with its hyperparameters explored
+    (:class:`Explorer`). All other members go on.
 
-    A member that exited early counts among the worst. One that called its hyperparameters invalid is
-    replaced at once: in the first round by another sample, later by another copy of one of the best
-    of the round before.
+    A member that exited early counts among the worst. A member that called its hyperparameters invalid is
+    replaced at once: in the first round by another sample, later by another copy of one of the best of the
+    round before.
     """
 
     config_model = PBTConfig
@@ -81,8 +81,8 @@ class PopulationBasedTraining(SearchMethod):
     def from_config(cls, context: SearchContext) -> Self:
         if context.max_length is None:
             raise SearcherError(
-                "searcher.max_length: the pbt searcher needs it, and no max_time: it tells its trials "
-                "how long to train"
+                "searcher.max_length: the pbt searcher needs this field, and max_time is not "
+                "allowed, because the searcher tells its trials how long to train"
             )
         config = read_section(PBTConfig, context.section)
         if config.num_rounds > config.max_length:
@@ -139,7 +139,7 @@ class PopulationBasedTraining(SearchMethod):
         return self.round == len(self.lengths)
 
     def _members_of(self, request_id: str) -> Iterator[Member]:
-        """The member that the trial is; none when another has its place."""
+        """The member of this trial; None if another trial has its place."""
         return (member for member in self.members if member.request_id == request_id)
 
     def _member(self, create: Create) -> Member:
@@ -149,12 +149,12 @@ class PopulationBasedTraining(SearchMethod):
         return [create, ValidateAfter(create.request_id, self.lengths[self.round])]
 
     def _copy(self) -> Create:
-        """A trial that goes on from one of the best, its hyperparameters changed."""
+        """A new trial that starts from one of the best, with changed hyperparameters."""
         source, point = self.best[self.context.stream.below(len(self.best))]
         return self.context.new_trial(self.explorer.explore(point), source=source)
 
     def _end_round(self) -> list[Operation]:
-        """Nothing while a member is still to report. Else the next round, or the end."""
+        """No operations while some member has not reported. Then the next round, or the end."""
         if self._over or any(not (m.gone or m.metric is not None) for m in self.members):
             return []
         living = sorted((m for m in self.members if not m.gone), key=lambda m: m.metric or 0.0)
@@ -176,7 +176,7 @@ class PopulationBasedTraining(SearchMethod):
         return operations
 
     def _truncate(self, living: list[Member]) -> list[Member]:
-        """Notes the best of ``living`` (best first) and returns whose places are to be taken."""
+        """Note the best of ``living`` (best first). Returns the members to replace."""
         gone = [member for member in self.members if member.gone]
         fraction = self.config.truncate_fraction
         share = max(int(fraction * self.config.population_size), 1 if fraction else 0)

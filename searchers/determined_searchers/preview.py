@@ -1,4 +1,4 @@
-"""What a search is going to ask for, before anything runs."""
+"""Previews a search: the trials and lengths it will ask for, before anything runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ class RungPreview:
     """One bracket of the search; searches without rungs have a single bracket of one.
 
     Attributes:
-        lengths: where trials are compared, in units of the preview; None: where they end by
-            themselves.
-        trials: how many are measured at each, in the simulated search.
-        max_concurrent: how many of them may have work at the same time.
+        lengths: the lengths at which trials are compared, in units of the preview; None: at their own end.
+        trials: how many are measured at each, in the simulated search. max_concurrent: how many of them may
+        have work at the same time.
     """
 
     lengths: tuple[int | None, ...]
@@ -41,8 +40,8 @@ class RungPreview:
 class Preview:
     """The size of a search, from a simulation with random metrics and as many workers as it uses.
 
-    How many trials come how far depends on the metrics where the search decides by them: another
-    seed gives other numbers, the same seed always the same.
+    If the search decides by metrics, the number of trials at each length depends on them: another seed
+    gives other numbers, the same seed always gives the same.
 
     Attributes:
         form: "operations" or "reports".
@@ -51,11 +50,9 @@ class Preview:
             no lengths: trained to the end of their own code.
         training_times: (how many trials, total length or None: to completion), by length. By the
             closed form: at each rung of n trials the best 1/divisor (at least one) go on.
-        rungs: the brackets.
-        peak_trials: how many trials train at the same time at most.
-        total_units: length trained by all trials together; None where the trials decide.
-        unit: of all lengths: batches, records, epochs or the name of the time metric; None where
-            the configuration does not say.
+        rungs: the brackets. peak_trials: how many trials train at the same time at most. total_units:
+        length trained by all trials together; None if the trials decide. unit: the unit of all lengths:
+        batches, records, epochs or the name of the time metric; None if the configuration does not say.
     """
 
     form: str
@@ -93,7 +90,7 @@ class Preview:
 
 
 def preview(config: Mapping[str, Any], seed: int = 0) -> Preview:
-    """What the search of ``config`` will ask for, by a simulation with metrics from ``seed``.
+    """Preview the search of ``config`` by a simulation with metrics from ``seed``.
 
     Raises SearcherError for a configuration that is refused, for a search that only its own
     program knows (``custom``), and for more than :data:`MOST_TRIALS` trials.
@@ -101,8 +98,8 @@ def preview(config: Mapping[str, Any], seed: int = 0) -> Preview:
     section = config.get("searcher")
     if isinstance(section, Mapping) and section.get("name") == "custom":
         raise SearcherError(
-            "searcher.name: a custom searcher cannot be previewed: the program that runs it "
-            "decides which trials there are"
+            "searcher.name: a custom searcher cannot be previewed, because the program that "
+            "runs it decides which trials there are"
         )
     seeded = {**config, "reproducibility": {"experiment_seed": seed}}
     searcher = create_searcher(seeded)
@@ -143,7 +140,9 @@ def preview(config: Mapping[str, Any], seed: int = 0) -> Preview:
 
 
 def _refuse_large(config: Mapping[str, Any]) -> None:
-    """Those whose first operations alone are too many; the others while they are simulated."""
+    """Refuse searches whose first operations alone are too many. Others are refused while they are
+    simulated.
+    """
     section = config["searcher"]
     for field in ("max_trials", "population_size"):
         count = section.get(field)
@@ -193,10 +192,10 @@ def _lengths_reached(brackets: list[BracketStanding]) -> dict[str, Lengths]:
 
 
 def _closed_form(brackets: list[BracketStanding], divisor: float) -> Counter[int | None]:
-    """How many trials end at each length if every rung lets its share go on, and no other.
+    """How many trials end at each length if every rung lets exactly its share go on.
 
-    As the table of the reports form has always been made: at least one goes on, also from a rung
-    with none, so that a rung may have a row of 0 trials.
+    The table of the reports form is made as upstream makes it: at least one trial goes on, even from a rung
+    without trials, so a rung may have a row of 0 trials.
     """
     ends: Counter[int | None] = Counter()
     for bracket in brackets:
@@ -218,7 +217,7 @@ def _rungs(bracket: BracketStanding) -> RungPreview:
 
 
 def _one_bracket(run: SimulationResult, reached: Mapping[str, Lengths]) -> RungPreview:
-    """Of a search without brackets: every length at which any trial is validated is a rung."""
+    """The rungs of a search without brackets: every length at which any trial is validated."""
     at = Counter(length for lengths in reached.values() for length in lengths)
     if not at:
         return RungPreview((None,), (len(run.trials),), run.peak_trials)

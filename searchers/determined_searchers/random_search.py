@@ -1,4 +1,4 @@
-"""``random``: independent samples; and ``single``, which is one of them."""
+"""``random``: independent samples; and ``single``: one sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from determined_searchers.settings import read_whole
 class RandomSearch(SearchMethod):
     """``max_trials`` samples trained to the end, at most ``cap`` at a time (0: all at once).
 
-    A sample that its trial calls invalid does not count and is replaced by another.
+    A sample whose trial calls it invalid does not count and is replaced by another sample.
     """
 
     def __init__(self, context: SearchContext, max_trials: int, cap: int) -> None:

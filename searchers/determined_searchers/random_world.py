@@ -1,4 +1,4 @@
-"""Trials that live as chance pleases, within what the contract of a search method allows."""
+"""Trials that behave at random, within the limits of a search method's contract."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OWN_END = 12.0
 
 @dataclass(slots=True)
 class Life:
-    """A trial as its cluster sees it."""
+    """A trial as the random cluster sees it."""
 
     target: int | None = None
     reached: int = 0  # longest target answered
@@ -44,7 +44,7 @@ class Life:
 
 
 class RandomWorld:
-    """A cluster that does, at every turn, one thing that may happen; and checks what it is told.
+    """A cluster that lets one random thing happen at every turn, and checks the operations it gets.
 
     Args:
         random: decides what happens.
@@ -90,7 +90,7 @@ class RandomWorld:
         )
 
     def apply(self, operations: list[Operation]) -> None:
-        """Does as the searcher says. AssertionError for what it must not say."""
+        """Carry out the searcher's operations. AssertionError for operations that are not allowed."""
         for operation in operations:
             assert self.ended is None, f"{operation} after the Shutdown"
             match operation:
@@ -121,7 +121,7 @@ class RandomWorld:
                     self.ended = operation
 
     def next_event(self) -> Event:
-        """What happens next. AssertionError if nothing can, though the search has not ended."""
+        """Choose the next event. AssertionError if none is possible although the search has not ended."""
         if self.random.random() < self.exits and (event := self._exit()):
             return event
         if self.random.random() < 0.1:
@@ -132,8 +132,9 @@ class RandomWorld:
         return self._work()
 
     def disturbances(self, past: list[Event]) -> list[Event]:
-        """Events that must change nothing: some of ``past`` again, reports that come too late, and
-        news of trials nobody knows."""
+        """Events that must change nothing: some of ``past`` again, reports that come too late, and events
+        of unknown trials.
+        """
         again = [self.random.choice(past) for _ in range(min(len(past), 3))]
         again += past[-2:]
         stranger = "00000000-0000-4000-8000-000000000000"
@@ -164,12 +165,12 @@ class RandomWorld:
         return TrialExitedEarly(trial, reason)
 
     def _work(self) -> Event:
-        """A trial that has a worker comes to its next validation, or one that is over closes."""
+        """A trial with a worker reaches its next validation, or a trial that is over closes."""
         self.queue = deque(trial for trial in self.queue if self._trains(trial))
         training = list(self.queue)[: self.workers]
         over = [trial for trial, life in self.live.items() if life.over and life.target is None]
         able = training + over
-        assert able, f"{len(self.live)} trials are paused and the search does not end"
+        assert able, f"{len(self.live)} trials are paused but the search does not end"
         trial = self.random.choice(able)
         life = self.live[trial]
         if not self._trains(trial):

@@ -15,14 +15,13 @@ nothing."""
 class Rung:
     """Ranks trials as they are measured, in O(log n) each.
 
-    The only place of the ranking that is ever asked for is the border of the best 1/divisor. So the
-    best are kept in a heap with the worst of them on top, the others in a heap with the best of them
-    on top. Withdrawn trials stay in the heaps until they surface.
+    Only the border of the best 1/divisor is ever asked for. So the best are kept in a heap with the worst
+    of them on top, the others in a heap with the best of them on top. Withdrawn trials stay in the heaps
+    until they surface.
 
     Args:
-        length: total length at which trials are measured here.
-        divisor: one trial of so many is among the best.
-        at_least: how many are among the best, should that be less (0 or 1).
+        length: total length at which trials are measured here. divisor: one in ``divisor`` trials
+        is among the best. at_least: the least number of trials among the best (0 or 1).
         equals_first: whether a trial is ranked before those with the same metric, or after them.
 
     Attributes:

@@ -115,7 +115,7 @@ class Searcher:
         return self._account(self._method.initial_operations())
 
     def handle(self, event: Event) -> list[Operation]:
-        """What follows from ``event``. Raises SearcherError when the search cannot go on."""
+        """The operations that follow from ``event``. Raises SearcherError when the search cannot go on."""
         if not self._started:
             raise RuntimeError("initial_operations comes before the first event")
         trial = self._live.get(event.request_id)
@@ -134,7 +134,7 @@ class Searcher:
         return min(max(value, 0.0), 1.0) if math.isfinite(value) else 0.0
 
     def standings(self) -> list[BracketStanding]:
-        """The brackets of rungs and who was measured where; none for searches without rungs."""
+        """The brackets of rungs, with the trials measured in each rung; none for searches without rungs."""
         return self._method.standings()
 
     def snapshot(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class Searcher:
                 return []  # a repeated report
             expected = "nothing" if trial.target is None else f"length {trial.target}"
             raise SearcherError(
-                f"trial {event.request_id} was to report {expected}, but reported length "
+                f"trial {event.request_id} was expected to report {expected}, but reported length "
                 f"{event.length}"
             )
         trial.target = None
@@ -256,8 +256,8 @@ class Searcher:
             if limit is not None and self._invalid_in_a_row >= limit:
                 raise SearcherError(
                     f"{limit} trials in a row called their hyperparameters invalid, with none "
-                    f"valid between them: the search is given up. Does any point of the "
-                    f"hyperparameter space pass the training code's checks?"
+                    "valid between them, so the search is given up. Check that points of the "
+                    "hyperparameter space pass the training code's checks"
                 )
         elif event.reason is ExitReason.USER_CANCELED:
             self.cancels += 1
@@ -287,7 +287,7 @@ class Searcher:
         return trial
 
     def _account(self, operations: list[Operation]) -> list[Operation]:
-        """Notes what ``operations`` mean for the bookkeeping, and ends a search that is done."""
+        """Update the bookkeeping for ``operations``, and end a search that is done."""
         for operation in operations:
             if isinstance(operation, Create):
                 self.trials_requested += 1
@@ -338,7 +338,7 @@ def create_searcher(config: Mapping[str, Any]) -> Searcher:
     method_class = find_method(section.get("name"))
     seed = (config.get("reproducibility") or {}).get("experiment_seed")
     if seed is None:
-        raise SearcherError("reproducibility.experiment_seed: the searcher needs it")
+        raise SearcherError("reproducibility.experiment_seed: the searcher needs this field")
     form = read_form(section)
     context = SearchContext(
         section=section,

@@ -1,4 +1,4 @@
-"""Reading a ``searcher`` section with the pydantic model of the search method it is for."""
+"""Reads a ``searcher`` section with the pydantic model of its search method."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_section(model: type[Model], section: Mapping[str, Any]) -> Model:
     """The fields of ``section`` that ``model`` has (null: not given), defaults filled in.
 
-    ``max_length`` becomes its number. Raises SearcherError with the path of the first field that is
-    wrong. For a method's ``from_config``, which may be given a section that nobody has checked.
+    ``max_length`` becomes its number. Raises SearcherError with the path of the first field that is wrong.
+    It is meant for a method's ``from_config``, which may get a section that was not checked before.
     """
     given = {
         name: value

@@ -1,4 +1,4 @@
-"""Reading the ``searcher`` section: one function per kind of field, each error with its path."""
+"""Reads the ``searcher`` section: one function per kind of field, each error with its path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ UNITS = ("batches", "records", "epochs")
 
 
 class Form(StrEnum):
-    """Who decides how long a trial trains."""
+    """The form of a search: whether the searcher's operations or the trials' reports decide how long a
+    trial trains.
+    """
 
     OPERATIONS = "operations"  # the searcher: ValidateAfter with lengths, Close
     REPORTS = "reports"  # the trial's own code; the searcher may answer a report with Stop
@@ -24,13 +26,18 @@ def read_form(section: Mapping[str, Any]) -> Form:
     """``max_time`` with ``time_metric`` wins over ``max_length``; without either, reports."""
     if section.get("max_time") is not None and section.get("time_metric") is not None:
         return Form.REPORTS
-    if section.get("max_length") is not None or section.get("name") == "custom":
+    if section.get("max_length") is not None or is_custom(section):
         return Form.OPERATIONS
     return Form.REPORTS
 
 
+def is_custom(section: Mapping[str, Any]) -> bool:
+    """Whether this ``searcher`` section leaves the search to a method that a user runs elsewhere."""
+    return section.get("name") == "custom"
+
+
 def read_unit(section: Mapping[str, Any]) -> str | None:
-    """What lengths are counted in: the unit of ``max_length``, or the time metric; None: unsaid."""
+    """The unit of lengths: that of ``max_length``, or the time metric; None if not given."""
     if read_form(section) is Form.REPORTS:
         metric: str | None = section.get("time_metric")
         return metric
@@ -66,7 +73,9 @@ def read_whole(
     if value is None:
         value = default
     if value is None:
-        raise SearcherError(f"searcher.{field}: the {section.get('name')} searcher needs it")
+        raise SearcherError(
+            f"searcher.{field}: the {section.get('name')} searcher needs this field"
+        )
     if not _whole(value, minimum):
         raise SearcherError(
             f"searcher.{field}: expected a whole number of at least {minimum}, found {value!r}"

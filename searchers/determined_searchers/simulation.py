@@ -38,19 +38,16 @@ Observer = Callable[[Searcher, "Event | None", list[Operation]], "Searcher | Non
 
 @dataclass(slots=True)
 class SimulatedTrial:
-    """What became of one trial. Times are virtual seconds since the search began.
+    """The course of one trial. Times are virtual seconds since the search began.
 
     Attributes:
-        lengths: the lengths it was validated at, rising; in the reports form the times it reported
-            at, empty where the search says nothing about time (the trial trains to its own end).
-        metrics: what it reported, one per validation.
-        exited: an :class:`ExitReason`'s name, or None if it ran its course.
-        created: when the searcher asked for it.
-        started: when it first got a worker; None: never.
-        validated: when each validation was reported.
-        promoted: when it was asked to train on after a validation (operations form).
-        closed: when it was over; None: it was still open when the search ended.
-        busy: seconds it held a worker.
+        lengths: the lengths at which it was validated, rising. In the reports form the times at which it
+        reported; empty if the search has no time metric (the trial trains to its own end). metrics: the
+        reported metrics, one per validation. exited: an :class:`ExitReason`'s name, or None if it ran its
+        course. created: when the searcher asked for it. started: when it first got a worker; None: never.
+        validated: when each validation was reported. promoted: when it was asked to train on after a
+        validation (operations form). closed: when it was over; None: it was still open when the search
+        ended. busy: seconds it held a worker.
     """
 
     request_id: str
@@ -72,14 +69,11 @@ class SimulationResult:
     """The trials in the order of their creation, and how the search went.
 
     Attributes:
-        end: "completed", "canceled" or "errored".
-        error: why the searcher itself gave up, or None.
-        duration: virtual seconds from the first trial to the end of the search.
-        busy: worker-seconds of training, resumes included.
-        workers: how many there were; without a limit, how many were used at the peak.
-        peak_trials: the most trials that trained at the same time.
-        total_units: length trained by all trials together (also for nothing, by trials that
-            exited); None where trials train to their own end.
+        end: "completed", "canceled" or "errored". error: why the searcher itself failed, or None. duration:
+        virtual seconds from the first trial to the end of the search. busy: worker-seconds of training,
+        resumes included. workers: the number of workers; without a limit, the number used at the peak.
+        peak_trials: the most trials that trained at the same time. total_units: length trained by all
+        trials together, including trials that exited; None if trials train to their own end.
         smaller_is_better: as configured.
     """
 
@@ -100,7 +94,7 @@ class SimulationResult:
         return self.busy / offered if offered else 0.0
 
     def best_over_time(self) -> list[tuple[float, float, SimulatedTrial]]:
-        """Each improvement of the best metric: when, the metric, and the trial it is of."""
+        """Each improvement of the best metric: the time, the metric, and the trial."""
         sign = 1 if self.smaller_is_better else -1
         reports = sorted(
             (time, place, metric)
@@ -133,20 +127,20 @@ def simulate(
         metric: called with hyperparameters, length and the trial's number (from 0) at each
             validation. Returns the metric, or an :class:`ExitReason` to exit early with. Default:
             uniform random numbers from ``seed``.
-        seed: in place of the configuration's experiment seed (which may then be missing).
-        workers: how many trials train at the same time; others wait, first come first served. A
-            paused trial holds no worker. Default: as many as trials have something to do.
-        cost: virtual seconds of training: a number per unit of length, or a function of
+        seed: in place of the configuration's experiment seed (which may then be missing). workers: how many
+        trials train at the same time; other trials wait, first come first served. A paused trial holds no
+        worker. Default: one for each trial that has something to do. cost: virtual seconds of training: a
+        number per unit of length, or a function of
             hyperparameters, length so far and length to train to. Default: 1 per unit.
         resume_cost: seconds that a trial takes to get going again after a pause.
         report_times: reports form: when each trial reports, in units of the time metric, rising.
             Default: 1, 2 .. ``max_time``; once, where the searcher has no ``max_time``.
-        observe: called after each event (None: the start) with its operations. A searcher it
-            returns takes the place of the one at work.
+        observe: called after each event (None: the start) with its operations. If it returns a searcher,
+        that searcher replaces the current one.
 
-    Decisions take no time; what happens at the same moment happens in the order in which it was
-    begun. Raises SearcherError for a configuration that is refused, ValueError for workers or
-    costs out of range; what the searcher raises later is in the result.
+    Decisions take no time. Things that end at the same moment are handled in the order in which they began.
+    Raises SearcherError for a configuration that is refused, ValueError for workers or costs out of range.
+    An error that the searcher raises later is in the result.
     """
     if seed is None:
         seed = (config.get("reproducibility") or {}).get("experiment_seed") or 0
@@ -239,14 +233,14 @@ class _Simulation:
                 else:
                     paused = sum(trial.trial.closed is None for trial in self.runners.values())
                     raise RuntimeError(
-                        f"the searcher has nothing left to do and did not end: {paused} trials "
+                        f"the searcher has nothing left to do but did not end: {paused} trials "
                         f"are paused"
                     )
         except SearcherError as failure:
             self.error = str(failure)
 
     def carry_out(self, event: Event | None) -> None:
-        """Tells the searcher and does as it says."""
+        """Pass an event to the searcher and carry out its operations."""
         if event is None:
             operations = self.searcher.initial_operations()
         else:
@@ -331,7 +325,7 @@ class _Simulation:
             self.working -= 1
 
     def finish(self, time: float, turn: int, runner: _Runner) -> None:
-        """The trial has come to its target."""
+        """Handle that the trial has reached its target."""
         if turn != runner.turn or runner.target is None:  # stopped on its way
             return
         self.now = time

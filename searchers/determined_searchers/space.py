@@ -23,7 +23,7 @@ _TYPES: dict[str, type[Leaf]] = {
 
 
 class Group:
-    """Hyperparameters by name, always walked in byte order of the names, at every depth.
+    """Hyperparameters by name, always visited in byte order of the names, at every depth.
 
     (The original draws nested groups in the random order of a hash map; one order everywhere is
     what makes a seed mean the same search each time.)
@@ -83,7 +83,7 @@ class Space:
         return list(self._root.leaves())
 
     def fill(self, values: Iterable[Any]) -> dict[str, Any]:
-        """The point that has one of ``values`` per leaf."""
+        """The point with one of ``values`` per leaf."""
         return self._root.fill(iter(values))
 
     def read(self, point: Mapping[str, Any]) -> list[Any]:
@@ -103,7 +103,7 @@ class Grid:
         self._length = math.prod(len(axis) for axis in self._axes)
         if self._length > sys.maxsize:
             raise SearcherError(
-                f"hyperparameters: the grid has {self._length} points, more than any search can try"
+                f"hyperparameters: the grid has {self._length} points, which is more than any search can try"
             )
 
     def __len__(self) -> int:

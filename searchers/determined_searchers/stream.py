@@ -85,5 +85,5 @@ class RandomStream:
         return {"key": list(words[:-1]), "pos": words[-1]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Goes to where :meth:`state` was taken."""
+        """Return to the position at which :meth:`state` was taken."""
         self._random.setstate((3, (*state["key"], state["pos"]), None))

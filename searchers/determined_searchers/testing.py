@@ -4,7 +4,7 @@
         config = {"searcher": {"name": "mine", "max_length": 8, ...}, "hyperparameters": {...}}
 
 and pytest runs everything below over it. The tests with random configurations and orders of events
-need hypothesis; the others nothing but this package.
+need hypothesis; the others need only this package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from determined_searchers.simulation import SimulationResult, simulate
 
 
 def store(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """``snapshot`` as a database gives it back: strict JSON, keys of objects in another order."""
+    """``snapshot`` as a database returns it: strict JSON, keys of objects in another order."""
     stored: dict[str, Any] = json.loads(json.dumps(snapshot, allow_nan=False, sort_keys=True))
     return stored
 
@@ -36,7 +36,7 @@ def write(snapshot: dict[str, Any]) -> str:
 
 
 class SearchMethodContract:
-    """What :class:`~determined_searchers.SearchMethod` promises, as tests.
+    """The promises of :class:`~determined_searchers.SearchMethod`, as tests.
 
     Attributes:
         config: an experiment configuration. With other seeds, spaces and the values of
@@ -44,9 +44,9 @@ class SearchMethodContract:
         workers: how many trials train at the same time, in the tests that are not random.
         variations: values to try for fields of the ``searcher`` section. The number of trials, of
             concurrent trials, and the direction of the metric are varied anyway, where given.
-        any_space: whether the method takes any hyperparameter space; False: ``config``'s is kept.
-        examples: how many random searches are tried; fewer for a method that is slow.
-        most_events: a random search that takes more of them is said not to end.
+        any_space: whether the method takes any hyperparameter space; False: ``config``'s is kept. examples:
+        how many random searches are tried; fewer for a method that is slow. most_events: a random search
+        that takes more events fails the test, since it seems not to end.
     """
 
     config: Mapping[str, Any]
@@ -60,7 +60,7 @@ class SearchMethodContract:
         return simulate(config or self.config, seed=7, workers=self.workers, **options)
 
     def record(self, **options: Any) -> tuple[list[tuple[Event, list[Operation]]], list[Operation]]:
-        """The events of a run with what each one led to, and the initial operations."""
+        """The events of a run with the operations each one led to, and the initial operations."""
         log: list[tuple[Event, list[Operation]]] = []
         initial: list[Operation] = []
 

@@ -1,4 +1,4 @@
-"""Several searches side by side, none knowing of the others."""
+"""Several independent searches side by side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from determined_searchers.operations import Create, Operation
 
 
 class _Share(Mapping[str, float]):
-    """Those of ``whole`` that belong to one sub-search; looked up only if it goes by them."""
+    """The items of ``whole`` that belong to one sub-search; looked up only if the sub-search uses them."""
 
     def __init__(self, whole: Mapping[str, float], owner: Mapping[str, int], index: int) -> None:
         self._whole, self._owner, self._index = whole, owner, index

@@ -1,4 +1,4 @@
-"""``tpe``: the brackets of ``adaptive_asha``, with a model instead of chance to suggest trials."""
+"""``tpe``: the brackets of ``adaptive_asha``, with trials suggested by a model instead of at random."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TPEConfig(BaseModel):
         False, description="stop trials at a rung instead of pausing them for a later promotion"
     )
     n_startup_trials: int = Field(
-        10, ge=1, description="trials measured at a length before the model goes by it"
+        10, ge=1, description="trials measured at a length before the model uses it"
     )
     multivariate: bool = Field(
         True, description="whether hyperparameters are modelled together or each on its own"
@@ -60,9 +60,10 @@ class TPEConfig(BaseModel):
 
 
 class TPE(SearchMethod):
-    """All that brackets decide is :class:`~determined_searchers.adaptive_asha.AdaptiveASHA`'s, in
-    both forms and by both rules. What a bracket would sample, :class:`TreeParzenModel` suggests; it
-    learns from the trials of all brackets."""
+    """Brackets decide as in :class:`~determined_searchers.adaptive_asha.AdaptiveASHA`, in both forms and by
+    both rules. New hyperparameters come from :class:`TreeParzenModel`, which learns from the trials of all
+    brackets.
+    """
 
     config_model = TPEConfig
 

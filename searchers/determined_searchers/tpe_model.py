@@ -1,4 +1,4 @@
-"""What ``tpe`` knows of its trials, and the point it suggests to try next."""
+"""The model of ``tpe``: it knows the trials and suggests the next point."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from determined_searchers.metrics import decode_metric, encode_metric
 from determined_searchers.settings import read_divisor
 
 BEST = 25
-"""Optuna's sampler takes the best tenth for good, at most so many."""
+"""Optuna's sampler takes the best tenth as good trials, at most this many."""
 
 SHOWN = 10 * BEST
-"""So many trials the sampler sees at most. Its time grows with them, what it learns hardly."""
+"""The most trials that the sampler sees. More trials cost more time but hardly improve the model.
+"""
 
 
 @dataclass(slots=True)
@@ -38,17 +39,17 @@ class Observed:
 class TreeParzenModel:
     """Splits the trials into the best few and the rest, estimates the density of both, and suggests
     the point where their ratio is largest (Bergstra et al., "Algorithms for Hyper-Parameter
-    Optimization", 2011), by way of Optuna's sampler.
+    Optimization", 2011), using Optuna's sampler.
 
-    Trials are compared by their metric at one length, as in BOHB (Falkner et al., 2018): the longest
-    that twice ``n_startup`` of them were measured at (of fewer, the best tenth is a single trial);
-    until there is one, the shortest that ``n_startup`` were; until then, points are random.
-    Lengths of all brackets count together. Trials that errored rank behind all others, those still
-    without a measurement are taken for bad (which keeps parallel suggestions apart), and invalid ones
-    are forgotten.
+    Trials are compared by their metric at one length, as in BOHB (Falkner et al., 2018). It is the longest
+    length at which twice ``n_startup`` trials were measured (of fewer, the best tenth is a single trial).
+    Until there is such a length, it is the shortest at which ``n_startup`` trials were measured; until
+    then, points are random. Lengths of all brackets count together. Trials that errored rank behind all
+    others. Trials without a measurement count as bad, which keeps parallel suggestions apart. Invalid
+    trials are dropped.
 
-    The sampler is made anew for each suggestion and seeded from the search's stream, so that a
-    suggestion follows from the saved state alone.
+    A new sampler is made for each suggestion and seeded from the search's stream, so that a suggestion
+    depends only on the saved state.
     """
 
     def __init__(self, context: SearchContext, n_startup: int, multivariate: bool) -> None:
@@ -77,7 +78,7 @@ class TreeParzenModel:
         self.trials[request_id] = Observed(self.coordinates.of(hparams))
 
     def measured(self, request_id: str, time: float, metric: float) -> None:
-        """``metric`` counts for the longest length within ``time``, if it is the first there."""
+        """Note ``metric`` for the longest length within ``time``, if that length has none yet."""
         level = bisect_right(self.lengths, time) - 1
         trial = self.trials[request_id]
         if level >= 0 and level not in trial.metrics:
@@ -137,7 +138,7 @@ class TreeParzenModel:
         ]
 
     def load(self, state: list[Any]) -> None:
-        """Goes to where :meth:`state` was taken."""
+        """Return to the position at which :meth:`state` was taken."""
         self.trials = {
             request_id: Observed(
                 self.coordinates.load(point),
@@ -154,7 +155,7 @@ class TreeParzenModel:
 
 
 def _thin(ranked: list[Observed]) -> list[Observed]:
-    """The best and, at even distances, some of the others."""
+    """The best trials and, at even distances, some of the others."""
     rest = len(ranked) - BEST
     room = SHOWN - BEST
     if rest <= room:

@@ -1,4 +1,4 @@
-"""One suggestion of Optuna's TPE sampler, from points alone: no study is kept."""
+"""One suggestion of Optuna's TPE sampler, computed from points alone, without a stored study."""
 
 from __future__ import annotations
 
@@ -31,11 +31,9 @@ def sample(
     """The point to try next; the same for the same arguments.
 
     Args:
-        axes: what the numbers of a point stand for.
-        known: points with their rank, 0 for the best, or None: being tried. The oldest first; it
-            counts the least.
-        seed: of the sampler's random numbers.
-        multivariate: whether the axes are modelled together.
+        axes: the meaning of a point's numbers. known: points with their rank, 0 for the best, None for a
+        point that is being tried. The oldest point comes first and counts the least. seed: the seed of the
+        sampler's random numbers. multivariate: whether the axes are modelled together.
     """
     space = {leaf.path: _distribution(leaf) for leaf in axes}
     sampler = TPESampler(
@@ -58,7 +56,7 @@ def _distribution(leaf: Any) -> BaseDistribution:
 def _trials(
     space: dict[str, BaseDistribution], known: Sequence[tuple[Point, int | None]]
 ) -> list[FrozenTrial]:
-    """Trials with their rank for a value, numbered from 1: 0 is the one that is asked for."""
+    """Trials with their rank as value, numbered from 1. Number 0 is the trial that is asked for."""
     return [
         FrozenTrial(
             number=number,
@@ -78,8 +76,9 @@ def _trials(
 
 
 class _Recorded(InMemoryStorage):
-    """A storage that knows trials already. (To add them one by one to a study costs ten times as
-    much as the suggestion itself.)"""
+    """A storage that starts with trials. (Adding them one by one to a study costs ten times as much as the
+    suggestion itself.)
+    """
 
     def __init__(self, known: list[FrozenTrial]) -> None:
         super().__init__()
@@ -97,7 +96,7 @@ class _Recorded(InMemoryStorage):
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Optuna's line for each study and its warnings about experimental arguments."""
+    """Silence Optuna's log line for each study and its warnings about experimental arguments."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

@@ -9,7 +9,7 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from determined_service.settings import Settings
+from determined_service.base.settings import Settings
 
 COLLECT = (10_000, 20, 20)
 """When Python looks for cyclic garbage: less often than usual, there is little of it; looking costs a

@@ -1,7 +1,9 @@
 """The service: :func:`create_app`.
 
-``app.state`` holds what routes need: ``settings``, ``db`` (:class:`~determined_service.db.Database`),
-``hub`` (:class:`~determined_service.hub.Hub`), ``auth`` and the two ingest queues.
+``app.state`` holds what routes need: ``settings``, ``db`` (:class:`~determined_service.base.db.Database`),
+``hub`` (:class:`~determined_service.base.hub.Hub`), ``auth`` and ``owners`` (who asks, and what belongs to
+whom), the scheduler's ``queue`` (:class:`~determined_service.scheduling.queue.Queue`) and the two ingest
+queues.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 
 from determined.__version__ import __version__
-from determined_registry import migrate
-from determined_service import api, errors, routes
-from determined_service.auth import Authenticator
+from determined_registry.database import migrate
+from determined_service import internal, public
+from determined_service.access.authenticator import Authenticator
+from determined_service.access.targets import Owners
+from determined_service.base import errors
+from determined_service.base.db import Database
+from determined_service.base.hub import Hub
+from determined_service.base.settings import Settings
 from determined_service.bootstrap import bootstrap
-from determined_service.control import runtime
-from determined_service.db import Database
-from determined_service.hub import Hub
-from determined_service.settings import Settings
+from determined_service.loops import runtime
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:
@@ -42,8 +46,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.db = db
         app.state.hub = hub
         app.state.auth = Authenticator(db, hub, settings)
+        app.state.owners = Owners(db)
         stack.push_async_callback(_stop, [asyncio.create_task(hub.run(), name="hub")])
-        await api.start(app, stack)
+        internal.start(app)
+        await public.start(app, stack)
         stack.push_async_callback(_stop, await runtime.start(app))
         app.state.started = True
         yield
@@ -59,14 +65,13 @@ def create_app(settings: Settings) -> FastAPI:
         version=__version__,
         description="Determined's REST API: experiments, trials, metrics, checkpoints, logs.",
         lifespan=_lifespan,
-        openapi_tags=api.TAGS,
+        openapi_tags=public.TAGS,
         # Determined's own clients send JSON without saying so.
         strict_content_type=False,
     )
     app.state.settings = settings
     app.state.started = False
     errors.install(app)
-    # The control routes first: they are asked most, and routes are tried in order.
-    for router in [*routes.routers(), *api.routers()]:
+    for router in [*public.routers(), *internal.routers()]:
         app.include_router(router)
     return app

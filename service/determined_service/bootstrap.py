@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import uuid
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from determined_registry.tables import cluster, pools, report_streams, users
-from determined_service import passwords
-from determined_service.db import Database
-from determined_service.settings import Settings
+from determined_registry.database.tables import cluster, pools, report_streams, users
+from determined_service.base import passwords
+from determined_service.base.db import Database
+from determined_service.base.settings import Settings
+from determined_service.scheduling.capacity import DEFAULT_POOL
 
 BUILT_IN_USERS = {"admin": True, "determined": False}
-DEFAULT_POOL = "default"
+
 NO_CLUSTER = uuid.UUID(int=0)
 
 
@@ -32,9 +34,10 @@ async def bootstrap(db: Database, settings: Settings) -> uuid.UUID:
                 continue
             secret = settings.bootstrap_passwords.get(name)
             sent = passwords.as_sent(secret.get_secret_value() if secret else "")
+            kept = await asyncio.to_thread(passwords.store, sent)
             await conn.execute(
                 insert(users)
-                .values(username=name, admin=admin, password_hash=passwords.store(sent))
+                .values(username=name, admin=admin, password_hash=kept)
                 .on_conflict_do_nothing()
             )
         # Nobody repeats a batch after a week.

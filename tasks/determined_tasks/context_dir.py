@@ -3,7 +3,7 @@
 ``<work_dir>/allocations/<allocation id>/``
     ``workdir/``  the model definition; the training process starts here
     ``run/``      info files (``DET_RUN_DIR``)
-    ``leg.json``  who runs here (:mod:`determined_tasks.supervision`)
+    ``leg.json``  the processes that run here (:mod:`determined_tasks.supervision`)
 ``<work_dir>/model_defs/<hash>/``
     model definitions by hash, unpacked once and copied for each leg
 """
@@ -63,7 +63,7 @@ def allocation_dir(work_dir: Path, allocation_id: str) -> Path:
 
 
 def choose_tmp() -> Path:
-    """Where a leg's TMPDIR is to be; not made yet, so that a record of it can come first.
+    """The path for a leg's TMPDIR. The directory is not made yet: a record of it is written first.
 
     Not below the allocation's directory: sockets that users' libraries make in TMPDIR may have paths of
     at most 107 bytes, and data directories are long.
@@ -102,7 +102,7 @@ def prepare(
 
 
 def cached(work_dir: Path, model_def_hash: str) -> Path | None:
-    """The unpacked model definition, if it is here: not to be written to."""
+    """The unpacked model definition, if it is in the cache. Callers must not write to it."""
     if not model_def_hash.isalnum():
         raise ModelDefinitionError(f"not a model definition's hash: {model_def_hash!r}")
     found = work_dir / MODEL_DEFS / model_def_hash
@@ -113,7 +113,10 @@ def cached(work_dir: Path, model_def_hash: str) -> Path | None:
 
 
 def unpacked(work_dir: Path, model_def_hash: str, fetch: Callable[[str], bytes]) -> Path:
-    """:func:`cached`, with the archive that ``fetch`` gets if need be. Raises as :func:`prepare`."""
+    """As :func:`cached`, but unpacks the archive that ``fetch`` gets when the cache has none.
+
+    Raises as :func:`prepare`.
+    """
     found = cached(work_dir, model_def_hash)
     if found is not None:
         return found
@@ -149,7 +152,7 @@ def _unpack(archive: bytes, target: Path) -> None:
 
 
 def _plain_members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """For Python 3.11.0 to 3.11.3, which have no filters: nothing but files and directories within."""
+    """For Python 3.11.0 to 3.11.3, which have no filters: only files and directories inside."""
     for member in tar:
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):

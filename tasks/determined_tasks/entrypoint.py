@@ -1,4 +1,4 @@
-"""From an experiment's ``entrypoint`` to how its process is started.
+"""Decides how the process of an experiment's ``entrypoint`` is started.
 
 Python entrypoints (``python3 script.py …``, ``python3 -m module …``, ``module:TrialClass``) can start in a
 fork of an interpreter that has its imports done; anything else, and anything that must be set
@@ -63,7 +63,7 @@ class Start:
 
 
 def command_words(entrypoint: str | list[str]) -> list[str] | None:
-    """The words of an entrypoint, or None when only a shell can tell."""
+    """The words of an entrypoint, or None when only a shell can split it."""
     if isinstance(entrypoint, list):
         return list(entrypoint)
     text = entrypoint.strip()
@@ -92,7 +92,7 @@ def plan(
 ) -> Start:
     """Decides how to start ``entrypoint`` in ``workdir``.
 
-    ``env`` is the whole environment, ``user_env`` what of it the user set; ``may_fork`` says that
+    ``env`` is the whole environment, ``user_env`` the part of it that the user set; ``may_fork`` says that
     this process may become the training process.
 
     Raises EntrypointError when a script, module or program does not exist.

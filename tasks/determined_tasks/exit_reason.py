@@ -8,39 +8,28 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from determined.common.wire.legs import Exited, ExitKind
 from determined_tasks.entrypoint import STARTUP_HOOK, Start
-
-Kind = Literal["exited", "failed_to_start", "infrastructure"]
 
 
 @dataclass(frozen=True)
 class LegResult:
-    """The end of a leg.
-
-    ``failed_to_start``: the user's files or configuration must change before another try can help.
-    ``infrastructure``: not the training code's doing; it does not count as a restart. ``reason``:
-    what the exit code or signal does not say by itself.
-    """
+    """The end of a leg; ``reason``: what the exit code or signal does not say by itself."""
 
     exit_code: int | None
     signal: int | None
-    kind: Kind
+    kind: ExitKind
     reason: str | None = None
 
-    def to_json(self) -> dict[str, object]:
-        """The body of ``POST /internal/v1/allocations/{id}/exit``."""
-        return {
-            "exit_code": self.exit_code,
-            "signal": self.signal,
-            "kind": self.kind,
-            "reason": self.reason,
-        }
+    @property
+    def report(self) -> Exited:
+        """The report for the service."""
+        return Exited(self.exit_code, self.signal, self.kind, self.reason)
 
     def __str__(self) -> str:
         """The end in words, as the last line of the task's log."""
-        if self.kind != "exited":
+        if self.kind is not ExitKind.EXITED:
             return self.reason or "lost"
         if self.signal is not None:
             words = f"process was killed by signal {self.signal} ({_signal_name(self.signal)})"
@@ -59,16 +48,16 @@ def _signal_name(number: int) -> str:
 
 
 def failed_to_start(reason: str) -> LegResult:
-    return LegResult(None, None, "failed_to_start", reason)
+    return LegResult(None, None, ExitKind.FAILED_TO_START, reason)
 
 
 def infrastructure(reason: str) -> LegResult:
-    return LegResult(None, None, "infrastructure", reason)
+    return LegResult(None, None, ExitKind.INFRASTRUCTURE, reason)
 
 
 @dataclass(frozen=True)
 class OomKills:
-    """How many processes the kernel has killed for want of memory; None: not known.
+    """How many processes the kernel has killed because memory ran out; None: not known.
 
     ``machine``: since it started, whatever it was that ran out; ``container``: those of this process's
     control group, whose own limit was reached.
@@ -79,7 +68,7 @@ class OomKills:
 
 
 def oom_kills() -> OomKills:
-    """As of now."""
+    """The counts at this moment."""
     container = None
     for path in _memory_groups():
         container = _counter(path, "oom_kill")
@@ -116,7 +105,7 @@ def describe(
     oom_before: OomKills,
     exception: str | None = None,
 ) -> LegResult:
-    """The result for a wait ``status`` that nobody asked for.
+    """The result for the wait ``status`` of a process that nobody stopped.
 
     ``hook_pending``: there is a startup hook and it did not get to its end. ``oom_before``:
     :func:`oom_kills` when the process started. ``exception``: the last line of a Python traceback
@@ -126,21 +115,21 @@ def describe(
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
             return _killed(oom_before)
-        return LegResult(None, number, "exited", None)
+        return LegResult(None, number, ExitKind.EXITED, None)
     code = os.waitstatus_to_exitcode(status)
     if hook_pending and code != 0:
-        return LegResult(
-            code, None, "failed_to_start", f"{STARTUP_HOOK} failed with exit code {code}"
-        )
+        reason = f"{STARTUP_HOOK} failed with exit code {code}"
+        return LegResult(code, None, ExitKind.FAILED_TO_START, reason)
     if code == 127 and start.first_word:
         reason = f"entrypoint not found: no command {start.first_word!r} on the PATH"
-        return LegResult(code, None, "failed_to_start", reason)
+        return LegResult(code, None, ExitKind.FAILED_TO_START, reason)
     shell = SHELL_CODES.get(code) if _is_shell(start) else None
     if shell is not None and code == 128 + signal.SIGKILL:
         killed = _killed(oom_before)
         if killed.reason is not None:
             return LegResult(code, None, killed.kind, killed.reason)
-    return LegResult(code, None, "exited", shell or (exception if code == 1 else None))
+    words = shell or (exception if code == 1 else None)
+    return LegResult(code, None, ExitKind.EXITED, words)
 
 
 SHELL_CODES = {
@@ -156,15 +145,17 @@ def _is_shell(start: Start) -> bool:
 
 
 def _killed(before: OomKills) -> LegResult:
-    """SIGKILL, perhaps by the kernel. A machine without memory is no fault of this trial's alone."""
+    """SIGKILL, perhaps by the kernel.
+
+    When the whole machine runs out of memory, the fault is not this trial's alone.
+    """
     now = oom_kills()
     if _more(before.container, now.container):
-        return LegResult(
-            None, signal.SIGKILL, "exited", "out of memory, by the limit of its container"
-        )
+        reason = "out of memory, by the limit of its container"
+        return LegResult(None, signal.SIGKILL, ExitKind.EXITED, reason)
     if _more(before.machine, now.machine):
         return infrastructure("killed: the machine is out of memory (137)")
-    return LegResult(None, signal.SIGKILL, "exited", None)
+    return LegResult(None, signal.SIGKILL, ExitKind.EXITED, None)
 
 
 def _more(before: int | None, now: int | None) -> bool:

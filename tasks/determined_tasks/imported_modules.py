@@ -1,4 +1,4 @@
-"""Which installed modules a program imported: what the next fork may have imported already.
+"""Lists the installed modules that a program imported, so that the next fork can start with them.
 
 Only files of the standard library and of installed packages count. User code is never listed, wherever
 it lies: what is imported before a fork must be the same for every leg.
@@ -41,7 +41,7 @@ def installed(known: Iterable[str] = ()) -> list[str]:
 
 
 def write(path: Path, known: Iterable[str]) -> None:
-    """Writes :func:`installed` to ``path`` as a JSON list; a failure is nobody's problem."""
+    """Writes :func:`installed` to ``path`` as a JSON list; a failure is ignored."""
     with contextlib.suppress(OSError):
         aside = path.with_suffix(".part")
         aside.write_text(json.dumps(installed(known)))

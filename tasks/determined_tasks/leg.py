@@ -2,8 +2,8 @@
 
 The supervisor is a process of its own, next to the training process and independent of the agent: when
 the agent dies it goes on, ships the logs and reports the exit by itself. Two signals end the training
-process at once: KILL_SIGNAL is the service's order, SIGTERM comes from whoever stops this machine or
-its agent, and is not the training code's fault.
+process at once: KILL_SIGNAL is the service's order, SIGTERM means that this machine or its agent
+is stopped, which is not the training code's fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from types import FrameType
 from typing import Any
 
 from determined.common.api import errors
+from determined.common.backoff import Backoff
 from determined.common.forking import process as forked
+from determined.common.wire import paths
+from determined.common.wire.legs import ExitKind, LegSpec
 from determined_tasks import (
     context_dir,
     entrypoint,
@@ -35,7 +38,6 @@ from determined_tasks.context_dir import ContextDir, ModelDefinitionError
 from determined_tasks.entrypoint import EntrypointError, Start
 from determined_tasks.exit_reason import LegResult
 from determined_tasks.leg_reporter import LegReporter
-from determined_tasks.leg_spec import LegSpec
 from determined_tasks.service_link import ServiceLink
 from determined_tasks.streams import Streams
 from determined_tasks.supervision import LegRecord, ProcessName, lock
@@ -51,8 +53,8 @@ SIGTERM_GRACE_SECONDS = 0.3
 SPOOL = "logs.spool"
 
 # About a minute; then the leg is given back to be started again.
-FETCH_TRIES = 9
-FETCH_RETRY_SECONDS = 0.2
+FETCH_TRIES = 10
+FETCH_RETRY_SECONDS = (0.2, 20.0)
 # Orphans of the training process are reaped this often.
 REAP_SECONDS = 5.0
 # What has been killed closes its pipes at once; nobody else is waited for.
@@ -72,23 +74,22 @@ class ForkOptions:
 
 
 def run_leg(
-    spec: Mapping[str, Any],
+    leg: LegSpec,
     *,
     work_dir: Path,
     place: Place | None = None,
     fork: ForkOptions | None = None,
 ) -> LegResult:
-    """Runs the leg that ``spec`` (the service's LegSpec, JSON) describes, to its end.
+    """Runs the leg to its end.
 
     Reports to the service that it runs, its logs and its exit. Without ``place`` the service is the
     one named by ``DET_MASTER`` and ``DET_AGENT_TOKEN``. Without ``fork`` the training process is
     always a program of its own; then this may be called in a process with other threads.
 
-    What goes wrong with the leg is in the result, not raised. An exception that interrupts it
+    A failure of the leg is in the result, not raised. An exception that interrupts it
     (Ctrl-C, a cancelled flow) kills the training process, is reported as ``infrastructure`` and
     raised again.
     """
-    leg = LegSpec.from_json(spec)
     where = place or Place(
         work_dir=work_dir,
         master=os.environ["DET_MASTER"],
@@ -176,7 +177,7 @@ class _Leg:
 
         def handle(number: int, frame: FrameType | None) -> None:
             if number == KILL_SIGNAL:
-                self.stop(LegResult(None, signal.SIGKILL, "exited", "as asked for"))
+                self.stop(LegResult(None, signal.SIGKILL, ExitKind.EXITED, "as asked for"))
             else:
                 self.stop(exit_reason.infrastructure("stopped together with its agent"))
 
@@ -258,17 +259,17 @@ class _Leg:
         )
 
     def _fetch_model_def(self, model_def_hash: str) -> bytes:
-        delay = FETCH_RETRY_SECONDS
+        path = paths.MODEL_DEFINITION.format(hash=model_def_hash)
+        backoff = Backoff(*FETCH_RETRY_SECONDS)
         for _ in range(FETCH_TRIES - 1):
             try:
-                return self.service.get(f"/internal/v1/model_defs/{model_def_hash}")
+                return self.service.get(path)
             except errors.BadRequestException:
                 raise
             except errors.APIException as error:
-                logger.info("the model definition waits: %s", error)
-            time.sleep(delay)
-            delay *= 2
-        return self.service.get(f"/internal/v1/model_defs/{model_def_hash}")
+                logger.info("cannot fetch the model definition yet, trying again: %s", error)
+            time.sleep(backoff.next_delay())
+        return self.service.get(path)
 
     def _start(self, plan: Start, env: dict[str, str], context: ContextDir) -> None:
         self.user = process.start(
@@ -313,7 +314,7 @@ class _Leg:
 def supervise(order: Mapping[str, Any]) -> int:
     """Entry point for the fork server: a fresh fork becomes a leg's supervisor.
 
-    ``order``: ``spec`` (LegSpec), ``place`` (arguments of :class:`Place`), ``base_path``,
+    ``order``: ``spec`` (JSON of a LegSpec), ``place`` (arguments of :class:`Place`), ``base_path``,
     ``learn_into`` (a path or None). Returns the exit code: 0 when the leg's exit is reported.
     """
     assert threading.active_count() == 1, "a fork server must not start threads"
@@ -325,7 +326,7 @@ def supervise(order: Mapping[str, Any]) -> int:
     place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}
     learn_into = order.get("learn_into")
     run_leg(
-        order["spec"],
+        LegSpec.from_json(order["spec"]),
         work_dir=work_dir,
         place=Place(**place),
         fork=ForkOptions(order["base_path"], Path(learn_into) if learn_into else None),

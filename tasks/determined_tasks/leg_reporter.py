@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from determined.common.api import errors
+from determined.common.backoff import Backoff
+from determined.common.wire import paths
+from determined.common.wire.legs import LegSpec, Started
+from determined.common.wire.message import Message
 from determined_tasks.exit_reason import LegResult
-from determined_tasks.leg_spec import LegSpec
 from determined_tasks.log_lines import ParsedLine
 from determined_tasks.log_shipping import LogShipper
 from determined_tasks.service_link import ServiceLink
@@ -41,7 +43,7 @@ class LegReporter:
         on_ended: Callable[[], None],
     ) -> None:
         self._service = service
-        self._path = f"/internal/v1/allocations/{spec.allocation_id}"
+        self._allocation_id = spec.allocation_id
         self._on_ended = on_ended
         self._shipper = LogShipper(
             service,
@@ -56,19 +58,19 @@ class LegReporter:
 
     @property
     def is_full(self) -> bool:
-        """The service is away and there is no more room: let the process wait."""
+        """Whether the service is away and there is no more room: then the process must wait."""
         return self._shipper.is_full
 
     def start(self, pid: int) -> None:
         """Reports the process as running, then ships logs as they come."""
-        self._begin({"pid": pid, "host": socket.gethostname()})
+        self._begin(Started(pid, socket.gethostname()))
 
-    def _begin(self, running: dict[str, Any] | None) -> None:
+    def _begin(self, running: Started | None) -> None:
         self._thread = threading.Thread(target=self._work, args=(running,), name="leg-reporter")
         self._thread.start()
 
-    def _work(self, running: dict[str, Any] | None) -> None:
-        if running is not None and not self._post("running", running):
+    def _work(self, running: Started | None) -> None:
+        if running is not None and not self._post(paths.RUNNING, running):
             self._on_ended()
         self._shipper.run()
 
@@ -79,7 +81,7 @@ class LegReporter:
         )
 
     def say(self, text: str, level: str) -> None:
-        """A line of the agent's own, among the task's."""
+        """A line of the agent's own, put into the task's log."""
         self._shipper.put(
             f"{text}\n", time_s=time.time(), stdtype="stderr", level=level, source="agent"
         )
@@ -91,19 +93,19 @@ class LegReporter:
         self._shipper.finish()
         assert self._thread is not None
         self._thread.join()
-        self._post("exit", result.to_json())
+        self._post(paths.EXIT, result.report)
 
-    def _post(self, what: str, body: dict[str, Any]) -> bool:
-        """Sends until the service answers; False when it no longer wants to hear of the allocation."""
-        delay, longest = RETRY_SECONDS
+    def _post(self, where: str, report: Message) -> bool:
+        """Sends until the service answers; False when it refuses reports of the allocation."""
+        path = where.format(allocation_id=self._allocation_id)
+        backoff = Backoff(*RETRY_SECONDS)
         while True:
             try:
-                self._service.post(f"{self._path}/{what}", body)
+                self._service.post(path, report.to_json())
                 return True
             except errors.BadRequestException as error:
-                logger.warning("[%d] %s/%s: %s", os.getpid(), self._path, what, error)
+                logger.warning("[%d] %s: %s", os.getpid(), path, error)
                 return False
             except errors.APIException as error:
-                logger.info("%s/%s waits: %s", self._path, what, error)
-            time.sleep(delay)
-            delay = min(delay * 2, longest)
+                logger.info("%s: not sent yet, trying again: %s", path, error)
+            time.sleep(backoff.next_delay())

@@ -1,4 +1,4 @@
-"""From the bytes of a process's output to log lines."""
+"""Turns the bytes of a process's output into log lines."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ParsedLine:
 
 
 def parse(line: bytes) -> ParsedLine:
-    """Decodes a line: UTF-8, and what is not is written as ``\\xff``. NUL stays."""
+    """Decodes a line as UTF-8; any other byte is written as ``\\xff``. NUL stays."""
     text = line.decode("utf-8", "backslashreplace")
     rank = None
     if text.startswith("[rank="):

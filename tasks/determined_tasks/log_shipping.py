@@ -14,12 +14,14 @@ import time
 import uuid
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from determined.common.api import errors
+from determined.common.backoff import Backoff
 from determined.common.file_queue import FileQueue
+from determined.common.wire import paths
+from determined.common.wire.legs import LogLine, LogOwner
 from determined_tasks.service_link import ServiceLink
 
 logger = logging.getLogger(__name__)
@@ -28,8 +30,6 @@ BATCH_SECONDS = 0.25
 BATCH_BYTES = 1 << 20
 MEMORY_BYTES = 16 << 20
 RETRY_SECONDS = (0.1, 5.0)
-
-PATH = "/internal/v1/logs"
 
 
 class _Queue:
@@ -61,7 +61,7 @@ class _Queue:
                 # Memory is older than the file: to keep the order, what the file has comes first.
                 for spooled in self._spooled.take(len(self._spooled), sys.maxsize):
                     self._remember(spooled)
-                logger.warning("cannot keep waiting logs in %s: %s", self._path, error)
+                logger.warning("cannot store unsent logs in %s: %s", self._path, error)
         self._remember(line)
 
     def _remember(self, line: bytes) -> None:
@@ -91,14 +91,13 @@ class LogShipper:
 
     Order of calls: :meth:`put` from one thread any number of times, :meth:`run` in another thread,
     :meth:`finish` once; ``run`` returns when everything before ``finish`` is stored.
-    ``common`` are the fields of the request that are the same for all lines.
     """
 
     def __init__(
-        self, service: ServiceLink, common: dict[str, Any], spool: Path, *, source: str = "task"
+        self, service: ServiceLink, owner: LogOwner, spool: Path, *, source: str = "task"
     ) -> None:
         self._service = service
-        self._common = {**common, "stream": str(uuid.uuid4())}
+        self._common = {**owner, "stream": str(uuid.uuid4())}
         self._source = source
         self._queue = _Queue(spool)
         self._condition = threading.Condition()
@@ -120,16 +119,15 @@ class LogShipper:
         source: str | None = None,
     ) -> None:
         """One line, with its end; ``time_s`` in seconds since the epoch."""
-        line = orjson.dumps(
-            {
-                "t": time_s,
-                "stdtype": stdtype,
-                "level": level,
-                "rank": rank,
-                "source": source or self._source,
-                "log": log,
-            }
-        )
+        made: LogLine = {
+            "t": time_s,
+            "stdtype": stdtype,
+            "level": level,
+            "rank": rank,
+            "source": source or self._source,
+            "log": log,
+        }
+        line = orjson.dumps(made)
         with self._condition:
             was_empty = not len(self._queue)
             self._queue.put(line)
@@ -168,10 +166,10 @@ class LogShipper:
             "seq": self._seq,
             "lines": [orjson.Fragment(line) for line in lines],
         }
-        delay, longest = RETRY_SECONDS
+        backoff = Backoff(*RETRY_SECONDS)
         while True:
             try:
-                self._service.post(PATH, body)
+                self._service.post(paths.LOGS, body)
                 return True
             except (errors.NotFoundException, errors.ConflictException) as error:
                 logger.warning("the service does not take the allocation's logs: %s", error)
@@ -181,6 +179,5 @@ class LogShipper:
                 logger.error("the service refused a batch of %d log lines: %s", len(lines), error)
                 return True
             except errors.APIException as error:
-                logger.info("logs wait: %s", error)
-            time.sleep(delay)
-            delay = min(delay * 2, longest)
+                logger.info("cannot send logs yet, trying again: %s", error)
+            time.sleep(backoff.next_delay())

@@ -1,4 +1,4 @@
-"""A leg's connection to the service: as little code as will do.
+"""A leg's connection to the service, in as little code as possible.
 
 A forked process pays for the pages that code touches: :class:`determined.common.api.Session` costs a
 supervisor 14 ms of CPU for its three requests, the standard library's client 6. TLS is left to Session.

@@ -1,4 +1,4 @@
-"""What the training process prints, on its way to the log."""
+"""Reads what the training process prints, and passes it to the log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who runs in an allocation's directory: ``leg.json`` and a lock.
+"""The processes of an allocation's directory: their record (``leg.json``) and a lock.
 
-The record outlives its writer: an agent that starts again finds the supervisors that are alive, and
-what a killed supervisor left running. A process is named by its id and its start time, because
-ids are used again.
+The record outlives its writer: an agent that starts again finds the supervisors that are alive, and the
+processes that a killed supervisor left running. A process is named by its id and its start time, because the
+system uses ids again.
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ def lock(root: Path) -> Iterator[bool]:
     """Yields whether this process may run the allocation: False when another one does.
 
     An order that reaches an agent twice must not train twice. The lock ends with the process.
+
+    This is flock, not the package filelock, which acts at each fork of a process that holds a lock: the
+    supervisor forks the training process, which closes the descriptor itself.
     """
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from determined.common.wire.legs import LegSpec
 from determined_tasks.context_dir import ContextDir
-from determined_tasks.leg_spec import LegSpec
 
 # Linux refuses to start a process with a single variable above 128 KiB; what is longer is left to the
 # info files, where determined.get_cluster_info() finds it too.

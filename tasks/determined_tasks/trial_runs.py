@@ -7,9 +7,7 @@ replay, is what makes creation repeatable (the idempotency key does the rest).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -18,11 +16,8 @@ from prefect.client.schemas.objects import StateDetails, StateType
 from prefect.states import Pending, State
 from prefect.tasks import Task
 
-TRIAL_DEPLOYMENT = "trial/trial"
-
-# Prefect's server hands out SCHEDULED runs whose time has come. A run of the year 2999 waits for the
-# service's scheduler and is shown in the UI's queue meanwhile.
-FAR_FUTURE = datetime(2999, 1, 1, tzinfo=UTC)
+from determined.common.wire.prefect import AWAITING_SLOTS, FAR_FUTURE, TRIAL_DEPLOYMENT, TRIAL_FLOW
+from determined.common.wire.search import TrialRef
 
 
 @dataclass(frozen=True)
@@ -42,13 +37,13 @@ class TrialRunFactory:
         deployment = await client.read_deployment_by_name(TRIAL_DEPLOYMENT)
         return cls(client, deployment.id, experiment_id, flow_run_id)
 
-    async def create(self, trial: Mapping[str, Any]) -> UUID:
-        """The id of the child run of ``trial`` (``trial_id``, ``request_id``); safe to repeat.
+    async def create(self, trial: TrialRef) -> UUID:
+        """The id of the child run of ``trial``; safe to repeat.
 
         The dummy task run is what makes Prefect draw the run as a subflow of the experiment.
         """
-        trial_id, request_id = trial["trial_id"], trial["request_id"]
-        placeholder: Task[Any, Any] = Task(name="trial", fn=_placeholder)
+        trial_id, request_id = trial.trial_id, trial.request_id
+        placeholder: Task[Any, Any] = Task(name=TRIAL_FLOW, fn=_placeholder)
         parent = await self.client.create_task_run(
             task=placeholder,
             flow_run_id=self.flow_run_id,
@@ -60,12 +55,12 @@ class TrialRunFactory:
             self.deployment_id,
             parameters={"trial_id": trial_id},
             parent_task_run_id=parent.id,
-            name=trial.get("name") or f"trial-{trial_id}",
+            name=trial.name or f"trial-{trial_id}",
             idempotency_key=f"{self.experiment_id}/{request_id}",
             tags=[f"experiment-{self.experiment_id}", f"trial-{trial_id}"],
             state=State(
                 type=StateType.SCHEDULED,
-                name="AwaitingSlots",
+                name=AWAITING_SLOTS,
                 state_details=StateDetails(scheduled_time=FAR_FUTURE),
             ),
         )

@@ -17,6 +17,7 @@ from determined_deployments.local.layout import Layout
 from determined_searchers import simulate
 from tests.chaos import load
 from tests.local_cluster import DET, LocalCluster
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -36,11 +37,12 @@ def test_a_search_goes_on_after_a_power_cut(own_cluster: LocalCluster, tmp_path:
     cluster = own_cluster
     config = load.config("random", 3, tmp_path / "storage").replace("batches: 40", "batches: 120")
     experiment = cluster.submit(tmp_path, config, script_py=load.SCRIPT)
-    deadline = time.monotonic() + 60
-    while [trial["state"] for trial in cluster.trials(experiment)][:2] != ["RUNNING"] * 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    time.sleep(2)
+    until(
+        "two running trials",
+        lambda: [trial["state"] for trial in cluster.trials(experiment)][:2],
+        equals=["RUNNING"] * 2,
+    )
+    time.sleep(2)  # the power goes in the midst of training
     assert len(members(cluster)) > 10
     for _ in range(3):
         for process in members(cluster):

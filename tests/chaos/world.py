@@ -25,6 +25,7 @@ from determined_tasks.context_dir import ALLOCATIONS
 from determined_tasks.supervision import LegRecord
 from tests.chaos.proxy import Proxy
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 COMPONENTS = ("postgres", "prefect", "service")
 SLOTS = 2
@@ -209,7 +210,9 @@ class World:
         )
 
     def open_deletions(self) -> int:
-        return self._count("SELECT count(*) FROM deletions WHERE state = 'REQUESTED'")
+        return self._count(
+            "SELECT count(*) FROM tasks WHERE kind = 'CHECKPOINT_GC' AND state = 'ACTIVE'"
+        )
 
     def _count(self, statement: LiteralString) -> int:
         with self.database() as conn:
@@ -220,14 +223,11 @@ class World:
     def wait_for_quiet(self, seconds: float) -> None:
         """Until every experiment has ended and its garbage is collected, or AssertionError."""
         deadline = time.monotonic() + seconds
-        while left := self.open_experiments():
-            assert time.monotonic() < deadline, (
-                f"{left} experiments have not ended: {self.states()}"
-            )
-            time.sleep(0.5)
-        while left := self.open_deletions():
-            assert time.monotonic() < deadline, f"{left} deletions have not ended"
-            time.sleep(0.5)
+        until(
+            "no experiment that goes on", self.open_experiments, seconds, equals=0, show=self.states
+        )
+        left = deadline - time.monotonic()
+        until("no deletion that goes on", self.open_deletions, left, equals=0)
 
     def states(self) -> list[tuple[Any, ...]]:
         with self.database() as conn:

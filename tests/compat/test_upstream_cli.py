@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from tests.compat.conftest import Submitted
-from tests.compat.upstream_client import VERSION, UpstreamClient, until
+from tests.compat.upstream_client import VERSION, UpstreamClient
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 # The first test may have to install the client.
 pytestmark = pytest.mark.timeout(900)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.compat.upstream_client import UpstreamClient, installed_python
 from tests.integration.test_custom_search import SEARCH, check_trials, write_search
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -55,10 +55,12 @@ def test_the_examples_asha_runs_unchanged_and_survives_a_kill(
     log = folder / "search.log"
     assert SEARCH in (folder / "search.py").read_text()
     process = start(old_client, folder)
-    deadline = time.monotonic() + 120
-    while not log.exists() or log.read_text().count("validationCompleted(") < 3:
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    until(
+        "three validations",
+        lambda: log.read_text().count("validationCompleted(") >= 3 or process.poll() is not None,
+        show=log.read_text,
+    )
+    assert process.poll() is None, log.read_text()
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process = start(old_client, folder)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.compat.upstream_client import UpstreamClient, until
+from tests.compat.upstream_client import UpstreamClient
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -124,7 +125,7 @@ def test_training_through_a_pause(
 
     until("three steps", steps)
     upstream.det("e", "pause", str(number))
-    until("a checkpoint", lambda: cluster.trials(number)[0]["checkpointCount"] == 1)
+    until("a checkpoint", lambda: cluster.trials(number)[0]["checkpointCount"], equals=1)
     assert cluster.describe(number)["state"] == "STATE_PAUSED"
     upstream.det("e", "activate", str(number))
     upstream.wait(number)

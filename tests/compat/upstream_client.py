@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,12 +127,3 @@ args = json.loads(sys.argv[2])
 def show(value):
     print("\\n" + json.dumps(value))
 """
-
-
-def until(what: str, check: Any, timeout: float = 60) -> Any:
-    """Asks ``check()`` until it answers with something true."""
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"{what}: not within {timeout:g} s"
-        time.sleep(0.2)
-    return found

@@ -11,7 +11,6 @@ import contextlib
 import socket
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -25,12 +24,13 @@ import uvicorn
 from asgi_lifespan import LifespanManager
 from fastapi import FastAPI
 
-from determined_registry import migrate
+from determined_registry.database import migrate
 from determined_service.__main__ import Server
 from determined_service.app import create_app
+from determined_service.base.db import Database
+from determined_service.base.settings import Settings
 from determined_service.bootstrap import bootstrap
-from determined_service.db import Database
-from determined_service.settings import Settings
+from tests.waiting import until
 
 AGENT_TOKEN = "agent-token-of-the-tests"
 
@@ -168,11 +168,8 @@ def serve(app: FastAPI) -> Iterator[str]:
             target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True
         )
         thread.start()
-        deadline = time.monotonic() + 30
-        while not server.started:
-            if not thread.is_alive() or time.monotonic() > deadline:
-                raise RuntimeError("the service did not start")
-            time.sleep(0.01)
+        until("the service up", lambda: server.started or not thread.is_alive())
+        assert server.started, "the service did not start"
         try:
             yield f"http://127.0.0.1:{port}"
         finally:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import httpx
 
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 
 class Prefect:
@@ -26,22 +26,21 @@ class Prefect:
         answer.raise_for_status()
         return answer.json()
 
-    def deployment(self, name: str, seconds: float = 30) -> dict[str, Any]:
+    def deployment(self, name: str) -> dict[str, Any]:
         """The deployment ``flow/name``; the agent registers them shortly after it is up."""
-        deadline = time.monotonic() + seconds
-        while True:
-            answer = self.http.get(f"/deployments/name/{name}")
-            if answer.status_code != 404 or time.monotonic() > deadline:
-                answer.raise_for_status()
-                found: dict[str, Any] = answer.json()
-                return found
-            time.sleep(0.2)
 
-    def wait(self, run_id: str, seconds: float = 90) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
-        while True:
-            run: dict[str, Any] = self.call(f"/flow_runs/{run_id}")
-            if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
-                return run
-            assert time.monotonic() < deadline, f"still {run['state_name']} after {seconds} s"
-            time.sleep(0.3)
+        def known() -> dict[str, Any] | None:
+            answer = self.http.get(f"/deployments/name/{name}")
+            return None if answer.status_code == 404 else dict(answer.raise_for_status().json())
+
+        return until(f"the deployment {name}", known)
+
+    def wait(self, run_id: str) -> dict[str, Any]:
+        """The flow run, once it has ended."""
+
+        def run() -> dict[str, Any]:
+            return dict(self.call(f"/flow_runs/{run_id}"))
+
+        ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        until("the end of the flow run", lambda: run()["state_type"] in ends, show=run)
+        return run()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.chaos.test_kill_experiment_flow import flow_process
 from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
 from tests.outcomes import client
+from tests.waiting import until
 
 SAVES = """
 import determined as det
@@ -88,14 +88,6 @@ def whole(session: Session, experiment_id: int) -> dict[str, dict[str, Any]]:
     return {name: one for name, one in found.items() if one["state"] == "STATE_COMPLETED"}
 
 
-def until(check: Callable[[], Any], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
-    return found
-
-
 def search(
     cluster: LocalCluster,
     tmp_path: Path,
@@ -117,7 +109,7 @@ def test_a_search_leaves_what_its_policy_keeps(
     cluster: LocalCluster, tmp_path: Path, root: Path, session: Session
 ) -> None:
     experiment_id = search(cluster, tmp_path, root, POLICY)
-    until(lambda: len(whole(session, experiment_id)) == 5)
+    until("five checkpoints", lambda: len(whole(session, experiment_id)), equals=5)
     kept = whole(session, experiment_id)
     assert stored(root) == set(kept)
     steps = sorted(
@@ -140,7 +132,7 @@ def test_a_search_leaves_what_its_policy_keeps(
     assert "--yes" in asked.stderr
     assert len(stored(root)) == 5
     cluster.det(*command, "--yes")
-    until(lambda: len(whole(session, experiment_id)) == 3)
+    until("three checkpoints", lambda: len(whole(session, experiment_id)), equals=3)
     assert stored(root) == set(whole(session, experiment_id))
 
 
@@ -183,19 +175,21 @@ def test_a_collection_that_is_killed_is_finished(
         found: str | None = session.get(f"/api/v1/deletions/{deletion_id}")["flowRunId"]
         return found
 
-    first_run = until(run_of)
-    until(lambda: len(stored(root)) < 50)
+    first_run = until("the flow run of the deletion", run_of)
+    until("ten checkpoints deleted", lambda: len(stored(root)) < 50)
     process = flow_process(cluster, first_run)
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     assert len(stored(root)) > 0, "it was killed too late to tell"
 
-    def done() -> bool:
-        state: str = session.get(f"/api/v1/deletions/{deletion_id}")["state"]
-        return state == "STATE_DONE"
+    def state() -> str:
+        return str(session.get(f"/api/v1/deletions/{deletion_id}")["state"])
 
-    until(done, 90)
+    until("the end of the deletion", state, equals="STATE_DONE")
     assert run_of() != first_run
+    task_id = session.get(f"/api/v1/deletions/{deletion_id}")["taskId"]
+    lines = session.stream(f"/api/v1/tasks/{task_id}/logs")
+    assert any("checkpoints deleted" in line["log"] for line in lines)
     assert stored(root) == set()
     assert hidden(root) == []
     assert {one["state"] for one in listed(session, experiment_id).values()} == {"STATE_DELETED"}
@@ -232,7 +226,7 @@ def test_a_deleted_experiment_leaves_nothing(
     for experiment_id in ids:
         assert cluster.wait(experiment_id) == "COMPLETED"
     # What the killed legs left is gone by itself, after the end.
-    until(lambda: not hidden(root))
+    until("no hidden files", lambda: hidden(root), equals=[])
     assert len(stored(root)) == 4
     assert len(list(root.glob("*/tensorboard/**/events"))) == 4
     runs = [
@@ -289,8 +283,8 @@ checkpoint_storage: {{type: shared_fs, host_path: {root}, save_trial_latest: 9}}
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        ('(path / "weights").write_text("of step 9")', "have changed since it was stored"),
-        ('(path / "weights").write_text("short")', "has 5 bytes, 9 were stored"),
+        ('(path / "weights").write_text("of step 9")', "have changed since the file was stored"),
+        ('(path / "weights").write_text("short")', "has 5 bytes, but 9 were stored"),
         ('(path / "weights").unlink()', "is missing"),
     ],
     ids=["changed", "short", "missing"],

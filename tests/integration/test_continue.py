@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.test_prefect import wait_for
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 CONFIG = """
 name: continued
@@ -20,7 +20,8 @@ searcher: {name: grid, metric: loss, max_length: 4, max_concurrent_trials: 1}
 max_restarts: 0
 """
 
-# A step a checkpoint; x = 2 cannot go beyond step 2 until somebody has mended it.
+# A step a checkpoint; x = 2 cannot go beyond step 2 until somebody has mended it, and then not before
+# the search's driver was killed.
 TRAIN = """
 import pathlib, time
 import determined as det
@@ -38,6 +39,8 @@ with det.core.init() as core:
         while steps < op.length:
             if x == 2 and steps == 2 and not (out / "mended").exists():
                 raise RuntimeError("x = 2 needs mending")
+            while x == 2 and steps == 2 and not (out / "killed").exists():
+                time.sleep(0.02)
             steps += 1
             core.train.report_training_metrics(steps, {"loss": 1 / steps})
             with core.checkpoint.store_path({"steps_completed": steps}) as (path, _):
@@ -62,18 +65,11 @@ def test_a_search_of_which_one_trial_failed(cluster: LocalCluster, tmp_path: Pat
     (tmp_path / "mended").touch()
     said = cluster.det("experiment", "continue", str(experiment)).stdout
     assert said == f"Continued experiment {experiment}\n"
-    # The flow that drives it again is killed as soon as it is there.
+    # The flow that drives it again is killed while the trial waits for that.
     run_id = cluster.describe(experiment)["flowRunId"]
-    killed = []
-
-    def kill() -> bool:
-        pid = flow_pid(cluster, run_id)
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
-        return bool(killed)
-
-    wait_for(kill)
+    pid = until("the flow that drives it again", lambda: flow_pid(cluster, run_id))
+    os.kill(pid, signal.SIGKILL)
+    (tmp_path / "killed").touch()
     assert cluster.wait(experiment) == "COMPLETED"
     after = {t["id"]: t for t in cluster.trials(experiment)}
     assert after.keys() == before.keys()

@@ -8,9 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from determined.experimental import Determined
 from determined.experimental.client import ExperimentState, TrialState
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -101,11 +100,14 @@ class LocalSearch:
 
     def kill_after(self, events: int) -> None:
         """``kill -9`` once so many more events have been answered."""
-        until = self.log.read_text().count("event ") + events
-        deadline = time.monotonic() + 120
-        while self.log.read_text().count("event ") < until and self.process.poll() is None:
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.01)
+        wanted = self.log.read_text().count("event ") + events
+        until(
+            f"{events} more events",
+            lambda: (
+                self.log.read_text().count("event ") >= wanted or self.process.poll() is not None
+            ),
+            show=self.log.read_text,
+        )
         self.process.send_signal(signal.SIGKILL)
         assert self.process.wait() == -signal.SIGKILL, self.log.read_text()
 
@@ -150,16 +152,8 @@ def kill_flow(cluster: LocalCluster, experiment: int) -> None:
         found = (cluster.data_dir / "agent" / "flow_runs").glob("*.json")
         return next((path for path in found if run_id and run_id in path.name), None)
 
-    path = wait_for("the flow", record)
+    path = until("the flow", record)
     psutil.Process(json.loads(path.read_text())["pid"]).kill()
-
-
-def wait_for(what: str, check: Any, timeout: float = 120) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
-        time.sleep(0.2)
-    return found
 
 
 def test_the_users_asha_runs_here(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -199,7 +193,7 @@ def test_the_users_asha_runs_as_an_experiment(
 ) -> None:
     outer = remote(cluster, write_search(tmp_path / "search", RUN_REMOTE))
     client = login(cluster)
-    inner = wait_for("the search's experiment", lambda: trials_experiment(client, outer))
+    inner = until("the search's experiment", lambda: trials_experiment(client, outer))
 
     def trials_made() -> int:
         return len(client.get_experiment(inner).list_trials())
@@ -208,12 +202,12 @@ def test_the_users_asha_runs_as_an_experiment(
         return "".join(client.get_experiment(outer).logs())
 
     if disturbed:
-        wait_for("two trials", lambda: trials_made() >= 2)
+        until("two trials", lambda: trials_made() >= 2)
         client.get_experiment(outer).pause()
-        wait_for("the pause", lambda: "preempted after event" in logs())
+        until("the pause", lambda: "preempted after event" in logs())
         client.get_experiment(outer).activate()
-        wait_for("its second leg", lambda: logs().count("process ") == 2)
-        wait_for("five trials", lambda: trials_made() >= 5)
+        until("its second leg", lambda: logs().count("process ") == 2)
+        until("five trials", lambda: trials_made() >= 5)
         pid = logs().split("process ")[-1].split()[0]
         os.kill(int(pid), signal.SIGKILL)
     assert cluster.wait(outer, timeout=300) == "COMPLETED", logs()

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import yaml
 
 from tests.local_cluster import LocalCluster
 from tests.outcomes import client
+from tests.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples/distributed"
 pytestmark = pytest.mark.timeout(400)
@@ -56,10 +56,11 @@ def losses(cluster: LocalCluster, experiment_id: int) -> dict[int, float]:
 
 
 def wait_for_epoch(cluster: LocalCluster, experiment_id: int, epoch: int) -> None:
-    deadline = time.monotonic() + 100
-    while epoch not in accuracies(cluster, experiment_id):
-        assert time.monotonic() < deadline, cluster.logs(experiment_id)
-        time.sleep(0.3)
+    until(
+        f"epoch {epoch}",
+        lambda: epoch in accuracies(cluster, experiment_id),
+        show=lambda: cluster.logs(experiment_id),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +83,7 @@ def test_a_pause_changes_no_loss(cluster: LocalCluster, unbroken: int, tmp_path:
     experiment_id = submit(cluster, tmp_path, 0.5)
     wait_for_epoch(cluster, experiment_id, 3)
     cluster.det("experiment", "pause", str(experiment_id))
-    deadline = time.monotonic() + 60
-    while not cluster.trials(experiment_id)[0]["checkpointCount"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
+    until("a checkpoint", lambda: cluster.trials(experiment_id)[0]["checkpointCount"])
     cluster.det("experiment", "activate", str(experiment_id))
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
@@ -102,10 +100,7 @@ def test_one_killed_process_ends_the_gang_which_starts_again(
     others = {pid for pid in pids if psutil.pid_exists(pid)}
     assert len(others) == 2
     os.kill(pids[-1], signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while any(psutil.pid_exists(pid) for pid in others):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until("no process left", lambda: [pid for pid in others if psutil.pid_exists(pid)], equals=[])
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
     assert cluster.trials(experiment_id)[0]["restarts"] == 1
@@ -129,10 +124,11 @@ def test_the_launcher_or_the_agent_killed(
     os.kill(launchers.pop(), signal.SIGKILL)
     _, alive = psutil.wait_procs(first, 30)
     assert not alive
-    deadline = time.monotonic() + 60
-    while len(second := workers(cluster, experiment_id)) < 2:
-        assert time.monotonic() < deadline, cluster.logs(experiment_id)
-        time.sleep(0.3)
+    second = until(
+        "two new workers",
+        lambda: len(now := workers(cluster, experiment_id)) == 2 and now,
+        show=lambda: cluster.logs(experiment_id),
+    )
     record = json.loads((cluster.data_dir / "run" / "agent.json").read_text())
     agent = psutil.Process(record["pid"])
     agent.kill()

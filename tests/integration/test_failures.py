@@ -6,16 +6,16 @@ import contextlib
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.local_cluster import LocalCluster
 from tests.outcomes import CONFIG, Case, Outcome, outcomes, script
+from tests.processes import is_alive
+from tests.waiting import until
 
 STORES = """
 import determined as det
@@ -262,24 +262,16 @@ def test_kill_ends_every_process_of_a_script_that_hangs(
 ) -> None:
     config = CONFIG.format(name="hangs", entrypoint="python3 script.py", max_restarts=3)
     experiment = cluster.submit(tmp_path, config, script_py=HANGS)
-    pids = []
-    for _ in range(300):
+
+    def pids_in_log() -> list[int]:
         printed = cluster.det("experiment", "logs", str(experiment), check=False).stdout
-        if found := re.search(r"\|\| ([\d ]+)$", printed):
-            pids = [int(pid) for pid in found[1].split()]
-            break
-        time.sleep(0.1)
-    assert len(pids) == 3, printed
+        found = re.search(r"\|\| ([\d ]+)$", printed)
+        return [int(pid) for pid in found[1].split()] if found else []
+
+    pids = until("the line with the process ids", pids_in_log)
+    assert len(pids) == 3
     (trial,) = cluster.trials(experiment)
     cluster.det(noun, "kill", str(experiment if noun == "experiment" else trial["id"]))
     assert cluster.wait(experiment, timeout=30) == "CANCELED"
     assert cluster.trials(experiment)[0]["reason"] == "killed by the user"
-    assert not [pid for pid in pids if alive(pid)]
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert not [pid for pid in pids if is_alive(pid)]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -28,29 +27,14 @@ from determined_deployments.local import (
     read_logs,
     up,
 )
-from determined_deployments.local import state as states
 from determined_deployments.local.component import Component
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.report import Silent
 from determined_deployments.local.state import ClusterState
+from tests.integration.local_layout import Notes, marker, plain_layout
+from tests.waiting import until
 
 POSTGRES = ("postgres",)
-
-
-class Notes(Silent):
-    """Keeps the lines a user would see."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-
-    def done(self, component: str, what: str, seconds: float | None = None) -> None:
-        self.lines.append(f"{component} {what}")
-
-    def has(self, text: str) -> bool:
-        return any(text in line for line in self.lines)
 
 
 @pytest.fixture
@@ -241,17 +225,8 @@ def script(name: str, code: str, ready_file: Path | None = None, **changes) -> C
 
 @pytest.fixture
 def layout(tmp_path):
-    made = Layout.of(tmp_path / "plain")
-    made.create()
-    states.save(made, ClusterState(cluster_id=f"test-{os.getpid()}-{time.time_ns()}"))
-    yield made
-    cluster_down(made.root)
-
-
-def marker(layout: Layout) -> str:
-    state = states.load(layout)
-    assert state is not None
-    return state.marker
+    with plain_layout(tmp_path) as made:
+        yield made
 
 
 def test_failing_component_shows_its_log_and_takes_its_friends_down(layout, tmp_path):
@@ -355,10 +330,7 @@ def test_interrupted_start_leaves_nothing(layout, tmp_path):
         # A shell starts its background jobs with SIGINT ignored, and these tests may be one.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 20
-    while not daemon.running(layout, "agent"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until("the agent running", lambda: daemon.running(layout, "agent"))
     command.send_signal(signal.SIGINT)
     command.wait(20)
     assert [p for p in daemon.members(marker(layout)) if not daemon.is_gone(p)] == []
@@ -369,17 +341,17 @@ def test_logs_are_followed(layout):
     up.start(layout, marker(layout), [script("agent", code)], Silent())
     seen: list[str] = []
 
+    enough = threading.Event()
+
     def read() -> None:
-        stop = time.monotonic() + 10
-        lines = read_logs(
-            layout.root,
-            ["agent"],
-            follow=True,
-            stop=lambda: len(seen) >= 3 or time.monotonic() > stop,
-        )
+        lines = read_logs(layout.root, ["agent"], follow=True, stop=enough.is_set)
         seen.extend(line for _, line in lines)
 
     reader = threading.Thread(target=read)
     reader.start()
-    reader.join(15)
+    try:
+        until("three lines", lambda: seen[:3], equals=["0", "1", "2"])
+    finally:
+        enough.set()
+    reader.join()
     assert seen == ["0", "1", "2"]

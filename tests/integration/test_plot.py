@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,16 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from determined_registry.tables import searches
+from determined_registry.database.tables import searches
+from determined_service.base.settings import Settings
 from determined_service.plots import links
 from determined_service.plots.model import Outcome
 from determined_service.plots.queries import NoSuchExperiment, read_search
-from determined_service.settings import Settings
 from tests.integration.browser import open_browser
 from tests.integration.prefect_server import Prefect
 from tests.integration.service_api.world import Leg, World, report
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 HALVING = {
     "name": "async_halving",
@@ -223,7 +223,7 @@ def test_the_page_in_a_browser(
 def look_at(browser: Any, address: str, trials: int) -> None:
     """Every figure is drawn, nothing is complained of, nothing of the user's is markup."""
     browser.get(address)
-    wait_for(lambda: browser.execute_script(DRAWN) == "yes")
+    until("every figure", lambda: browser.execute_script(DRAWN), equals="yes")
     figures = browser.execute_script(FIGURES)
     assert [name for name, _, _ in figures] == [
         f"figure-{key}" for key in ("curves", "best", "parallel", "importance", "rungs")
@@ -246,25 +246,12 @@ def look_at(browser: Any, address: str, trials: int) -> None:
 def plot_link(prefect: Prefect, experiment: int, run: str) -> str:
     """The link in the run's artifact."""
     wanted = {"artifacts": {"flow_run_id": {"any_": [run]}}}
-    found: list[Any] = []
-
-    def known() -> bool:
-        found[:] = prefect.call("/artifacts/filter", wanted)
-        return bool(found)
-
-    wait_for(known)
+    found = until("the artifact", lambda: prefect.call("/artifacts/filter", wanted))
     (artifact,) = [one for one in found if one["key"] == f"determined-experiment-{experiment}"]
     assert artifact["type"] == "markdown"
     link = re.fullmatch(r"\[Plot of experiment \d+\]\((http://\S+)\)", artifact["data"])
     assert link is not None, artifact["data"]
     return link.group(1)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        time.sleep(0.2)
 
 
 def test_a_run_started_from_prefect_has_its_link_too(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from tests.integration.browser import open_browser
 from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,13 +130,16 @@ def test_the_trial_flow_under_prefects_engine(
     holder = cluster.submit(blocker, blocking, script_py="import time; time.sleep(600)")
     # A paused pool hands out nothing: this process, not our agent, shall execute the run. The
     # blocker's own run is taken first.
-    wait_for(lambda: len(running_trials(cluster, holder)) == 2)
+    until("two running trials", lambda: len(running_trials(cluster, holder)), equals=2)
     try:
         config = tmp_path / "config.yaml"
         config.write_text(CONFIG.replace("[1, 2, 3]", "[4]"))
         done = cluster.det("flow", "run", str(config), str(model), "--detach")
         experiment = int(done.stdout.split()[-1])
-        wait_for(lambda: any(trial["flowRunId"] for trial in cluster.trials(experiment)))
+        until(
+            "the run of a trial",
+            lambda: any(trial["flowRunId"] for trial in cluster.trials(experiment)),
+        )
         prefect.http.patch("/work_pools/default", json={"is_paused": True}).raise_for_status()
         run_id = cluster.trials(experiment)[0]["flowRunId"]
         prefect.call(f"/flow_runs/{run_id}/set_state", {"state": {"type": "SCHEDULED"}})
@@ -169,13 +172,6 @@ def test_the_trial_flow_under_prefects_engine(
 
 def running_trials(cluster: LocalCluster, experiment: int) -> list[dict[str, Any]]:
     return [trial for trial in cluster.trials(experiment) if trial["state"] == "RUNNING"]
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -254,8 +250,11 @@ def test_cancelling_on_prefects_page(
     """First a trial's run, then the experiment's, as somebody would who lives in Prefect's pages."""
     config = CONFIG.replace("[1, 2, 3]", "[1, 2]").replace("from-prefect", "cancelled-there")
     experiment = cluster.submit(tmp_path, config, script_py=SLOW)
-    wait_for(lambda: len(running_trials(cluster, experiment)) == 2)
-    wait_for(lambda: all(trial["flowRunId"] for trial in cluster.trials(experiment)))
+    until("two running trials", lambda: len(running_trials(cluster, experiment)), equals=2)
+    until(
+        "a run for each trial",
+        lambda: all(trial["flowRunId"] for trial in cluster.trials(experiment)),
+    )
     first, second = cluster.trials(experiment)
     page = Page(browser, prefect)
 
@@ -273,7 +272,7 @@ def test_cancelling_on_prefects_page(
         return str(cluster.json("trial", "describe", str(trial["id"]))["state"])
 
     cancel(first["flowRunId"])
-    wait_for(lambda: state(first) == "STATE_CANCELED")
+    until("the first trial canceled", lambda: state(first), equals="STATE_CANCELED")
     assert state(second) == "STATE_RUNNING"
     cancel(cluster.describe(experiment)["flowRunId"])
     assert cluster.wait(experiment) == "CANCELED"

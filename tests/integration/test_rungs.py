@@ -6,12 +6,10 @@ simulation.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
 import yaml
 
 from determined.common.api import Session
@@ -19,6 +17,8 @@ from determined_searchers import ExitReason, simulate
 from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
 from tests.outcomes import client
+from tests.processes import is_alive
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
@@ -68,27 +68,11 @@ max_restarts: 0
 """
 
 
-def until(check: Callable[[], T | None], seconds: float = 60) -> T:
-    """What ``check`` gives once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
-    return found
-
-
 def holders(session: Session) -> list[str]:
     """The allocations that hold a slot, by the service's list of agents."""
     agents = session.get("/api/v1/agents")["agents"]
     slots = [slot for agent in agents for slot in agent["slots"].values()]
     return sorted({slot["container"]["id"] for slot in slots if slot["container"]})
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def lines(session: Session, trial_id: int, first_word: str) -> list[list[str]]:
@@ -131,17 +115,30 @@ def test_a_trial_that_waits_for_its_promotion_holds_nothing(
     session, prefect = client(cluster)._session, Prefect(cluster)
 
     # The second trial has a slot and holds still.
-    until(lambda: len(rows := cluster.trials(experiment)) == 2 and rows[1]["state"] == "RUNNING")
+    until(
+        "the second trial running",
+        lambda: [row["state"] for row in cluster.trials(experiment)][1:],
+        equals=["RUNNING"],
+    )
     first, second = cluster.trials(experiment)
-    waiting = until(lambda: next(iter(lines(session, first["id"], "process")), None))
-    until(lambda: not is_alive(int(waiting[0])))
+    waiting = until(
+        "the first process", lambda: next(iter(lines(session, first["id"], "process")), None)
+    )
+    until("its end", lambda: not is_alive(int(waiting[0])))
     assert cluster.trials(experiment)[0]["state"] == "ACTIVE"  # neither queued nor running
-    (holder,) = until(lambda: [one for one in holders(session) if one.startswith(f"{experiment}.")])
+    (holder,) = until(
+        "the one holder of a slot",
+        lambda: [one for one in holders(session) if one.startswith(f"{experiment}.")],
+    )
     assert holder == f"{experiment}.{second['requestId']}.1"
     assert not list((cluster.data_dir / "agent").rglob(f"*{first['requestId']}*"))
-    run = until(lambda: session.get(f"/api/v1/trials/{first['id']}")["trial"]["flowRunId"])
+    run = until(
+        "the trial's run",
+        lambda: session.get(f"/api/v1/trials/{first['id']}")["trial"]["flowRunId"],
+    )
     shown = until(
-        lambda: (now := prefect.call(f"/flow_runs/{run}"))["state_name"] == "Paused" and now
+        "the run paused",
+        lambda: (now := prefect.call(f"/flow_runs/{run}"))["state_name"] == "Paused" and now,
     )
     assert shown["state"]["message"] == "waits for the searcher's next operation"
 

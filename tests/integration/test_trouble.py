@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.local_cluster import LocalCluster
+from tests.waiting import until
 
 FAILS = """
 name: trouble
@@ -40,17 +39,6 @@ with det.core.init() as context:
             break
 """
 SLEEPS = "import time\ntime.sleep(300)\n"
-
-
-def until(condition: Any, timeout: float = 60) -> Any:
-    """The first true answer of ``condition``."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.3)
-    raise AssertionError("it did not come to pass")
 
 
 def test_describe_and_bundle_of_a_trial_that_fails(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -94,13 +82,17 @@ def test_who_waits_for_slots_is_told_so_and_many_are_killed_at_once(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     first = cluster.submit(tmp_path / "a", HOLDS.replace("SLOTS", "2"), train_py=SLEEPS)
-    until(lambda: cluster.describe(first)["state"] == "STATE_RUNNING")
+    until(
+        "the first experiment running",
+        lambda: cluster.describe(first)["state"],
+        equals="STATE_RUNNING",
+    )
     second = cluster.submit(tmp_path / "b", HOLDS.replace("SLOTS", "1"), train_py=SLEEPS)
 
     def reasons() -> list[str]:
         return [item["reason"] for item in cluster.describe(second)["waiting"] if item["trialId"]]
 
-    (reason,) = until(reasons)
+    (reason,) = until("the reason", reasons)
     assert reason == "wants 1 slot of resource pool 'default': 0 of 2 are free"
     done = cluster.det("e", "kill", str(first), "99999", str(second), check=False)
     assert done.returncode == 1
@@ -168,11 +160,11 @@ def findings(cluster: LocalCluster) -> dict[str, str]:
 
 def test_the_doctor_names_a_postgres_that_was_killed(own_cluster: LocalCluster) -> None:
     kill(own_cluster, "postgres")
-    found = until(lambda: findings(own_cluster))
+    found = until("a finding", lambda: findings(own_cluster))
     # Whatever only waits for it is no failure of its own.
     assert [check for check, status in found.items() if status == "FAILED"] == ["postgres"], found
     own_cluster.up()
-    assert until(lambda: "FAILED" not in findings(own_cluster).values())
+    until("nothing that failed", lambda: "FAILED" not in findings(own_cluster).values())
 
 
 def test_the_doctor_tries_the_checkpoint_storage(own_cluster: LocalCluster) -> None:
@@ -190,7 +182,7 @@ def test_the_doctor_tries_the_checkpoint_storage(own_cluster: LocalCluster) -> N
 
 def test_the_doctor_without_the_service_and_without_all_of_it(own_cluster: LocalCluster) -> None:
     kill(own_cluster, "service")
-    found = until(lambda: findings(own_cluster))
+    found = until("a finding", lambda: findings(own_cluster))
     assert found["service"] == "FAILED"
     assert not {"postgres", "prefect"} & set(found)
     own_cluster.down()

@@ -25,6 +25,9 @@ PACKAGES = {
 # The harness' modules that the platform shares; everything else of it belongs to training processes
 # and users.
 CONFIG = {"determined.expconf", "determined.__version__"}
+BACKOFF = {"determined.common.backoff"}
+# What both sides of the wire import.
+WIRE = {"determined.common.wire"}
 CLIENT = CONFIG | {"determined.common"}
 # Who runs where checkpoint storage is reached: legs verify, a flow deletes.
 STORAGE = {"determined.storage", "determined.errors"}
@@ -34,7 +37,9 @@ ALLOWED: dict[str, set[str]] = {
     "determined_searchers": {"determined_searchers"},
     "determined_registry": {"determined_registry"} | CONFIG,
     "determined_service": {"determined_service", "determined_registry", "determined_searchers"}
-    | CONFIG,
+    | CONFIG
+    | BACKOFF
+    | WIRE,
     "determined_tasks": {"determined_tasks", "determined_searchers"} | CLIENT | STORAGE,
     "determined_flows": {"determined_flows", "determined_tasks", "determined_searchers"}
     | CLIENT
@@ -56,7 +61,8 @@ def imports_of(path: Path, package: str) -> Iterator[str]:
                 base = list(module_parts[:-1][: len(module_parts) - node.level])
             origin = ".".join([*base, *([node.module] if node.module else [])])
             yield origin
-            if origin in PACKAGES or origin == "determined":
+            # A name that is imported from a package may be a module of it.
+            if is_ours(origin):
                 yield from (f"{origin}.{name.name}" for name in node.names)
 
 
@@ -92,6 +98,116 @@ def test_a_forbidden_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(PACKAGES, "determined_searchers", tmp_path)
     assert "determined_service.app" in set(imports_of(bad, "determined_searchers"))
     assert not is_allowed("determined_service.app", ALLOWED["determined_searchers"])
+
+
+def test_of_the_shared_folder_the_service_may_import_the_wire_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("from determined.common import api\nfrom determined.common.wire import paths\n")
+    monkeypatch.setitem(PACKAGES, "determined_service", tmp_path)
+    allowed = ALLOWED["determined_service"]
+    found = set(imports_of(bad, "determined_service"))
+    assert {name for name in found if not is_allowed(name, allowed)} == {
+        "determined.common",
+        "determined.common.api",
+    }
+
+
+# The service's rooms, from the bottom to the top: a room imports only from rooms before it.
+ROOMS = [
+    "base",
+    "access",
+    "state",
+    "ingest",
+    "deleting",
+    "lifecycle",
+    "views",
+    "plots",
+    "search",
+    "scheduling",
+    "submission",
+    "prefect",
+    "loops",
+    "web",
+    "internal",
+    "public",
+    "bootstrap",
+    "app",
+    "__main__",
+]
+SERVICE = PACKAGES["determined_service"]
+
+
+def module_name(path: Path) -> str:
+    parts = ("determined_service", *path.relative_to(SERVICE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def service_imports() -> dict[str, set[str]]:
+    """Each module of the service, and the modules of the service that it imports."""
+    files = {module_name(path): path for path in SERVICE.rglob("*.py")}
+    found: dict[str, set[str]] = {}
+    for module, path in files.items():
+        found[module] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    name = f"{node.module}.{alias.name}"
+                    found[module] |= {name if name in files else node.module} & set(files)
+            elif isinstance(node, ast.Import):
+                found[module] |= {alias.name for alias in node.names} & set(files)
+        found[module].discard(module)
+    return found
+
+
+def room(module: str) -> int:
+    parts = module.split(".")
+    return ROOMS.index(parts[1]) if len(parts) > 1 else 0
+
+
+def test_rooms_of_the_service_import_downwards_only() -> None:
+    imports = service_imports()
+    assert len(imports) > 100
+    wrong = [
+        f"{module} imports {name}"
+        for module, names in imports.items()
+        for name in names
+        if room(name) > room(module)
+    ]
+    assert wrong == []
+
+
+def test_no_modules_of_the_service_import_each_other_in_a_circle() -> None:
+    left = {
+        module: {name for name in names if name != "determined_service"}
+        for module, names in service_imports().items()
+    }
+    while leaves := {module for module, names in left.items() if not names & left.keys()}:
+        left = {module: names for module, names in left.items() if module not in leaves}
+    assert sorted(left) == []
+
+
+@pytest.mark.parametrize("room", ["web", "internal", "public"])
+def test_routes_change_no_rows(room: str) -> None:
+    """They call a room below, which does: no statement that writes stands in a route's module."""
+    files = list((SERVICE / room).rglob("*.py"))
+    assert files
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if writes(node)
+    ]
+    assert wrong == []
+
+
+def writes(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.split(" ")[0].strip() in ("INSERT", "UPDATE", "DELETE")
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.value.id == "sa" and node.attr in ("insert", "update", "delete")
+    return isinstance(node, ast.ImportFrom) and node.module == "sqlalchemy.dialects.postgresql"
 
 
 HEAVY = ["prefect", "sqlalchemy", "mlflow", "fastapi", "torch", "numpy", "alembic", "psycopg"]

@@ -22,13 +22,22 @@ def main() -> None:
         os.environ.setdefault("PREFECT_HOME", str(config.work_dir / "prefect"))
     if config.prefect_auth:
         os.environ["PREFECT_API_AUTH_STRING"] = config.prefect_auth.get_secret_value()
-    from determined_deployments.agent.agent import run_agent
+    from determined_deployments.agent.agent import AgentRefused, run_agent
+    from determined_deployments.agent.launchers import built_in
 
+    try:
+        built_in.load(config.launcher)
+    except ValueError as error:
+        raise SystemExit(f"{os.environ.get(CONFIG_VARIABLE)}: {error}") from None
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    asyncio.run(run_agent(config))
+    try:
+        asyncio.run(run_agent(config))
+    except AgentRefused as error:
+        logging.getLogger(__name__).error("%s", error)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

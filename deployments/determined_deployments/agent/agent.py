@@ -1,6 +1,7 @@
-"""The agent: registers with the service, does what it says, keeps Prefect's worker going.
+"""The agent: registers with the service, carries out its orders, keeps Prefect's worker going.
 
-Everything it needs may be away at any time, at the start too: it waits, tries again and stays quiet.
+The service and Prefect may be away at any time, also at the agent's start: the agent waits, tries again
+and stays quiet.
 """
 
 from __future__ import annotations
@@ -15,47 +16,34 @@ from typing import Any
 
 from determined import __version__
 from determined.common.api import errors
-from determined_deployments.agent import scratch
+from determined.common.backoff import Backoff
+from determined.common.wire import paths
+from determined.common.wire.agents import Registration, WorkRequest
+from determined.common.wire.times import HEARTBEAT_S
+from determined.common.wire.version import VERSION
 from determined_deployments.agent.config import AgentConfig
-from determined_deployments.agent.fork_server import ForkServer, ZygotePlan
-from determined_deployments.agent.learning import TRIAL
+from determined_deployments.agent.launchers import built_in
+from determined_deployments.agent.launchers.base import Launcher
 from determined_deployments.agent.legs import Legs
 from determined_deployments.agent.outage import Outage
-from determined_deployments.agent.prefect_side import FLOW, PrefectSide
+from determined_deployments.agent.prefect_side import PrefectSide
 from determined_deployments.agent.service_client import ServiceClient
-from determined_deployments.agent.zygote import ROOT
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = (0.2, 3.0)
 
-# Imported before trials are forked. Torch is not required.
-TRIAL_MODULES = ["determined.core"]
-TRIAL_OPTIONAL = [
-    "numpy",
-    "torch",
-    "torch.nn",
-    "torch.utils.data",
-    "determined.storage.directory",
-    "determined.storage.shared_fs",
-    # Used by the first connection.
-    "stringprep",
-    "encodings.idna",
-    # Used by the first report.
-    "tensorboard.compat.proto.event_pb2",
-    "tensorboard.summary.writer.record_writer",
-    "determined_deployments.agent.warm_up:torch_optimizer",
-]
-FLOW_MODULES = ["prefect.flow_engine", "prefect.engine", "determined_deployments.agent.flow_run"]
-FLOW_OPTIONAL = ["determined_flows.experiment"]
+
+class AgentRefused(Exception):
+    """The service refuses this agent; the message says why and what to do."""
 
 
 class Agent:
-    """One agent process; :meth:`run` returns after :meth:`stop`, or raises what made a loop end."""
+    """One agent process; :meth:`run` returns after :meth:`stop`, or raises the error that ended a loop."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
-        self._session = str(uuid.uuid4())
+        self._session = uuid.uuid4()
         self._stopping = asyncio.Event()
         self._poll_seq = 0
 
@@ -66,23 +54,31 @@ class Agent:
         config = self._config
         config.work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         service = ServiceClient(config.master_url, config.agent_token.get_secret_value())
-        async with ForkServer() as forks:
-            scratch.take_over(config.work_dir, forks.directory)
-            forks.want(ZygotePlan(TRIAL, ROOT, TRIAL_MODULES, TRIAL_OPTIONAL))
-            legs = Legs(config, forks, service, [*TRIAL_MODULES, *TRIAL_OPTIONAL])
-            legs.adopt()
+        launcher_class = built_in.load(config.launcher)
+
+        async def fetch(model_def_hash: str) -> bytes:
+            return await service.get_bytes(paths.MODEL_DEFINITION.format(hash=model_def_hash))
+
+        async with launcher_class(config, fetch) as launcher:
+            found = await launcher.adopt()
+            legs = Legs(config, launcher, service)
+            legs.adopt(running for running in found if running.kind == "leg")
             prefect = None
             if config.prefect_api_url:
-                forks.want(ZygotePlan(FLOW, ROOT, FLOW_MODULES, FLOW_OPTIONAL))
-                prefect = PrefectSide(config, forks)
-            work = asyncio.create_task(self._work(service, forks, legs, prefect))
+                flow_runs = [running for running in found if running.kind == "flow_run"]
+                prefect = PrefectSide(config, launcher, flow_runs)
+            work = asyncio.create_task(self._work(service, launcher, legs, prefect))
             flows = asyncio.create_task(prefect.run()) if prefect else None
             stopping = asyncio.create_task(self._stopping.wait())
             # Neither of the loops ends by itself: if one does, it is a fault that must be seen.
             loops: set[asyncio.Task[Any]] = {work, flows} if flows else {work}
             ended, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
+            refused = work in ended and isinstance(work.exception(), AgentRefused)
             work.cancel()
-            await asyncio.gather(legs.stop(), prefect.stop() if prefect else _nothing())
+            # Legs that an agent before this one left here may go on: another release may take them over.
+            await asyncio.gather(
+                _nothing() if refused else legs.stop(), prefect.stop() if prefect else _nothing()
+            )
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
@@ -93,60 +89,69 @@ class Agent:
     async def _work(
         self,
         service: ServiceClient,
-        forks: ForkServer,
+        launcher: Launcher,
         legs: Legs,
         prefect: PrefectSide | None,
     ) -> None:
-        await forks.wait_ready([ROOT])
-        delay, longest = RETRY_SECONDS
+        await launcher.ready()
+        backoff = Backoff(*RETRY_SECONDS)
         registered = False
         outage = Outage("the service", logger)
         while True:
             try:
                 if not registered:
-                    await self._register(service, legs)
+                    await self._register(service, launcher, legs)
                     registered = True
-                answer = await service.work(
-                    self._config.agent_id, self._session, legs.running, self._poll_seq
+                request = WorkRequest(
+                    self._session, legs.running, self._poll_seq, HEARTBEAT_S, VERSION
                 )
-                delay = RETRY_SECONDS[0]
+                answer = await service.work(self._config.agent_id, request)
+                backoff.reset()
                 outage.over()
             except errors.ConflictException as error:
                 logger.info("registering again: %s", error)
                 registered = False
-                await asyncio.sleep(delay)
+                await asyncio.sleep(backoff.next_delay())
                 continue
             except errors.APIException as error:
                 outage.failed(error)
-                registered = registered and not isinstance(error, errors.NotFoundException)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, longest)
+                # A service of another release may have taken over.
+                registered = registered and not isinstance(error, errors.BadRequestException)
+                await asyncio.sleep(backoff.next_delay())
                 continue
-            for spec in answer["launch"]:
+            for spec in answer.launch:
                 legs.launch(spec)
-            for allocation_id in answer["kill"]:
+            for allocation_id in answer.kill:
                 legs.kill(allocation_id)
-            if answer["prefect_poll_seq"] != self._poll_seq:
-                self._poll_seq = answer["prefect_poll_seq"]
+            if answer.prefect_poll_seq != self._poll_seq:
+                self._poll_seq = answer.prefect_poll_seq
                 if prefect is not None:
                     prefect.poll_now()
-            if answer["kill"] and not answer["launch"]:
+            if answer.kill and not answer.launch:
                 await legs.settle_kills()
 
-    async def _register(self, service: ServiceClient, legs: Legs) -> None:
-        answer = await service.register(
-            self._config.agent_id,
-            {
-                "session": self._session,
-                "host": socket.gethostname(),
-                "version": __version__,
-                "allocations": legs.running,
-                **self._config.registration(),
-            },
+    async def _register(self, service: ServiceClient, launcher: Launcher, legs: Legs) -> None:
+        config = self._config
+        registration = Registration(
+            session=self._session,
+            resource_pool=config.resource_pool,
+            host=socket.gethostname(),
+            version=__version__,
+            wire=VERSION,
+            slot_type=config.slot_type,
+            slots=config.devices(),
+            allocations=legs.running,
+            worker_type=launcher.worker_type,
         )
-        for allocation_id in answer["kill"]:
+        try:
+            answer = await service.register(config.agent_id, registration)
+        except errors.BadRequestException as error:
+            if error.status_code == 400:
+                raise AgentRefused(f"the service refuses this agent: {error}") from error
+            raise
+        for allocation_id in answer.kill:
             legs.kill(allocation_id)
-        logger.info("registered as %s", self._config.agent_id)
+        logger.info("registered as %s", config.agent_id)
 
 
 async def _nothing() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from determined.common.wire import agents
 
 CONFIG_VARIABLE = "DET_AGENT_CONFIG"
 
@@ -26,8 +28,10 @@ class AgentConfig(BaseModel):
     agent_id: str
     resource_pool: str = "default"
     slots: int | list[int] | list[Slot] = Field(union_mode="left_to_right")
-    """How many, or which (ids), or with their devices."""
+    """The number of slots, their ids, or slots with their devices."""
     slot_type: Literal["cpu", "cuda"] = "cpu"
+    launcher: str = "fork_server"
+    """The launcher that starts jobs: a name of ``launchers.built_in``, or ``module:Class`` of a Launcher."""
     master_url: str
     """The service, ``http://host:port``."""
     agent_token: SecretStr
@@ -56,21 +60,12 @@ class AgentConfig(BaseModel):
         """Slot id to device uuid, for slots that name one."""
         return {slot.id: slot.device for slot in self.slot_list() if slot.device != "cpu"}
 
-    def registration(self) -> dict[str, Any]:
-        """The agent's part of ``POST /internal/v1/agents/{id}/register``."""
-        devices = [
-            {
-                "id": slot.id,
-                "device": {
-                    "type": self.slot_type,
-                    "uuid": "" if slot.device == "cpu" else slot.device,
-                    "brand": "",
-                },
-            }
+    def devices(self) -> list[agents.Slot]:
+        """The slots as the service is told of them."""
+        return [
+            agents.Slot(
+                slot.id,
+                agents.Device(self.slot_type, "" if slot.device == "cpu" else slot.device),
+            )
             for slot in self.slot_list()
         ]
-        return {
-            "resource_pool": self.resource_pool,
-            "slot_type": self.slot_type,
-            "slots": devices,
-        }

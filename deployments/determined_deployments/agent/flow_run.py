@@ -2,7 +2,8 @@
 
 Prefect documents `prefect.engine` as a command (``python -m prefect.engine``). In a fork the interpreter is
 there already, so the few functions behind the command are called instead. They were checked
-with the releases in :data:`CHECKED`; with any other, and when one is missing, the command is run.
+with the releases in :data:`CHECKED`; with any other release, and when a function is missing, the command
+is run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def run_flow_run(order: Mapping[str, Any]) -> int:
             os.chdir(order["directory"])
         except OSError as error:
             # It matters to relative paths only, and whoever gave one is told of it there.
-            logger.warning("the deployment's working directory is left out: %s", error)
+            logger.warning(
+                "cannot change to the deployment's working directory, running elsewhere: %s", error
+            )
     import prefect
 
     if not prefect.__version__.startswith(CHECKED):
@@ -48,7 +51,11 @@ def run_flow_run(order: Mapping[str, Any]) -> int:
         from prefect.flows import load_flow_from_entrypoint
         from prefect.settings import Settings
     except ImportError as error:
-        logger.warning("Prefect %s is not known here: %s", prefect.__version__, error)
+        logger.warning(
+            "Prefect %s lacks a function that a forked run needs, running its command instead: %s",
+            prefect.__version__,
+            error,
+        )
         _run_command()
     flow_run_id = UUID(order["flow_run_id"])
     # The variables above are newer than the settings that were read when Prefect was imported.

@@ -5,79 +5,67 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+from determined.common.wire import paths
+from determined.common.wire.legs import Exited, ExitKind, LegSpec
 from determined_deployments.agent.config import AgentConfig
-from determined_deployments.agent.fork_server import ForkServer, ForkServerError
-from determined_deployments.agent.learning import Learning
-from determined_deployments.agent.processes import Child, watch
+from determined_deployments.agent.held import Held
+from determined_deployments.agent.launchers.base import (
+    Call,
+    Exit,
+    Job,
+    Launcher,
+    LaunchError,
+    Running,
+)
 from determined_deployments.agent.service_client import ServiceClient
-from determined_tasks.context_dir import ALLOCATIONS
 from determined_tasks.leg import KILL_SIGNAL
-from determined_tasks.supervision import LegRecord, lock
 
 logger = logging.getLogger(__name__)
 
 SUPERVISE = "determined_tasks.leg:supervise"
 STOP_SECONDS = 10.0
+LAUNCH_AGAIN_SECONDS = 1.0
+"""After a start that failed: the service, told that the leg does not run, orders it again."""
 
 
 class Legs:
     """The supervisors that run here. ``running`` are the allocations the service is told about.
 
-    A supervisor reports its leg's exit itself; only for one that died without doing so the report comes
+    A supervisor reports its leg's exit itself; when a supervisor died before that, the report comes
     from here.
     """
 
-    def __init__(
-        self,
-        config: AgentConfig,
-        forks: ForkServer,
-        service: ServiceClient,
-        imported: Collection[str] = (),
-    ) -> None:
+    def __init__(self, config: AgentConfig, launcher: Launcher, service: ServiceClient) -> None:
         self._config = config
-        self._forks = forks
+        self._launcher = launcher
         self._service = service
-        self._children: dict[str, Child | None] = {}
+        self._legs: dict[str, Held | None] = {}
         self._killed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._learning = Learning(forks, config.work_dir, self._fetch, imported)
         self._uuids = config.device_uuids()
-
-    async def _fetch(self, model_def_hash: str) -> bytes:
-        return await self._service.get_bytes(f"/internal/v1/model_defs/{model_def_hash}")
 
     @property
     def running(self) -> list[str]:
-        return list(self._children)
+        return list(self._legs)
 
-    def adopt(self) -> None:
-        """Finds the supervisors that an earlier agent process left, and clears up after dead ones."""
-        root = self._config.work_dir / ALLOCATIONS
-        for path in root.iterdir() if root.is_dir() else ():
-            record = LegRecord.read(path)
-            if record is None:
-                with lock(path) as free:
-                    if free and not (path / "workdir").exists():  # else it is kept for debugging
-                        shutil.rmtree(path, ignore_errors=True)
-                continue
-            child = Child(record.supervisor.pid, record.supervisor)
-            self._children[record.allocation_id] = child
-            self._spawn(watch(child))
-            self._spawn(self._follow(record.allocation_id, child))
+    def adopt(self, found: Iterable[Running]) -> None:
+        """Takes over the supervisors that an earlier agent process left."""
+        for running in found:
+            leg = self._legs[running.id] = Held(self._launcher, running)
+            self._spawn(self._follow(running.id, leg))
 
-    def launch(self, spec: Mapping[str, Any]) -> None:
+    def launch(self, spec: LegSpec) -> None:
         """Starts a leg; an allocation that runs already is left alone."""
-        allocation_id = str(spec["allocation_id"])
-        if allocation_id not in self._children:
-            self._children[allocation_id] = None
-            self._spawn(self._launch(allocation_id, spec))
+        if spec.allocation_id not in self._legs:
+            self._legs[spec.allocation_id] = None
+            self._spawn(self._launch(spec))
 
-    async def _launch(self, allocation_id: str, spec: Mapping[str, Any]) -> None:
+    async def _launch(self, spec: LegSpec) -> None:
+        allocation_id = spec.allocation_id
         place = {
             "work_dir": str(self._config.work_dir),
             "master": self._config.master_url,
@@ -87,71 +75,62 @@ class Legs:
             "slots": len(self._config.slot_list()),
             "device_uuids": self._uuids,
         }
-        names, learn_into = self._learning.before_leg(spec)
-        order = {"spec": dict(spec), "place": place, "learn_into": learn_into}
-        await self._learning.settle(spec)
+        call = Call(SUPERVISE, {"spec": spec.to_json(), "place": place})
         try:
-            child = await self._forks.fork(names, SUPERVISE, order)
-        except ForkServerError:
-            logger.warning("%s: the fork server ended, trying again", allocation_id)
-            child = await self._forks.fork(names, SUPERVISE, order)
-        self._children[allocation_id] = child
+            running = await self._launcher.start(Job("leg", allocation_id, call, leg=spec))
+        except LaunchError as error:
+            logger.error("%s was not started: %s", allocation_id, error)
+            await asyncio.sleep(LAUNCH_AGAIN_SECONDS)
+            self._forget(allocation_id)
+            return
+        leg = self._legs[allocation_id] = Held(self._launcher, running)
         if allocation_id in self._killed:
-            child.send_signal(KILL_SIGNAL)
-        await self._follow(allocation_id, child)
-        self._learning.after_leg(spec)
+            await leg.signal(KILL_SIGNAL)
+        await self._follow(allocation_id, leg)
 
-    async def _follow(self, allocation_id: str, child: Child) -> None:
-        status = await child.ended
-        path = self._config.work_dir / ALLOCATIONS / allocation_id
-        record = LegRecord.read(path)
-        # A record of another supervisor: this one came second and left the allocation alone.
-        if status != 0 and (record is None or record.supervisor.pid == child.pid):
-            await self._report_loss(allocation_id, record, status)
-        self._children.pop(allocation_id, None)
+    async def _follow(self, allocation_id: str, leg: Held) -> None:
+        ended = await asyncio.shield(leg.ended)
+        if not ended.in_order:
+            await self._report_loss(allocation_id, ended)
+        await leg.clean_up()
+        self._forget(allocation_id)
+
+    def _forget(self, allocation_id: str) -> None:
+        self._legs.pop(allocation_id, None)
         self._killed.discard(allocation_id)
 
-    async def _report_loss(
-        self, allocation_id: str, record: LegRecord | None, status: int | None
-    ) -> None:
-        if status is None and record is None:
-            return  # adopted, and it tidied up as it does after its report
-        if record is not None:
-            await asyncio.to_thread(record.clear_up)
+    async def _report_loss(self, allocation_id: str, ended: Exit) -> None:
         reason = "the process that supervised the training died"
-        logger.warning("%s: %s (%s)", allocation_id, reason, status)
+        logger.warning("%s: %s (%s)", allocation_id, reason, ended)
         await self._service.post_until_taken(
-            f"/internal/v1/allocations/{allocation_id}/exit",
-            {"exit_code": None, "signal": None, "kind": "infrastructure", "reason": reason},
+            paths.EXIT.format(allocation_id=allocation_id),
+            Exited(kind=ExitKind.INFRASTRUCTURE, reason=reason),
         )
-        path = self._config.work_dir / ALLOCATIONS / allocation_id
-        shutil.rmtree(path, ignore_errors=True)
 
     def kill(self, allocation_id: str) -> None:
         """Ends a leg; may be repeated."""
-        child = self._children.get(allocation_id)
+        leg = self._legs.get(allocation_id)
         if allocation_id not in self._killed:
             self._killed.add(allocation_id)
-            if child is not None:
-                child.send_signal(KILL_SIGNAL)
+            if leg is not None:
+                self._spawn(leg.signal(KILL_SIGNAL))
 
     async def settle_kills(self, timeout: float = 0.05) -> None:
-        """Gives killed legs a moment to end: asked now, the service would only repeat itself."""
+        """Gives killed legs a moment to end: until then the service would only repeat its orders."""
         ending = [
-            child.ended
+            leg.ended
             for allocation_id in self._killed
-            if (child := self._children.get(allocation_id)) is not None and child.is_running
+            if (leg := self._legs.get(allocation_id)) is not None and not leg.ended.done()
         ]
         if ending:
             await asyncio.wait(ending, timeout=timeout)
 
     async def stop(self) -> None:
         """Ends all legs with the agent; their supervisors report it."""
-        children = [child for child in self._children.values() if child is not None]
-        for child in children:
-            child.send_signal(signal.SIGTERM)
-        if children:
-            await asyncio.wait([child.ended for child in children], timeout=STOP_SECONDS)
+        legs = [leg for leg in self._legs.values() if leg is not None]
+        await asyncio.gather(*(leg.signal(signal.SIGTERM) for leg in legs))
+        if legs:
+            await asyncio.wait([leg.ended for leg in legs], timeout=STOP_SECONDS)
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

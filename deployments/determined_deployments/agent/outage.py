@@ -1,4 +1,4 @@
-"""One line when something is away, one when it is back, however often it is asked in between."""
+"""Logs one line when a server is away and one when it is back, however many tries fail in between."""
 
 from __future__ import annotations
 

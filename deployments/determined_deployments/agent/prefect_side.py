@@ -8,36 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import os
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import httpx
 
+from determined.common.backoff import Backoff
+from determined.common.wire.prefect import EXPERIMENT_ENTRYPOINT
 from determined_deployments.agent.config import AgentConfig
-from determined_deployments.agent.fork_server import ForkServer, ForkServerError
+from determined_deployments.agent.held import Held
+from determined_deployments.agent.launchers.base import (
+    Call,
+    Command,
+    Exit,
+    Job,
+    Launcher,
+    Running,
+)
 from determined_deployments.agent.outage import Outage
-from determined_deployments.agent.processes import Child, watch
 from determined_deployments.agent.relaunches import Relaunches
-from determined_deployments.agent.zygote import ROOT
-from determined_tasks.supervision import ProcessName
+from determined_deployments.deploy import MISTAKES
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
-    from determined_deployments.agent.worker import (
-        DeterminedProcessWorker,
-        ProcessJobConfiguration,
-    )
+    from determined_deployments.agent.worker import AgentWorker, JobConfiguration
 
 logger = logging.getLogger(__name__)
 
-FLOW = "flow"
 POLL_SECONDS = 15.0
 SYNC_SECONDS = 30.0
 RETRY_SECONDS = (0.3, 10.0)
@@ -45,28 +46,29 @@ TERMINATE_SECONDS = 3.0
 
 RUN_FLOW_RUN = "determined_deployments.agent.flow_run:run_flow_run"
 REGISTER = "determined_deployments.deploy:register_in_fork"
-EXPERIMENT_FLOW = "determined_flows.experiment.run_experiment"
 
 
 class PrefectSide:
     """:meth:`run` for ever; :meth:`poll_now` from anywhere; :meth:`stop` before the end."""
 
-    def __init__(self, config: AgentConfig, forks: ForkServer) -> None:
+    def __init__(
+        self, config: AgentConfig, launcher: Launcher, adopted: Iterable[Running] = ()
+    ) -> None:
         self._config = config
-        self._forks = forks
+        self._launcher = launcher
+        self._adopted = list(adopted)
         self._outage = Outage("Prefect", logger)
         self._poll = asyncio.Event()
-        self._runs: dict[UUID, Child] = {}
+        self._runs: dict[UUID, Held] = {}
+        self._cleaning: dict[UUID, asyncio.Task[None]] = {}
         self._relaunches = Relaunches()
         self._resumable: set[UUID] = set()
         """Runs that lose nothing when they are killed, and go on when they are started again."""
         self._cancelling: set[UUID] = set()
         self._stopping: set[UUID] = set()
         self._closing = False
-        self._worker: DeterminedProcessWorker | None = None
+        self._worker: AgentWorker | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._folder = config.work_dir / "flow_runs"
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def poll_now(self) -> None:
         """A run waits in the work pool."""
@@ -74,18 +76,18 @@ class PrefectSide:
 
     async def run(self) -> None:
         # Prefect's import takes a second, and the service is not to wait for it.
-        worker_module = await asyncio.to_thread(_import_worker)
+        worker_class = await asyncio.to_thread(self._launcher.worker_class)
         self._adopt()
-        delay, longest = RETRY_SECONDS
+        backoff = Backoff(*RETRY_SECONDS)
         while True:
-            worker = worker_module.DeterminedProcessWorker(
+            worker: AgentWorker = worker_class(
                 work_pool_name=self._config.resource_pool,
                 name=self._config.agent_id,
                 # Nothing is started before its time: the next poll is soon enough.
                 prefetch_seconds=POLL_SECONDS,
                 heartbeat_interval_seconds=int(SYNC_SECONDS),
             )
-            worker.launcher = self._launch
+            worker.launch = self._launch
             worker.is_stopping = self._stopping.__contains__
             worker.goes_on = self._goes_on
             try:
@@ -96,11 +98,10 @@ class PrefectSide:
                 self._outage.failed(error)
             finally:
                 self._worker = None
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, longest)
+            await asyncio.sleep(backoff.next_delay())
 
-    async def _serve(self, worker: DeterminedProcessWorker) -> None:
-        delay, longest = RETRY_SECONDS
+    async def _serve(self, worker: AgentWorker) -> None:
+        backoff = Backoff(*RETRY_SECONDS)
         synced = registered = False
         next_sync = 0.0
         while True:
@@ -115,28 +116,28 @@ class PrefectSide:
                 self._poll.clear()
                 await worker.get_and_submit_flow_runs()
                 await self._check_cancelling(worker)
-                delay = RETRY_SECONDS[0]
+                backoff.reset()
                 self._outage.over()
                 if not registered:
-                    wait = longest
+                    wait = backoff.longest
             except httpx.HTTPError as error:
                 self._outage.failed(error or type(error).__name__)
-                wait = delay
-                delay = min(delay * 2, longest)
+                wait = backoff.next_delay()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._poll.wait()
 
     async def _register_deployments(self) -> bool:
-        child = await self._forks.fork([FLOW, ROOT], REGISTER, {})
-        if await child.ended == 0:
+        job = Job("errand", "register-deployments", Call(REGISTER, {}))
+        errand = Held(self._launcher, await self._launcher.start(job))
+        ended = await errand.ended
+        await errand.clean_up()
+        if ended.code in (0, MISTAKES):
             return True
-        logger.warning("the deployments could not be registered; trying again")
+        logger.warning("the deployments could not be registered (%s); trying again", ended)
         return False
 
-    async def _launch(self, flow_run: FlowRun, configuration: ProcessJobConfiguration) -> Child:
-        from determined_deployments.agent.worker import identify, launch_command
-
+    async def _launch(self, flow_run: FlowRun, configuration: JobConfiguration) -> Held:
         configuration.env.update(
             {
                 "DET_MASTER": self._config.master_url,
@@ -145,73 +146,68 @@ class PrefectSide:
                 "DET_WORK_DIR": str(self._config.work_dir),
             }
         )
-        if configuration.entrypoint is None:
-            child = await launch_command(flow_run, configuration)
-        else:
+        program: Call | Command = configuration.program()
+        if configuration.entrypoint is not None:
             order = {
                 "flow_run_id": str(flow_run.id),
                 "entrypoint": configuration.entrypoint,
                 "directory": configuration.directory,
                 "env": configuration.env,
             }
-            try:
-                child = await self._forks.fork([FLOW, ROOT], RUN_FLOW_RUN, order)
-            except ForkServerError:
-                child = await self._forks.fork([FLOW, ROOT], RUN_FLOW_RUN, order)
-        resumable = configuration.entrypoint == EXPERIMENT_FLOW
-        self._keep(flow_run.id, child, resumable, configuration.identifier or identify(child))
+            program = Call(RUN_FLOW_RUN, order)
+        resumable = configuration.entrypoint == EXPERIMENT_ENTRYPOINT
+        # Its process is known to Prefect by the first one's name, which a later one takes over.
+        note = {"resumable": resumable, "identifier": configuration.identifier}
+        if (cleaning := self._cleaning.get(flow_run.id)) is not None:
+            await cleaning
+        job = Job("flow_run", str(flow_run.id), program, note)
+        held = Held(self._launcher, await self._launcher.start(job))
+        self._keep(flow_run.id, held, resumable)
+        held.ended.add_done_callback(lambda _: self._clean_up(flow_run.id, held))
         if resumable:
             self._relaunches.started(flow_run.id)
-        return child
+        return held
 
-    def _goes_on(self, flow_run_id: UUID, status: int | None) -> bool:
+    def _goes_on(self, flow_run_id: UUID, ended: Exit) -> bool:
         """Whether a run whose process has ended is started again at once."""
-        due = self._relaunches.is_due(flow_run_id, status)
+        due = self._relaunches.is_due(flow_run_id, ended)
         if not due or self._closing or flow_run_id in self._stopping:
             return False
-        logger.warning("flow run %s was killed (%s): starting it again", flow_run_id, status)
+        logger.warning("flow run %s was killed (%s): starting it again", flow_run_id, ended)
         return True
 
-    def _keep(self, flow_run_id: UUID, child: Child, resumable: bool, identifier: str) -> None:
-        self._runs[flow_run_id] = child
+    def _keep(self, flow_run_id: UUID, held: Held, resumable: bool) -> None:
+        self._runs[flow_run_id] = held
         if resumable:
             self._resumable.add(flow_run_id)
-        path = self._folder / f"{flow_run_id}.json"
-        if child.name is not None:
-            record = {
-                "pid": child.pid,
-                "started": child.name.started,
-                "resumable": resumable,
-                "identifier": identifier,
-            }
-            path.write_text(json.dumps(record))
 
-        def ended(future: asyncio.Future[int | None]) -> None:
+        def ended(task: asyncio.Task[Exit]) -> None:
             self._runs.pop(flow_run_id, None)
             self._resumable.discard(flow_run_id)
-            path.unlink(missing_ok=True)
 
-        child.ended.add_done_callback(ended)
+        held.ended.add_done_callback(ended)
+
+    def _clean_up(self, flow_run_id: UUID, held: Held) -> None:
+        if not held.ended.cancelled():
+            task = self._cleaning[flow_run_id] = asyncio.create_task(held.clean_up())
+            task.add_done_callback(lambda _: self._cleaning.pop(flow_run_id, None))
 
     def _adopt(self) -> None:
-        """Flow runs that an earlier agent process started and that still run."""
-        for path in self._folder.glob("*.json"):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                data = json.loads(path.read_text())
-                child = Child(data["pid"], ProcessName(data["pid"], data["started"]))
-                flow_run_id = UUID(path.stem)
-                self._keep(flow_run_id, child, data["resumable"], data["identifier"])
-                self._spawn(
-                    self._follow_adopted(flow_run_id, child, data["resumable"], data["identifier"])
-                )
+        """Flow runs that an earlier agent process started."""
+        for running in self._adopted:
+            held, resumable = Held(self._launcher, running), bool(running.note.get("resumable"))
+            self._keep(UUID(running.id), held, resumable)
+            identifier = running.note.get("identifier") or running.identifier
+            self._spawn(self._follow_adopted(UUID(running.id), held, resumable, identifier))
 
     async def _follow_adopted(
-        self, flow_run_id: UUID, child: Child, resumable: bool, identifier: str
+        self, flow_run_id: UUID, held: Held, resumable: bool, identifier: str
     ) -> None:
-        """Puts the run back into the pool when its process has ended unseen, or ends it as crashed."""
+        """Waits for the process of an adopted run; then puts the run back into the pool, or ends it as
+        Crashed."""
         from prefect.states import Crashed, Scheduled
 
-        await watch(child)
+        await asyncio.shield(held.ended)
 
         def decide(flow_run: FlowRun) -> State | None:
             state = flow_run.state
@@ -222,14 +218,15 @@ class PrefectSide:
             make: Any = Scheduled if resumable else Crashed
             return make(message="its process ended while the agent was away")
 
-        delay, longest = RETRY_SECONDS
+        backoff = Backoff(*RETRY_SECONDS)
         # After a power cut Prefect may be away for longer than the agent.
-        while not (self._closing or await self._set_state(flow_run_id, decide)):
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, longest)
+        while not (self._closing or await self._set_state(flow_run_id, decide)):  # noqa: ASYNC110
+            await asyncio.sleep(backoff.next_delay())
+        if not self._closing:
+            await held.clean_up()
         self.poll_now()
 
-    async def _check_cancelling(self, worker: DeterminedProcessWorker) -> None:
+    async def _check_cancelling(self, worker: AgentWorker) -> None:
         # An experiment's run ends by itself: the service, which watches too, cancels the experiment, and
         # the run waits for its trials to end in good order.
         ids = list(self._runs.keys() - self._resumable - self._cancelling)
@@ -261,10 +258,10 @@ class PrefectSide:
         """Somebody cancelled the run in Prefect: ends its process."""
         from prefect.states import Cancelled
 
-        child = self._runs.get(flow_run.id)
+        held = self._runs.get(flow_run.id)
         self._stopping.add(flow_run.id)
-        if child is not None:
-            await _end(child)
+        if held is not None:
+            await held.end(TERMINATE_SECONDS)
         cancelled: State = Cancelled(message="cancelled in Prefect")
         await self._set_state(flow_run.id, lambda now: None if _is_final(now.state) else cancelled)
         self._stopping.discard(flow_run.id)
@@ -298,7 +295,7 @@ class PrefectSide:
         self._stopping.update(self._runs)
         running = list(self._runs.items())
         await asyncio.gather(
-            *(_end(child, at_once=run_id in self._resumable) for run_id, child in running)
+            *(held.end(TERMINATE_SECONDS, run_id in self._resumable) for run_id, held in running)
         )
         for flow_run_id, _ in running:
             if flow_run_id not in self._cancelling:
@@ -321,22 +318,5 @@ class PrefectSide:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _end(child: Child, at_once: bool = False) -> None:
-    """SIGTERM to the process, after a while SIGKILL to it and what it started."""
-    if not at_once:
-        child.send_signal(signal.SIGTERM)
-        await asyncio.wait([child.ended], timeout=TERMINATE_SECONDS)
-    if child.is_running and child.name is not None and child.name.is_alive():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        await asyncio.wait([child.ended], timeout=TERMINATE_SECONDS)
-
-
 def _is_final(state: State | None) -> bool:
     return state is not None and state.is_final()
-
-
-def _import_worker() -> Any:
-    from determined_deployments.agent import worker
-
-    return worker

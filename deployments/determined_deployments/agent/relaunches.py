@@ -1,11 +1,12 @@
-"""Which flow runs start again at once when their process is killed, without a word to Prefect."""
+"""Decides which flow runs start again at once when their process is killed, without telling Prefect."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from uuid import UUID
+
+from determined_deployments.agent.launchers.base import Exit
 
 # A run that was killed so often in a row within this time of its start is left to the service, which
 # tries more slowly and gives up at last.
@@ -14,7 +15,7 @@ SHORT_LIFE_SECONDS = 1.0
 
 
 class Relaunches:
-    """Only of runs that were noted by :meth:`started`: those that lose nothing by it.
+    """Counts only runs noted by :meth:`started`, which lose nothing by a new start.
 
     ``clock``: seconds.
     """
@@ -28,11 +29,11 @@ class Relaunches:
         _, short_lives = self._lives.get(flow_run_id, (0.0, 0))
         self._lives[flow_run_id] = (self._clock(), short_lives)
 
-    def is_due(self, flow_run_id: UUID, status: int | None) -> bool:
-        """Whether the run is to be started again, now that its process has ended with this wait status
-        (None: unknown). If not, it is forgotten."""
+    def is_due(self, flow_run_id: UUID, ended: Exit) -> bool:
+        """Whether the run is to be started again, now that its job has ended like this. If not, it is
+        forgotten."""
         life = self._lives.pop(flow_run_id, None)
-        if life is None or status is None or not os.WIFSIGNALED(status):
+        if life is None or ended.signal is None:
             return False
         began, short_lives = life
         short_lives = short_lives + 1 if self._clock() - began < SHORT_LIFE_SECONDS else 0

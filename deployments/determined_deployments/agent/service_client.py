@@ -11,18 +11,21 @@ import orjson
 
 from determined.common.api import errors
 from determined.common.api.session import error_message
+from determined.common.backoff import Backoff
+from determined.common.wire import paths
+from determined.common.wire.agents import Registered, Registration, Work, WorkRequest
+from determined.common.wire.message import Message
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = (0.1, 5.0)
-# The service answers a work request after this long at the latest: it is the heartbeat.
-WORK_SECONDS = 5.0
 
 
 class ServiceClient:
     """``/internal/v1`` with the agent token. Each call is one try unless said otherwise.
 
-    Raises (all methods): the tree in :mod:`determined.common.api.errors`.
+    Raises (all methods): the tree in :mod:`determined.common.api.errors`; WireError for an answer that is
+    not the message it should be.
     """
 
     def __init__(
@@ -55,9 +58,10 @@ class ServiceClient:
     async def get_bytes(self, path: str) -> bytes:
         return (await self._request("GET", path)).content
 
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
+    async def post(self, path: str, message: Message) -> Any:
         headers = {"Content-Type": "application/json"}
-        answer = await self._request("POST", path, content=orjson.dumps(body), headers=headers)
+        content = orjson.dumps(message.to_json())
+        answer = await self._request("POST", path, content=content, headers=headers)
         try:
             return orjson.loads(answer.content) if answer.content else {}
         except ValueError as error:
@@ -65,34 +69,25 @@ class ServiceClient:
                 f"{path}: the answer is not JSON; is {self.url} the service's address?"
             ) from error
 
-    async def post_until_taken(self, path: str, body: dict[str, Any]) -> None:
-        """Repeats until the service has it or no longer wants it."""
-        delay, longest = RETRY_SECONDS
+    async def post_until_taken(self, path: str, message: Message) -> None:
+        """Repeats the request until the service has accepted or refused it."""
+        backoff = Backoff(*RETRY_SECONDS)
         while True:
             try:
-                await self.post(path, body)
+                await self.post(path, message)
                 return
             except errors.BadRequestException as error:
                 logger.info("%s: %s", path, error)
                 return
             except errors.APIException as error:
-                logger.debug("%s waits: %s", path, error)
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, longest)
+                logger.debug("%s: not sent yet, trying again: %s", path, error)
+            await asyncio.sleep(backoff.next_delay())
 
-    async def register(self, agent_id: str, body: dict[str, Any]) -> Any:
-        return await self.post(f"/internal/v1/agents/{agent_id}/register", body)
+    async def register(self, agent_id: str, registration: Registration) -> Registered:
+        path = paths.REGISTER.format(agent_id=agent_id)
+        return Registered.from_json(await self.post(path, registration))
 
-    async def work(
-        self, agent_id: str, session: str, running: list[str], prefect_poll_seq: int
-    ) -> Any:
+    async def work(self, agent_id: str, request: WorkRequest) -> Work:
         """Long poll for what is to be started and killed."""
-        return await self.post(
-            f"/internal/v1/agents/{agent_id}/work",
-            {
-                "session": session,
-                "running": running,
-                "prefect_poll_seq": prefect_poll_seq,
-                "timeout_s": WORK_SECONDS,
-            },
-        )
+        path = paths.WORK.format(agent_id=agent_id)
+        return Work.from_json(await self.post(path, request))

@@ -1,18 +1,15 @@
-"""Our worker type in Prefect: ``determined-process``.
+"""The base of every launcher's worker type in Prefect: it hands flow runs to the agent.
 
-Inside an agent, runs of deployments whose entrypoint is a module start in a fork; everything else, and a
-worker that was started by hand (``prefect worker start --pool default``), runs a command per flow run.
+Runs of deployments whose entrypoint is a module become calls; everything else runs a command per flow run.
 """
 
 from __future__ import annotations
 
+import abc
 import asyncio
-import os
-import socket
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 import anyio.abc
@@ -24,22 +21,21 @@ from prefect.workers.base import (
 )
 from pydantic import PrivateAttr
 
-from determined_deployments.agent.processes import Child
+from determined_deployments.agent.launchers.base import Command, Exit
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
 
-WORKER_TYPE = "determined-process"
 SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 """The step that ``prefect deploy`` adds to a deployment that has no other."""
 
 
-class ProcessJobConfiguration(BaseJobConfiguration):
+class JobConfiguration(BaseJobConfiguration):
     """What a flow run is started with. ``entrypoint`` is set for module entrypoints only.
 
     ``directory``: where it is to run, as ``prefect deploy`` notes the directory that it was called in.
-    ``identifier``: what Prefect knows its first process by, which those that replace it go on under.
+    ``identifier``: Prefect's name for the first process; processes that replace it keep the name.
     """
 
     _identifier: str | None = PrivateAttr(default=None)
@@ -57,6 +53,13 @@ class ProcessJobConfiguration(BaseJobConfiguration):
     @property
     def directory(self) -> str | None:
         return self._directory
+
+    def program(self) -> Command:
+        """The configuration's command, else Prefect's own for a flow run."""
+        env = {name: value for name, value in self.env.items() if value is not None}
+        if self.command is None or self.command == self._base_flow_run_command():
+            return Command([sys.executable, "-m", "prefect", "flow-run", "execute"], env)
+        return Command(["/bin/sh", "-c", self.command], env)
 
     def prepare_for_flow_run(
         self,
@@ -82,7 +85,7 @@ class ProcessJobConfiguration(BaseJobConfiguration):
 
 
 def _pull(steps: list[dict[str, Any]] | None) -> tuple[bool, str | None]:
-    """Whether the steps do more than to change the working directory; the directory."""
+    """Whether the steps do more than change the working directory; and that directory."""
     directory = None
     for step in steps or []:
         given = step.get(SET_DIRECTORY)
@@ -92,82 +95,53 @@ def _pull(steps: list[dict[str, Any]] | None) -> tuple[bool, str | None]:
     return False, directory
 
 
-class ProcessVariables(BaseVariables):
-    """What a deployment may set for its runs."""
+class WorkerResult(BaseWorkerResult):
+    """The end of a flow run's job; ``identifier`` is its Running's."""
 
 
-class ProcessResult(BaseWorkerResult):
-    """The end of a flow run's process; ``identifier`` is ``host:pid``."""
+class Started(Protocol):
+    """A flow run's job, as the worker sees it."""
+
+    @property
+    def identifier(self) -> str: ...
+
+    @property
+    def ended(self) -> asyncio.Future[Exit]: ...
 
 
-Launcher = Callable[["FlowRun", ProcessJobConfiguration], Awaitable[Child]]
+class AgentWorker(BaseWorker[JobConfiguration, BaseVariables, WorkerResult], abc.ABC):
+    """Runs flow runs by way of the agent, which sets :attr:`launch`.
 
+    A launcher's worker type is a subclass with ``type``, ``job_configuration``,
+    ``job_configuration_variables`` and a description.
+    """
 
-class DeterminedProcessWorker(BaseWorker[ProcessJobConfiguration, ProcessVariables, ProcessResult]):
-    """Starts flow runs as processes of this machine. ``launcher`` is set by the agent."""
-
-    type = WORKER_TYPE
-    job_configuration = ProcessJobConfiguration
-    job_configuration_variables = ProcessVariables
-    _description = "Runs Determined's experiments and trials on an agent of a resource pool."
-    _display_name = "Determined (process)"
-
-    launcher: Launcher | None = None
-    goes_on: Callable[[UUID, int | None], bool] = staticmethod(lambda flow_run_id, status: False)
-    """Whether a run whose process ended with this wait status is to be started again here."""
+    launch: Callable[[FlowRun, Any], Awaitable[Started]] | None = None
+    goes_on: Callable[[UUID, Exit], bool] = staticmethod(lambda flow_run_id, ended: False)
+    """Whether a run whose job ended like this is to be started again here."""
     is_stopping: Callable[[UUID], bool] = staticmethod(lambda flow_run_id: False)
     """Whether the agent itself ends this run: then its exit is not a crash."""
+
+    async def launch_alone(self, flow_run: FlowRun, configuration: JobConfiguration) -> Started:
+        """Starts a run in a worker that somebody started by hand, without an agent."""
+        raise NotImplementedError(
+            f"a worker of the type {self.type} works only inside an agent: start one (docs/agent.md)"
+        )
 
     async def run(
         self,
         flow_run: FlowRun,
-        configuration: ProcessJobConfiguration,
+        configuration: JobConfiguration,
         task_status: anyio.abc.TaskStatus[Any] | None = None,
-    ) -> ProcessResult:
-        launch = self.launcher or launch_command
-        child = await launch(flow_run, configuration)
-        configuration._identifier = identifier = identify(child)
+    ) -> WorkerResult:
+        launch = self.launch or self.launch_alone
+        started = await launch(flow_run, configuration)
+        configuration._identifier = identifier = started.identifier
         if task_status is not None:
             task_status.started(identifier)
-        status = await child.ended
-        while self.goes_on(flow_run.id, status):
-            child = await launch(flow_run, configuration)
-            status = await child.ended
-        code = 1 if status is None else os.waitstatus_to_exitcode(status)
-        if self.is_stopping(flow_run.id):
-            code = 0
-        return ProcessResult(identifier=identifier, status_code=code)
-
-
-def identify(child: Child) -> str:
-    """What Prefect knows a flow run's process by."""
-    return f"{socket.gethostname()}:{child.pid}"
-
-
-async def launch_command(flow_run: FlowRun, configuration: ProcessJobConfiguration) -> Child:
-    """Starts the configuration's command, else Prefect's own for a flow run, in a directory of its own.
-
-    An empty one: Prefect's command begins with a copy of the directory that it runs in.
-    """
-    folder = tempfile.TemporaryDirectory(prefix="determined-flow-run-", ignore_cleanup_errors=True)
-    env = {**os.environ, **{k: v for k, v in configuration.env.items() if v is not None}}
-    command = configuration.command
-    if command is None or command == configuration._base_flow_run_command():
-        program = [sys.executable, "-m", "prefect", "flow-run", "execute"]
-        process = await asyncio.create_subprocess_exec(
-            *program, env=env, cwd=folder.name, start_new_session=True
-        )
-    else:
-        process = await asyncio.create_subprocess_shell(
-            command, env=env, cwd=folder.name, start_new_session=True
-        )
-    child = Child(process.pid)
-
-    async def wait() -> None:
-        code = await process.wait()
-        folder.cleanup()
-        # As a wait status, which is what a fork server reports.
-        child.set_ended(-code if code < 0 else code << 8)
-
-    child.waiter = asyncio.create_task(wait())
-    return child
+        ended = await asyncio.shield(started.ended)
+        while self.goes_on(flow_run.id, ended):
+            started = await launch(flow_run, configuration)
+            ended = await asyncio.shield(started.ended)
+        code = 0 if self.is_stopping(flow_run.id) else ended.number
+        return WorkerResult(identifier=identifier, status_code=code)

@@ -1,8 +1,8 @@
 """A whole cluster on this machine: Postgres, Prefect's server, the service and one agent.
 
-:func:`cluster_up`, :func:`cluster_down`, :func:`cluster_status` and :func:`read_logs` are what
-`det deploy local` calls. A component is a :class:`~.component.Component`: a command with a question
-"do you work?"; ``plan`` makes the list of them, ``up`` and ``down`` know nothing else about them.
+:func:`cluster_up`, :func:`cluster_down`, :func:`cluster_status` and :func:`read_logs` are what `det deploy
+local` calls. A component is a :class:`~.component.Component`: a command, and a check that tells whether it
+works. ``plan`` makes the list of components; ``up`` and ``down`` know only what that class says.
 """
 
 from determined_deployments.local.down import cluster_down

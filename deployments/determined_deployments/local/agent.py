@@ -1,4 +1,4 @@
-"""The agent: runs what the service places on this machine."""
+"""The agent: it runs the trials that the service places on this machine."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
 
 
 CLOCK_STEP = 1.0
-"""Seconds by which a process' start time may be off (kernel ticks, rounding)."""
+"""Seconds by which a process' start time may be wrong (kernel ticks, rounding)."""
 
 
 def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:
-    """The agent of this machine. It waits by itself for the service; what it imports for its fork
-    servers takes more CPU than all else, which those that it waits for had better use first."""
+    """The agent of this machine. It waits by itself for the service. It starts last, because the imports of
+    its fork servers take more CPU than anything else, and the components it waits for need the CPU first.
+    """
     config = layout.root / "agent.json"
     return Component(
         name=NAME,
@@ -57,8 +58,9 @@ def _is_ready(layout: Layout, state: ClusterState) -> bool:
 
 
 def is_registered(state: ClusterState, since: float) -> bool:
-    """Whether the service has heard of this agent since ``since`` (seconds since the epoch); it
-    goes on listing agents that are gone."""
+    """Whether the service has heard from this agent since ``since`` (seconds since the epoch). The time
+    matters, because the service also lists agents that are gone.
+    """
     answer = probe.get(f"{state.master_url}/api/v1/agents", token=state.agent_token)
     agents = answer.get("agents", []) if isinstance(answer, dict) else []
     return any(

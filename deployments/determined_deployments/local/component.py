@@ -1,4 +1,4 @@
-"""What a component of the cluster is: one long-running process and how to know it works."""
+"""A component of the cluster: one long-running process, and how to check that it works."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ class Component:
     name: str
     argv: tuple[str, ...]
     is_ready: Callable[[], bool]
-    """Whether it does its work now, asked in a way that another cluster's process would not pass;
-    returns at once (a second at most), never raises for "not yet"."""
+    """Whether the component works now. A process of another cluster must not pass the check. It returns at
+    once (a second at most) and never raises for "not yet".
+    """
     url: str
     port: int | None = None
-    """Where it listens on loopback; None: nowhere."""
+    """The port where it listens on loopback; None: it does not listen."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the caller's environment."""
     files: Mapping[Path, str] = field(default_factory=dict)
@@ -45,17 +46,18 @@ class Component:
     after: tuple[str, ...] = ()
     """Components that must be ready before this one is started."""
     prepare: Callable[[Callable[[str], None]], None] | None = None
-    """Makes what the process needs (folders, a fresh database); is given a function for notes."""
+    """Makes the things that the process needs (folders, a new database). It gets a function for notes.
+    """
     established: Callable[[], None] | None = None
     """Runs once the process is ready, before those that come after it start."""
     stop_signals: StopSignals = TERMINATE
-    """SIGKILL follows the last."""
+    """The signals that stop it; SIGKILL follows the last one."""
     ready_timeout: float = 120.0
     run_as: RunAs | None = None
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a running process would have to be restarted to get these settings."""
+        """A fingerprint of the settings. It changes when a running process must be restarted to get them."""
         parts = [
             list(self.argv),
             sorted(self.env.items()),

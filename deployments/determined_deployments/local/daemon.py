@@ -1,8 +1,8 @@
-"""Detached processes: starting one, finding it again, stopping it.
+"""Starts detached processes, finds them again and stops them.
 
-A pid alone does not name a process (pids are reused), so the pid file also holds the start time;
-and every process of a cluster carries the cluster's id in its environment, by which leftovers are
-found even when no pid file tells of them.
+A pid alone does not name a process (pids are reused), so the pid file also holds the start time; and every
+process of a cluster carries the cluster's id in its environment, so that leftovers are found even without a
+pid file.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from determined_deployments.local.component import Component, StopSignals
 from determined_deployments.local.layout import Layout, write_private
 
 MARKER = "DETERMINED_LOCAL_CLUSTER"
-"""Environment variable of every process of a cluster: the cluster's id. Not ``DET_…``: those are not
-handed on to training processes, which must be found, too."""
+"""Environment variable of every process of a cluster: the cluster's id. Its name does not begin with
+``DET_``: such variables are not passed on to training processes, which must be found, too.
+"""
 COMPONENT = "DETERMINED_LOCAL_COMPONENT"
 """Environment variable: ``<component>:<fingerprint>`` of the component the process belongs to."""
 START_TIME_TOLERANCE = 2.0
@@ -54,7 +55,7 @@ def read_pid_file(path: Path) -> PidFile | None:
 
 
 def alive(record: PidFile) -> psutil.Process | None:
-    """The process a pid file speaks of, if it still runs; None for a dead or reused pid."""
+    """The process that a pid file names, if it still runs; None for a dead or reused pid."""
     try:
         process = psutil.Process(record.pid)
         if is_gone(process):
@@ -68,7 +69,7 @@ def alive(record: PidFile) -> psutil.Process | None:
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Whether the process ended, collected by its parent or not."""
+    """Whether the process has ended, even if its parent has not collected it yet."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -114,8 +115,9 @@ def start(layout: Layout, component: Component, marker: str) -> subprocess.Popen
 
 
 def stop(process: psutil.Process, signals: StopSignals) -> bool:
-    """Ends the process: the signals in order, each with its grace, then SIGKILL. Whether it obeyed
-    before SIGKILL."""
+    """End the process: send the signals in order, each with its grace, then SIGKILL. Returns whether it
+    ended before SIGKILL.
+    """
     for number, grace in signals:
         if _signal_and_wait(process, number, grace):
             return True
@@ -165,13 +167,13 @@ def tail(path: Path, lines: int) -> str:
 
 
 def component_of(process: psutil.Process) -> str | None:
-    """The component a process was started as, or by."""
+    """The component as which, or by which, a process was started."""
     value = _variable(process, COMPONENT)
     return value.partition(":")[0] if value else None
 
 
 def fingerprint_of(process: psutil.Process) -> str:
-    """The settings a component was started with; empty when the process does not tell."""
+    """The settings a component was started with; empty if they cannot be read."""
     return (_variable(process, COMPONENT) or "").partition(":")[2]
 
 

@@ -1,4 +1,6 @@
-"""The two databases, on whatever server: their addresses, making them, dropping them."""
+"""The two databases, on the cluster's own or an external server: their addresses, creating and dropping
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from determined_deployments.local.state import HOST, ClusterState
 
 ROLE = "determined"
 NAMES = ("prefect", "determined")
-"""Prefect's tables and ours; they never look into each other."""
+"""The databases of Prefect's tables and of ours; neither side reads the other's."""
 OPTIONS = frozenset({"host", "port", "sslmode"})
-"""Query options both drivers (psycopg, asyncpg) can be given."""
+"""Query options that both drivers (psycopg, asyncpg) accept."""
 
 
 def embedded_url(state: ClusterState, database: str) -> str:
@@ -40,7 +42,7 @@ def on_server(server_url: str, database: str) -> str:
 
 
 def maintenance(server_url: str) -> str:
-    """Where to connect for making and dropping databases: the one given, else ``postgres``."""
+    """The database to connect to for creating and dropping databases: the given one, else ``postgres``."""
     named = urllib.parse.urlsplit(server_url).path.strip("/")
     return server_url if named and named not in NAMES else on_server(server_url, "postgres")
 
@@ -55,7 +57,7 @@ def for_asyncpg(address: str) -> str:
 
 
 def without_password(address: str) -> str:
-    """For messages."""
+    """The address without its password, for messages."""
     parts = urllib.parse.urlsplit(address)
     user, _, host = parts.netloc.rpartition("@")
     shown = f"{user.split(':')[0]}@{host}" if user else host
@@ -77,7 +79,7 @@ def check_server_url(server_url: str) -> None:
 
 
 def server(server_url: str) -> tuple[str, str]:
-    """What tells one server from another: host part and socket options, credentials left out."""
+    """The parts of an address that identify its server: host part and socket options, without credentials."""
     parts = urllib.parse.urlsplit(server_url)
     return parts.netloc.rpartition("@")[2], parts.query
 

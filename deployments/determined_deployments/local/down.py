@@ -1,4 +1,4 @@
-"""Stopping the cluster, and giving up its data when asked."""
+"""Stops the cluster, and on request deletes its data."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def _stop_all(layout: Layout, state: ClusterState | None, grace: float, reporter
             stopped = bool(_end_training(layout, state, grace, reporter)) or stopped
     left = daemon.sweep(state.marker, grace=5.0) if state else 0
     if left:
-        reporter.note(f"ended {left} process(es) that no pid file told of")
+        reporter.note(f"ended {left} process(es) of this cluster that had no pid file")
     return stopped or left > 0
 
 
 def _end_training(layout: Layout, state: ClusterState, grace: float, reporter: Reporter) -> int:
-    """Ends everything of the cluster that is not a component itself; how many."""
+    """End all processes of the cluster that are not components. Returns how many there were."""
     live = [daemon.running(layout, name) for name in plan.ALL]
     components = {process.pid for process in live if process}
 

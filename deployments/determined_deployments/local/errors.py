@@ -1,4 +1,4 @@
-"""What goes wrong with a local cluster, in words for the person at the terminal."""
+"""Errors of a local cluster, in words for the person at the terminal."""
 
 from __future__ import annotations
 

@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from determined_deployments.local.errors import ClusterError
 
+POLL_SECONDS = 0.1
 
-@contextmanager
+
+@contextlib.contextmanager
 def held(path: Path, waiting: Callable[[str], None], timeout: float = 300.0) -> Iterator[None]:
-    """Holds the lock file; ``waiting`` is called once with the holder when somebody else has it.
+    """Hold the lock file. ``waiting`` is called once with the holder if another process has it.
 
     The kernel drops the lock when its holder dies, so a stale file blocks nobody. Raises
     ClusterError after ``timeout`` seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        deadline = time.monotonic() + timeout
-        told = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                file.seek(0)
-                who = file.read().strip() or "unknown"
-            if not told:
-                waiting(f"another cluster command (pid {who}) is at work here; waiting for it")
-                told = True
-            if time.monotonic() > deadline:
-                raise ClusterError(f"pid {who} has held {path} for {timeout:.0f} s; stop it first")
-            time.sleep(0.1)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    # Beside the lock: what the lock's own file holds is the library's business.
+    pid_file = path.with_name(f"{path.name}.pid")
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        waiting(
+            f"another cluster command (pid {_read(pid_file)}) is running for this data "
+            "directory; waiting for it to end"
+        )
+        try:
+            lock.acquire(timeout, poll_interval=POLL_SECONDS)
+        except Timeout:
+            raise ClusterError(
+                f"pid {_read(pid_file)} has held {path} for {timeout:.0f} s; stop it first"
+            ) from None
+    try:
+        pid_file.write_text(str(os.getpid()))
         yield
+    finally:
+        lock.release()
+
+
+def _read(pid_file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return pid_file.read_text().strip() or "unknown"
+    return "unknown"

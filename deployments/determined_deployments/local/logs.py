@@ -31,7 +31,10 @@ def read_logs(
         raise ClusterError(f"no component {unknown[0]!r}; there are {', '.join(plan.ALL)}")
     paths = {name: layout.log(name) for name in components}
     if not any(path.exists() for path in paths.values()):
-        raise ClusterError(f"no logs in {layout.root / 'logs'}: the cluster was never started here")
+        raise ClusterError(
+            f"there are no logs in {layout.root / 'logs'}, because the cluster was never "
+            "started there; check --data-dir"
+        )
     followers = {name: Follower(path) for name, path in paths.items()} if follow else {}
     for name, path in paths.items():
         for line in daemon.tail(path, tail).splitlines():
@@ -44,7 +47,7 @@ def read_logs(
 
 
 class Follower:
-    """Whole lines appended to a file since it was made; follows a log that was set aside."""
+    """Reads whole lines appended to a file since this object was made; follows a log that was set aside."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,7 +55,7 @@ class Follower:
         self._rest = b""
 
     def lines(self) -> list[str]:
-        """New lines (without their ends)."""
+        """New lines, without their line ends."""
         inode, size = _identity(self.path)
         if inode != self._inode or size < self._offset:
             self._inode, self._offset, self._rest = inode, 0, b""

@@ -1,4 +1,4 @@
-"""From what was asked and what is recorded to the state and the components of the cluster."""
+"""Computes the state and the components of the cluster from the command's options and the record."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ STOP_SIGNALS = {
     postgres.NAME: postgres.STOP_SIGNALS,
     prefect_server.NAME: prefect_server.STOP_SIGNALS,
 }
-"""Of those that are not ended the usual way; `cluster-down` needs no more than the name."""
+"""Components that are not stopped in the usual way; `cluster-down` needs only their names."""
 
 
 KILLED_HOLDS_S = 3.0
-"""How long the port of a component that was killed may take to be free."""
+"""Seconds until the port of a killed component must be free."""
 
 PORTS = {
     service.NAME: "master_port",
@@ -45,7 +45,7 @@ PORTS = {
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the command line asked for; None: as before, or the default on first start."""
+    """The options of the command line. None: as before, or the default on first start."""
 
     slots: int | None = None
     gpu: bool | None = None
@@ -58,15 +58,14 @@ class Wishes:
 def resolve(
     layout: Layout, wishes: Wishes, claims: ports.Claims, reporter: Reporter
 ) -> ClusterState:
-    """The cluster's state: the recorded one (or a new one) with the wishes in it and with free
-    ports, claimed by ``claims``, for everything that does not run. Writes nothing. Raises
-    ClusterError."""
+    """The cluster's state: the recorded one (or a new one) with the options applied, and with free ports,
+    claimed by ``claims``, for every component that does not run. Writes nothing. Raises ClusterError.
+    """
     recorded = states.load(layout)
     if recorded is None and layout.postgres.exists():
         raise ClusterError(
             f"{layout.postgres} holds a database but {layout.state} with its password is gone: "
-            "restore that file, or give the data up with "
-            "`det deploy local cluster-down --delete-db`"
+            "restore that file, or delete the data with `det deploy local cluster-down --delete-db`"
         )
     state = (recorded or ClusterState()).model_copy(deep=True)
     _apply_database(state, wishes.db_url, is_new=recorded is None)
@@ -76,7 +75,9 @@ def resolve(
         if recorded is None:
             state.passwords = dict.fromkeys(USERS, wishes.initial_user_password)
         elif set(recorded.passwords.values()) != {wishes.initial_user_password}:
-            reporter.note("--initial-user-password is for the first start; the users exist already")
+            reporter.note(
+                "--initial-user-password works only at the first start, because the users exist already"
+            )
     _choose_ports(layout, state, wishes.master_port, claims, reporter)
     asked = wishes.slots is not None or wishes.gpu is not None
     # A live agent keeps its slots: detecting others under another CPU affinity must not restart it.
@@ -108,8 +109,9 @@ def build(layout: Layout, state: ClusterState, names: Collection[str] = ALL) -> 
 def move(
     state: ClusterState, name: str, wishes: Wishes, claims: ports.Claims, reporter: Reporter
 ) -> None:
-    """Gives component ``name`` another port: another process took its own between the choice and the
-    start. Raises ClusterError when the port was asked for."""
+    """Give component ``name`` another port, because another process took its port between the choice and
+    the start. Raises ClusterError if the user asked for that port.
+    """
     taken: int = getattr(state, PORTS[name])
     if name == service.NAME and wishes.master_port is not None:
         raise _in_use(taken)
@@ -131,7 +133,7 @@ def _apply_database(state: ClusterState, wanted: str | None, is_new: bool) -> No
         where = databases.without_password(current) if current else "its own Postgres"
         raise ClusterError(
             f"--db-url: this cluster's data is in {where}; choose another --data-dir for a second "
-            "cluster, or give this one's data up with `cluster-down --delete-db` first"
+            "cluster, or delete this one's data with `cluster-down --delete-db` first"
         )
     state.external_db_url = wanted
 

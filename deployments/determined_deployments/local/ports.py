@@ -14,8 +14,9 @@ from determined_deployments.local.state import HOST
 SEARCHED = 50
 """How many ports are tried, above the wanted one or drawn, before any free one is taken."""
 UNUSED = range(20_000, 30_000)
-"""Where ports are drawn: below those that systems give to outgoing connections, which would take one
-away from a component that is not running."""
+"""The range of random ports. It lies below the ports that systems give to outgoing connections, because
+such a connection could take the port of a component that is not running.
+"""
 
 
 def is_free(port: int, host: str = HOST) -> bool:
@@ -39,7 +40,7 @@ def wait_until_free(port: int, seconds: float) -> None:
 
 
 def any_free(host: str = HOST) -> int:
-    """A port the system considers free."""
+    """A port that the system considers free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -47,8 +48,9 @@ def any_free(host: str = HOST) -> int:
 
 
 class Claims:
-    """Ports that this command has chosen for processes that do not listen yet; other clusters'
-    commands leave them alone until :meth:`close`. Other programs do not know of it."""
+    """Ports that this command has chosen for processes that do not listen yet. Commands of other clusters
+    do not use them until :meth:`close`. Other programs may.
+    """
 
     def __init__(self) -> None:
         self._held: list[socket.socket] = []
@@ -78,7 +80,9 @@ class Claims:
 
 
 def pick(wanted: int | None, claims: Claims) -> int:
-    """Claims ``wanted`` if it is free, else the next free port above it, else any. None: drawn."""
+    """Claim ``wanted`` if it is free, else the next free port above it, else any free port. None: a random
+    port.
+    """
     if wanted is None:
         tried = random.sample(UNUSED, SEARCHED)
     else:
@@ -92,8 +96,9 @@ def pick(wanted: int | None, claims: Claims) -> int:
 
 
 def listener(port: int, process: psutil.Process) -> Literal["nobody", "itself", "other"]:
-    """Who listens on ``port``: ``process`` itself, or somebody else. Where the system does not tell,
-    ``process`` has the benefit of the doubt."""
+    """Whether ``process`` or another process listens on ``port``. If the system does not tell, ``process``
+    is assumed to listen.
+    """
     try:
         socket.create_connection((HOST, port), timeout=1.0).close()
     except OSError:
@@ -109,7 +114,7 @@ def listener(port: int, process: psutil.Process) -> Literal["nobody", "itself", 
 
 
 def holder(port: int) -> str:
-    """Who listens on ``port``, for messages: ``"pid 12 (nginx)"`` or ``"another program"``."""
+    """The process that listens on ``port``, for messages: ``"pid 12 (nginx)"`` or ``"another program"``."""
     try:
         connections = psutil.net_connections(kind="tcp")
         for connection in connections:

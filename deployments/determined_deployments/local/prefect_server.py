@@ -34,7 +34,9 @@ QUIET = {
 }
 
 STOP_SIGNALS: StopSignals = ((signal.SIGTERM, 8.0),)
-"""Not longer: without a database it never ends by itself, and it keeps nothing in memory."""
+"""A longer wait is useless: without a database the server never ends by itself, and it keeps nothing in
+memory.
+"""
 
 
 def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:

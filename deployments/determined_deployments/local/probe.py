@@ -1,4 +1,4 @@
-"""Asking a component over HTTP whether it works."""
+"""Asks a component over HTTP whether it works."""
 
 from __future__ import annotations
 

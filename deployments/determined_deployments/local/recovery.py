@@ -1,4 +1,4 @@
-"""Finding components whose pid file was lost (a command killed at the wrong moment, a deleted file).
+"""Finds components whose pid file was lost (a command killed at the wrong moment, a deleted file).
 
 Without this a second Prefect or a second agent would be started beside the first.
 """
@@ -39,12 +39,15 @@ def recover(layout: Layout, marker: str, reporter: Reporter) -> None:
         except psutil.NoSuchProcess:
             continue
         write_private(layout.pid_file(name), json.dumps(asdict(content)))
-        reporter.note(f"{name} runs as pid {process.pid} without a valid pid file; taken over")
+        reporter.note(
+            f"{name} runs as pid {process.pid} without a valid pid file; a new pid file was written"
+        )
 
 
 def search(layout: Layout, marker: str, name: str) -> psutil.Process | None:
-    """The live process of component ``name``, whatever the pid files say: for Postgres the server on
-    the cluster's folder, else the oldest process that was started as this component."""
+    """The live process of component ``name``, independent of the pid files. For Postgres it is the server
+    on the cluster's folder, otherwise the oldest process that was started as this component.
+    """
     if name == postgres.NAME:
         pid = postgres.postmaster(layout.postgres)
         return psutil.Process(pid) if pid else None

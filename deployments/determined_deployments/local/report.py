@@ -1,4 +1,4 @@
-"""What the person at the terminal sees while the cluster starts or stops (on stderr)."""
+"""Output for the person at the terminal while the cluster starts or stops (on stderr)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Reporter(Protocol):
     """Receives what happens; each call is one line at most."""
 
     def note(self, text: str) -> None:
-        """Something out of the ordinary that was dealt with."""
+        """Report something unusual that was handled."""
 
     def done(self, component: str, what: str, seconds: float | None = None) -> None:
-        """A component reached a state (``"ready"``, ``"stopped"``), after ``seconds``."""
+        """Report that a component reached a state (``"ready"``, ``"stopped"``) after ``seconds``."""
 
     def waiting(self, components: list[str]) -> None:
-        """Whom we wait for now; empty: for nobody."""
+        """Report the components that the command waits for now; empty: none."""
 
 
 class Silent:
-    """Says nothing."""
+    """Prints nothing."""
 
     def note(self, text: str) -> None:
         pass
@@ -38,7 +38,7 @@ class Silent:
 
 
 class Terminal:
-    """Lines on a rich console; a spinner names those waited for when it is a terminal."""
+    """Prints lines on a rich console; on a terminal a spinner names components that are starting."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -68,7 +68,7 @@ class Terminal:
 
 @contextmanager
 def quiet_end(reporter: Reporter) -> Iterator[None]:
-    """Takes the spinner away however the block ends."""
+    """Remove the spinner, however the block ends."""
     try:
         yield
     finally:

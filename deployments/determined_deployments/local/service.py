@@ -14,7 +14,7 @@ NAME = "service"
 
 
 def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
-    """The content of ``service.json`` (see ``determined_service.settings``)."""
+    """The content of ``service.json`` (see ``determined_service.base.settings``)."""
     return {
         "host": HOST,
         "port": state.master_port,

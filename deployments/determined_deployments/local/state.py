@@ -1,4 +1,4 @@
-"""``cluster.json``: what a cluster is once made, and stays over restarts."""
+"""``cluster.json``: the properties that a cluster gets when it is made and keeps over restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClusterState(BaseModel):
     prefect_port: int = 4200
     postgres_port: int | None = None
     external_db_url: str | None = None
-    """Given by ``--db-url``; None: the Postgres in the data directory."""
+    """The server given by ``--db-url``; None: the Postgres in the data directory."""
     db_password: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
     passwords: dict[str, str] = Field(
         default_factory=lambda: {user: secrets.token_urlsafe(15) for user in USERS}
@@ -84,7 +84,7 @@ def load(layout: Layout) -> ClusterState | None:
     except ValidationError as error:
         where = ", ".join(".".join(map(str, e["loc"])) or e["msg"] for e in error.errors())
         raise ClusterError(
-            f"{layout.state} is damaged ({where}): restore it from a backup, or give up this "
+            f"{layout.state} is damaged ({where}): restore it from a backup, or delete this "
             "cluster's data with `det deploy local cluster-down --delete-db`"
         ) from error
 

@@ -1,4 +1,4 @@
-"""What each component does now and what it takes."""
+"""The state and memory use of each component."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class ComponentStatus:
     pid: int | None = None
     url: str | None = None
     rss: int | None = None
-    """Bytes resident in its main process."""
+    """Resident bytes of its main process."""
     memory: int | None = None
-    """Bytes of it and its children together, shared pages counted once (PSS); None where the system
-    does not tell."""
+    """Bytes of the component and its children together, shared pages counted once (PSS); None if the system
+    does not tell.
+    """
     uptime_s: float | None = None
     log: str | None = None
     """Path of its log."""

@@ -1,4 +1,4 @@
-"""Starting the cluster, or what is missing of it."""
+"""Starts the cluster, or its components that do not run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLL = 0.1
 """Seconds between looks at the components that are not ready yet."""
 LOG_LINES = 30
 MOVES = 5
-"""How often a component is given another port before it counts as failed."""
+"""How many times a component gets another port before it counts as failed."""
 
 
 def cluster_up(
@@ -35,9 +35,9 @@ def cluster_up(
 ) -> ClusterState:
     """Brings the cluster of ``data_dir`` up and returns its state once every component is ready.
 
-    What runs already stays; what died is started again; what runs with other settings than are
-    wanted now is restarted. When a component fails, those started by this call are stopped again.
-    Raises ClusterError (ComponentFailed with the log's last lines).
+    Running components stay, dead ones are started again, and those that run with other settings than wanted
+    now are restarted. When a component fails, the components started by this call are stopped again. Raises
+    ClusterError (ComponentFailed with the log's last lines).
     """
     reporter, wishes = reporter or Silent(), wishes or plan.Wishes()
     layout = Layout.of(data_dir)
@@ -78,11 +78,11 @@ def start(
     reporter: Reporter,
     move: Move | None = None,
 ) -> None:
-    """Starts those of ``components`` that do not run, each as soon as the ones it comes after are
-    ready, and returns when all are. Raises ClusterError; then none it started is left.
+    """Start those of ``components`` that do not run, each as soon as the components it depends on are
+    ready. Returns when all are ready. After a ClusterError none of the started components is left.
 
-    A component whose port somebody else took before it could listen is moved to another one, if
-    ``move`` is given; those whose settings change by that are started again.
+    If another process takes a component's port before the component listens, it is moved to another port,
+    if ``move`` is given. Components whose settings change by that are started again.
     """
     _Start(layout, marker, list(components), reporter, move).run()
 
@@ -94,7 +94,7 @@ class _Running:
     since: float
     """Monotonic seconds at its start (or when it was found)."""
     child: subprocess.Popen[bytes] | None = None
-    """Set for those this call started."""
+    """Set for components that this call started."""
 
     def died(self) -> bool:
         if self.child:
@@ -175,7 +175,7 @@ class _Start:
         return ports.listener(port, running.process) == "other"
 
     def _move(self, name: str) -> None:
-        """Gives a component another port, and starts again what has to know of it."""
+        """Give a component another port, and restart the components that must know it."""
         assert self.move is not None
         self.moves[name] += 1
         self._end(name)
@@ -205,7 +205,7 @@ class _Start:
                 self.reporter.note(f"{name} (pid {record.pid}) is not running any more")
             return None
         if record and record.fingerprint != component.fingerprint:
-            self.reporter.note(f"{name} runs with other settings; restarting it")
+            self.reporter.note(f"{name} runs with other settings than wanted; restarting it")
             daemon.stop(process, component.stop_signals)
             return None
         return _Running(component, process, time.monotonic())
@@ -227,7 +227,7 @@ class _Start:
         raise ComponentFailed(f"{message}; its log is {log}", daemon.tail(log, LOG_LINES))
 
     def _undo(self) -> None:
-        """Stops what this call started, last first."""
+        """Stop the components that this call started, last first."""
         self.reporter.waiting([])
         for component in reversed(self.components):
             running = self.active.get(component.name)

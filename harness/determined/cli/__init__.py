@@ -3,9 +3,9 @@
 
 def main() -> None:
     """The console script; exits the process."""
-    from determined.cli._interrupt import interrupt_once
+    from determined.cli.following.interrupt import interrupt_once
 
     interrupt_once()  # before the imports, which take longest
-    from determined.cli._root import app
+    from determined.cli.root import app
 
     app()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from determined.cli import _format as f
-from determined.cli import _render
-from determined.cli._groups import group
-from determined.cli._options import Csv, Json, chosen
-from determined.cli._render import Column, Record
-from determined.cli._state import state
+from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.groups import group
+from determined.cli.output import format as f
+from determined.cli.output import render
+from determined.cli.output.render import Column, Record
+from determined.cli.state import state
 
-app = group("The machines that train.", default="list")
+app = group("Agents: the machines that run trials.", default="list")
 
 
 def _slots(record: Record) -> str:
@@ -34,8 +34,8 @@ AGENTS = (
 
 @app.command("list|ls")
 def list_agents(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
-    """All agents."""
+    """List the agents."""
     from determined.common.api import pages
 
     found = pages.read(state(ctx).session, "/api/v1/agents", "agents")
-    _render.show(AGENTS, found, chosen(json, csv))
+    render.show(AGENTS, found, chosen(json, csv))

@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
-from determined.cli import _render
-from determined.cli._checkpoints import record, report
-from determined.cli._confirm import Yes, confirm
-from determined.cli._deletion import wait_for_deletion
-from determined.cli._groups import group
-from determined.cli._options import Csv, Json, OutputDir, Quiet, chosen
-from determined.cli._render import Column, Section
-from determined.cli._state import state
+from determined.cli.arguments.confirmation import Yes, confirm
+from determined.cli.arguments.options import Csv, Json, OutputDir, Quiet, chosen
 from determined.cli.experiment.lists import CHECKPOINTS
+from determined.cli.following.deletion import wait_for_deletion
+from determined.cli.groups import group
+from determined.cli.output import render
+from determined.cli.output.downloads import record, report
+from determined.cli.output.render import Column, Section
+from determined.cli.state import state
 
-app = group("What trainings saved.")
+app = group("Checkpoints: the saved states of models.")
 
 Uuid = Annotated[str, typer.Argument(help="the checkpoint's UUID")]
 
@@ -25,7 +25,7 @@ FILES = (Column("Path", "path"), Column("Size", "size"), Column("Checksum", "che
 
 @app.command("describe")
 def describe(ctx: typer.Context, uuid: Uuid, json: Json = False, csv: Csv = False) -> None:
-    """A checkpoint with its files."""
+    """Show a checkpoint and its files."""
     fmt = chosen(json, csv)
     document = state(ctx).session.get(f"/api/v1/checkpoints/{uuid}")["checkpoint"]
     checksums = document.get("checksums") or {}
@@ -38,14 +38,14 @@ def describe(ctx: typer.Context, uuid: Uuid, json: Json = False, csv: Csv = Fals
     if document.get("reason"):
         columns.append(Column("Reason", "reason"))
     sections = [Section("Checkpoint", columns, [document]), Section("Files", FILES, files)]
-    _render.show_sections(sections, fmt, document=document)
+    render.show_sections(sections, fmt, document=document)
 
 
 Uuids = Annotated[list[str], typer.Argument(help="UUIDs of checkpoints", metavar="UUID...")]
 
 
 def _named(uuids: list[str]) -> list[str]:
-    """Apart by commas too, as upstream's command takes them."""
+    """Splits the words at commas too, as upstream's command does."""
     return [part.strip() for word in uuids for part in word.split(",") if part.strip()]
 
 
@@ -76,7 +76,7 @@ def remove_files(
     ],
     yes: Yes = False,
 ) -> None:
-    """Delete files of checkpoints for good; nothing starts from these checkpoints any more."""
+    """Delete files of checkpoints for good; no trial can start from these checkpoints afterwards."""
     names = _named(uuids)
     listed = " ".join(globs)
     confirm(f"Delete {listed} from {_checkpoints(names)}? This cannot be undone.", yes)
@@ -94,10 +94,14 @@ def download(
     quiet: Quiet = False,
     mode: Annotated[
         str,
-        typer.Option("--mode", metavar="MODE", help="direct (from its storage), master or auto"),
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            help="direct (from the storage), master (through the service) or auto",
+        ),
     ] = "auto",
 ) -> None:
-    """Download it to checkpoints/<UUID>, or to DIR."""
+    """Download a checkpoint to checkpoints/<UUID>, or to DIR."""
     from determined.experimental.client import DownloadMode
 
     try:

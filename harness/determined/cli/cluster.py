@@ -6,20 +6,20 @@ import dataclasses
 
 import typer
 
-from determined.cli import _render
-from determined.cli._errors import talk
-from determined.cli._groups import group
-from determined.cli._options import Json
-from determined.cli._state import state
+from determined.cli.arguments.options import Json
+from determined.cli.errors import talk
+from determined.cli.groups import group
+from determined.cli.output import render
+from determined.cli.state import state
 
-app = group("The cluster as a whole.")
+app = group("Checks of the whole cluster.")
 
 
 @app.command("doctor")
 def doctor(ctx: typer.Context, json: Json = False) -> None:
-    """Check every part of the cluster and say what to do; exit code 1 if anything has failed.
+    """Check every part of the cluster and say what to do; exit code 1 if a check failed.
 
-    Works as well while the service, Postgres or Prefect is down.
+    Works even if the service, Postgres or Prefect is down.
     """
     from determined.cli.doctor.examine import examine
     from determined.cli.doctor.judge import judge
@@ -27,7 +27,7 @@ def doctor(ctx: typer.Context, json: Json = False) -> None:
     findings = judge(examine(state(ctx)))
     counts = {name: sum(each.status == name for each in findings) for name in ("WARNING", "FAILED")}
     if json:
-        _render.print_json([dataclasses.asdict(finding) for finding in findings])
+        render.print_json([dataclasses.asdict(finding) for finding in findings])
     else:
         width = max(len(finding.check) for finding in findings)
         for finding in findings:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from determined.cli import _render, _submit, _test_mode
-from determined.cli._bring_up import ensure_cluster
-from determined.cli._errors import CliError, talk
-from determined.cli._groups import group
-from determined.cli._options import Includes, Json, Overrides, TestMode
-from determined.cli._state import State, state
+from determined.cli.arguments.options import Includes, Json, Overrides, TestMode
+from determined.cli.errors import CliError, talk
+from determined.cli.groups import group
+from determined.cli.output import render
+from determined.cli.state import State, state
+from determined.cli.submission import submit
+from determined.cli.submission.bring_up import ensure_cluster
+from determined.cli.submission.test_mode import train_one_batch
 
 if TYPE_CHECKING:
     from determined.experimental._submission import Submission
@@ -30,29 +32,31 @@ def run(
     ] = None,
     include: Includes = None,
     config: Overrides = None,
-    name: Annotated[str | None, typer.Option("--name", help="another name")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="use this name for the experiment")
+    ] = None,
     detach: Annotated[
-        bool, typer.Option("-d", "--detach", help="print the experiment's ID and leave")
+        bool, typer.Option("-d", "--detach", help="print the experiment's ID and exit")
     ] = False,
     paused: Annotated[
-        bool, typer.Option("--paused", help="do not start it yet; print its ID and leave")
+        bool, typer.Option("--paused", help="submit it paused; print its ID and exit")
     ] = False,
     test_mode: TestMode = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="show what would be submitted and a plan, submit nothing"),
+        typer.Option("--dry-run", help="show what would be submitted and the plan; submit nothing"),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run an experiment and follow it: exit code 0 when it completed, else 1.
+    """Run an experiment and follow it; exit code 0 if it completed, else 1.
 
-    Without a cluster, one is started on this machine and left running. Ctrl-C ends the following,
-    not the experiment.
+    If no cluster answers, one is started on this machine and left running. Ctrl-C detaches from the
+    experiment, which keeps running.
     """
     overrides = list(config or ())
     if sum([paused, test_mode, dry_run]) > 1:
-        raise typer.BadParameter("--paused, --test-mode and --dry-run exclude each other")
-    planned = _submit.plan(
+        raise typer.BadParameter("give only one of --paused, --test-mode and --dry-run")
+    planned = submit.plan(
         config_file, model_dir, include, overrides, name=name, activate=not paused
     )
     if dry_run:
@@ -61,8 +65,8 @@ def run(
     shared = state(ctx)
     ensure_cluster(shared)
     if test_mode:
-        _test_mode.run(planned, shared)
-    experiment = _submit.send(planned, shared)
+        train_one_batch(planned, shared)
+    experiment = submit.send(planned, shared)
     if paused:
         talk(
             f"submitted {experiment.name!r}, paused; start it with: det e activate {experiment.id}"
@@ -78,21 +82,21 @@ def run(
 
 
 def _follow(shared: State, experiment_id: int, json: bool) -> None:
-    from determined.cli import _follow, _live
+    from determined.cli.following import follow, live
 
     start = time.monotonic()
     try:
-        tracker = _follow.follow(shared.session, experiment_id, _live.best_view())
+        tracker = follow.follow(shared.session, experiment_id, live.best_view())
     except KeyboardInterrupt:
         talk(_how_to_come_back(experiment_id))
         raise typer.Exit(130) from None
-    document = _follow.result(tracker)
+    document = follow.result(tracker)
     if tracker.state == "ERROR":
-        _follow.explain_failure(shared.session, tracker)
+        follow.explain_failure(shared.session, tracker)
     if json:
-        _render.print_json(document)
+        render.print_json(document)
     else:
-        for line in _follow.summary(document, time.monotonic() - start):
+        for line in follow.summary(document, time.monotonic() - start):
             typer.echo(line)
         if document["best"] and document["best"]["checkpoint"]:
             talk(f"get the checkpoint: det checkpoint download {document['best']['checkpoint']}")
@@ -102,19 +106,19 @@ def _follow(shared: State, experiment_id: int, json: bool) -> None:
 
 def _how_to_come_back(experiment_id: int) -> str:
     return (
-        f"\ndetached; experiment {experiment_id} goes on\n"
-        f"  come back to it:  det e wait {experiment_id}\n"
+        f"\ndetached; experiment {experiment_id} keeps running\n"
+        f"  follow it again:  det e wait {experiment_id}\n"
         f"  see its logs:     det e logs -f {experiment_id}\n"
         f"  end it:           det e kill {experiment_id}"
     )
 
 
 def _show_plan(planned: Submission, shared: State, json: bool) -> None:
-    """The completed configuration, the files, and the plan: trials, slots, pool.
+    """Prints the completed configuration, the files and the plan.
 
-    Raises CliError when the cluster that answers would refuse it.
+    Raises CliError if the cluster would refuse the submission.
     """
-    from determined.cli import _plan
+    from determined.cli.submission import plan
 
     config = planned.completed()
     document: dict[str, Any] = {
@@ -124,26 +128,26 @@ def _show_plan(planned: Submission, shared: State, json: bool) -> None:
             for item in planned.items
             if item.content is not None
         ],
-        "plan": _plan.make(config, planned, shared),
+        "plan": plan.make(config, planned, shared),
     }
     if json:
-        _render.print_json(document)
+        render.print_json(document)
     else:
         _print_plan(planned, document)
-        _plan.show(document["plan"])
+        plan.show(document["plan"])
     refusal = document["plan"]["cluster"]["refusal"]
     if refusal is not None:
-        raise CliError(f"the cluster would refuse it: {refusal}")
+        raise CliError(f"the cluster would refuse this experiment: {refusal}")
 
 
 def _print_plan(planned: Submission, document: dict[str, Any]) -> None:
     import yaml
 
-    from determined.cli import _format as f
+    from determined.cli.output import format as f
 
     typer.echo(yaml.safe_dump(document["config"], sort_keys=True), nl=False)
     talk(f"{len(document['files'])} files, {f.size(planned.size)}, would be sent:")
     for file in document["files"]:
         talk(f"  {file['path']}  {f.size(file['size'])}")
     if planned.left_open():
-        talk("chosen only when it is submitted: " + ", ".join(planned.left_open()))
+        talk("set only when the experiment is submitted: " + ", ".join(planned.left_open()))

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from determined.cli import _render
-from determined.cli._groups import group
-from determined.cli._options import Json
-from determined.cli._state import state
+from determined.cli.arguments.options import Json
+from determined.cli.groups import group
+from determined.cli.output import render
+from determined.cli.state import state
 
 app = group("The service.")
 
@@ -20,12 +20,12 @@ def info(
     json: Json = False,
     yaml: Annotated[bool, typer.Option("--yaml", help="print YAML")] = False,
 ) -> None:
-    """What the service says of itself; no login is needed."""
+    """Show the service's version and settings; no login is needed."""
     if json and yaml:
-        raise typer.BadParameter("--json and --yaml exclude each other")
+        raise typer.BadParameter("give --json or --yaml, not both")
     found = state(ctx).master_info
     if json:
-        _render.print_json(found)
+        render.print_json(found)
         return
     if yaml:
         import yaml as writer
@@ -33,5 +33,5 @@ def info(
         typer.echo(writer.safe_dump(found), nl=False)
         return
     records = [{"name": name, "value": value} for name, value in found.items()]
-    columns = (_render.Column("Name", "name"), _render.Column("Value", "value"))
-    _render.show(columns, records, _render.Format.TABLE)
+    columns = (render.Column("Name", "name"), render.Column("Value", "value"))
+    render.show(columns, records, render.Format.TABLE)

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from determined.cli import _preview, _render
-from determined.cli._errors import CliError
-from determined.cli._options import Json, Overrides
-from determined.cli._state import state
+from determined.cli.arguments.options import Json, Overrides
+from determined.cli.errors import CliError
+from determined.cli.output import render
+from determined.cli.state import state
+from determined.cli.submission import preview
 
 app = typer.Typer(add_completion=False)
 
@@ -23,31 +24,31 @@ def preview_search(
     ctx: typer.Context,
     config_file: Annotated[Path, typer.Argument(help="YAML file", metavar="CONFIG_FILE")],
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=_MAX_SEED, help="draws the simulated metrics")
+        int, typer.Option("--seed", min=0, max=_MAX_SEED, help="seed of the simulated metrics")
     ] = 0,
     config: Overrides = None,
     json: Json = False,
 ) -> None:
     """Show which trials a search would create, and how long each would train.
 
-    The search is simulated with random metrics: the same seed shows the same every time. No cluster
-    is needed.
+    The search is simulated with random metrics; the same seed gives the same result. No cluster is
+    needed.
     """
     complete = _read(config_file, config or [])
     searcher = {name: value for name, value in complete["searcher"].items() if value is not None}
-    found = _preview.preview(complete, seed, state(ctx), str(config_file))
+    found = preview.preview(complete, seed, state(ctx), str(config_file))
     if json:
-        _render.print_json({"searcher": searcher, "seed": seed, **found})
+        render.print_json({"searcher": searcher, "seed": seed, **found})
         return
     typer.secho("Using search configuration:", fg="green")
     typer.echo(_as_yaml(searcher))
     typer.echo(f"This search will create a total of {found['trials']} trial(s).")
     sys.stdout.flush()
-    _render.show_sections(_preview.tables(found), _render.Format.TABLE, document=found)
+    render.show_sections(preview.tables(found), render.Format.TABLE, document=found)
 
 
 def _read(path: Path, overrides: list[str]) -> dict[str, Any]:
-    """The completed configuration. Raises ConfigError; CliError without a searcher."""
+    """The completed configuration. Raises ConfigError, and CliError if there is no searcher."""
     from determined import expconf
 
     document = expconf.apply_overrides(expconf.read_yaml(path), overrides)
@@ -60,7 +61,7 @@ def _as_yaml(section: dict[str, Any]) -> str:
     import yaml
 
     class Indented(yaml.SafeDumper):
-        """Lists stand out from the mapping that holds them, as upstream prints them."""
+        """Indents a list inside a mapping, as upstream prints it."""
 
         def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
             super().increase_indent(flow, False)

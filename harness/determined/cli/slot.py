@@ -6,11 +6,11 @@ from typing import Any
 
 import typer
 
-from determined.cli import _render
-from determined.cli._groups import group
-from determined.cli._options import Csv, Json, chosen
-from determined.cli._render import Column
-from determined.cli._state import state
+from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.groups import group
+from determined.cli.output import render
+from determined.cli.output.render import Column
+from determined.cli.state import state
 
 app = group("The GPUs or CPU cores of the agents.", default="list")
 
@@ -42,7 +42,7 @@ def _record(agent: dict[str, Any], slot: dict[str, Any]) -> dict[str, Any]:
 
 @app.command("list|ls")
 def list_slots(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
-    """Every slot of every agent, and what runs there."""
+    """List every slot of every agent, and the allocation that uses it."""
     from determined.common.api import pages
 
     found = pages.read(state(ctx).session, "/api/v1/agents", "agents")
@@ -51,4 +51,4 @@ def list_slots(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None
         for agent in found
         for slot in sorted((agent.get("slots") or {}).values(), key=lambda slot: int(slot["id"]))
     ]
-    _render.show(SLOTS, records, chosen(json, csv))
+    render.show(SLOTS, records, chosen(json, csv))

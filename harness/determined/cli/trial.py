@@ -7,13 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from determined.cli import _format as f
-from determined.cli import _logs, _render
-from determined.cli._checkpoints import SmallerIsBetter, SortBy, ranking, record, report
-from determined.cli._errors import talk
-from determined.cli._groups import group
-from determined.cli._many import TrialIds, each, numbers
-from determined.cli._options import (
+from determined.cli.arguments.ids import TrialIds, each, numbers
+from determined.cli.arguments.options import (
     Csv,
     Json,
     Limit,
@@ -25,12 +20,17 @@ from determined.cli._options import (
     bound,
     chosen,
 )
-from determined.cli._render import Column, Record, Section
-from determined.cli._runs import RUNS
-from determined.cli._state import state
-from determined.cli._workloads import WORKLOADS, read_workloads
+from determined.cli.errors import talk
+from determined.cli.groups import group
+from determined.cli.output import format as f
+from determined.cli.output import log_lines, render
+from determined.cli.output.downloads import SmallerIsBetter, SortBy, ranking, record, report
+from determined.cli.output.render import Column, Record, Section
+from determined.cli.output.runs import RUNS
+from determined.cli.output.workloads import WORKLOADS, read_workloads
+from determined.cli.state import state
 
-app = group("One set of hyperparameters, trained.")
+app = group("Trials: training runs with one set of hyperparameters each.")
 
 TrialId = Annotated[int, typer.Argument(help="trial ID", metavar="ID")]
 
@@ -67,10 +67,11 @@ def describe(
     ctx: typer.Context,
     trial_id: TrialId,
     metrics_summary: Annotated[
-        bool, typer.Option("--metrics-summary", help="a line per metric instead of every report")
+        bool,
+        typer.Option("--metrics-summary", help="show one line per metric instead of every report"),
     ] = False,
     metrics: Annotated[
-        bool, typer.Option("--metrics", help="metrics of single batches too")
+        bool, typer.Option("--metrics", help="also show the metrics of single batches")
     ] = False,
     limit: Limit = 1000,
     offset: Offset = 0,
@@ -78,7 +79,7 @@ def describe(
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """A trial with what it reported."""
+    """Show a trial and its reports."""
     fmt = chosen(json, csv)
     session = state(ctx).session
     document = session.get(f"/api/v1/trials/{trial_id}")["trial"]
@@ -101,30 +102,30 @@ def describe(
         )
         document = {**document, "workloads": workloads}
         sections.append(Section("Workloads", WORKLOADS, workloads))
-    _render.show_sections(sections, fmt, document=document)
+    render.show_sections(sections, fmt, document=document)
 
 
 @app.command("logs")
 def logs(
     ctx: typer.Context,
     trial_id: TrialId,
-    follow: _logs.Follow = False,
-    json: _logs.JsonLines = False,
-    head: _logs.Head = None,
-    tail: _logs.Tail = None,
-    agent_id: _logs.AgentIds = None,
-    container_id: _logs.ContainerIds = None,
-    rank_id: _logs.RankIds = None,
-    timestamp_before: _logs.Before = None,
-    timestamp_after: _logs.After = None,
-    level: _logs.Level = None,
-    source: _logs.Sources = None,
-    stdtype: _logs.Stdtypes = None,
+    follow: log_lines.Follow = False,
+    json: log_lines.JsonLines = False,
+    head: log_lines.Head = None,
+    tail: log_lines.Tail = None,
+    agent_id: log_lines.AgentIds = None,
+    container_id: log_lines.ContainerIds = None,
+    rank_id: log_lines.RankIds = None,
+    timestamp_before: log_lines.Before = None,
+    timestamp_after: log_lines.After = None,
+    level: log_lines.Level = None,
+    source: log_lines.Sources = None,
+    stdtype: log_lines.Stdtypes = None,
 ) -> None:
-    """What it printed."""
+    """Print a trial's logs."""
     from determined.experimental import _logs as sdk
 
-    filters = _logs.filters(
+    filters = log_lines.filters(
         follow,
         head,
         tail,
@@ -137,12 +138,12 @@ def logs(
         source,
         stdtype,
     )
-    _logs.show(sdk.iter_entries(state(ctx).session, trial_id, **filters), json)
+    log_lines.show(sdk.iter_entries(state(ctx).session, trial_id, **filters), json)
 
 
 @app.command("kill")
 def kill(ctx: typer.Context, trial_ids: TrialIds) -> None:
-    """End it at once; its search goes on."""
+    """Kill trials at once; their searches continue."""
     from determined.experimental import Trial
 
     def kill_one(trial_id: int) -> str:
@@ -156,20 +157,26 @@ def kill(ctx: typer.Context, trial_ids: TrialIds) -> None:
 def download(
     ctx: typer.Context,
     trial_id: TrialId,
-    best: Annotated[bool, typer.Option("--best", help="by its validation metric")] = False,
-    latest: Annotated[bool, typer.Option("--latest", help="the one with most steps")] = False,
-    uuid: Annotated[str | None, typer.Option("--uuid", help="this one")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="the checkpoint with the best validation metric")
+    ] = False,
+    latest: Annotated[
+        bool, typer.Option("--latest", help="the checkpoint with the most steps")
+    ] = False,
+    uuid: Annotated[
+        str | None, typer.Option("--uuid", help="the checkpoint with this UUID")
+    ] = None,
     output_dir: OutputDir = None,
     sort_by: SortBy = None,
     smaller_is_better: SmallerIsBetter = None,
     quiet: Quiet = False,
 ) -> None:
-    """Download one of its checkpoints."""
+    """Download one of a trial's checkpoints."""
     if sum([best, latest, uuid is not None]) != 1:
-        raise typer.BadParameter("one of --best, --latest and --uuid must be given")
+        raise typer.BadParameter("give exactly one of --best, --latest and --uuid")
     metric, smaller = ranking(sort_by, smaller_is_better)
     if metric is not None and not best:
-        raise typer.BadParameter("--sort-by goes with --best only")
+        raise typer.BadParameter("--sort-by needs --best")
     trial = state(ctx).client.get_trial(trial_id)
     checkpoint = trial.select_checkpoint(latest, best, uuid, metric, smaller)
     target = output_dir if output_dir is not None else Path("checkpoints") / checkpoint.uuid
@@ -178,13 +185,14 @@ def download(
 
 @app.command("support-bundle")
 def support_bundle(ctx: typer.Context, trial_id: TrialId, output_dir: OutputDir = None) -> None:
-    """Write all that is known about it into one file for who helps: logs, metrics, reasons, health.
+    """Write a file with all that is known about a trial, to attach to a bug report.
 
-    Secrets of the configuration are masked; what the trial printed is not.
+    It contains the trial's logs, metrics and reasons, and the cluster's health. Secrets in the
+    configuration are masked; the logs are not.
     """
-    from determined.cli import _bundle
+    from determined.cli.doctor import bundle
 
-    file, missing = _bundle.write(state(ctx), trial_id, output_dir or Path())
+    file, missing = bundle.write(state(ctx), trial_id, output_dir or Path())
     for part, why in missing.items():
         talk(f"warning: {part} is missing: {why}")
     typer.echo(str(file))

@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from determined.cli import _format as f
-from determined.cli import _render
-from determined.cli._errors import CliError, talk
-from determined.cli._groups import group
-from determined.cli._options import Csv, Json, chosen
-from determined.cli._render import Column
-from determined.cli._state import state
+from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.errors import CliError, talk
+from determined.cli.groups import group
+from determined.cli.output import format as f
+from determined.cli.output import render
+from determined.cli.output.render import Column
+from determined.cli.state import state
 
-app = group("Who is logged in.", default="list")
+app = group("Users, login and logout.", default="list")
 
 USERS = (
     Column("Username", "username"),
@@ -31,7 +31,7 @@ USERS = (
 
 
 def _password(user: str) -> str:
-    """From the terminal, $DET_PASS, or the first line of standard input."""
+    """The password from $DET_PASS, else from the terminal or the first line of standard input."""
     given = os.environ.get("DET_PASS")
     if given is not None:
         return given
@@ -48,7 +48,7 @@ def login(
     ctx: typer.Context,
     username: Annotated[str | None, typer.Argument(help="default: determined")] = None,
 ) -> None:
-    """Log in; the token is kept for the next commands."""
+    """Log in, and store the token for later commands."""
     from determined.common.api import authentication
     from determined.common.api.token_store import TokenStore
 
@@ -62,7 +62,7 @@ def login(
 
 @app.command("logout")
 def logout(ctx: typer.Context) -> None:
-    """End the login and forget its token."""
+    """Log out, and delete the stored token."""
     from determined.common.api import Session, authentication
     from determined.common.api.token_store import TokenStore
 
@@ -79,12 +79,12 @@ def logout(ctx: typer.Context) -> None:
 
 @app.command("whoami")
 def whoami(ctx: typer.Context, json: Json = False) -> None:
-    """Who the service takes you for."""
+    """Show the current user."""
     from determined.common.api import authentication
 
     user = authentication.current_user(state(ctx).session)
     if json:
-        _render.print_json(user)
+        render.print_json(user)
     else:
         typer.echo(user["username"])
 
@@ -92,13 +92,13 @@ def whoami(ctx: typer.Context, json: Json = False) -> None:
 @app.command("list|ls")
 def list_users(
     ctx: typer.Context,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="inactive ones too")] = False,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="also list inactive users")] = False,
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """All users."""
+    """List the users."""
     from determined.common.api import pages
 
     params = {} if all_ else {"active": True}
     found = pages.read(state(ctx).session, "/api/v1/users", "users", params)
-    _render.show(USERS, found, chosen(json, csv))
+    render.show(USERS, found, chosen(json, csv))

@@ -8,16 +8,16 @@ from typing import Any
 import typer
 
 from determined.__version__ import __version__
-from determined.cli._options import Json
-from determined.cli._state import state
+from determined.cli.arguments.options import Json
+from determined.cli.state import state
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
 def version(ctx: typer.Context, json: Json = False) -> None:
-    """Versions of client and service; a service that does not answer is no error."""
-    from determined.cli import _render
+    """Show the versions of det and of the service; it is no error if the service does not answer."""
+    from determined.cli.output import render
     from determined.common.api import errors
 
     shared = state(ctx)
@@ -30,7 +30,7 @@ def version(ctx: typer.Context, json: Json = False) -> None:
         "master": {"url": address.url, "version": found.get("version")},
     }
     if json:
-        _render.print_json(record)
+        render.print_json(record)
         return
     typer.echo(f"client: {__version__}")
     typer.echo(f"master: {found.get('version') or 'no answer'} ({address.url})")

@@ -1,1 +1,1 @@
-"""What the SDK, the CLI and the training process share."""
+"""Code that the SDK, the CLI and the training process share."""

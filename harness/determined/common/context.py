@@ -1,8 +1,8 @@
-"""Packing a model directory for upload: which files go along, and how they are sent.
+"""Packs a model directory for upload: which files are sent, and how.
 
-``.detignore`` files (gitignore syntax, in any directory, each for what is below it) leave files out, on
-top of a few names that are never wanted. Symbolic links are followed, because their targets do not
-exist where the trial runs. The same tree gives the same list, in the same order.
+``.detignore`` files (gitignore syntax, in any directory, each for the files below it) leave files out. A
+few names are always left out. Symbolic links are followed, because their targets do not exist where the
+trial runs. The same tree gives the same list, in the same order.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ContextItem:
     content: bytes | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON of the REST API; everything belongs to uid 0, whoever sends it."""
+        """The JSON of the REST API. All files belong to uid 0, whoever sends them."""
         return {
             "path": self.path,
             "type": _DIRECTORY if self.content is None else _REGULAR,
@@ -79,14 +79,14 @@ class ContextItem:
 
 @dataclass(frozen=True)
 class _Rules:
-    """The ignore rules of one directory, and of those around it."""
+    """The ignore rules of one directory, and of its parent directories."""
 
     base: str
     spec: pathspec.GitIgnoreSpec
     outer: _Rules | None = None
 
     def ignores(self, path: str, is_dir: bool) -> bool:
-        """Whether ``path`` is left out; the innermost directory with an opinion decides."""
+        """Whether ``path`` is left out; the innermost directory with a matching rule decides."""
         inside = path[len(self.base) + 1 :] if self.base else path
         found = self.spec.check_file(inside + "/" if is_dir else inside).include
         if found is not None:
@@ -101,9 +101,8 @@ def pack(
 ) -> list[ContextItem]:
     """Everything to send of ``root`` (a directory, or one file) and of ``includes``.
 
-    What is in the directory ``root`` lands at the top of the trial's working directory; an include
-    lands there under its own name, whole. Items are sorted by path, a directory before what is in
-    it.
+    The contents of the directory ``root`` land at the top of the trial's working directory. An include
+    lands there as a whole, under its own name. Items are sorted by path, a directory before what is in it.
 
     Raises:
         ContextError: a path does not exist or cannot be read, two sources give the same path, a
@@ -130,7 +129,7 @@ def pack(
 
 
 def regular_files(root: Path) -> Iterator[tuple[str, Path, int]]:
-    """(name, path, size) of each file of ``root`` that would be sent; the size is nobody's limit yet.
+    """(name, path, size) of each file of ``root`` that would be sent, without a limit on the size.
 
     Raises ContextError as :func:`pack` does.
     """
@@ -168,7 +167,7 @@ def _built_in(base: str = "") -> _Rules:
 
 
 class _Trail:
-    """The directories from the root down, resolved, to notice a link that leads back up."""
+    """The resolved directories from the root down, to notice a link that leads back up."""
 
     def __init__(self, path: Path, outer: frozenset[str] = frozenset()) -> None:
         real = os.path.realpath(path)
@@ -222,7 +221,7 @@ def _check_size(found: dict[str, tuple[Path, os.stat_result]], limit: int) -> No
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
     named = ", ".join(f"{name} ({_mib(size)})" for name, size in largest)
     raise ContextError(
-        f"the model directory has {_mib(total)}, at most {_mib(limit)} can be sent; the largest"
+        f"the model directory has {_mib(total)}, but at most {_mib(limit)} can be sent; the largest"
         f" files are {named}: leave data out with {IGNORE_FILE} (gitignore syntax)"
     )
 

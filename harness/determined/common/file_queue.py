@@ -1,4 +1,4 @@
-"""What waits, first in first out, in a file."""
+"""A first-in, first-out queue of records in a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 class FileQueue:
     """Records without newlines. ``open_file`` makes the file, unbuffered and to be read and written, when
-    the first record comes; the file is emptied when the last one is taken. Not thread-safe.
+    the first record comes; the file is emptied when the last record is taken. Not thread-safe.
     """
 
     def __init__(self, open_file: Callable[[], BinaryIO]) -> None:
@@ -23,11 +23,11 @@ class FileQueue:
 
     @property
     def file_size(self) -> int:
-        """Bytes of the file, what was taken already included."""
+        """Bytes of the file, including records that were taken already."""
         return self._end
 
     def put(self, record: bytes) -> None:
-        """Raises OSError when it cannot be written, whole; what waits already stays."""
+        """Append a record. Raises OSError when it cannot be written as a whole; earlier records stay."""
         if self._file is None:
             self._file = self._open()
         self._file.seek(self._end)
@@ -67,7 +67,7 @@ class FileQueue:
         return taken
 
     def close(self) -> bool:
-        """Forgets what is left; whether there was a file."""
+        """Drop all records. Returns whether there was a file."""
         was_open = self._file is not None
         if self._file is not None:
             self._file.close()

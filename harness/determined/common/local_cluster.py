@@ -1,7 +1,7 @@
-"""Where the local cluster of this user is, and how to log in to it.
+"""The address of this user's local cluster, and the credentials for it.
 
-`det deploy local cluster-up` writes ``<data>/cluster.json`` (mode 0600); this module is the reading
-side for everyone else: the CLI and the SDK find the address and the password here.
+`det deploy local cluster-up` writes ``<data>/cluster.json`` (mode 0600); this module reads it: the CLI and
+the SDK find the address and the password here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def data_dir(explicit: str | os.PathLike[str] | None = None) -> Path:
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """What a client of the local cluster needs; made by :func:`read`."""
+    """Addresses and credentials for a client of the local cluster; made by :func:`read`."""
 
     data_dir: Path
     cluster_id: str
@@ -52,7 +52,7 @@ class LocalCluster:
 def read(directory: str | os.PathLike[str] | None = None) -> LocalCluster | None:
     """The local cluster recorded in ``directory`` (see :func:`data_dir`), running or not.
 
-    None when none was ever started there. Raises ValueError when the record is damaged and OSError
+    None when no cluster was ever started there. Raises ValueError when the record is damaged and OSError
     when it cannot be read.
     """
     folder = data_dir(directory)

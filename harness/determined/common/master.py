@@ -1,4 +1,4 @@
-"""Where the service is: the address given, the environment, the local cluster, the default."""
+"""Finds the service's address: the address given, the environment, the local cluster, the default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIABLES = ("DET_MASTER", "DET_MASTER_ADDR")
 
 
 class Source(Enum):
-    """Who said where the service is."""
+    """Where the service's address comes from."""
 
     ARGUMENT = "argument"
     ENVIRONMENT = "environment"
@@ -30,7 +30,7 @@ class MasterAddress:
     url: str
     source: Source
     local: LocalCluster | None = None
-    """The local cluster's record, when ``url`` is its address, whoever said it."""
+    """The local cluster's record if ``url`` is its address, wherever ``url`` comes from."""
 
     @property
     def chosen(self) -> bool:
@@ -38,10 +38,10 @@ class MasterAddress:
         return self.source in (Source.ARGUMENT, Source.ENVIRONMENT)
 
     def is_meant(self, answer: object) -> bool:
-        """Whether ``answer``, what `/api/v1/master` said here, comes from the cluster that is meant.
+        """Whether ``answer``, the answer of `/api/v1/master` at this address, comes from the right cluster.
 
-        While the local cluster is down, somebody else's may have taken its port; and what is no
-        cluster may answer with any JSON.
+        While the local cluster is down, another user's cluster may have taken its port. A program that is
+        no cluster may answer with any JSON.
         """
         if not isinstance(answer, dict) or "clusterId" not in answer:
             return False
@@ -52,7 +52,7 @@ def find(given: str | None = None) -> MasterAddress:
     """The first of: ``given``, ``$DET_MASTER``, ``$DET_MASTER_ADDR``, the local cluster,
     ``http://localhost:8080``.
 
-    Raises ValueError for an address that is none, or a damaged record of the local cluster.
+    Raises ValueError for an invalid address, or a damaged record of the local cluster.
     """
     if given:
         return _named(given, Source.ARGUMENT)

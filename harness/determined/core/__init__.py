@@ -1,4 +1,4 @@
-"""The Core API: what any training script needs of the cluster, whatever its framework.
+"""The Core API: what a training script needs from the cluster, whatever its framework.
 
 ::
 

@@ -15,7 +15,7 @@ logger = logging.getLogger("determined.core")
 class Background:
     """One piece of work at a time, in a thread that a normal end of the process waits for.
 
-    What went wrong and was never raised by :meth:`wait` has the process end with 1.
+    If an error was never raised by :meth:`wait`, the process ends with exit code 1.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Background:
         atexit.register(self._exit_if_failed)
 
     def start(self, what: str, work: Callable[[], object]) -> None:
-        """Begin ``work`` and return; what went before must have been waited for."""
+        """Begin ``work`` and return. Call :meth:`wait` for the previous work first."""
 
         def run() -> None:
             try:
@@ -45,7 +45,7 @@ class Background:
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when nothing is going on any more. Raises what the work has raised, once."""
+        """Return when the work has ended. Raises the error that the work has raised, once."""
         self._join()
         error, self._error = self._error, None
         if error is not None:

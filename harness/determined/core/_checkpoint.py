@@ -30,8 +30,8 @@ LOCAL = "this machine's worker"
 
 
 class DownloadMode(enum.Enum):
-    """LocalWorkersShareDownload: one download per machine, all its workers see the same directory.
-    NoSharedDownload: each worker downloads for itself.
+    """LocalWorkersShareDownload: one download per machine; all workers of the machine see the same
+    directory. NoSharedDownload: each worker downloads for itself.
     """
 
     LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
@@ -41,18 +41,18 @@ class DownloadMode(enum.Enum):
 class CheckpointContext:
     """Checkpoints: directories of files with metadata, immutable once stored.
 
-    The service is told of a checkpoint last, when all its files are safe in the storage; metrics
-    reported before are stored by then. On the cluster, ``metadata`` must contain the integer
-    ``steps_completed``. All methods raise errors.StorageError with path and reason when the storage
-    refuses, errors.CheckpointNotFound, errors.CheckpointCorrupted.
+    A checkpoint is reported to the service last, when all its files are safe in the storage and all metrics
+    reported before are stored. On the cluster, ``metadata`` must contain the integer ``steps_completed``.
+    All methods raise errors.StorageError with path and reason when the storage refuses,
+    errors.CheckpointNotFound, errors.CheckpointCorrupted.
 
-    With ``shard=True`` every worker calls and gives its part of one checkpoint. The same file from
-    several workers is stored once. Files of the same path with other contents, and metadata of the same
-    key with other values, raise errors.CheckpointConflict on every worker, and nothing is stored; so
-    does whatever goes wrong at one of them.
+    With ``shard=True`` every worker calls the method and gives its part of one checkpoint. The same file
+    from several workers is stored once. Files of the same path with other contents, and metadata of the
+    same key with other values, raise errors.CheckpointConflict on every worker, and nothing is stored. If
+    one worker fails in another way, every worker raises too.
 
-    With ``wait=False`` the checkpoint is stored in the background. What goes wrong there is raised by
-    the next call of any method here, or by the context's ``close()``, both of which wait for it.
+    With ``wait=False`` the checkpoint is stored in the background. The next call of any method here, or the
+    context's ``close()``, waits for it and raises its errors.
     """
 
     def __init__(
@@ -85,15 +85,17 @@ class CheckpointContext:
         selector: Callable[[str], bool] | None = None,
         wait: bool = True,
     ) -> str:
-        """Store a copy of ``ckpt_dir``; the checkpoint's uuid.
+        """Store a copy of ``ckpt_dir``. Returns the checkpoint's uuid.
 
-        ``selector`` gets relative paths (directories end in "/") and says which to store. With
-        ``shard`` ``ckpt_dir`` may be None: no files from this worker. Without ``wait`` the files are
-        only copied to a local directory before this returns (the copy shares their blocks where the
-        file system can).
+        ``selector`` gets relative paths (directories end in "/") and returns whether to store them. With
+        ``shard`` ``ckpt_dir`` may be None: no files from this worker. Without ``wait`` the files are only
+        copied to a local directory before this returns (the copy shares their blocks where the file system
+        can).
         """
         if ckpt_dir is None and not shard:
-            raise ValueError("upload(None) is for shard=True only: there are no files to store")
+            raise ValueError(
+                "upload(None) has no files to store and needs shard=True; give a directory"
+            )
         self._check_caller("upload", shard, wait)
         src = None if ckpt_dir is None else Path(ckpt_dir)
         if shard:
@@ -146,10 +148,7 @@ class CheckpointContext:
             self._store_in_background(storage_id, path, self._plain_metadata(metadata), exits)
 
     def wait(self) -> None:
-        """Return when the checkpoint that is stored in the background, if any, is stored and reported.
-
-        Raises what went wrong with it.
-        """
+        """Wait until the checkpoint of the background, if any, is stored and reported. Raises its errors."""
         self._background.wait()
 
     def _store(
@@ -166,7 +165,7 @@ class CheckpointContext:
     def _store_in_background(
         self, storage_id: str, src: Path, metadata: dict[str, Any], exits: contextlib.ExitStack
     ) -> None:
-        """``src`` lasts until ``exits`` is closed, which becomes the background's business."""
+        """``src`` lasts until ``exits`` is closed; the background thread closes it."""
         until_stored = exits.pop_all()
 
         def work() -> None:
@@ -190,7 +189,7 @@ class CheckpointContext:
     ) -> None:
         """Copy a checkpoint's files into ``ckpt_dir``; sizes and checksums are verified.
 
-        A download that workers share has the files that any of their selectors accepts.
+        A download that workers share contains each file that at least one of their selectors accepts.
         """
         target = Path(ckpt_dir)
         if not self._shares(download_mode):
@@ -215,8 +214,8 @@ class CheckpointContext:
     ) -> Iterator[Path]:
         """A directory with the checkpoint's files, to be read within the block.
 
-        Where the storage is a file system it is the checkpoint itself, whole whatever ``selector``
-        says, with sizes verified: do not write to it. Elsewhere it is a download.
+        If the storage is a file system, the directory is the checkpoint itself, complete whatever
+        ``selector`` says, with sizes verified: do not write to it. Otherwise it is a download.
         """
         if not self._shares(download_mode):
             self.wait()
@@ -244,7 +243,7 @@ class CheckpointContext:
     def _shared_selector(
         self, storage_id: str, selector: Callable[[str], bool] | None
     ) -> Callable[[str], bool] | None:
-        """Accepts what any worker of this machine wants."""
+        """A selector that accepts each path that some worker of this machine wants."""
 
         def takes_all() -> bool:
             self.wait()
@@ -287,8 +286,9 @@ class CheckpointContext:
             raise RuntimeError(f"only the chief may call {method}() without shard=True")
         if shard and not wait:
             raise ValueError(
-                f"{method}(shard=True, wait=False): workers store one checkpoint by calls that all make "
-                "together, which cannot go on beside those of the training; leave out one of the two"
+                f"{method}(shard=True, wait=False) is not possible: workers store one checkpoint "
+                "by calls that all make together, and the training may make such calls at the "
+                "same time; give one of the two, not both"
             )
 
     def _plain_metadata(self, metadata: dict[str, Any] | None) -> dict[str, Any]:
@@ -344,7 +344,7 @@ class CheckpointContext:
 
 
 class DummyCheckpointContext(CheckpointContext):
-    """Off-cluster: checkpoints in local storage, known to nobody else."""
+    """Off-cluster: checkpoints in local storage, of which the service knows nothing."""
 
     def __init__(self, dist: DistributedContext, storage: StorageManager) -> None:
         self._dist = dist
@@ -361,7 +361,7 @@ class DummyCheckpointContext(CheckpointContext):
         return metadata
 
     def _check_metadata(self, metadata: dict[str, Any]) -> None:
-        """Anything goes: there is no service to show it."""
+        """Accept anything: there is no service to send it to."""
 
     def _report_checkpoint(
         self, storage_id: str, manifest: Manifest, metadata: dict[str, Any]

@@ -1,7 +1,7 @@
 """Collective calls over sockets: the chief in the middle, every other worker with one connection to it.
 
-Small things travel here (metrics, paths, decisions); tensors go by what the training itself uses. An
-object is sent as its pickle, after a handshake that only processes of the same trial can make.
+These calls are for small things (metrics, paths, decisions), not for tensors. An object is sent as its
+pickle, after a handshake that only processes of the same trial can make.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from typing import Any, TypeAlias
 
 from determined import errors
+from determined.common.backoff import Backoff
 
 RENDEZVOUS_S = 600.0
 """How long workers wait for each other at the start."""
@@ -34,8 +35,9 @@ _RANK = struct.Struct("!I")
 
 
 def secret() -> bytes:
-    """What the processes of one trial have in common: the trial's token on the cluster. Elsewhere only
-    what keeps jobs of one user apart that happen to use the same port."""
+    """The secret that the processes of one trial share. On the cluster it is the trial's token. Off the
+    cluster it only keeps two jobs of one user apart that use the same port.
+    """
     shared = os.environ.get("DET_SESSION_TOKEN") or ":".join(
         os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
     )
@@ -85,12 +87,12 @@ class Peer:
 
 def _lost(rank: int, error: OSError | None) -> errors.WorkerLost:
     why = f": {error}" if error is not None else ""
-    return errors.WorkerLost(f"the worker of rank {rank} is gone, its connection has ended{why}")
+    return errors.WorkerLost(f"the worker of rank {rank} is gone: its connection has ended{why}")
 
 
 class Group:
-    """Worker 0 in the middle, and the others. Every worker makes the same calls in the same order. One
-    without peers is alone: nothing is sent. Not thread-safe.
+    """The collective calls of one worker; worker 0 is in the middle. Every worker makes the same calls in
+    the same order. A worker without peers sends nothing. Not thread-safe.
 
     Raises (all calls) errors.WorkerLost when a worker that is needed has gone, RuntimeError when the
     workers do not make the same call.
@@ -102,7 +104,7 @@ class Group:
 
     @property
     def peers(self) -> dict[int, Peer]:
-        """The connections to others by their ranks, for who has a protocol of their own."""
+        """The connections to other workers by rank, for callers with a protocol of their own."""
         return dict(self._peers)
 
     @classmethod
@@ -131,7 +133,7 @@ class Group:
         """As another worker. Raises TimeoutError when worker 0 is not there in time, ConnectionError
         when it refuses."""
         deadline = time.monotonic() + RENDEZVOUS_S
-        delay = 0.01
+        backoff = Backoff(0.01, 0.5)
         while True:
             try:
                 sock = _connect(address)
@@ -139,10 +141,10 @@ class Group:
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise TimeoutError(
-                        f"the chief did not listen at {_said(address)} within {RENDEZVOUS_S:.0f} s: {error}"
+                        f"the chief did not listen at {_said(address)} within {RENDEZVOUS_S:.0f} s: "
+                        f"{error}"
                     ) from error
-            time.sleep(delay)
-            delay = min(delay * 2, 0.5)
+            time.sleep(backoff.next_delay())
         peer = Peer(sock, 0)
         hello = _RANK.pack(rank)
         # Not as a message: nothing of a stranger is ever measured, let alone unpickled.
@@ -151,11 +153,14 @@ class Group:
             answer = peer.receive()
         except errors.WorkerLost as error:
             raise ConnectionError(
-                f"who listens at {_said(address)} does not take this worker (rank {rank}): is that "
-                "another trial's port, or is there another worker of this rank?"
+                f"the process at {_said(address)} does not accept this worker (rank {rank}): is it "
+                "another trial's port, or does another worker have this rank?"
             ) from error
         if not hmac.compare_digest(answer, _proof(key, b"chief" + hello)):
-            raise ConnectionError(f"who listens at {_said(address)} is not this trial's chief")
+            raise ConnectionError(
+                f"the process that listens at {_said(address)} is not this trial's chief; choose "
+                "another port_offset"
+            )
         return cls(rank, {0: peer})
 
     def gather(self, call: str, stuff: Any) -> list[Any] | None:
@@ -198,7 +203,7 @@ class Group:
 
 
 def listen(address: Address) -> socket.socket:
-    """Raises OSError with the address and what may help."""
+    """Raises OSError with the address and with advice."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     listener = socket.socket(family)
     try:
@@ -210,8 +215,8 @@ def listen(address: Address) -> socket.socket:
         listener.close()
         raise OSError(
             error.errno,
-            f"workers cannot meet at {_said(address)}: {os.strerror(error.errno or 0)}; another "
-            "trial on this machine needs another port_offset",
+            f"workers cannot meet at {_said(address)}: {os.strerror(error.errno or 0)}; give "
+            "another trial on this machine another port_offset",
         ) from error
     return listener
 
@@ -229,7 +234,7 @@ def _connect(address: Address) -> socket.socket:
 
 
 def _welcome(sock: socket.socket, size: int, key: bytes, peers: dict[int, Peer]) -> Peer | None:
-    """The worker behind a new connection; None: a stranger."""
+    """The worker behind a new connection, None for a process that is not of this trial."""
     sock.settimeout(HELLO_S)
     length = _RANK.size + hashlib.sha256().digest_size
     hello = b""
@@ -257,8 +262,8 @@ def _opened(body: bytes, call: str, rank: int) -> Any:
     theirs, stuff = pickle.loads(body)
     if theirs != call:
         raise RuntimeError(
-            f"rank {rank} called {theirs}() while this worker called {call}(): every worker must make "
-            "the same calls in the same order"
+            f"rank {rank} called {theirs}() while this worker called {call}(): every worker must "
+            "make the same calls in the same order"
         )
     return stuff
 

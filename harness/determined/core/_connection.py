@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from determined import errors
 from determined._info import ClusterInfo
+from determined.common.wire.paths import RUN_COOKIE
 
 if TYPE_CHECKING:
     import httpx
 
     from determined.common.api import Session
 
-# By that name the service knows a run of a trial that has no allocation.
-RUN_COOKIE = "determined-run"
-
 
 class Connection:
     """A session that is opened by the first request and again after a fork.
 
-    A training process that reports nothing opens no connection. ``unmanaged``: it is no allocation's, and
-    each request says which run of the trial it is. Every method raises
-    ``errors.AllocationEnded`` once the service has said that this allocation is over, else the
-    errors of :mod:`determined.common.api.errors`. Thread-safe.
+    A training process that reports nothing opens no connection. ``unmanaged``: the process belongs to no
+    allocation, so each request names its run of the trial. Every method raises ``errors.AllocationEnded``
+    once the service has said that this allocation is over, else the errors of
+    :mod:`determined.common.api.errors`. Thread-safe.
     """
 
     def __init__(
@@ -83,8 +81,8 @@ class Connection:
             if "has ended" not in error.message:
                 raise
             self._ended = (
-                f"determined: stopping this process, {error.message} "
-                "(the trial was killed, or runs elsewhere now)"
+                f"determined: stopping this process: {error.message} (the trial was killed, or "
+                "another process runs it now)"
             )
             raise errors.AllocationEnded(self._ended) from None
 

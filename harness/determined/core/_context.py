@@ -52,12 +52,12 @@ OWN_STORAGE = "own"
 
 
 class Context:
-    """What a training script has of the cluster: one attribute per subject.
+    """A training script's access to the cluster: one attribute per subject.
 
-    ``checkpoint``, ``distributed``, ``preempt``, ``train``, ``searcher``, ``profiler``,
-    ``experimental``, and ``info`` (None off-cluster). Use it as a context manager: the end of the
-    block sends what is still waiting and raises what the service refused; ``det.InvalidHP`` leaving
-    the block ends the trial early.
+    ``checkpoint``, ``distributed``, ``preempt``, ``train``, ``searcher``, ``profiler``, ``experimental``,
+    and ``info`` (None off-cluster). Use it as a context manager: at the end of the block the waiting
+    reports are sent, and refused reports raise an error. When ``det.InvalidHP`` leaves the block, the trial
+    ends early.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Context:
         self._on_close = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Connections and threads begin with their first use; only the profiler, where the
-        configuration asks for it (``profiling.enabled``), begins here.
+        """Connections and threads begin with their first use. Only the profiler begins here, if the
+        configuration enables it (``profiling.enabled``).
         """
         if self.info is not None and self.info.task_type == "TRIAL":
             profiling = self.info.trial._config.get("profiling") or {}
@@ -119,11 +119,11 @@ class Context:
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Send what waits, store the checkpoint that is on its way, end the threads; may be called twice.
+        """Send the waiting reports, finish storing the checkpoint, end the threads; may be called twice.
 
         ``exc_type``: the exception that ends the script, if any. Raises errors.ReportRefused,
-        errors.ReportsLost, errors.AllocationEnded, errors.StorageError; when the script ends in an
-        exception already, they are logged instead.
+        errors.ReportsLost, errors.AllocationEnded, errors.StorageError; if the script ends in an exception
+        already, these errors are logged instead.
         """
         # sys.exit(0) says that all is well: then lost reports have to say that it is not.
         clean_exit = isinstance(exc_val, SystemExit) and not exc_val.code
@@ -191,15 +191,15 @@ def init(
     tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
     storage_manager: StorageManager | None = None,
 ) -> Context:
-    """The context of this process: the trial's on the cluster, working dummies elsewhere.
+    """The context of this process: the trial's on the cluster, a working substitute elsewhere.
 
     ``distributed`` is needed by trials of several processes. ``checkpoint_storage`` replaces the
-    experiment's: a path, a URL, or a section as in the configuration (``storage_manager``: an object, as
-    in early releases). No request is made here; a local checkpoint storage is tried, so that a
-    read-only one fails now and not after the first epoch.
+    experiment's: a path, a URL, or a section as in the configuration (``storage_manager``: an object, as in
+    early releases). No request is made here. A file is written to a local checkpoint storage, so that a
+    read-only storage fails now and not after the first epoch.
 
-    SIGUSR1 prints the stacks of all threads. Raises errors.StorageError. In a task that is not a
-    trial (a notebook, a command) the dummies are given too.
+    SIGUSR1 prints the stacks of all threads. Raises errors.StorageError. A task that is not a trial (a
+    notebook, a command) gets the substitutes too.
     """
     _dump_stacks_on_sigusr1()
     info = get_cluster_info()
@@ -231,9 +231,10 @@ def _warn_a_worker() -> None:
     rank = os.environ.get("RANK", "")
     if rank.isdecimal() and int(rank) > 0:
         logger.warning(
-            "core.init() without distributed= in the process of rank %s: it takes itself for the chief, and "
-            "reports and stores checkpoints beside rank 0; give distributed="
-            "DistributedContext.from_torch_distributed(), or call core.init() in rank 0 only",
+            "core.init() was called without distributed= in the process of rank %s, which now acts "
+            "as a second chief beside rank 0 and reports and stores checkpoints too; give "
+            "distributed=DistributedContext.from_torch_distributed(), or call core.init() in rank "
+            "0 only",
             rank,
         )
 
@@ -243,8 +244,8 @@ def _section(checkpoint_storage: str | dict[str, Any], on_cluster: bool) -> dict
         return from_string(checkpoint_storage, on_cluster)
     if not isinstance(checkpoint_storage, dict):
         raise TypeError(
-            "checkpoint_storage must be a path or a URL as text, or a dict as in the configuration; "
-            f"found {type(checkpoint_storage).__name__}"
+            "checkpoint_storage must be a path or a URL as text, or a dict as in the "
+            f"configuration; found {type(checkpoint_storage).__name__}"
         )
     return checkpoint_storage
 
@@ -259,8 +260,9 @@ def _trial_context(
     storage_section: dict[str, Any] | None = None,
     unmanaged: bool = False,
 ) -> Context:
-    """``unmanaged``: the trial of a script outside of the cluster, which nobody preempts and no search
-    tells how long to train."""
+    """``unmanaged``: the trial of a script outside of the cluster. It is never preempted, and no search
+    decides its length.
+    """
     trial = info.trial
     searcher = trial._config.get("searcher") or {}
     connection = Connection(info, transport, unmanaged=unmanaged)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from determined import errors
+from determined.common.backoff import Backoff
 from determined.core._connection import Connection
 from determined.core._report import Report
 
@@ -17,6 +18,7 @@ logger = logging.getLogger("determined.core")
 # Statuses that say "this content", so that sending the halves finds the one report at fault.
 _CONTENT_STATUSES = frozenset({400, 413, 422})
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
+RETRY_SECONDS = (0.05, 5.0)
 
 Encoded = tuple[Report, bytes]
 
@@ -24,8 +26,9 @@ Encoded = tuple[Report, bytes]
 class Delivery:
     """A stream of numbered batches, one after the other.
 
-    ``pause(seconds)`` is called between two tries and answers whether there is time for another;
-    ``patience`` (s): a fault of the service (500) is met for a fifth of it. Not thread-safe.
+    ``pause(seconds)`` is called between two tries and returns whether there is time for another.
+    ``patience`` (s): after a fifth of it a service that answers with a fault (500) is not asked again. Not
+    thread-safe.
     """
 
     def __init__(
@@ -45,8 +48,9 @@ class Delivery:
         self._seq = 0
 
     def reports(self, batch: list[Encoded]) -> Iterator[tuple[list[Encoded], BaseException | None]]:
-        """Sends them, in parts when the whole is refused; each part with why it will never be stored,
-        or None once it is."""
+        """Send the reports, in parts if the whole is refused. Yields each part with the reason why it will
+        never be stored, or with None once it is stored.
+        """
         self._seq += 1
         head = f'{{"stream":"{self._stream}","seq":{self._seq},"run_id":{self._run_id},"reports":['
         body = head.encode() + b",".join(part for _, part in batch) + b"]}"
@@ -61,14 +65,14 @@ class Delivery:
         yield batch, _explained(failure, _name(batch))
 
     def latest(self, path: str, body: dict[str, Any]) -> BaseException | None:
-        """Posts ``body``; why it will never be stored, or None once it is."""
+        """Post ``body``. Returns why it will never be stored, or None once it is."""
         return _explained(self._post(path, json=body), f"{body} for {path}")
 
     def _post(self, path: str, **content: Any) -> BaseException | None:
-        """POST until the service answers; None, or why it will never be stored."""
+        """POST until the service answers. Returns None, or why the content will never be stored."""
         from determined.common.api.errors import APIException
 
-        delay, away, broken_since = 0.05, False, None
+        backoff, away, broken_since = Backoff(*RETRY_SECONDS), False, None
         while True:
             try:
                 self._connection.post(path, max_retries=0, **content)
@@ -87,14 +91,15 @@ class Delivery:
                 problem = error
             else:
                 if away:
-                    logger.info("the service takes reports again")
+                    logger.info("the service accepts reports again")
                 return None
             if not away:
                 away = True
-                logger.warning("reports wait, the service does not take them: %s", problem)
-            if not self._pause(delay):
+                logger.warning(
+                    "reports wait, because the service does not accept them: %s", problem
+                )
+            if not self._pause(backoff.next_delay()):
                 return TimeoutError(f"no answer for {self._patience:.0f} s: {problem}")
-            delay = min(delay * 2, 5.0)
 
 
 def _name(batch: list[Encoded]) -> str:

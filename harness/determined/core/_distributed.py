@@ -20,12 +20,12 @@ class DistributedContext:
     """Where this process stands among the workers of a trial, and calls that all of them make together.
 
     ``rank`` of ``size`` in all, ``local_rank`` of ``local_size`` on this machine, ``cross_rank`` of
-    ``cross_size`` machines. ``chief_ip``: the address of rank 0's machine, needed when there are several;
-    its workers meet at ``pub_port`` + ``port_offset`` there. On one machine they meet at a socket of that
-    number's name, or at the port with ``force_tcp``. ``pull_port`` has no effect.
+    ``cross_size`` machines. ``chief_ip``: the address of rank 0's machine, needed for several machines; the
+    workers meet there at port ``pub_port`` + ``port_offset``. On one machine the workers meet at a Unix
+    socket with that number in its name, or at the port with ``force_tcp``. ``pull_port`` has no effect.
 
-    Returns when all workers are there. Raises ValueError for numbers that make no sense, TimeoutError
-    when workers do not come within ten minutes, OSError when the meeting place is taken.
+    Returns when all workers are connected. Raises ValueError for inconsistent numbers, TimeoutError when a
+    worker is missing after ten minutes, OSError when the port or socket is taken.
 
     Every worker makes the same calls in the same order. They raise errors.WorkerLost when a worker
     has gone, RuntimeError when workers do not make the same call or the context is closed.
@@ -128,7 +128,9 @@ class DistributedContext:
 
     @classmethod
     def from_tf_config(cls) -> tuple[DistributedContext, Any]:
-        """(context, ``tf.distribute`` strategy) for the workers that TF_CONFIG lists, one without it."""
+        """(context, ``tf.distribute`` strategy) for the workers that TF_CONFIG lists; without TF_CONFIG
+        there is one worker.
+        """
         import tensorflow as tf  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         config = json.loads(os.environ.get("TF_CONFIG") or "{}")
@@ -232,7 +234,7 @@ def _from_environment(
     missing = [variable for variable in names.values() if variable not in os.environ]
     if missing:
         raise RuntimeError(
-            f"not started by {launcher}: {', '.join(missing)} not in the environment; "
+            f"not started by {launcher}: {', '.join(missing)} missing in the environment; "
             "use python3 -m determined.launch.torch_distributed (or leave out distributed=)"
         )
     found = {name: int(os.environ[variable]) for name, variable in names.items()}

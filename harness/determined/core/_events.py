@@ -42,12 +42,11 @@ def scalar(value: Any) -> float | None:
 
 
 class EventFiles:
-    """Writes reports to event files in ``directory``, later than they are made.
+    """Writes reports to event files in ``directory``, some time after they were made.
 
-    :meth:`add` is called by the training loop and only queues; :meth:`write` is called by one thread at
-    a time and does the work. Without the package tensorboard nothing is written. ``begin_after``: the
-    trial goes on after that many steps; what its earlier legs wrote beyond them is no part of its
-    charts any more.
+    The training loop calls :meth:`add`, which only queues. One thread at a time calls :meth:`write`, which
+    does the work. Without the package tensorboard nothing is written. ``begin_after``: the number of steps
+    after which the trial goes on; the charts drop later points that earlier legs wrote.
     """
 
     def __init__(self, directory: Path, begin_after: int | None = None) -> None:
@@ -66,14 +65,14 @@ class EventFiles:
             self._queue.append((group, steps, metrics, time.time()))
 
     def write(self) -> None:
-        """Write what is queued; logs once and gives up when that is not possible."""
+        """Write the queued reports. If that fails, log it once and stop writing."""
         if not self._queue or self._unable:
             return
         try:
             self._write_all()
         except ImportError:
             logger.info(
-                "metrics are not written for TensorBoard, its package is not installed: "
+                "metrics are not written for TensorBoard, because its package is not installed: "
                 "pip install 'determined-prefect[tensorboard]'"
             )
             self._give_up()
@@ -136,7 +135,7 @@ class EventFiles:
 
 
 def _event(group: str, *names: str) -> tuple[Any, list[Any]]:
-    """An event of the metrics ``names``, and where their values go, in the same order."""
+    """An event of the metrics ``names``, and the positions of their values, in the same order."""
     # Imported here, in the background: protobuf and what tensorboard brings take a third of a second.
     from tensorboard.compat.proto.event_pb2 import Event
 
@@ -158,6 +157,6 @@ def record(content: bytes) -> bytes:
 
 
 def _masked(crc: int) -> bytes:
-    """Checksums are stored rotated, for the content may contain checksums itself."""
+    """Rotate a checksum, as the format wants it, because the content may contain checksums itself."""
     rotated = ((crc >> 15) | (crc << 17)) & 0xFFFFFFFF
     return struct.pack("<I", (rotated + 0xA282EAD8) & 0xFFFFFFFF)

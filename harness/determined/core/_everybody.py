@@ -1,4 +1,4 @@
-"""Work that all workers do, or fail at, together."""
+"""Work that all workers do together: if it fails in one worker, it fails in all."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def everybody(
 ) -> list[T]:
     """What ``work`` returns to each worker, in the order of ranks, once all have done it.
 
-    What it raises in one of them, all raise: that one the exception itself, the others an
-    errors.StorageError of the same kind or an errors.WorkerError, with ``who`` and the rank.
+    If ``work`` fails in one worker, all workers raise. That worker raises the exception itself, the others
+    an errors.StorageError of the same kind or an errors.WorkerError that names ``who`` and the rank.
     """
     mine: T | None = None
     error: Exception | None = None

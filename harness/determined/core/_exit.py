@@ -12,7 +12,7 @@ from determined import errors
 
 
 def end_script(error: BaseException | None = None) -> NoReturn:
-    """End the process with 1, for the interpreter ignores what exit handlers raise and would end with 0.
+    """End the process with 1. The interpreter ignores exceptions of exit handlers and would end with 0.
 
     ``error`` is printed; None when it is in the log already.
     """

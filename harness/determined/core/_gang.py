@@ -1,4 +1,4 @@
-"""How the containers of one allocation find each other: through the service."""
+"""Lets the containers of one allocation find each other through the service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 630.0
 def all_gather(connection: Connection, allocation_id: str, data: Any, num_peers: int) -> list[Any]:
     """The ``data`` (JSON) of all ``num_peers`` processes that call this, in the same order for each.
 
-    A request whose answer is lost, or that a restart of the service interrupts, is repeated. Raises
+    A request is repeated if its answer is lost or a restart of the service interrupts it. Raises
     ConflictException when the others do not come within ten minutes.
     """
     body = {"requestUuid": str(uuid.uuid4()), "numPeers": num_peers, "data": data}
@@ -27,9 +27,10 @@ def all_gather(connection: Connection, allocation_id: str, data: Any, num_peers:
 def rendezvous(
     connection: Connection, allocation_id: str, resources_id: str, address: str
 ) -> RendezvousInfo:
-    """Says that this container is reached at ``address``; returns when all have said so.
+    """Tell the service this container's ``address``. Returns all addresses once every container has told
+    its own.
 
-    Raises ConflictException, naming who is missing, when they have not within ten minutes.
+    Raises ConflictException, which names the missing containers, after ten minutes.
     """
     path = f"/api/v1/allocations/{allocation_id}/resources/{resources_id}/rendezvous"
     connection.post(path, json={"address": address})

@@ -1,4 +1,4 @@
-"""What a script outside of the cluster prints, sent to the service as its trial's log."""
+"""Sends the output of a script outside of the cluster to the service, as its trial's log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL): \[\d+\] ")
 
 
 class _Tee:
-    """A stream of the script that keeps its lines for the shipper, too; all else is the stream's."""
+    """Wraps a stream of the script and keeps a copy of its lines for the shipper."""
 
     def __init__(self, stream: TextIO, name: str, shipper: LogShipper) -> None:
         self.stream = stream
@@ -66,7 +66,7 @@ class _Tee:
 class LogShipper:
     """Takes over ``sys.stdout`` and ``sys.stderr`` from :meth:`start` to :meth:`close`.
 
-    What Python code prints is sent every second; output of other programs and of C code is not seen.
+    Output of Python code is sent every second. Output of other programs and of C code is not seen.
     """
 
     def __init__(self, connection: Connection, task_id: str, rank: int) -> None:
@@ -107,7 +107,7 @@ class LogShipper:
         )
 
     def close(self) -> None:
-        """Give the streams back and send the rest, unless the service takes no more; may be called twice."""
+        """Restore the streams and send the rest, unless the service refuses; may be called twice."""
         if self._thread is None:
             return
         for tee, name in zip(self._tees, ("stdout", "stderr"), strict=True):
@@ -119,7 +119,10 @@ class LogShipper:
         self._thread.join()
         self._thread = None
         if self._lines:
-            logger.warning("%d lines of output were not taken by the service", len(self._lines))
+            logger.warning(
+                "the service did not accept %d lines of output; the log lacks them",
+                len(self._lines),
+            )
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL):
@@ -129,7 +132,7 @@ class LogShipper:
             time.sleep(0.5)
 
     def _send(self) -> bool:
-        """Send what waits; False: the service did not take it."""
+        """Send the waiting lines; False if the service did not accept them."""
         from determined.common.api.errors import APIException
 
         while self._lines:

@@ -12,7 +12,9 @@ METADATA_FILE = "metadata.json"
 
 
 def as_json(metadata: dict[str, Any] | None) -> dict[str, Any]:
-    """A copy of plain values. Raises TypeError for what JSON cannot say, and for anything but a dict."""
+    """A copy made of plain values. Raises TypeError for values that JSON lacks, and for anything but a
+    dict.
+    """
     if not isinstance(metadata, Mapping | None):
         raise TypeError(f"checkpoint metadata must be a dict, found {metadata!r}")
     try:

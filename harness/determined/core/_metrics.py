@@ -14,7 +14,7 @@ _MAX_DEPTH = 32
 
 
 class Unsupported(Exception):
-    """A value that JSON cannot hold and that is no number, text, list or mapping."""
+    """A value that JSON cannot hold: not a number, text, list or mapping."""
 
 
 def _text(value: str) -> str:
@@ -33,9 +33,9 @@ def _float(value: float) -> float | str:
 class Freezer:
     """Copies metrics into dicts, lists and scalars; warns once per key that it has to drop.
 
-    NaN and infinities become ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, which the service stores as
-    such. Scalars and arrays of numpy, torch and their like are known by their ``item()`` and
-    ``tolist()``, so neither library is imported here.
+    NaN and infinities become ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, which the service stores as such.
+    Scalars and arrays of numpy, torch and similar libraries are recognised by their ``item()`` and
+    ``tolist()``, so no such library is imported here.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Freezer:
     def freeze(self, metrics: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """(frozen metrics, number of values in them); keys that cannot be stored are left out.
 
-        Raises ValueError for None, which is no metric but a forgotten return.
+        Raises ValueError for None, which usually comes from a function without a return.
         """
         frozen: dict[str, Any] = {}
         size = len(metrics)
@@ -120,4 +120,4 @@ def _convert_foreign(value: Any, depth: int) -> tuple[Any, int]:
                 return _convert(method(), depth + 1)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise Unsupported(f"{type(value).__name__}.{name}() failed: {error}") from error
-    raise Unsupported(f"its type, {type(value).__name__}, is no number, text, list or dict")
+    raise Unsupported(f"its type, {type(value).__name__}, is not a number, text, list or dict")

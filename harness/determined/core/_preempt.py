@@ -1,4 +1,4 @@
-"""Learning that the cluster wants this trial to stop and give its slots back."""
+"""Tells a script when the cluster wants its trial to stop and give its slots back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAUSE = 0.5
 
 
 class PreemptMode(enum.Enum):
-    """Who asks whom in ``should_preempt()``.
+    """Which workers may call ``should_preempt()``, and who answers them.
 
     WorkersAskChief: all workers call in step, the chief's answer counts. ChiefOnly: only the chief may
     call. WorkersAskMaster: any worker, any time; workers may get different answers.
@@ -46,12 +46,12 @@ class Watcher:
         self._thread.start()
 
     def signalled(self) -> bool:
-        """Whether the signal came; waits for the first answer only.
+        """Whether the signal came. Waits only until the service has answered once.
 
-        Raises errors.AllocationEnded, or what the service answered instead.
+        Raises errors.AllocationEnded, or the error with which the service answered.
         """
         if not self._answered.wait(_FIRST_ANSWER):
-            logger.warning("the service has not said yet whether this trial is to be preempted")
+            logger.warning("the service has not answered yet whether this trial is preempted")
         self._connection.check()
         if self._failure is not None:
             raise self._failure
@@ -138,10 +138,10 @@ class PreemptContext:
     def should_preempt(self, auto_ack: bool = True) -> bool:
         """Whether to save a checkpoint and exit soon.
 
-        True is acknowledged to the service (once) unless ``auto_ack`` is False: an exit after that
-        means "preempted", the trial goes on later from its last checkpoint; an exit without it means
-        that the trial is done. Raises errors.AllocationEnded, RuntimeError from a worker in the
-        mode ChiefOnly.
+        The answer True is acknowledged to the service (once) unless ``auto_ack`` is False. An exit after
+        the acknowledgement means "preempted": the trial goes on later from its last checkpoint. An exit
+        without it means that the trial is done. Raises errors.AllocationEnded, RuntimeError from a worker
+        in the mode ChiefOnly.
         """
         if self._mode == PreemptMode.ChiefOnly and self._dist.rank != 0:
             raise RuntimeError("in the mode ChiefOnly, only the chief may call should_preempt()")
@@ -157,7 +157,7 @@ class PreemptContext:
         return preempt
 
     def acknowledge_preemption_signal(self) -> None:
-        """Tell the service that the next exit follows its signal. Further calls do nothing."""
+        """Tell the service that the script will now exit because of the signal. Further calls do nothing."""
         if not self._acknowledged:
             self._connection.post(
                 f"/api/v1/allocations/{self._allocation_id}/signals/ack_preemption", json={}

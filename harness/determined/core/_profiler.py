@@ -1,4 +1,4 @@
-"""Sampling the machine while a trial runs: CPU, memory, disk, network, GPU."""
+"""Samples the machine's CPU, memory, disk, network and GPU while a trial runs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,10 @@ def gpu_sampler() -> Sampler | None:
         ]
         names = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     except ImportError:
-        logger.debug("no GPU metrics: pip install 'determined-prefect[gpu]'")
+        logger.debug(
+            "GPU metrics are not sampled, because nvidia-ml-py is not installed: pip install "
+            "'determined-prefect[gpu]'"
+        )
         return None
     except pynvml.NVMLError as error:
         logger.info("GPU metrics are not sampled: %s", error)
@@ -134,8 +137,8 @@ def average(samples: list[Sample]) -> Sample:
 class ProfilerContext:
     """``on()`` and ``off()``: reports groups "cpu", "memory", "disk", "network" and "gpu".
 
-    Each report holds the means of some samples under the agent's id, at the steps completed that
-    were last reported. They are about a machine: of its processes the one of local rank 0 samples.
+    Each report holds the means of several samples under the agent's id, at the last reported number of
+    steps completed. The samples describe a machine, so only the process of local rank 0 takes them.
     """
 
     def __init__(self, agent_id: str, reporter: Reporter, dist: DistributedContext) -> None:
@@ -209,7 +212,7 @@ class DummyProfilerContext(ProfilerContext):
         pass
 
     def on(self, sampling_interval: float = 1, samples_per_report: int = 10) -> None:
-        logger.info("the system profiler runs on the cluster only")
+        logger.info("the system profiler runs only on the cluster; nothing is sampled")
 
     def off(self) -> None:
         """Nothing to stop."""

@@ -17,21 +17,21 @@ class Report(NamedTuple):
     size: int
 
     def head(self) -> bytes:
-        """What is to be known of a report whose encoded form waits in a file."""
+        """The head of a report whose encoded form waits in a file."""
         import orjson
 
         return orjson.dumps([self.group, self.steps_completed])
 
     @classmethod
     def of_head(cls, head: bytes) -> Report:
-        """A report that takes no room in memory; only its encoded form has its metrics."""
+        """A report without metrics in memory; only its encoded form has them."""
         import orjson
 
         group, steps_completed = orjson.loads(head)
         return cls(group, steps_completed, {}, None, 0.0, 0)
 
     def encode(self) -> bytes:
-        """JSON as the service takes it."""
+        """The report as JSON, as the service expects it."""
         import orjson
 
         body = {

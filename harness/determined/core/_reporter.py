@@ -1,11 +1,10 @@
-"""Reports on their way to the service: a queue in memory, one thread, batches in order.
+"""Sends reports to the service: a queue in memory, one thread, batches in order.
 
-The training loop pays for a copy of its metrics and an append. While the service is away reports wait in
-memory, and beyond that in a file, so that training goes on. The thread starts with the first
-report; a batch goes out when it is full, half a second after its first report, at once for a
-validation that the searcher decides by, and when somebody waits for it (checkpoint, searcher, exit).
-Each batch carries the stream's id and a number, so the service stores a batch that is sent twice
-only once.
+A report costs the training loop a copy of its metrics and an append. While the service is away, reports
+wait in memory, and then in a file, so that training goes on. The thread starts with the first report. A
+batch is sent when it is full, or half a second after its first report. It is sent at once if it holds a
+validation that the searcher needs, or if a checkpoint, the searcher or the exit waits for it. Each batch
+carries the stream's id and a number, so the service stores a batch that is sent twice only once.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ PATIENCE_S = 900.0
 class Reporter:
     """Sends what a trial reports.
 
-    ``max_reports`` and ``max_bytes`` limit a batch, ``interval`` (s) its age; ``capacity`` is the number
-    of values that may wait in memory, ``spool_bytes`` what may wait in a file before reporting
-    blocks; ``patience`` (s) is how long :meth:`flush` and :meth:`close` wait for a service that is away;
-    ``urgent`` is the group whose reports go out at once.
+    ``max_reports`` and ``max_bytes`` limit the size of a batch, ``interval`` (s) its age. ``capacity`` is
+    the number of values that may wait in memory, ``spool_bytes`` the bytes that may wait in a file before
+    reporting blocks. ``patience`` (s) is how long :meth:`flush` and :meth:`close` wait for a service that
+    is away. ``urgent`` is the group whose reports are sent at once.
 
-    A report that the service refuses is raised by the next call of any method. Thread-safe;
-    after a fork the child has a stream of its own.
+    When the service refuses a report, the next call of any method raises the refusal. Thread-safe. After a
+    fork the child has a stream of its own.
     """
 
     def __init__(
@@ -142,9 +141,10 @@ class Reporter:
         return frozen
 
     def sampled(self, group: str, metrics: Mapping[str, Any]) -> None:
-        """A report about the machine, at the last steps; not taken when reports fail already.
+        """Accept a report about the machine, at the last steps. It is dropped if sending has failed
+        already.
 
-        Never raises what other reports met: that is for the training loop to see.
+        It never raises the failures of other reports: the training loop shall see those.
         """
         if not self._failures and self._broken is None and not self._closing:
             self._accept(group, self.last_steps, metrics)
@@ -161,7 +161,7 @@ class Reporter:
                 self._changed.notify_all()
 
     def drop_latest(self, path: str) -> None:
-        """Forget a body for ``path`` that is not on its way yet: something newer says more."""
+        """Drop the body for ``path`` that is not sent yet, because it is out of date."""
         with self._changed:
             if self._latest.pop(path, None) is not None:
                 self._settled += 1
@@ -170,7 +170,7 @@ class Reporter:
         """Return when everything accepted so far is stored.
 
         Raises errors.ReportRefused, errors.AllocationEnded, and MasterNotFoundException when the
-        service stays away for ``patience`` seconds (the reports go on waiting).
+        service stays away for ``patience`` seconds (the reports stay in the queue).
         """
         self._check()
         with self._changed:
@@ -187,11 +187,11 @@ class Reporter:
             from determined.common.api.errors import MasterNotFoundException
 
             raise MasterNotFoundException(
-                f"the service has not taken reports for {self._patience:.0f} s, {waiting} wait"
+                f"the service has not accepted reports for {self._patience:.0f} s; {waiting} wait"
             )
 
     def close(self) -> None:
-        """Send what waits and end the thread; may be called twice.
+        """Send the waiting reports and end the thread; may be called twice.
 
         Raises errors.ReportRefused, errors.ReportsLost, errors.AllocationEnded.
         """
@@ -225,7 +225,9 @@ class Reporter:
 
     def _start(self) -> None:
         if self._closing:
-            raise RuntimeError("the core context is closed, it takes no more reports")
+            raise RuntimeError(
+                "the core context is closed and takes no more reports: report before it closes"
+            )
         if self._thread is not None:
             return
         self._thread = threading.Thread(target=self._run, name="determined-reports", daemon=True)
@@ -235,7 +237,7 @@ class Reporter:
             atexit.register(self._at_exit)
 
     def _spill(self) -> bool:
-        """Moves what waits from memory into the file; False when the file takes no more."""
+        """Move the waiting reports from memory into the file; False when the file is full."""
         self._outgoing.extend(self._pending)
         self._pending = []
         while self._outgoing:
@@ -243,7 +245,9 @@ class Reporter:
             try:
                 self._spool.put(report.head(), report.encode())
             except SpoolFull as error:
-                logger.warning("reports cannot wait in a file: %s", error)
+                logger.warning(
+                    "reports cannot be kept in a file while the service is away: %s", error
+                )
                 return False
             self._outgoing.popleft()
             self._size -= report.size
@@ -251,7 +255,8 @@ class Reporter:
 
     def _wait_for_room(self) -> None:
         logger.warning(
-            "%d metric values wait for the service to take them; training waits too", self._size
+            "%d metric values wait until the service accepts them; the training waits too",
+            self._size,
         )
         self._changed.wait_for(lambda: self._size < self._capacity or bool(self._failures))
 

@@ -28,7 +28,7 @@ _PROGRESS = 1.0
 
 
 class Unit(enum.Enum):
-    """What a searcher length counts."""
+    """The unit of a searcher's lengths."""
 
     EPOCHS = "EPOCHS"
     RECORDS = "RECORDS"
@@ -36,7 +36,7 @@ class Unit(enum.Enum):
 
 
 class SearcherMode(enum.Enum):
-    """Who may call ``operations()``.
+    """Which workers may call ``operations()``.
 
     WorkersAskChief: all workers iterate in step. ChiefOnly: only the chief iterates.
     """
@@ -60,7 +60,7 @@ class SearcherOperation:
 
     @property
     def length(self) -> int:
-        """Absolute: what this and earlier legs trained counts."""
+        """Absolute: the units trained by this and earlier legs count."""
         return self._length
 
     def _check(self, method: str) -> None:
@@ -68,13 +68,15 @@ class SearcherOperation:
             raise RuntimeError(f"only the chief may call op.{method}()")
 
     def report_progress(self, length: float) -> None:
-        """How far training is, in the unit of ``length``; sent in the background, at most once a second.
+        """Report how far the training is, in the unit of ``length``; sent at most once a second.
 
         Raises RuntimeError from a worker, and after ``report_completed()`` for another length.
         """
         self._check("report_progress")
         if self._completed and length != self._length:
-            raise RuntimeError("op.report_progress() after op.report_completed()")
+            raise RuntimeError(
+                "op.report_progress() was called after op.report_completed(); call it before"
+            )
         now = time.monotonic()
         if now - self._progress_at >= _PROGRESS:
             self._progress_at = now
@@ -86,9 +88,9 @@ class SearcherOperation:
             self._reporter.post_latest(self._progress_path, {"progress": done, "is_raw": True})
 
     def report_completed(self, searcher_metric: Any) -> None:
-        """The operation is done, with this value of the searcher's metric.
+        """Report that the operation is done, with this value of the searcher's metric.
 
-        Returns when the service has stored it, and all metrics reported before. Raises RuntimeError
+        Returns when the service has stored the value, and all metrics reported before. Raises RuntimeError
         from a worker and when called twice.
         """
         self._check("report_completed")
@@ -98,11 +100,11 @@ class SearcherOperation:
         self._completed = True
 
     def _send_completed(self, searcher_metric: Any) -> None:
-        """The searcher sees the validation reports; nothing else to tell."""
+        """Only mark the operation as done: the searcher sees the validation reports."""
 
 
 class _AssignedOperation(SearcherOperation):
-    """One that the service handed out and wants to hear of."""
+    """An operation that the service handed out; its progress and end are reported."""
 
     def __init__(
         self, length: int, is_chief: bool, reporter: Reporter, connection: Connection, trial_id: int
@@ -152,9 +154,9 @@ class SearcherContext:
     ) -> Iterator[SearcherOperation]:
         """The operations, one after the other, waiting for the searcher in between.
 
-        Each must be completed with ``report_completed()`` before the next is asked for, else
-        RuntimeError. When there are no more, that is acknowledged to the service unless ``auto_ack``
-        is False; the script should exit then.
+        Each must be completed with ``report_completed()`` before the next is asked for, else RuntimeError.
+        When there are no more operations, this is acknowledged to the service unless ``auto_ack`` is False;
+        the script should exit then.
         """
         mode = SearcherMode(searcher_mode)
         is_chief = self._dist.rank == 0
@@ -206,7 +208,7 @@ class SearcherContext:
         )
 
     def acknowledge_out_of_ops(self) -> None:
-        """Tell the service that the next exit is because there were no more operations.
+        """Tell the service that the script will now exit because there are no more operations.
 
         The trial goes on from its last checkpoint if the searcher has another one for it later.
         """
@@ -251,7 +253,7 @@ class SearcherContextMissing(SearcherContext):
 
 
 class DummySearcherOperation(SearcherOperation):
-    """Off-cluster: nobody listens."""
+    """Off-cluster: progress and end are only logged."""
 
     def __init__(self, length: int, is_chief: bool) -> None:
         super().__init__(length, is_chief, None, "")
@@ -281,7 +283,7 @@ class DummySearcherContext(SearcherContext):
 
 
 def configured_target(searcher: dict[str, Any]) -> int:
-    """The one length that a ``searcher`` section gives, in its unit: where no search decides."""
+    """The one length that a ``searcher`` section gives, in its unit, for training without a search."""
     if searcher.get("time_metric") is not None and searcher.get("max_time") is not None:
         return int(searcher["max_time"])
     length = searcher.get("max_length")

@@ -17,10 +17,10 @@ from determined.storage import Manifest, StorageManager
 
 
 class ShardedStore:
-    """Every worker calls each method, all in the same order; what fails at one of them, all raise.
+    """Every worker calls each method, in the same order. If a method fails in one worker, all raise.
 
-    ``before`` is called by each at the start, ``check_metadata`` with the metadata of all of them, which
-    raises when something is amiss, and ``report`` (uuid, manifest, metadata) by the chief once the
+    Each worker calls ``before`` at the start and ``check_metadata`` with the metadata of all workers; the
+    latter raises for wrong metadata. The chief calls ``report`` (uuid, manifest, metadata) once the
     checkpoint is stored.
     """
 

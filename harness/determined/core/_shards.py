@@ -18,9 +18,9 @@ from determined.storage import Manifest, StorageManager, files
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """What one worker has for the checkpoint: ``paths`` → bytes in a directory, and metadata.
+    """One worker's part of the checkpoint: ``paths`` → bytes in a directory, and metadata.
 
-    ``directory``: which one it is (machine, device, inode), None without one.
+    ``directory``: identifies the directory (machine, device, inode), None without one.
     """
 
     paths: Mapping[str, int]
@@ -86,7 +86,7 @@ def store_shards(
 
 
 def _in_several(shards: list[Shard]) -> set[str]:
-    """Files of several workers that are not for certain one and the same."""
+    """Paths that several workers have and that may be different files."""
     where: dict[str, set[object]] = {}
     for shard in shards:
         for path in shard.paths:
@@ -96,19 +96,21 @@ def _in_several(shards: list[Shard]) -> set[str]:
 
 
 def _check_contents(checksums: list[dict[str, str]]) -> None:
-    """The same file from several workers is no conflict, and stored once."""
+    """Raise if workers have different contents for one path. The same file from several workers is no
+    conflict.
+    """
     found: dict[str, dict[str, list[int]]] = {}
     for rank, sums in enumerate(checksums):
         for path, checksum in sums.items():
             found.setdefault(path, {}).setdefault(checksum, []).append(rank)
     _refuse(
-        "files of the same name but with other contents",
+        "files of the same name with different contents",
         {path: sorted(itertools.chain(*by.values())) for path, by in found.items() if len(by) > 1},
     )
 
 
 def _check_kinds(shards: list[Shard]) -> None:
-    """What is a file of one worker cannot be a directory of another."""
+    """Raise if a file of one worker is a directory of another."""
     directories: dict[str, set[int]] = {}
     for rank, shard in enumerate(shards):
         for path in shard.paths:
@@ -120,14 +122,15 @@ def _check_kinds(shards: list[Shard]) -> None:
         for path in shard.paths.keys() & directories.keys():
             conflicts.setdefault(path, {rank}).update(directories[path])
     _refuse(
-        "files that are directories of others",
+        "files that are directories of other workers",
         {path: sorted(ranks) for path, ranks in conflicts.items()},
     )
 
 
 def merge_metadata(shards: list[Shard]) -> dict[str, Any]:
-    """The union, dictionaries within it too. Raises errors.CheckpointConflict for a key that workers have
-    given other values."""
+    """The union, dictionaries within it too. Raises errors.CheckpointConflict for a key to which workers
+    give different values.
+    """
     conflicts: dict[str, list[int]] = {}
 
     def merge(parts: list[tuple[int, dict[str, Any]]], prefix: str) -> dict[str, Any]:
@@ -144,7 +147,7 @@ def merge_metadata(shards: list[Shard]) -> dict[str, Any]:
         return merged
 
     whole = merge([(rank, shard.metadata) for rank, shard in enumerate(shards)], "")
-    _refuse("metadata of the same key but with other values", conflicts)
+    _refuse("metadata of the same key with different values", conflicts)
     return whole
 
 

@@ -1,4 +1,4 @@
-"""What waits for the service, in a file, once memory is full of it."""
+"""A file for reports that wait for the service when memory is full."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _TAB = b"\t"
 
 
 class SpoolFull(Exception):
-    """It takes no more; what it has stays."""
+    """The file takes no more; its contents stay."""
 
 
 class Spool:
     """Pairs of a head without tabs and a body, both without newlines, first in first out.
 
-    The file is in TMPDIR and has no name: whoever is killed leaves nothing behind. Not thread-safe.
+    The file is in TMPDIR and has no name, so a killed process leaves nothing behind. Not thread-safe.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -44,7 +44,7 @@ class Spool:
         return [_split(record) for record in records]
 
     def close(self) -> None:
-        """Forgets what is left."""
+        """Drop the rest."""
         self._queue.close()
 
 

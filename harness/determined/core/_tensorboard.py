@@ -35,9 +35,9 @@ writers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class TensorboardMode(enum.Enum):
-    """AUTO: reported metrics are written as event files, and these and all that the script writes to
-    ``get_tensorboard_path()`` are uploaded in the background as they grow, by every process. MANUAL:
-    nothing is written, and uploaded only when the script calls ``upload_tensorboard_files()``.
+    """AUTO: reported metrics are written as event files. Every process uploads these files, and all other
+    files in ``get_tensorboard_path()``, in the background as they grow. MANUAL: no metrics are written, and
+    files are uploaded only when the script calls ``upload_tensorboard_files()``.
     """
 
     AUTO = "AUTO"
@@ -56,15 +56,16 @@ def local_directory(allocation_id: str, rank: int) -> Path:
 
 
 def temporary_directory() -> Path:
-    """Where a process writes its files off the cluster: they stay there, nothing is uploaded."""
+    """Where a process writes its files off the cluster. They stay there and are not uploaded."""
     return Path(tempfile.mkdtemp(prefix="determined-tensorboard-"))
 
 
 def with_rank(path: Path, rank: int) -> Path:
     """The name under which the file of a process is stored, so that no two processes' files meet.
 
-    Those of rank 0 keep theirs. ``#<rank>`` goes behind the name of the worker, where TensorBoard's
-    profiler plugins look for it: ``host_7.1619.pt.trace.json`` becomes ``host_7#3.1619.pt.trace.json``.
+    Files of rank 0 keep their names. Other names get ``#<rank>`` behind the name of the worker, where
+    TensorBoard's profiler plugins look for it: ``host_7.1619.pt.trace.json`` becomes
+    ``host_7#3.1619.pt.trace.json``.
     """
     name = path.name
     if rank == 0:
@@ -83,7 +84,7 @@ class TensorboardFiles:
 
     ``automatic``: reported metrics are written too, and a thread uploads, from the first report or the
     first call of :meth:`get_path` until :meth:`close`. ``temporary``: :meth:`close` removes the directory.
-    ``check`` raises errors.AllocationEnded once the files are another process' to write.
+    ``check`` raises errors.AllocationEnded once another process runs the trial and writes the files.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class TensorboardFiles:
         return self._path
 
     def log(self, group: str, steps: int, metrics: Mapping[str, Any]) -> None:
-        """Have frozen metrics written, in the mode AUTO and unless ``logs_metrics`` is switched off."""
+        """Queue frozen metrics for writing, in the mode AUTO and unless ``logs_metrics`` is off."""
         if self.logs_metrics:
             self._events.add(group, steps, metrics)
             if self._thread is None:
@@ -141,8 +142,9 @@ class TensorboardFiles:
             interval = INTERVAL
 
     def upload(self) -> None:
-        """Write and upload what there is, in the mode AUTO. Charts are no reason to lose a training:
-        what goes wrong is logged."""
+        """Write and upload the files, in the mode AUTO. Errors are only logged, since charts are not worth
+        losing a training.
+        """
         if not self._automatic:
             return
         try:
@@ -188,7 +190,7 @@ class TensorboardFiles:
             self._uploaded[path] = version
 
     def _versions(self) -> dict[Path, tuple[int, int]]:
-        """What files there are, with (time of change in ns, bytes)."""
+        """The files that exist, with (time of change in ns, bytes)."""
         found = {}
         # Its writers may remove files and directories meanwhile.
         with files.explained("read", self._path):

@@ -55,7 +55,7 @@ class TrainContext:
         self._tensorboard = tensorboard
 
     def set_status(self, status: str) -> None:
-        """A short text on what the trial does, e.g. "validating"; the last one counts."""
+        """Set a short text on what the trial does, e.g. "validating"; the last text counts."""
         path = f"/api/v1/trials/{self._trial_id}/runner/metadata"
         self._reporter.post_latest(path, {"state": status})
 
@@ -97,7 +97,7 @@ class TrainContext:
         self._tensorboard.log(group, steps_completed, frozen)
 
     def report_progress(self, progress: float) -> None:
-        """How much of the training is done, from 0 to 1; sent in the background."""
+        """Report the share of the training that is done, from 0 to 1; sent in the background."""
         check_progress(progress)
         path = f"/api/v1/trials/{self._trial_id}/progress"
         self._reporter.post_latest(path, {"progress": float(progress), "is_raw": True})
@@ -115,7 +115,7 @@ class TrainContext:
         except BadRequestException as error:
             if error.status_code != 400:
                 raise
-            logger.warning("the early exit is not recorded: %s", error)
+            logger.warning("the service did not record the early exit: %s", error)
 
     def get_experiment_best_validation(self) -> float | None:
         """The best ``searcher.metric`` of all trials of the experiment; None before the first.
@@ -133,7 +133,7 @@ class TrainContext:
         return None if metric is None else float(metric)
 
     def set_metadata(self, metadata: dict[str, Any]) -> dict[str, Any] | None:
-        """Replace the trial's metadata (JSON); what is stored now."""
+        """Replace the trial's metadata (JSON). Returns the metadata that is stored now."""
         path = f"/api/v1/runs/{self._trial_id}/metadata"
         stored: dict[str, Any] | None = self._connection.post(
             path, json={"runId": self._trial_id, "metadata": metadata}
@@ -166,7 +166,9 @@ class TrainContext:
         """
         if self._tensorboard_mode == TensorboardMode.AUTO:
             raise RuntimeError(
-                "upload_tensorboard_files() is for core.init(tensorboard_mode=TensorboardMode.MANUAL)"
+                "upload_tensorboard_files() needs "
+                "core.init(tensorboard_mode=TensorboardMode.MANUAL); the mode AUTO uploads by "
+                "itself"
             )
         self._tensorboard.sync(selector, mangler, self._dist.rank)
 
@@ -223,7 +225,10 @@ class DummyTrainContext(TrainContext):
         selector: Callable[[Path], bool] = lambda _: True,
         mangler: Callable[[Path, int], Path] = lambda path, _: path,
     ) -> None:
-        logger.info("TensorBoard files stay in %s", self.get_tensorboard_path())
+        logger.info(
+            "TensorBoard files are not uploaded off the cluster; they stay in %s",
+            self.get_tensorboard_path(),
+        )
 
 
 def check_report(group: str, steps_completed: int, metrics: Mapping[str, Any]) -> int:

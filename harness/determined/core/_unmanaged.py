@@ -1,4 +1,4 @@
-"""A script outside of the cluster whose trial the service keeps: signs of life, output, the end."""
+"""Reports of a script outside of the cluster to its trial: signs of life, output, the end."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import traceback
 
 from determined import errors
 from determined._info import ClusterInfo
+from determined.common.wire.times import UNMANAGED_HEARTBEAT_S as HEARTBEAT_S
 from determined.core._connection import Connection
 from determined.core._log_shipper import LogShipper
 
 logger = logging.getLogger("determined.core")
 
-# The service takes a trial for dead after five minutes without one.
-HEARTBEAT_S = 60.0
 RETRY_S = 10.0
 
 
 class UnmanagedScript:
     """Between :meth:`start` and :meth:`close` the script's trial counts as running.
 
-    The process of rank 0 gives signs of life and says how it ended, another one only when it failed: then
-    its launcher may be quicker than rank 0. Every process ships what it prints.
+    The process of rank 0 gives signs of life and reports how the script ended. Another process reports its
+    end only if it failed, because its launcher may end rank 0 before rank 0 can report. Every process ships
+    its output.
     """
 
     def __init__(self, connection: Connection, info: ClusterInfo, rank: int) -> None:
@@ -59,11 +59,13 @@ class UnmanagedScript:
                 return
             except APIException as error:
                 if wait == HEARTBEAT_S:
-                    logger.warning("no sign of life can be given, tried on: %s", error)
+                    logger.warning(
+                        "the service does not receive signs of life; sending goes on: %s", error
+                    )
                 wait = RETRY_S
             else:
                 if wait == RETRY_S:
-                    logger.info("signs of life are given again")
+                    logger.info("the service receives signs of life again")
                 wait = HEARTBEAT_S
 
     def note(self, error: BaseException) -> None:
@@ -77,9 +79,9 @@ class UnmanagedScript:
             self._logs.add("stderr", line + "\n")
 
     def close(self, failed: bool) -> None:
-        """Say how the script ended and send the rest of its output; may be called twice.
+        """Report how the script ended and send the rest of its output; may be called twice.
 
-        Raises errors.AllocationEnded when a script that ended well was not the trial's any more.
+        Raises errors.AllocationEnded if the script ended well but another process had taken the trial over.
         """
         if not self._started:
             return
@@ -100,4 +102,4 @@ class UnmanagedScript:
         try:
             self._connection.patch(self._path, json={"state": state})
         except APIException as error:
-            logger.error("the service does not know that the trial has ended: %s", error)
+            logger.error("the service could not be told that the trial has ended: %s", error)

@@ -1,1 +1,1 @@
-"""What runs in a task's container beside the user's program."""
+"""Programs that run in a task's container beside the user's program."""

@@ -1,8 +1,8 @@
 """``python3 -m determined.exec.prep_container --rendezvous``: finds the trial's other containers.
 
-Tells the service where this container is, waits until the others have done so, and writes
-``rendezvous_info.json`` for ``determined.get_cluster_info()``. To be run before the program in each
-container of an allocation that has several.
+Tells the service this container's address, waits until the other containers have told theirs, and writes
+``rendezvous_info.json`` for ``determined.get_cluster_info()``. Run it before the program in each container
+of an allocation that has several containers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USAGE = "usage: python3 -m determined.exec.prep_container --rendezvous"
 def own_address(master_url: str, interface: str | None = None) -> str:
     """The IPv4 address of ``interface``; without it, the one from which the service is reached.
 
-    Raises SystemExit for an interface that has none.
+    Raises SystemExit for an interface without an IPv4 address.
     """
     if interface:
         addresses = psutil.net_if_addrs()

@@ -1,14 +1,14 @@
 """The experiment configuration: reading, checking, merging and completing it.
 
-The usual way of a file::
+The usual steps for a file::
 
     document = read_yaml("config.yaml")
     document = apply_overrides(document, ["searcher.max_trials=8"])
     stored = complete(document, template=..., defaults=...)   # plain JSON, every default filled in
     config = validate(stored)                                 # the same, typed
 
-Whatever is wrong is raised as one :class:`ConfigError` that names every problem with its path, its line,
-what was found and what is allowed.
+All mistakes are raised as one :class:`ConfigError`, which lists every problem with its path, its line, the
+value found and the values allowed.
 """
 
 import importlib
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from determined.expconf.schema import json_schema as json_schema
     from determined.expconf.validation import validate as validate
 
-# Where each name lives. Loaded on first use: the models take 0.15 s to build, and who starts a training
-# process needs only `launch_command`.
+# The module of each name, which is imported at the first use: the models take 0.15 s to build, and
+# starting a training process needs only `launch_command`.
 _HOMES = {
     "ConfigError": "problems",
     "Document": "document",

@@ -1,4 +1,4 @@
-"""What every section of the configuration shares.
+"""The parts that all sections of the configuration share.
 
 A configuration section is a pydantic model that refuses unknown fields and values of another type
 (``"3"`` is not a number). ``null`` means "not given" everywhere. Unions are always decided by a tag
@@ -38,7 +38,7 @@ class Section(BaseModel):
 
     #: Fields in which null is a value of its own.
     null_fields: ClassVar[frozenset[str]] = frozenset()
-    #: Whether it is only read for the sake of old experiments; nobody is told to use it.
+    #: Whether the section is accepted only for old experiments; it is never suggested.
     retired: ClassVar[bool] = False
 
     @model_validator(mode="before")
@@ -62,13 +62,13 @@ class _Context(dict[str, Any]):
 
 
 def broken(message: str, allowed: str = "") -> PydanticCustomError:
-    """The error of a rule that only this project knows; ``message`` is shown as it is."""
+    """The error of a rule of this project; ``message`` is shown unchanged."""
     context = {"message": message, "allowed": allowed}
     return PydanticCustomError(BROKEN_RULE, "{message}", context)
 
 
 def _whole(value: Any) -> Any:
-    """1e3 is written for 1000 often enough, and JSON does not tell them apart either."""
+    """Accepts 1e3 as an integer: users write it for 1000, and JSON does not distinguish the two."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value
@@ -85,7 +85,7 @@ AbsolutePath = Annotated[str, Field(pattern=r"^/")]
 
 
 class AlsoAccepts:
-    """Adds a second written form to a field's JSON schema (its validators already read it)."""
+    """Adds a second form to a field's JSON schema; the field's validators already accept it."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self.schema = schema
@@ -122,7 +122,7 @@ def by_key(key: str, members: Mapping[str, str]) -> Discriminator:
 def by_choice(
     choose: Callable[[Any], str | None], key: str, allowed: Iterable[str]
 ) -> Discriminator:
-    """Chooses a union's member by a function that returns its mark, None when ``key`` is wrong."""
+    """Chooses a union's member by a function that returns its mark, or None if ``key`` is wrong."""
     return Discriminator(
         choose,
         custom_error_type=NO_MEMBER,
@@ -135,7 +135,7 @@ def by_shape(expected: str, **members: type | tuple[type, ...]) -> Discriminator
     """Chooses a union's member by the Python type of the value.
 
     Args:
-        expected: what is allowed, in words.
+        expected: the allowed values, in words.
         members: for each member's mark, the types it takes.
     """
 

@@ -1,4 +1,4 @@
-"""From what a user wrote to what is stored: merged, with every default filled in, checked."""
+"""Completing a configuration: merged with template and defaults, all fields filled in, checked."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from determined.expconf.names import experiment_name
 from determined.expconf.problems import ConfigError, Problem
 from determined.expconf.validation import as_document, examine, located
 
-#: Stands for the storage that a cluster would give, where there is no cluster to ask.
+#: A placeholder for the cluster's default storage, for checks without a cluster.
 _SOME_STORAGE = {"checkpoint_storage": {"type": "directory", "container_path": "/"}}
 
 
@@ -27,9 +27,9 @@ def complete(
     """Make the complete configuration of a new experiment.
 
     Args:
-        config: what the user wrote.
-        template: laid under it.
-        defaults: the cluster's, such as its ``checkpoint_storage``; laid under both.
+        config: the user's configuration.
+        template: values for what ``config`` does not set.
+        defaults: the cluster's values for what neither sets, such as ``checkpoint_storage``.
         seed: experiment seed if the configuration has none; default: the time in seconds.
         name_factory: makes the name if the configuration has none; default: three random words.
         unmanaged: whether the experiment runs outside the platform and so needs no entrypoint.
@@ -38,8 +38,8 @@ def complete(
         Plain JSON data with every field of the format in it. Completing it again changes nothing.
 
     Raises:
-        ConfigError: something is malformed in one of the three, or missing or contradictory in all of
-            them together. All problems are in it.
+        ConfigError: one of the three is malformed, or the result is incomplete or contradictory. The
+            error holds all problems.
     """
     document = as_document(config)
     under = as_document(template or {}, "template")
@@ -54,7 +54,7 @@ def complete(
     model, found = examine(merged, complete=True)
     found += rules.novelty(merged, unmanaged=unmanaged)
     if own or problems:
-        # What is malformed has been said at its place in its own file.
+        # A malformed value was already reported at its place in its own file.
         said = {(finding.path, finding.kind) for finding in examine(merged, complete=False)[1]}
         found = [finding for finding in found if (finding.path, finding.kind) not in said]
     problems = located([*own, *found], document) + problems
@@ -64,17 +64,17 @@ def complete(
 
 
 def complete_search(config: Mapping[str, Any] | Document) -> dict[str, Any]:
-    """:func:`complete` for a preview of the search: storage and entrypoint may be left out, the seed
-    is 0 if not given. Raises ConfigError."""
+    """:func:`complete` for a preview of the search: storage and entrypoint may be missing, and the
+    default of the seed is 0. Raises ConfigError."""
     return complete(config, defaults=_SOME_STORAGE, seed=0, unmanaged=True)
 
 
 def check(
     config: Mapping[str, Any] | Document, *, template: Mapping[str, Any] | Document | None = None
 ) -> None:
-    """Check what a user wrote as far as that goes without a cluster.
+    """Check a user's configuration as far as possible without a cluster.
 
-    The cluster is taken to have a default checkpoint storage.
+    The check assumes that the cluster has a default checkpoint storage.
 
     Raises:
         ConfigError: as :func:`complete`.
@@ -83,7 +83,7 @@ def check(
 
 
 def _fill(merged: dict[str, Any], seed: int | None, name_factory: Callable[[], str]) -> None:
-    """Put in what is not a constant default. Fields of a wrong type are left for the models to refuse."""
+    """Fill in the defaults that are not constants. The models refuse fields of a wrong type later."""
     if merged.get("name") is None:
         merged["name"] = name_factory()
     merged.setdefault("hyperparameters", {})

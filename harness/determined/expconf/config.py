@@ -33,15 +33,15 @@ class Reproducibility(Section):
 
 
 class Kerberos(Section):
-    """Not used any more."""
+    """No longer used."""
 
-    config_file: Any = Field(None, description="not used any more")
+    config_file: Any = Field(None, description="no longer used")
 
 
 class Security(Section):
-    """Not used any more."""
+    """No longer used."""
 
-    kerberos: Kerberos | None = Field(None, description="not used any more")
+    kerberos: Kerberos | None = Field(None, description="no longer used")
 
 
 def _no_periods() -> Length:
@@ -49,27 +49,27 @@ def _no_periods() -> Length:
 
 
 class ExperimentConfig(Section):
-    """A complete experiment configuration: what the service stores and every part reads.
+    """A complete experiment configuration, as the service stores it and all parts read it.
 
-    ``validate`` reads one with readable errors and all rules; ``ExperimentConfig.model_validate`` checks
-    fields and types only.
+    ``validate`` checks all rules and gives readable errors; ``ExperimentConfig.model_validate`` checks
+    only fields and types.
     """
 
     name: str = Field(min_length=1, description="name of the experiment")
-    description: str | None = Field(None, description="what it is about")
+    description: str | None = Field(None, description="description of the experiment")
     labels: Annotated[
         list[str],
         BeforeValidator(legacy.labels),
         AlsoAccepts({"type": "object", "additionalProperties": {"type": ["boolean", "null"]}}),
-    ] = Field([], description="labels to find it by")
-    workspace: str = Field("", description="workspace it belongs to")
-    project: str = Field("", description="project it belongs to")
-    data: dict[str, Any] = Field({}, description="anything the training code wants to know")
+    ] = Field([], description="labels of the experiment")
+    workspace: str = Field("", description="workspace of the experiment")
+    project: str = Field("", description="project of the experiment")
+    data: dict[str, Any] = Field({}, description="free-form data for the training code")
     entrypoint: Entrypoint | None = Field(
         None, description="what to run: a shell command, a list of words, or module:TrialClass"
     )
     hyperparameters: dict[str, Hyperparameter] = Field(description="the search space")
-    searcher: Searcher = Field(description="which trials to make")
+    searcher: Searcher = Field(description="which trials to create")
     checkpoint_storage: CheckpointStorage = Field(description="where checkpoints are kept")
     checkpoint_policy: Literal["best", "all", "none"] = Field(
         "best", description="when to checkpoint after a validation"
@@ -83,9 +83,9 @@ class ExperimentConfig(Section):
     perform_initial_validation: bool = Field(False, description="validate before training")
     records_per_epoch: Natural = Field(0, description="records in an epoch")
     scheduling_unit: Positive = Field(100, description="batches between progress reports")
-    max_restarts: Natural = Field(5, description="how often a failed trial is started again")
+    max_restarts: Natural = Field(5, description="how many times a failed trial is restarted")
     preemption_timeout: Positive | None = Field(
-        None, description="seconds a trial has to save its state before it is killed"
+        None, description="seconds that a trial has to save its state before it is killed"
     )
     reproducibility: Reproducibility = Field(description="seeds")
     resources: Resources = Field(default_factory=Resources, description="slots and memory")
@@ -95,7 +95,9 @@ class ExperimentConfig(Section):
         default_factory=Optimizations, description="distributed training (deprecated)"
     )
     profiling: Profiling = Field(default_factory=Profiling, description="system metrics")
-    log_policies: list[LogPolicy] = Field([], description="what log lines make happen")
+    log_policies: list[LogPolicy] = Field(
+        [], description="actions on log lines that match a pattern"
+    )
     retention_policy: RetentionPolicy | None = Field(None, description="how long logs are kept")
     integrations: Integrations | None = Field(None, description="other systems")
     slurm: Slurm = Field(default_factory=Slurm, description="options for Slurm")
@@ -103,9 +105,9 @@ class ExperimentConfig(Section):
     debug: bool = Field(False, description="more log lines from the harness")
 
     version: Literal[0] = Field(0, exclude=True, description="version of this format: 0")
-    data_layer: dict[str, Any] | None = Field(None, exclude=True, description="not used any more")
-    security: Security | None = Field(None, exclude=True, description="not used any more")
+    data_layer: dict[str, Any] | None = Field(None, exclude=True, description="no longer used")
+    security: Security | None = Field(None, exclude=True, description="no longer used")
     tensorboard_storage: dict[str, Any] | None = Field(
-        None, exclude=True, description="not used any more"
+        None, exclude=True, description="no longer used"
     )
-    internal: None = Field(None, exclude=True, description="not used any more")
+    internal: None = Field(None, exclude=True, description="no longer used")

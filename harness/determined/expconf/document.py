@@ -1,4 +1,4 @@
-"""YAML with the place of every value kept, so that errors can name lines."""
+"""Reading YAML with the position of every value, so that errors can name lines."""
 
 import pathlib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _PREFIX = "tag:yaml.org,2002:"
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML file read: the data, and where in the text each value stands."""
+    """The data of a YAML file, and the position of each value in the text."""
 
     data: dict[str, Any]
     source: str = "<config>"
@@ -32,15 +32,15 @@ class Document:
     marks: dict[Path, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     def line(self, path: Path | str) -> int | None:
-        """The line of a value (of its key, in a mapping), from 1; None when there is no such place."""
+        """The line of a value (of its key, in a mapping), from 1; None if the path does not exist."""
         return self._mark(path)[0]
 
     def column(self, path: Path | str) -> int | None:
-        """The column of a value (of its key, in a mapping), from 1; None when there is none."""
+        """The column of a value (of its key, in a mapping), from 1; None if the path does not exist."""
         return self._mark(path)[1]
 
     def nearest_line(self, path: Path) -> int | None:
-        """The line of the value, or of the innermost place around it that is in the file."""
+        """The line of the value, or of the innermost section around it that is in the file."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.marks:
                 return self.marks[path[:end]][0]
@@ -55,8 +55,8 @@ def load_yaml(text: str, source: str = "<config>") -> Document:
     """Read a YAML mapping.
 
     Raises:
-        ConfigError: the text is not YAML, holds a tab where YAML has structure, names a key twice,
-            is no mapping, or holds a value that JSON cannot. Each problem has its line.
+        ConfigError: the text is not YAML, is not a mapping, contains a tab in its structure, repeats
+            a key, or contains a value that JSON cannot hold. Each problem has its line.
     """
     try:
         root = _Loader(text).get_single_node()
@@ -84,10 +84,10 @@ def load_yaml(text: str, source: str = "<config>") -> Document:
 
 
 def read_yaml(path: str | pathlib.Path) -> Document:
-    """Read a YAML file; its path is the source named in errors.
+    """Read a YAML file. Errors name its path.
 
     Raises:
-        ConfigError: as :func:`load_yaml`, and when the file cannot be read.
+        ConfigError: as :func:`load_yaml`, or because the file cannot be read.
     """
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8-sig")
@@ -101,7 +101,7 @@ def read_yaml(path: str | pathlib.Path) -> Document:
 
 
 class _Loader(Reader, Scanner, Parser, Composer, scalars.ConfigResolver):
-    """PyYAML's parser up to the node graph; values are built by us, who keep the marks."""
+    """PyYAML's parser up to the node graph. The values are built here, with their positions."""
 
     def __init__(self, text: str) -> None:
         Reader.__init__(self, text)
@@ -112,7 +112,7 @@ class _Loader(Reader, Scanner, Parser, Composer, scalars.ConfigResolver):
 
 
 class _Builder:
-    """Turns the node graph into plain data, collecting marks and every problem on the way."""
+    """Turns the node graph into plain data, and collects positions and problems."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -127,7 +127,7 @@ class _Builder:
             message = f"the file expands to more than {MAX_VALUES} values"
             raise ConfigError([_problem(self.source, node.start_mark.line + 1, message)])
         if id(node) in self._open:
-            return self._refuse(node, path, "an alias refers to the value it is part of")
+            return self._refuse(node, path, "an alias refers to a value that contains the alias")
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
         self._open.add(id(node))

@@ -1,4 +1,4 @@
-"""What surrounds the training process: image, variables, ports, credentials, pod."""
+"""The environment of the training process: image, variables, ports, credentials, pod."""
 
 from typing import Annotated, Any
 
@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 from determined.expconf import legacy
 from determined.expconf.base import AlsoAccepts, Port, Section
 
-#: Nothing before the "=" is a mistake; nothing after it is an empty variable.
+#: An empty name (before the "=") is a mistake; an empty value (after it) is allowed.
 Variable = Annotated[str, Field(pattern=r"^[^=]+=")]
 
 
@@ -31,9 +31,11 @@ class ProxyPort(Section):
     """A port of the trial that can be reached through the service."""
 
     proxy_port: Port = Field(description="the port")
-    proxy_tcp: bool = Field(False, description="whether it speaks something other than HTTP")
-    unauthenticated: bool = Field(False, description="whether anyone may connect")
-    default_service_id: bool = Field(False, description="whether it is the task's own address")
+    proxy_tcp: bool = Field(False, description="whether the port speaks a protocol other than HTTP")
+    unauthenticated: bool = Field(False, description="whether connections need no login")
+    default_service_id: bool = Field(
+        False, description="whether the port is the task's own address"
+    )
 
 
 class RegistryAuth(Section):
@@ -44,7 +46,7 @@ class RegistryAuth(Section):
     auth: str | None = Field(None, description="user name and password, encoded")
     email: str | None = Field(None, description="e-mail address")
     serveraddress: str | None = Field(None, description="address of the registry")
-    identitytoken: str | None = Field(None, description="token to get access tokens with")
+    identitytoken: str | None = Field(None, description="token that is exchanged for access tokens")
     registrytoken: str | None = Field(None, description="token sent to the registry")
 
 
@@ -68,8 +70,8 @@ class Environment(Section):
     ] = Field(default_factory=Variables, description="NAME=VALUE, in a list or per kind of device")
     proxy_ports: list[ProxyPort] = Field([], description="ports reachable through the service")
     ports: dict[str, Port] = Field({}, description="ports by name")
-    force_pull_image: bool = Field(False, description="fetch the image even if it is there")
+    force_pull_image: bool = Field(False, description="fetch the image even if the machine has it")
     registry_auth: RegistryAuth | None = Field(None, description="registry credentials")
     add_capabilities: list[str] = Field([], description="Linux capabilities to add")
-    drop_capabilities: list[str] = Field([], description="Linux capabilities to take away")
+    drop_capabilities: list[str] = Field([], description="Linux capabilities to remove")
     pod_spec: dict[str, Any] | None = Field(None, description="Kubernetes Pod to start from")

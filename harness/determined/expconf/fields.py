@@ -1,4 +1,4 @@
-"""Which fields a place of the configuration has: what a misspelled one could have been."""
+"""The fields of each section, from which the suggestion for a misspelled field is taken."""
 
 import functools
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ from determined.expconf.searcher import PluginSearcher, plugin_names, plugin_sec
 def sections_at(location: tuple[str | int, ...]) -> list[type[Section]]:
     """The sections that can stand at a location of pydantic's errors (with its union members).
 
-    Several when the location ends before a union's member is chosen, none below free-form values.
+    There are several if the location ends before a union's member is chosen, and none below free-form
+    values.
     """
     here: list[type[Section]] = [ExperimentConfig]
     for step in location:
@@ -36,7 +37,7 @@ def sections_at(location: tuple[str | int, ...]) -> list[type[Section]]:
 
 
 def of_kind(path: tuple[str | int, ...], tag: str, kind: object) -> list[type[Section]]:
-    """The section that a union at ``path`` has for a value of its tag; none for an unknown value."""
+    """The sections that a value of the tag chooses from the union at ``path``; none if unknown."""
     found = [
         section
         for section in sections_at(path)
@@ -67,7 +68,7 @@ def with_plugins(sections: list[type[Section]], name: object) -> list[type[Secti
 
 
 def names(sections: list[type[Section]]) -> list[str]:
-    """The field names of sections, in order, those without a meaning any more left out."""
+    """The field names of sections, in order, without those that are no longer used."""
     current = [section for section in sections if not section.retired]
     fields = {
         name: None
@@ -85,7 +86,7 @@ def known(sections: list[type[Section]], key: str) -> bool:
 
 @functools.cache
 def elsewhere() -> dict[str, str]:
-    """For each field of a top-level section (and each top-level field): the path it is written at."""
+    """The path of each top-level field and of each field of a top-level section."""
     found = {name: name for name in names([ExperimentConfig])}
     for name in ("environment", "resources", "searcher", "profiling", "reproducibility"):
         for field in names(sections_at((name,))):
@@ -94,7 +95,7 @@ def elsewhere() -> dict[str, str]:
 
 
 def sections_in(annotation: Any) -> Iterator[type[Section]]:
-    """Every section a type mentions, through unions, lists and annotations."""
+    """All sections in a type, including those in unions, lists and annotations."""
     if isinstance(annotation, TypeAliasType):
         annotation = annotation.__value__
     if isinstance(annotation, type) and issubclass(annotation, Section):

@@ -1,4 +1,4 @@
-"""Other systems that take part in an experiment."""
+"""Settings for other systems: Pachyderm and webhooks."""
 
 from pydantic import Field
 
@@ -6,14 +6,14 @@ from determined.expconf.base import Int, Port, Section
 
 
 class Pachd(Section):
-    """Where the Pachyderm daemon listens."""
+    """The address of the Pachyderm daemon."""
 
     host: str | None = Field(None, description="host")
     port: Port | None = Field(None, description="port")
 
 
 class PachydermProxy(Section):
-    """How Pachyderm is reached."""
+    """The connection to Pachyderm."""
 
     scheme: str | None = Field(None, description="scheme")
     host: str | None = Field(None, description="host")

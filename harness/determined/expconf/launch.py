@@ -1,4 +1,4 @@
-"""What an entrypoint means."""
+"""The command line of an entrypoint."""
 
 import re
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ def launch_command(config: Mapping[str, Any]) -> list[str]:
         config: an experiment configuration with an ``entrypoint``.
 
     Returns:
-        A list of words as it is; ``module:TrialClass`` by the launcher for trial classes; any other text
-        by ``sh -c``.
+        A list of words unchanged; for ``module:TrialClass``, the launcher for trial classes; for any
+        other text, ``sh -c`` with the text.
 
     Raises:
         ValueError: there is no entrypoint.

@@ -1,7 +1,7 @@
-"""Older ways of writing things, brought to today's.
+"""Turning older forms of the configuration into today's form.
 
-Each function takes one value as a user may have written it and returns it in today's form. What it does
-not recognise it returns unchanged: saying what is wrong is the models' business.
+Each function takes a value as users may write it, and returns it in today's form. A value that it does
+not recognise is returned unchanged, because the models report mistakes.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 DEVICES = ("cpu", "cuda", "rocm")
 
-#: Read without complaint and dropped: nothing here has a meaning any more.
+#: Fields that are no longer used: they are accepted and dropped.
 IGNORED = (
     ("version",),
     ("data_layer",),
@@ -19,12 +19,12 @@ IGNORED = (
     ("resources", "agent_label"),
     ("resources", "slots"),
 )
-#: Names that were changed: today's path, and the last name as it was.
+#: Renamed fields: today's path, and the earlier last name.
 RENAMED: dict[tuple[str | int, ...], str] = {
     ("environment", "image", "cuda"): "gpu",
     ("environment", "environment_variables", "cuda"): "gpu",
 }
-#: Values in which null and every key mean something to the user, not to us.
+#: Values that belong to the user: null and every key are kept as they are.
 _FREE = {("hyperparameters",), ("data",), ("environment", "pod_spec")}
 
 

@@ -55,12 +55,12 @@ class Length(Section):
 
     @property
     def units(self) -> int:
-        """How many of them."""
+        """How many units."""
         return int(getattr(self, self.unit))
 
 
 class PositiveLength(Length):
-    """An amount of training that is not nothing."""
+    """An amount of training that is not zero."""
 
     batches: Positive | None = Field(None, description="how many batches")
     records: Positive | None = Field(None, description="how many records")

@@ -1,4 +1,4 @@
-"""What log lines make happen, and how long logs are kept."""
+"""Actions on log lines, and how long logs are kept."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,7 +9,7 @@ from determined.expconf.base import WHOLE, AlsoAccepts, Section
 
 ACTIONS = ("cancel_retries", "exclude_node")
 
-#: Every experiment has these, unless it names its own policy the same.
+#: Every experiment has these policies, except those whose names it gives to its own.
 BUILT_IN: tuple[dict[str, Any], ...] = (
     {"name": "CUDA OOM", "pattern": ".*CUDA out of memory.*", "action": None},
     {"name": "ECC Error", "pattern": ".*uncorrectable ECC error encountered.*", "action": None},
@@ -17,7 +17,7 @@ BUILT_IN: tuple[dict[str, Any], ...] = (
 
 
 class LogPolicy(Section):
-    """A regular expression on log lines, and what to do on a match."""
+    """A regular expression for log lines, and the action on a match."""
 
     name: str | None = Field(None, description="shown as the trial's label on a match")
     pattern: str | None = Field(None, description="regular expression; null switches it off")
@@ -32,12 +32,12 @@ class LogPolicy(Section):
                 "additionalProperties": False,
             }
         ),
-    ] = Field(None, description="what to do on a match")
+    ] = Field(None, description="action on a match")
 
 
 class RetentionPolicy(Section):
     """The ``retention_policy`` section."""
 
     log_retention_days: Annotated[int, Field(ge=-1, le=32767), WHOLE] = Field(
-        description="days the trial logs are kept; -1 for ever"
+        description="days for which trial logs are kept; -1 = forever"
     )

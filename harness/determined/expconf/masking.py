@@ -1,4 +1,4 @@
-"""Which fields are secret, and a copy of a configuration without them."""
+"""The secret fields, and copies of configurations without their values."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ SECRET_FIELDS = frozenset(
         "token",
     }
 )
-#: The sections that have such fields; elsewhere (hyperparameters, data) names mean what users want.
+#: The sections with such fields. Elsewhere (hyperparameters, data) users choose the names.
 _SECTIONS = (
     ("checkpoint_storage",),
     ("tensorboard_storage",),
@@ -29,7 +29,7 @@ _SECTIONS = (
 
 
 def masked(config: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which every secret that is set reads ``********``; for whatever is printed or sent."""
+    """A copy in which every secret that is set reads ``********``, for printing or sending."""
     return _walk(config, ())
 
 

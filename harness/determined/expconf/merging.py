@@ -1,7 +1,7 @@
-"""Laying one configuration over another: config over template over cluster defaults.
+"""Merging configurations: the user's over the template over the cluster's defaults.
 
-Mappings merge key by key and the upper one wins; lists replace each other, but for the fields below whose
-items mean something on their own. Nothing here complains: a value of a wrong type simply wins.
+Mappings merge key by key, and the upper value wins. An upper list replaces a lower one, except in the
+fields below, whose items merge. Nothing here checks types: an upper value of a wrong type wins too.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ def merge(
     template: Mapping[str, Any] | None,
     defaults: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Lay a configuration over a template over the cluster's defaults.
+    """Merge a configuration over a template over the cluster's defaults.
 
     Returns:
         A new mapping in today's form (older forms are rewritten first), without nulls.
@@ -51,12 +51,12 @@ def _upper(mine: Any, other: Any) -> Any:
 
 
 def _keys(mine: Any, other: Any) -> Any:
-    """The keys of both; no further."""
+    """The keys of both mappings; their values are not merged."""
     return {**other, **mine} if isinstance(mine, dict) and isinstance(other, dict) else mine
 
 
 def _groups(mine: Any, other: Any) -> Any:
-    """Hyperparameters: only groups merge, ranges and values are one thing each."""
+    """Hyperparameters: only groups merge; a range or a value is replaced as a whole."""
     if not (_is_group(mine) and _is_group(other)):
         return mine
     merged = dict(mine)
@@ -70,14 +70,14 @@ def _is_group(value: Any) -> bool:
 
 
 def _upper_last(mine: Any, other: Any) -> Any:
-    """Environment variables: both, the upper ones last, because the last of a name counts."""
+    """Environment variables: those of both, the upper ones last, because the last value counts."""
     if not isinstance(mine, list) or not isinstance(other, list):
         return mine
     return [variable for variable in other if variable not in mine] + mine
 
 
 def _items_by(identity: Callable[[Any], Any]) -> _Merge:
-    """Lists whose items are told apart by something: items of the lower one that are new are added."""
+    """Lists whose items have an identity: new items of the lower list are added to the upper one."""
 
     def combine(mine: Any, other: Any) -> Any:
         if not isinstance(mine, list) or not isinstance(other, list):
@@ -100,7 +100,7 @@ def _policy(item: Any) -> Any:
 
 
 def _kinds(path: Path, tag: str, common: type[Section]) -> _Merge:
-    """Searchers and storages: of another kind only the common fields are taken over."""
+    """Searchers and storages: if the kinds differ, only the common fields merge."""
 
     def combine(mine: Any, other: Any) -> Any:
         if not isinstance(mine, dict) or not isinstance(other, dict):
@@ -110,7 +110,7 @@ def _kinds(path: Path, tag: str, common: type[Section]) -> _Merge:
         if kind is not None and below is not None and kind != below:
             taken &= common.model_fields.keys()
         for section in fields.of_kind(path, tag, kind) if kind != below else ():
-            # A nameless template may have been written for a custom searcher's own fields.
+            # A template without a name may contain a custom searcher's own fields.
             if below is not None or section.model_config.get("extra") != "allow":
                 taken &= section.model_fields.keys()
         return {**{key: other[key] for key in other if key in taken}, **mine}

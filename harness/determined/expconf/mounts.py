@@ -13,5 +13,5 @@ class BindMount(Section):
     container_path: Text = Field(
         description="directory in the container; a relative path is under the working directory"
     )
-    read_only: bool = Field(False, description="whether the trial may only read")
+    read_only: bool = Field(False, description="whether the trial may only read the directory")
     propagation: Propagation = Field("rprivate", description="mount propagation")

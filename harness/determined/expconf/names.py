@@ -1,4 +1,4 @@
-"""Names for experiments that were not given one."""
+"""Random names for experiments without a name."""
 
 import secrets
 
@@ -26,7 +26,7 @@ _WHO = (
 def experiment_name() -> str:
     """A name such as ``Experiment (calmly-curious-otter)``.
 
-    Drawn outside of any seeded generator: a name must not repeat with an experiment's seed.
+    The system's generator draws it, because a name must not repeat with an experiment's seed.
     """
     return (
         f"Experiment ({'-'.join(secrets.choice(words.split()) for words in (_HOW, _WHAT, _WHO))})"

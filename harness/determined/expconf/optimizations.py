@@ -1,4 +1,4 @@
-"""Settings of distributed training, deprecated; profiling."""
+"""Settings of distributed training (deprecated) and of profiling."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from determined.expconf.base import Natural, Positive, Section
 
 
 class Optimizations(Section):
-    """The ``optimizations`` section (deprecated: the training code decides nowadays)."""
+    """The ``optimizations`` section (deprecated: the training code decides these things now)."""
 
     aggregation_frequency: Positive = Field(1, description="batches between gradient exchanges")
     average_aggregated_gradients: bool = Field(True, description="average instead of sum")
@@ -18,7 +18,9 @@ class Optimizations(Section):
     mixed_precision: Literal["O0", "O1", "O2", "O3"] = Field("O0", description="precision level")
     tensor_fusion_threshold: Natural = Field(64, description="MiB per fused exchange")
     tensor_fusion_cycle_time: Natural = Field(1, description="ms between fused exchanges")
-    auto_tune_tensor_fusion: bool = Field(False, description="find these two by trying")
+    auto_tune_tensor_fusion: bool = Field(
+        False, description="tune the two tensor fusion settings by trials"
+    )
 
 
 class Profiling(Section):
@@ -27,4 +29,4 @@ class Profiling(Section):
     enabled: bool = Field(False, description="record system metrics while training")
     begin_on_batch: Natural = Field(0, description="first batch to record")
     end_after_batch: Natural | None = Field(None, description="last batch to record")
-    sync_timings: bool = Field(True, description="wait for the GPU before taking a time")
+    sync_timings: bool = Field(True, description="wait for the GPU before each measurement")

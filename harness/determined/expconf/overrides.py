@@ -1,4 +1,4 @@
-"""``--config a.b.c=value``: single fields set on the command line."""
+"""``--config a.b.c=value``: setting single fields on the command line."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -25,15 +25,15 @@ def apply_overrides(
 
     Args:
         data: the configuration; it is not changed.
-        overrides: texts such as ``searcher.max_trials=8``. The value is YAML; a number in the path
-            is a place in a list (``bind_mounts.0.read_only=true``); missing mappings are made; no
-            value at all is null.
+        overrides: texts such as ``searcher.max_trials=8``. The value is YAML, and null if it is empty.
+            A number in the path is a position in a list (``bind_mounts.0.read_only=true``). Missing
+            mappings are created.
 
     Returns:
-        A changed copy, of the same kind as given; a document keeps the lines of what it had.
+        A changed copy of the same type as ``data``; a document keeps the lines of unchanged values.
 
     Raises:
-        ConfigError: a text is not of that form, or its path leads through something that is no mapping.
+        ConfigError: a text has another form, or its path leads through a value that is not a mapping.
     """
     changed = copy.deepcopy(data.data) if isinstance(data, Document) else plain_copy(data)
     marks = dict(data.marks) if isinstance(data, Document) else {}
@@ -44,7 +44,7 @@ def apply_overrides(
         except ValueError as error:
             problems.append(Problem("", None, override, None, None, str(error), SOURCE))
             continue
-        # Lines of what was replaced would point at text that no longer counts.
+        # The line of a replaced value would point to text that no longer counts.
         marks = {place: mark for place, mark in marks.items() if place[: len(path)] != path}
     if problems:
         raise ConfigError(problems)
@@ -79,7 +79,7 @@ def _key(holder: Any, step: str, path: list[str | int], override: str) -> str | 
         return step
     where = paths.render(tuple(path))
     if not step.isdigit() or int(step) >= len(holder):
-        items = f"0 to {len(holder) - 1}" if holder else "none, it is empty"
+        items = f"0 to {len(holder) - 1}" if holder else "none, because it is empty"
         raise ValueError(f"{override!r}: {where} is a list; its items are {items}, found {step!r}")
     return int(step)
 

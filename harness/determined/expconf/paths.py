@@ -1,15 +1,15 @@
-"""Places inside a configuration: how they are held, written and read."""
+"""Paths to values in a configuration: their type, their text form, reading and writing it."""
 
 import re
 
-#: A place in a configuration: mapping keys (text) and list positions (numbers, from 0).
+#: The path to a value: mapping keys (text) and list positions (numbers, from 0).
 Path = tuple[str | int, ...]
 
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 
 
 def render(path: Path) -> str:
-    """Write a path as users read it: ``bind_mounts[0].host_path``."""
+    """The text form of a path: ``bind_mounts[0].host_path``."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -20,5 +20,5 @@ def render(path: Path) -> str:
 
 
 def parse(text: str) -> Path:
-    """Read what :func:`render` writes. Keys that hold dots or brackets need a tuple instead."""
+    """Reads the text form of :func:`render`. A path with dots or brackets in a key must be a tuple."""
     return tuple(int(index) if index else key for index, key in _STEP.findall(text))

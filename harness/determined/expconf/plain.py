@@ -14,7 +14,7 @@ def plain_copy(config: Mapping[str, Any], source: str | None = None) -> dict[str
     Tuples become lists and number keys become text, as they would in JSON.
 
     Raises:
-        ConfigError: something else is in it; every such place is named.
+        ConfigError: it contains other values; the error names each of them.
     """
     problems: list[Problem] = []
     copied = _copy(config, (), source, problems)

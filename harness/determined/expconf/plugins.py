@@ -1,8 +1,8 @@
-"""Searchers that installed packages offer, read with models of their own.
+"""Searchers of installed packages, whose ``searcher`` sections have models of their own.
 
-A package offers a class under the entry-point group ``determined.searchers``; the class says in its
-``config_model`` (a pydantic model) which fields its ``searcher`` section has. Packages are looked at only
-when a configuration names a searcher that is not built in.
+A package offers a class under the entry-point group ``determined.searchers``. The ``config_model`` of the
+class (a pydantic model) has the fields of its ``searcher`` section. Packages are read only if a
+configuration names a searcher that is not built in.
 """
 
 import functools
@@ -20,7 +20,7 @@ from determined.expconf.length import SearcherLength
 
 GROUP = "determined.searchers"
 
-#: What a field of this name has to be at least, in whichever searcher it is declared.
+#: The least bounds of a field of this name, whichever searcher declares it.
 _AT_LEAST = {
     "max_concurrent_trials": Ge(0),
     "max_time": Ge(1),
@@ -30,17 +30,17 @@ _AT_LEAST = {
 
 
 class PluginError(Exception):
-    """An installed searcher cannot be used; the text says why and names its package."""
+    """An installed searcher cannot be used; the text has the reason and the package."""
 
 
 def offered() -> dict[str, EntryPoint]:
-    """What installed packages offer, by the searcher's name, sorted."""
+    """The searchers of installed packages by name, sorted."""
     return _offered(tuple(sys.path))
 
 
 @functools.cache
 def _offered(_: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Every package's list is read, some 10 ms: once for each state of the search path."""
+    """Reading all packages takes some 10 ms, so it is done once for each state of the import path."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return {point.name: point for point in points}
 
@@ -49,13 +49,13 @@ def _offered(_: tuple[str, ...]) -> dict[str, EntryPoint]:
 def section_of(point: EntryPoint, base: type[Section]) -> type[Section]:
     """The model of a ``searcher`` section that names the searcher behind an entry point.
 
-    It has the fields of ``base`` and those of the searcher's ``config_model``, which are read as all
-    fields are: strictly, with null for "not given", unknown ones refused unless the model allows them.
-    ``max_length`` is a length as for the built-in searchers, whatever the model says its type is. A
-    searcher without a model takes any field.
+    It has the fields of ``base`` and those of the searcher's ``config_model``. They are read like all
+    fields: strictly, null means "not given", and unknown fields are refused unless the model allows
+    them. ``max_length`` is a length as for the built-in searchers, whatever its type in the model. A
+    searcher without a model accepts any field.
 
     Raises:
-        PluginError: the package cannot be imported, or what it offers is no model.
+        PluginError: the package cannot be imported, or its ``config_model`` is not a model.
     """
     package = f"package {point.dist.name!r}" if point.dist else "an unknown package"
     whose = f"searcher {point.name!r} of {package} ({point.value})"
@@ -72,7 +72,7 @@ def section_of(point: EntryPoint, base: type[Section]) -> type[Section]:
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise PluginError(f"config_model of the {whose} is {model!r}, not a pydantic model")
     bases = (base, model, _Open if model.model_config.get("extra") == "allow" else _Closed)
-    # The common fields are ours, and come first, even where the model declares them too.
+    # The common fields are this package's and come first, even if the model declares them too.
     common = {name: (info.annotation, info) for name, info in base.model_fields.items()}
     own = {name: _as_ours(name, info) for name, info in model.model_fields.items()}
     fields = {**common, **own, **common, **fields}
@@ -84,7 +84,7 @@ def section_of(point: EntryPoint, base: type[Section]) -> type[Section]:
         raise PluginError(f"config_model of the {whose} cannot be used: {error}") from error
 
 
-# The last base has the last word on unknown fields.
+# The last base decides about unknown fields.
 class _Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -94,7 +94,7 @@ class _Closed(BaseModel):
 
 
 def _as_ours(name: str, info: FieldInfo) -> Any:
-    """A field of a stranger's model: its default and bounds, and what all of ours have in common."""
+    """A field of a package's model, with its default, its bounds, and the rules of our own fields."""
     kinds = set(_alternatives(info.annotation))
     extra: list[Any] = []
     if name == "max_length":

@@ -1,4 +1,4 @@
-"""``environment.pod_spec``: what may be in it, and how two of them are merged."""
+"""``environment.pod_spec``: the allowed fields, and the merging of two pod specs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,7 +40,7 @@ _ITEM_KEYS = {
 
 
 def refused(spec: Any) -> Iterator[tuple[Path, str]]:
-    """Each field the platform sets itself: its path below the pod spec, and why it is refused."""
+    """Each field that only the platform may set: its path below the pod spec, and the reason."""
     metadata = _mapping(spec, "metadata")
     for key in ("name", "namespace"):
         if metadata.get(key) is not None:
@@ -56,7 +56,7 @@ def refused(spec: Any) -> Iterator[tuple[Path, str]]:
 
 
 def merge_pod_specs(mine: Any, base: Any) -> Any:
-    """Lay a pod spec over another one, as a Kubernetes strategic merge patch does.
+    """Merge a pod spec over another one, as a Kubernetes strategic merge patch does.
 
     Mappings merge key by key. Lists whose items have an identity (containers by name, mounts by path)
     merge item by item; other lists are replaced.

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said to the person who typed it."""
+"""Mistakes in a configuration, described for the person who wrote it."""
 
 import difflib
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ _SHOWN = 60  # characters of a found value that are worth repeating
 class Problem:
     """One mistake.
 
-    ``path`` is written as in ``bind_mounts[0].host_path`` (empty for the file as a whole), ``line``
-    counts from 1 and is None when the configuration did not come from text. ``message`` is a whole
-    sentence that already holds the other parts.
+    ``path`` has the form ``bind_mounts[0].host_path`` (empty for the whole file). ``line`` counts from
+    1 and is None if the configuration did not come from text. ``message`` is a whole sentence, which
+    includes the other parts.
     """
 
     path: str
@@ -38,7 +38,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """A configuration cannot be used. ``str()`` gives every problem, one per line."""
+    """A configuration cannot be used. ``str()`` lists all problems, one per line."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = list(problems)
@@ -46,12 +46,12 @@ class ConfigError(Exception):
 
 
 def nearest(name: object, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The valid name that ``name`` was probably meant to be, if there is a near one.
+    """The valid name that is most similar to ``name``; None if none is similar.
 
     Args:
-        name: what was found.
-        names: what is valid.
-        cutoff: how alike they must be (``difflib``'s ratio); a part of a name (``asha``) counts too.
+        name: the name found.
+        names: the valid names.
+        cutoff: the least similarity (``difflib``'s ratio); a part of a name (``asha``) counts too.
     """
     if not isinstance(name, str):
         return None
@@ -64,7 +64,7 @@ def nearest(name: object, names: Iterable[str], cutoff: float = 0.6) -> str | No
 
 
 def show(value: object) -> str:
-    """A found value in few words. Mappings and lists are never spelled out (they may hold secrets)."""
+    """A short text for a value. Mappings and lists are not shown, because they may hold secrets."""
     if value is None:
         return "null"
     if isinstance(value, bool):

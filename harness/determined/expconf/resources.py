@@ -1,4 +1,4 @@
-"""What a trial is given: slots, pool, priority, memory, devices."""
+"""The resources of a trial: slots, pool, priority, memory, devices."""
 
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ SIZE_PATTERN = r"^\d+(\.\d+)?\s*([kKmMgGtTpP]?[iI]?[bB]?)$"
 
 
 class Device(Section):
-    """A device file of the machine, made available in the container."""
+    """A device file of the machine that is available in the container."""
 
     host_path: Text = Field(description="device on the machine")
     container_path: Text = Field(description="device in the container")
@@ -46,20 +46,24 @@ class Resources(Section):
     """The ``resources`` section."""
 
     slots_per_trial: Natural = Field(1, description="slots (GPUs, else CPU slots) per trial")
-    max_slots: Natural | None = Field(None, description="slots all trials together may hold")
-    weight: Annotated[float, Field(ge=0)] = Field(1.0, description="share under fair-share")
+    max_slots: Natural | None = Field(None, description="slots that all trials together may use")
+    weight: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="share of the slots; stored, not heeded yet"
+    )
     priority: Annotated[int, Field(ge=1, le=99), WHOLE] | None = Field(
-        None, description="priority; a lower number is more important"
+        None, description="a lower number is more important; stored, not heeded yet"
     )
     resource_pool: str = Field("", description="resource pool; empty for the default one")
-    shm_size: Size | None = Field(None, description="size of /dev/shm: bytes, or such as '4G'")
+    shm_size: Size | None = Field(
+        None, description="size of /dev/shm: bytes, or a size such as '4G'"
+    )
     devices: list[
         Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts({"type": "string"})]
     ] = Field([], description="devices, as mappings or 'host:container[:rwm]'")
-    native_parallel: bool = Field(False, description="not used any more")
+    native_parallel: bool = Field(False, description="no longer used")
     is_single_node: bool | None = Field(
         None, description="whether all slots must be on one machine"
     )
 
-    agent_label: Any = Field(None, exclude=True, description="not used any more")
-    slots: Any = Field(None, exclude=True, description="not used any more")
+    agent_label: Any = Field(None, exclude=True, description="no longer used")
+    slots: Any = Field(None, exclude=True, description="no longer used")

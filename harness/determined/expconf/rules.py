@@ -1,8 +1,8 @@
 """Rules that concern more than one field.
 
-They look at the raw configuration, so that a mistake in one place never hides one in another, and say
-nothing about values of a wrong type: the models do. Three groups: what must hold in every file, what
-must hold once template and cluster defaults are merged in, and what a new experiment must have besides.
+They read the raw configuration, so that a mistake in one place never hides another one. They ignore
+values of a wrong type, which the models report. There are three groups: rules for every file, rules for
+the merge of file, template and cluster defaults, and further rules for new experiments.
 """
 
 import math
@@ -29,7 +29,7 @@ _NOT_TENSORBOARD = (
 
 
 def consistency(config: dict[str, Any]) -> Iterator[Finding]:
-    """What must hold wherever the fields concerned are present: in a file, a template, the defaults."""
+    """Rules for every file, template and set of defaults that has the fields."""
     yield from _search_space(_section(config, "hyperparameters"), ("hyperparameters",))
     yield from _sources(_section(config, "searcher"))
     yield from _storage(_section(config, "checkpoint_storage"))
@@ -45,7 +45,7 @@ def consistency(config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def completeness(config: dict[str, Any]) -> Iterator[Finding]:
-    """What must hold once everything is merged: whatever a template could still have changed."""
+    """Rules for the merged configuration: a template may still change these fields in a file."""
     searcher = _section(config, "searcher")
     name = searcher.get("name")
     if name in ("adaptive_asha", "async_halving"):
@@ -61,13 +61,13 @@ def completeness(config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def novelty(config: dict[str, Any], *, unmanaged: bool) -> Iterator[Finding]:
-    """What a new experiment must have, and old ones may lack."""
+    """Rules for new experiments, which old ones may break."""
     name = _section(config, "searcher").get("name")
     if isinstance(name, str) and name in REMOVED:
         message = f"the {name!r} searcher has been removed and is not valid for new experiments"
         yield _rule(("searcher", "name"), message)
     if config.get("entrypoint") is None and not unmanaged:
-        message = "required field is missing: what to run for a trial"
+        message = "required field is missing: the command that runs a trial"
         yield Finding(MISSING, ("entrypoint",), message)
 
 
@@ -149,7 +149,7 @@ def _storage(storage: dict[str, Any]) -> Iterator[Finding]:
             yield _rule((*path, "storage_path"), f"{message}, found {inner!r}", message)
     prefix = storage.get("prefix")
     if isinstance(prefix, str) and ".." in prefix.split("/"):
-        yield _rule((*path, "prefix"), f"must not have the component '..', found {prefix!r}")
+        yield _rule((*path, "prefix"), f"must not contain the component '..', found {prefix!r}")
     if kind == "azure":
         yield from _azure(storage, path)
 
@@ -162,7 +162,7 @@ def _azure(storage: dict[str, Any], path: Path) -> Iterator[Finding]:
         others = " and ".join(sorted(given - {"connection_string"}))
         yield _rule((*path, "connection_string"), f"give either connection_string or {others}")
     elif "credential" in given and "account_url" not in given:
-        yield _rule((*path, "credential"), "credential needs account_url beside it")
+        yield _rule((*path, "credential"), "credential also needs account_url")
 
 
 def _bind_mounts(mounts: Any) -> Iterator[Finding]:
@@ -175,7 +175,7 @@ def _bind_mounts(mounts: Any) -> Iterator[Finding]:
         if posixpath.normpath(place or "x") == ".":
             yield _rule(path, "must not be the working directory itself ('.')")
         elif ".." in place.split("/"):
-            yield _rule(path, f"must not have the component '..', found {place!r}")
+            yield _rule(path, f"must not contain the component '..', found {place!r}")
         elif (first := seen.setdefault(posixpath.normpath(place), index)) != index:
             yield _rule(path, f"{place!r} is already used by bind_mounts[{first}]")
 

@@ -1,8 +1,8 @@
-"""How plain YAML words become values.
+"""Turning plain YAML words into values.
 
-YAML 1.1 booleans (``yes``, ``off``), as configurations written for Go's and PyYAML's parsers expect,
-with YAML 1.2 numbers: ``1e-3`` is a number, ``12:30`` and ``2024-01-01`` are text. Whatever could mean
-two different numbers (``010``) or none that JSON can hold is refused.
+Booleans are those of YAML 1.1 (``yes``, ``off``), as configurations for Go's and PyYAML's parsers expect.
+Numbers are those of YAML 1.2: ``1e-3`` is a number, ``12:30`` and ``2024-01-01`` are text. A word that
+could mean two numbers (``010``), or a number that JSON cannot hold, is refused.
 """
 
 import math
@@ -23,7 +23,7 @@ INT64 = range(-(2**63), 2**63)
 
 
 class ScalarError(ValueError):
-    """A value that cannot be read or kept; the text says why and what to write instead."""
+    """A value cannot be read or stored; the text has the reason and a valid form."""
 
 
 class ConfigResolver(BaseResolver):
@@ -46,7 +46,7 @@ def construct(tag: str, text: str) -> Any:
     """The value of a scalar; ``tag`` without its ``tag:yaml.org,2002:`` prefix.
 
     Raises:
-        ScalarError: unknown tag, or text that is no such value, or a value JSON cannot hold.
+        ScalarError: the tag is unknown, the text does not fit the tag, or JSON cannot hold the value.
     """
     if tag in ("str", "merge"):
         return keepable(_paired(text))
@@ -64,7 +64,7 @@ def construct(tag: str, text: str) -> Any:
 
 
 def keepable(value: Any) -> Any:
-    """Return a scalar as it is when JSON and the database can hold it.
+    """Return a scalar unchanged if JSON and the database can hold it.
 
     Raises:
         ScalarError: otherwise (NaN, infinities, integers beyond 64 bits, NUL, half a surrogate pair).
@@ -81,7 +81,9 @@ def keepable(value: Any) -> Any:
         if "\0" in value:
             raise ScalarError("the NUL character cannot be stored in a configuration")
         if any("\ud800" <= character <= "\udfff" for character in value):
-            raise ScalarError("the text holds half of a surrogate pair, which is not Unicode text")
+            raise ScalarError(
+                "the text contains half of a surrogate pair, which is not valid Unicode"
+            )
     else:
         raise ScalarError(
             f"a {type(value).__name__} is not plain data; "
@@ -91,7 +93,7 @@ def keepable(value: Any) -> Any:
 
 
 def _paired(text: str) -> str:
-    r"""JSON may write one character as two escapes (``\ud83d\ude00``); YAML's parser leaves them apart."""
+    r"""Joins two escapes (``\ud83d\ude00``) that stand for one character, which YAML's parser does not."""
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

@@ -5,7 +5,7 @@ from typing import Any
 from determined.expconf.config import ExperimentConfig
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-#: Required of what is stored, but filled in for the user.
+#: Required in a stored configuration, but filled in for the user.
 _FILLED = {
     "ExperimentConfig": {"name", "hyperparameters", "checkpoint_storage", "reproducibility"},
     "Reproducibility": {"experiment_seed"},
@@ -15,14 +15,14 @@ _FILLED = {
 def json_schema() -> dict[str, Any]:
     """JSON schema (draft 2020-12) of a configuration as users write it.
 
-    It knows every field, type, range and alternative; rules about several fields (``minval`` less than
-    ``maxval``) are beyond it. ``null`` is allowed wherever a field may be absent.
+    It contains every field, type, range and alternative, but no rules about several fields (``minval``
+    less than ``maxval``). ``null`` is allowed wherever a field may be absent.
     """
     schema = ExperimentConfig.model_json_schema()
     sections = {"ExperimentConfig": schema, **schema["$defs"]}
     for name, section in sections.items():
         _prepare(section, _FILLED.get(name, set()))
-    # Only an experiment that runs outside the platform can do without.
+    # Only an experiment that runs outside the platform needs no entrypoint.
     schema["required"] = ["entrypoint", *schema["required"]]
     entrypoint = schema["properties"]["entrypoint"]
     entrypoint["anyOf"] = entrypoint["anyOf"][:1]

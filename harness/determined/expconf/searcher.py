@@ -1,7 +1,7 @@
-"""The searcher: which trials are made, and how long each trains.
+"""The ``searcher`` section: which trials are created, and how long each trains.
 
-Both published forms are read. In the older one ``max_length`` says how long trials train; in the newer
-one the training code decides and ASHA compares trials by ``time_metric`` up to ``max_time``.
+Both published forms are accepted. In the older one, ``max_length`` sets how long trials train. In the
+newer one the training code decides, and ASHA compares trials by ``time_metric`` up to ``max_time``.
 """
 
 from collections.abc import Mapping
@@ -38,11 +38,13 @@ Divisor = Annotated[float, Field(gt=1)]
 
 
 class BaseSearcher(Section):
-    """What every searcher has; these fields survive a change of searcher when configs are merged."""
+    """The fields of every searcher; a merge keeps them even if the searchers differ."""
 
     name: str = Field(description="kind of searcher")
     metric: Text = Field(description="validation metric that decides which trial is best")
-    smaller_is_better: bool = Field(True, description="whether small values of metric are good")
+    smaller_is_better: bool = Field(
+        True, description="whether smaller values of the metric are better"
+    )
 
 
 class WarmStart(BaseSearcher):
@@ -67,7 +69,7 @@ class RandomSearcher(WarmStart):
     """Independent random samples."""
 
     name: Literal["random"]
-    max_trials: Positive = Field(description="how many trials to make")
+    max_trials: Positive = Field(description="how many trials to create")
     max_concurrent_trials: Natural = Field(16, description="trials at a time; 0 = no limit")
     max_length: SearcherLength | None = Field(None, description="how long each trial trains")
 
@@ -81,14 +83,14 @@ class GridSearcher(WarmStart):
 
 
 class HalvingSearcher(WarmStart):
-    """What the two forms of asynchronous successive halving share."""
+    """The fields that both forms of asynchronous successive halving share."""
 
-    max_trials: Positive = Field(description="how many trials to make")
-    divisor: Divisor = Field(4.0, description="one trial in this many goes on at each rung")
+    max_trials: Positive = Field(description="how many trials to create")
+    divisor: Divisor = Field(4.0, description="at each rung, one of this many trials continues")
     max_concurrent_trials: Natural = Field(16, description="trials at a time; 0 = automatic")
     max_length: PositiveLength | None = Field(None, description="how long the best trials train")
     time_metric: Text | None = Field(
-        None, description="metric that says how far a trial has trained, such as batches"
+        None, description="metric that measures how far a trial has trained, such as batches"
     )
     max_time: Positive | None = Field(
         None, description="how long the best trials train, in units of time_metric"
@@ -100,7 +102,7 @@ class HalvingSearcher(WarmStart):
     @model_validator(mode="before")
     @classmethod
     def _promotion_by_default(cls, data: Any) -> Any:
-        """With a length, trials are promoted unless stopping is asked for; else nothing to choose."""
+        """With a length, the default is to promote trials; without one there is no choice."""
         if not isinstance(data, dict) or data.get("stop_once") is not None:
             return data
         reports_time = data.get("max_time") is not None or data.get("time_metric") is not None
@@ -126,18 +128,18 @@ class AdaptiveAshaSearcher(HalvingSearcher):
 
 
 class CustomSearcher(BaseSearcher):
-    """A searcher of the user's own, run by a search runner; its further fields are free."""
+    """The user's own searcher, run by a search runner; it may have any further fields."""
 
     model_config = ConfigDict(extra="allow")
 
     name: Literal["custom"]
     unit: Literal["batches", "records", "epochs"] | None = Field(
-        None, description="unit of the lengths the search method asks for"
+        None, description="unit of the lengths that the search method requests"
     )
 
 
 class PluginSearcher(WarmStart):
-    """A searcher of an installed package; the package's own model reads it (see ``plugins.py``)."""
+    """A searcher of an installed package, read by the package's own model (see ``plugins.py``)."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -156,7 +158,7 @@ class PluginSearcher(WarmStart):
     def __get_pydantic_json_schema__(
         cls, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Those that are installed here and can be imported; of one that cannot there is no schema."""
+        """The installed searchers that can be imported; the others have no schema."""
         if cls is not PluginSearcher:
             return handler(core)
         usable = []
@@ -171,7 +173,7 @@ class PluginSearcher(WarmStart):
 
 
 class SyncHalvingSearcher(WarmStart):
-    """Removed; read so that old experiments still load."""
+    """Removed; still accepted so that old experiments load."""
 
     retired = True
 
@@ -184,7 +186,7 @@ class SyncHalvingSearcher(WarmStart):
 
 
 class AdaptiveSearcher(WarmStart):
-    """Removed; read so that old experiments still load."""
+    """Removed; still accepted so that old experiments load."""
 
     retired = True
 
@@ -199,7 +201,7 @@ class AdaptiveSearcher(WarmStart):
 
 
 class AdaptiveSimpleSearcher(WarmStart):
-    """Removed; read so that old experiments still load."""
+    """Removed; still accepted so that old experiments load."""
 
     retired = True
 
@@ -218,7 +220,7 @@ REMOVED = {
     "adaptive_simple": "AdaptiveSimpleSearcher",
 }
 
-#: ``name`` -> the class that reads it.
+#: ``name`` -> the model of its section.
 BUILT_IN = {
     "single": "SingleSearcher",
     "random": "RandomSearcher",
@@ -235,7 +237,7 @@ def plugin_names() -> list[str]:
 
 
 def plugin_section(name: object) -> type[Section] | None:
-    """The model of a searcher that an installed package offers; None when none offers the name.
+    """The model of an installed package's searcher; None if no package offers the name.
 
     Raises:
         plugins.PluginError: the package cannot be used.

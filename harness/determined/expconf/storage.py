@@ -1,4 +1,4 @@
-"""Where checkpoints are kept, and how many of them."""
+"""The ``checkpoint_storage`` section: where checkpoints are kept, and how many."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ Propagation = Literal["private", "rprivate", "shared", "rshared", "slave", "rsla
 
 
 class BaseStorage(Section):
-    """What every storage has; these fields survive a change of type when configs are merged."""
+    """The fields of every storage; a merge keeps them even if the types differ."""
 
     type: str = Field(description="kind of storage")
     save_experiment_best: Natural = Field(0, description="best checkpoints kept per experiment")
@@ -19,28 +19,30 @@ class BaseStorage(Section):
 
 
 class SharedFsStorage(BaseStorage):
-    """A directory that every machine sees under the same path."""
+    """A directory that has the same path on every machine."""
 
     type: Literal["shared_fs"]
     host_path: AbsolutePath = Field(description="the directory on the machines")
     storage_path: str | None = Field(
-        None, description="where in it: a relative path, or an absolute one inside host_path"
+        None, description="directory inside host_path: a relative path, or an absolute one"
     )
     propagation: Propagation = Field("rprivate", description="mount propagation in containers")
-    container_path: str | None = Field(None, description="not used any more")
-    checkpoint_path: str | None = Field(None, description="not used any more")
-    tensorboard_path: str | None = Field(None, description="not used any more")
+    container_path: str | None = Field(None, description="no longer used")
+    checkpoint_path: str | None = Field(None, description="no longer used")
+    tensorboard_path: str | None = Field(None, description="no longer used")
 
 
 class DirectoryStorage(BaseStorage):
-    """A directory that the user has made present wherever the trial runs."""
+    """A directory that the user provides wherever the trial runs."""
 
     type: Literal["directory"]
-    container_path: AbsolutePath = Field(description="the directory, as the trial sees it")
+    container_path: AbsolutePath = Field(
+        description="path of the directory in the trial's container"
+    )
 
 
 class ObjectStorage(BaseStorage):
-    """What those have where a file is an object."""
+    """The fields of object storages."""
 
     pack_small_files: bool = Field(
         False, description="store files below 1 MB together, in tar archives"
@@ -56,14 +58,14 @@ class ObjectStorage(BaseStorage):
 
 
 class S3Storage(ObjectStorage):
-    """An S3 bucket, or what speaks its protocol."""
+    """An S3 bucket, or one of a server with the same protocol."""
 
     type: Literal["s3"]
     bucket: Text = Field(description="name of the bucket")
     access_key: str | None = Field(None, description="key id; default: the machine's identity")
-    secret_key: str | None = Field(None, description="secret of access_key")
-    endpoint_url: str | None = Field(None, description="address of a server other than AWS")
-    prefix: str | None = Field(None, description="begins the name of every object")
+    secret_key: str | None = Field(None, description="secret that belongs to access_key")
+    endpoint_url: str | None = Field(None, description="address of an S3 server other than AWS")
+    prefix: str | None = Field(None, description="prefix of every object's name")
 
 
 class GcsStorage(ObjectStorage):
@@ -71,7 +73,7 @@ class GcsStorage(ObjectStorage):
 
     type: Literal["gcs"]
     bucket: Text = Field(description="name of the bucket")
-    prefix: str | None = Field(None, description="begins the name of every object")
+    prefix: str | None = Field(None, description="prefix of every object's name")
 
 
 class AzureStorage(ObjectStorage):
@@ -79,17 +81,19 @@ class AzureStorage(ObjectStorage):
 
     type: Literal["azure"]
     container: Text = Field(description="name of the container")
-    connection_string: str | None = Field(None, description="address and key in one text")
+    connection_string: str | None = Field(
+        None, description="connection string with address and key"
+    )
     account_url: str | None = Field(None, description="address of the account")
     credential: str | None = Field(None, description="key for account_url")
 
 
 class HdfsStorage(BaseStorage):
-    """A Hadoop file system; read so that old experiments still load."""
+    """A Hadoop file system; still accepted so that old experiments load."""
 
     type: Literal["hdfs"]
     hdfs_url: Text = Field(description="address of the file system")
-    hdfs_path: AbsolutePath = Field(description="directory in it")
+    hdfs_path: AbsolutePath = Field(description="directory in the file system")
     user: str | None = Field(None, description="user name")
 
 

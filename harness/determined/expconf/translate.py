@@ -1,4 +1,4 @@
-"""Pydantic's errors, turned into problems at places of the user's own file."""
+"""Turning pydantic's errors into problems in the user's own file."""
 
 import re
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from determined.expconf.problems import MASK, nearest, show
 from determined.expconf.resources import SIZE_PATTERN
 from determined.expconf.searcher import plugin_names
 
-#: Kinds of findings that the callers treat in their own way; all others are of kind "value".
+#: Kinds of findings that callers treat differently; all others have the kind "value".
 MISSING, UNKNOWN = "missing", "unknown"
 _LISTED = 20  # names that are still readable in one message
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem before its line is looked up; ``kind`` tells the caller which stage it belongs to."""
+    """A problem without its line; ``kind`` tells the caller to which stage it belongs."""
 
     kind: str
     path: Path
@@ -58,14 +58,14 @@ _PATTERNS = {
 
 
 def findings(errors: list[ErrorDetails], data: dict[str, Any]) -> list[Finding]:
-    """Say each error in the user's terms.
+    """Describe each error in the user's terms.
 
     Args:
         errors: ``ValidationError.errors()`` of the whole configuration.
-        data: the configuration as the user wrote it, in any form that is read.
+        data: the configuration as the user wrote it, in any accepted form.
     """
     found = [finding for error in errors for finding in _translate(error, data)]
-    # One list written for all devices is seen once per device.
+    # One list for all devices is reported once per device.
     return list({(finding.path, finding.message): finding for finding in found}.values())
 
 
@@ -73,7 +73,7 @@ def repaired(data: dict[str, Any], found: list[Finding]) -> dict[str, Any] | Non
     """A copy in which misspelled names and types of searcher and storage are as suggested.
 
     Returns:
-        None when there are none.
+        None if there are no suggestions.
     """
     changes: dict[str, dict[str, Any]] = {}
     for section, tag in (("searcher", "name"), ("checkpoint_storage", "type")):
@@ -130,7 +130,7 @@ def _translate(error: ErrorDetails, data: dict[str, Any]) -> Iterator[Finding]:
     elif kind == "string_pattern_mismatch":
         yield _expected(path, _PATTERNS.get(context["pattern"], context["pattern"]), value, shown)
     elif kind in ("too_short", "string_too_short"):
-        yield Finding("value", path, "must not be empty", shown, "anything but empty")
+        yield Finding("value", path, "must not be empty", shown, "a value that is not empty")
     else:
         yield Finding("value", path, f"{error['msg']}, found {shown}", shown)
 
@@ -154,7 +154,7 @@ def unknown_field(location: tuple[str | int, ...], path: Path, data: dict[str, A
 
 
 def _meant(path: Path, allowed: list[str], siblings: dict[str, Any]) -> str | None:
-    """The field that an unknown one was meant to be: the same name elsewhere, or a near one here."""
+    """The suggestion for an unknown field: the same name elsewhere, or a similar one in the section."""
     key, written = str(path[-1]), fields.elsewhere()
     if written.get(key, render(path)) != render(path):
         return written[key]
@@ -166,7 +166,7 @@ def _meant(path: Path, allowed: list[str], siblings: dict[str, Any]) -> str | No
 
 
 def wrong_choice(path: Path, value: Any, allowed: list[str]) -> Finding:
-    """A word that is none of the allowed ones."""
+    """A value that is not one of the allowed words."""
     shown, listed = _show(value, path), ", ".join(allowed)
     suggestion = nearest(value, allowed)
     hint = f"; did you mean {suggestion!r}?" if suggestion else ""
@@ -209,10 +209,10 @@ def _expected(path: Path, expected: str, value: Any, shown: str) -> Finding:
 
 
 def _place(location: tuple[str | int, ...], data: Any) -> tuple[Path, Any]:
-    """The path in the user's file, and the value there, of a location of pydantic's errors.
+    """The path in the user's file, and its value, for a location of pydantic's errors.
 
-    The models see today's form; where the user wrote an older one (one list for all devices, ``gpu``),
-    the steps that only today's form has are left out.
+    The models read today's form. If the user wrote an older form (one list for all devices, ``gpu``),
+    steps that only today's form has are left out.
     """
     path: list[str | int] = []
     for step in location:

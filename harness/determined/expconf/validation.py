@@ -1,4 +1,4 @@
-"""Checking a configuration, all mistakes at once."""
+"""Checking a configuration, and reporting all mistakes at once."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from determined.expconf.plain import plain_copy
 from determined.expconf.problems import ConfigError, Problem
 from determined.expconf.translate import MISSING, Finding
 
-#: Items of these are replaced or added whole by a merge, so that each has to be complete at once.
+#: A merge replaces or adds items of these as a whole, so each item must be complete in its file.
 _WHOLE = ("hyperparameters",)
 
 
@@ -29,16 +29,15 @@ def validate(
     """Check a configuration.
 
     Args:
-        data: as loaded from YAML (errors then have lines) or built in Python, in any form that is read.
-        complete: whether everything must be there, as it is in what the service stores. Otherwise what
-            is there must be well-formed, and required fields may still come from a template or from
-            the cluster.
+        data: the configuration in any accepted form, from YAML (errors then have lines) or from Python.
+        complete: whether all required fields must be present, as in a stored configuration. Otherwise
+            the fields present must be valid, and a template or the cluster may add the others.
 
     Returns:
-        The configuration; None when it need not be complete.
+        The configuration; None if ``complete`` is false.
 
     Raises:
-        ConfigError: it is not valid; all problems are in it.
+        ConfigError: the configuration is not valid; the error holds all problems.
     """
     document = as_document(data)
     config, found = examine(document.data, complete=complete)
@@ -48,13 +47,13 @@ def validate(
 
 
 def as_document(data: Mapping[str, Any] | Document, source: str | None = None) -> Document:
-    """A document of plain data; one without lines when there is no text.
+    """A document of plain data; it has no lines if the data does not come from text.
 
     Raises:
         ConfigError: the data is not plain.
     """
     if isinstance(data, Document):
-        # Text gives plain data; a document that was put together in Python may hold anything.
+        # A document from text holds plain data; one built in Python may hold anything.
         return data if data.marks else replace(data, data=plain_copy(data.data, data.source))
     return Document(plain_copy(data, source), source or "")
 
@@ -62,7 +61,7 @@ def as_document(data: Mapping[str, Any] | Document, source: str | None = None) -
 def examine(
     data: dict[str, Any], *, complete: bool
 ) -> tuple[ExperimentConfig | None, list[Finding]]:
-    """Find everything wrong with plain data; the model when its fields are right."""
+    """Find all mistakes in plain data; also returns the model if the fields are valid."""
     config, found = _examine_once(data, complete=complete)
     repaired = translate.repaired(data, found)
     if repaired is not None:
@@ -90,9 +89,9 @@ def _examine_once(
 
 
 def located(found: list[Finding], document: Document) -> list[Problem]:
-    """Give findings their lines, in the order of the file.
+    """Add lines to the findings, and sort them in the order of the file.
 
-    A required field that is there, but misspelled, is one mistake and not two.
+    A required field that is misspelled counts as one mistake, not two.
     """
     misspelled = {_meant(finding) for finding in found if finding.suggestion is not None}
     problems = [
@@ -112,7 +111,7 @@ def located(found: list[Finding], document: Document) -> list[Problem]:
 
 
 def _may_come_later(finding: Finding) -> bool:
-    """A field that a merge can still bring; list items and hyperparameters are merged whole."""
+    """Whether a merge can still add the field; list items and hyperparameters are merged whole."""
     if finding.kind != MISSING:
         return False
     if len(finding.path) > 1 and finding.path[0] in _WHOLE:

@@ -1,4 +1,4 @@
-"""A checkpoint: what the service knows of it, and its files."""
+"""A checkpoint: its attributes at the service, and its files."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Checkpoint:
     """A checkpoint at the service. Attributes are as of the last :meth:`reload`.
 
     Attributes:
-        uuid: its name, in the service and in storage.
-        task_id, allocation_id, report_time: what wrote it, and when.
+        uuid: its name at the service and in storage.
+        task_id, allocation_id, report_time: the task that wrote it, and the time.
         resources: ``{path: bytes}``; directories end in ``/``.
         checksums: ``{path: "sha256:<hex>"}`` of what was written; may be empty.
-        storage: the ``checkpoint_storage`` section that it was written to; None: the experiment's.
-        reason: of state ERROR, what is wrong with it.
-        metadata: ``steps_completed`` and whatever the training gave.
+        storage: the ``checkpoint_storage`` section of its storage; None for the experiment's.
+        reason: the reason of the state ERROR.
+        metadata: ``steps_completed`` and the values that the training added.
         state: a :class:`CheckpointState`.
         training: a :class:`CheckpointTrainingMetadata`.
     """
@@ -98,25 +98,24 @@ class Checkpoint:
 
     @property
     def trial_id(self) -> int | None:
-        """The trial that wrote it; None for a checkpoint written by something else."""
+        """The trial that wrote the checkpoint; None if another task wrote it."""
         return self.training.trial_id if self.training else None
 
     def reload(self) -> None:
-        """Asks the service for everything again. Raises NotFoundException."""
+        """Fetches all attributes again. Raises NotFoundException."""
         self._fill(self._session.get(f"/api/v1/checkpoints/{self.uuid}")["checkpoint"])
 
     def download(self, path: str | None = None, mode: DownloadMode = DownloadMode.AUTO) -> str:
         """Copies the files to ``path`` (default ``checkpoints/<uuid>``); returns that path.
 
-        Every file's size and, where it is known, its checksum is verified. ``metadata.json`` is
-        written beside the files. A directory that holds all of it already is not copied again.
+        The size of every file is verified, and its checksum if that is known. ``metadata.json`` is
+        written beside the files. If the directory already has all files, nothing is copied.
 
         Raises:
-            CheckpointStateException: its files are not (all) there, by its state.
-            NoDirectStorageAccess: this machine does not reach the storage.
-            CheckpointNotFound, CheckpointCorrupted: the storage does not have what was written.
-            ProxiedDownloadFailed: ``DownloadMode.MASTER`` was asked for, which this service
-                does not offer.
+            CheckpointStateException: the checkpoint's state says that files are missing.
+            NoDirectStorageAccess: this machine cannot reach the storage.
+            CheckpointNotFound, CheckpointCorrupted: files in the storage are missing or damaged.
+            ProxiedDownloadFailed: ``DownloadMode.MASTER``, which this service does not offer.
         """
         if self.state is None:
             self.reload()
@@ -142,11 +141,11 @@ class Checkpoint:
         Path(path).write_text(text + "\n")
 
     def add_metadata(self, metadata: dict[str, Any]) -> None:
-        """Adds top-level keys; a key that is there already gets the new value."""
+        """Adds top-level keys; an existing key gets the new value."""
         self._push({**self._known_metadata(), **metadata})
 
     def remove_metadata(self, keys: list[str]) -> None:
-        """Removes top-level keys; keys that are not there are no error."""
+        """Removes top-level keys; a missing key is no error."""
         kept = {name: value for name, value in self._known_metadata().items() if name not in keys}
         self._push(kept)
 
@@ -172,18 +171,18 @@ class Checkpoint:
                 yield report
 
     def delete(self) -> int | None:
-        """Begins to delete it; from now on nothing starts from it. May be repeated.
+        """Starts to delete the checkpoint; from now on no trial can start from it. May be repeated.
 
-        Returns the deletion's id, None when it is deleted already. Its state is DELETED, after
-        :meth:`reload`, once its files are gone.
+        Returns the deletion's id, or None if the checkpoint is deleted already. Once its files are
+        deleted, its state is DELETED (after :meth:`reload`).
         """
         return self._removal("DELETE", "/api/v1/checkpoints", {"checkpointUuids": [self.uuid]})
 
     def remove_files(self, globs: list[str]) -> int | None:
-        """Begins to delete the files that match one of ``globs``, relative to the checkpoint (``**``
-        crosses directories); its state becomes PARTIALLY_DELETED, or DELETED without any left.
+        """Starts to delete the files that match one of ``globs``, relative to the checkpoint (``**``
+        crosses directories). Its state becomes PARTIALLY_DELETED, or DELETED if no file is left.
 
-        Returns as :meth:`delete`.
+        Returns the same as :meth:`delete`.
         """
         body = {"checkpointUuids": [self.uuid], "checkpointGlobs": globs}
         return self._removal("POST", "/api/v1/checkpoints/rm", body)
@@ -207,10 +206,10 @@ def read(
 ) -> list[Checkpoint]:
     """A list of checkpoints, sorted by the service.
 
-    Raises ValueError when a metric is given without its order.
+    Raises ValueError if a metric is given without its order.
     """
     if isinstance(sort_by, str) and order_by is None:
-        raise ValueError("order_by must be given with a metric's name in sort_by")
+        raise ValueError("sort_by with the name of a metric also needs order_by")
     params = {
         "sortByAttr": sort_by.value if isinstance(sort_by, CheckpointSortBy) else None,
         "sortByMetric": sort_by if isinstance(sort_by, str) else None,
@@ -229,13 +228,13 @@ def best_first(
     smaller_is_better: bool | None,
     searcher: dict[str, Any],
 ) -> Iterator[Checkpoint]:
-    """The whole checkpoints of the list by the metric of ``searcher`` (a configuration's section),
-    or by ``sort_by``; those without the metric come last. Asks for more as they are taken.
+    """The complete checkpoints of the list, sorted by the metric of ``searcher`` (a configuration's
+    section) or by ``sort_by``. Those without the metric come last. Pages are fetched as needed.
 
-    Raises ValueError when only one of ``sort_by`` and ``smaller_is_better`` is given.
+    Raises ValueError if only one of ``sort_by`` and ``smaller_is_better`` is given.
     """
     if (sort_by is None) != (smaller_is_better is None):
-        raise ValueError("sort_by and smaller_is_better must be given together")
+        raise ValueError("give both of sort_by and smaller_is_better, or neither")
     if smaller_is_better is None:
         smaller_is_better = searcher.get("smaller_is_better", True)
     order = OrderBy.ASC if smaller_is_better else OrderBy.DESC
@@ -250,7 +249,7 @@ def best_first(
 
 
 def latest(session: Session, path: str) -> Checkpoint | None:
-    """The whole checkpoint with the most steps."""
+    """The complete checkpoint with the most steps."""
     params = {
         "states": [CheckpointState.COMPLETED.value],
         "sortByAttr": CheckpointSortBy.BATCH_NUMBER.value,
@@ -262,5 +261,5 @@ def latest(session: Session, path: str) -> Checkpoint | None:
 
 
 def none_found(where: str) -> errors.CheckpointNotFound:
-    """The error for ``where`` without a checkpoint to choose."""
+    """The error if ``where`` has no checkpoint to choose."""
     return errors.CheckpointNotFound(f"{where} has no completed checkpoint")

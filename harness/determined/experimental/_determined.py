@@ -1,4 +1,4 @@
-"""The SDK's root object: one login at one service."""
+"""The SDK's root object: a login at a service."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Config = str | Path | dict[str, Any]
 
 
 class Determined:
-    """A login at the service; what ``client``'s functions do for the whole process.
+    """A login at the service. The functions of ``client`` use one such login for the whole process.
 
-    ``master`` defaults to ``$DET_MASTER``, then the local cluster, then ``http://localhost:8080``;
-    credentials are found as :mod:`determined.common.api.authentication` says. ``cert_path`` is a PEM
-    file to trust, ``cert_name`` the name expected in the server's certificate, ``noverify`` trusts
-    any certificate. ``transport`` takes the place of the network, in tests.
+    ``master`` defaults to ``$DET_MASTER``, then the local cluster, then ``http://localhost:8080``. The
+    rules for credentials are in :mod:`determined.common.api.authentication`. ``cert_path`` is a PEM
+    file to trust, ``cert_name`` the name expected in the server's certificate; ``noverify`` trusts
+    any certificate. ``transport`` replaces the network in tests.
 
     Raises:
         MasterNotFoundException, UnauthenticatedException.
@@ -66,19 +66,19 @@ class Determined:
         return self.whoami().username
 
     def logout(self) -> None:
-        """Ends this login, here and at the service."""
+        """Ends this login, on this machine and at the service."""
         authentication.logout(self._session, self.get_session_username())
 
     def list_users(self, active: bool | None = None) -> list[User]:
-        """All users; only the active or inactive ones when ``active`` is given."""
+        """All users, or only the active or inactive ones if ``active`` is given."""
         found = pages.read(self._session, "/api/v1/users", "users", {"active": active})
         return [User._from_json(data, self._session) for data in found]
 
     def create_user(
         self, username: str, admin: bool, password: str | None = None, remote: bool = False
     ) -> User:
-        """A new user; without ``password`` it is blank. Raises ForbiddenException unless one is an
-        administrator."""
+        """Creates a user; without ``password`` the password is blank. Raises ForbiddenException unless
+        the caller is an administrator."""
         given = {"username": username, "admin": admin, "active": True, "remote": remote}
         body: dict[str, Any] = {"user": given}
         if password is not None:
@@ -111,15 +111,15 @@ class Determined:
 
         Args:
             config: a YAML file's path, a mapping, or YAML text (more than one line).
-            model_dir: the directory with the training code; see ``docs/cli.md`` for what is
-                left out of it.
+            model_dir: the directory with the training code; ``docs/cli.md`` lists the files that
+                are left out.
             includes: further files and directories to put into the trial's working directory.
-            project_id: the project that it is shown in.
-            template: the name of a template at the service, below ``config``.
-            parent_id: the experiment that this one is made from.
+            project_id: the experiment's project.
+            template: the name of a template at the service, for fields that ``config`` does not set.
+            parent_id: the experiment from which this one is derived.
 
         Raises:
-            ConfigError: the configuration is wrong; nothing was sent.
+            ConfigError: the configuration is invalid; nothing was sent.
             ContextError: ``model_dir`` or an include cannot be sent.
             BadRequestException: the service refused it.
         """
@@ -150,7 +150,7 @@ class Determined:
         name: str | None = None,
         project_id: int | None = None,
     ) -> list[Experiment]:
-        """The experiments that match everything given; ``name`` matches a part of the name."""
+        """The experiments that match all arguments; ``name`` matches a part of the name."""
         params = {
             "sortBy": sort_by.value if sort_by else None,
             "orderBy": order_by.value if order_by else None,

@@ -20,12 +20,12 @@ def fetch(
     checksums: Mapping[str, str],
     target: Path,
 ) -> None:
-    """Copies checkpoint ``uuid`` to ``target``, all of it or nothing.
+    """Copies checkpoint ``uuid`` to ``target``, completely or not at all.
 
-    ``resources`` (path to bytes) and ``checksums`` (path to ``sha256:<hex>``) are what the service
-    was told when it was written. Files in ``target`` that do not belong to it are left alone.
+    ``resources`` (path to bytes) and ``checksums`` (path to ``sha256:<hex>``) are those that were
+    reported when the checkpoint was written. Other files in ``target`` are left alone.
 
-    Raises as :meth:`determined.experimental.Checkpoint.download`.
+    Raises the same as :meth:`determined.experimental.Checkpoint.download`.
     """
     if resources and _is_there(target, resources, checksums):
         return
@@ -65,7 +65,7 @@ def _copy(
     root = getattr(manager, "root", None)
     if isinstance(root, Path) and not root.is_dir():
         raise errors.NoDirectStorageAccess(
-            f"checkpoint {uuid} is in {root} ({known}), which is not there on this machine"
+            f"checkpoint {uuid} is in {root} ({known}), which does not exist on this machine"
         )
     selector = None if not resources else resources.__contains__
     manager.download(uuid, target, selector)
@@ -96,7 +96,7 @@ def _wrong_contents(directory: Path, checksums: Mapping[str, str]) -> list[str]:
 
 
 def _is_there(directory: Path, resources: Mapping[str, int], checksums: Mapping[str, str]) -> bool:
-    """Whether an earlier download is whole; its metadata is written anew each time."""
+    """Whether an earlier download is complete. The metadata is written again each time."""
     sizes = {name: size for name, size in resources.items() if name != METADATA_FILE}
     sums = {name: value for name, value in checksums.items() if name != METADATA_FILE}
     return (

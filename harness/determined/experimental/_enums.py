@@ -13,7 +13,7 @@ class _State(Enum):
 
 
 class ExperimentState(_State):
-    """QUEUED, PULLING, STARTING and RUNNING say what an ACTIVE experiment is doing."""
+    """An experiment's state. QUEUED, PULLING, STARTING and RUNNING are more precise than ACTIVE."""
 
     UNSPECIFIED = "STATE_UNSPECIFIED"
     ACTIVE = "STATE_ACTIVE"
@@ -35,7 +35,7 @@ class ExperimentState(_State):
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing of the experiment runs or will run any more."""
+        """Whether the experiment has ended, so that none of its trials will run again."""
         return self in _ENDS
 
 
@@ -52,7 +52,7 @@ _ENDS = frozenset(
 
 
 class TrialState(_State):
-    """As :class:`ExperimentState`, for one trial."""
+    """A trial's state; see :class:`ExperimentState`."""
 
     UNSPECIFIED = "STATE_UNSPECIFIED"
     ACTIVE = "STATE_ACTIVE"
@@ -71,12 +71,12 @@ class TrialState(_State):
 
     @property
     def terminal(self) -> bool:
-        """Whether the trial will not run any more."""
+        """Whether the trial has ended, so that it will not run again."""
         return self in (TrialState.COMPLETED, TrialState.CANCELED, TrialState.ERROR)
 
 
 class CheckpointState(_State):
-    """What became of a checkpoint's files."""
+    """The state of a checkpoint's files."""
 
     UNSPECIFIED = "STATE_UNSPECIFIED"
     ACTIVE = "STATE_ACTIVE"
@@ -87,7 +87,7 @@ class CheckpointState(_State):
 
 
 class OrderBy(Enum):
-    """Ascending or descending, under every name that it has had."""
+    """Ascending or descending, with all names of earlier releases."""
 
     ASCENDING = "ORDER_BY_ASC"
     DESCENDING = "ORDER_BY_DESC"
@@ -101,7 +101,7 @@ CheckpointOrderBy = OrderBy
 
 
 class ExperimentSortBy(Enum):
-    """What lists of experiments can be sorted by."""
+    """The sort keys of lists of experiments."""
 
     ID = "SORT_BY_ID"
     DESCRIPTION = "SORT_BY_DESCRIPTION"
@@ -121,7 +121,7 @@ class ExperimentSortBy(Enum):
 
 
 class TrialSortBy(Enum):
-    """What lists of trials can be sorted by."""
+    """The sort keys of lists of trials."""
 
     ID = "SORT_BY_ID"
     START_TIME = "SORT_BY_START_TIME"
@@ -137,7 +137,7 @@ class TrialSortBy(Enum):
 
 
 class CheckpointSortBy(Enum):
-    """What lists of checkpoints can be sorted by, besides the name of a validation metric."""
+    """The sort keys of lists of checkpoints, besides the names of validation metrics."""
 
     UUID = "SORT_BY_UUID"
     TRIAL_ID = "SORT_BY_TRIAL_ID"
@@ -159,7 +159,7 @@ class LogLevel(Enum):
 
 
 def levels_from(lowest: LogLevel) -> list[str]:
-    """The REST names of ``lowest`` and everything more severe."""
+    """The REST names of ``lowest`` and all more severe levels."""
     names = list(LogLevel)
     return [level.value for level in names[names.index(lowest) :]]
 

@@ -1,4 +1,4 @@
-"""An experiment: a search, or a single training."""
+"""An experiment: a hyperparameter search, or a single training run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Experiment:
         id: its number.
         config: the complete configuration, with defaults filled in.
         state: an :class:`ExperimentState`.
-        progress: 0 to 1, None while unknown.
+        progress: 0 to 1; None if it is not known.
         name, description, notes, labels, archived, project_id, workspace_id: as shown in lists.
     """
 
@@ -79,7 +79,7 @@ class Experiment:
         return f"/api/v1/experiments/{self._id}"
 
     def reload(self) -> None:
-        """Asks the service for everything again. Raises NotFoundException."""
+        """Fetches all attributes again. Raises NotFoundException."""
         answer = self._session.get(self._path)
         self._fill(answer["experiment"], answer.get("config"))
 
@@ -90,22 +90,22 @@ class Experiment:
         assert self.config is not None
         return self.config
 
-    # What it does.
+    # Actions.
 
     def activate(self) -> None:
-        """Lets a paused experiment go on."""
+        """Lets a paused experiment continue."""
         self._post("activate")
 
     def pause(self) -> None:
-        """Its trials save a checkpoint and give up their slots until it is activated."""
+        """Pauses the experiment: its trials save a checkpoint and free their slots."""
         self._post("pause")
 
     def cancel(self) -> None:
-        """Its trials save a checkpoint and end."""
+        """Ends the experiment; its trials save a checkpoint first."""
         self._post("cancel")
 
     def kill(self) -> None:
-        """Its trials are ended at once. An experiment that has ended is left as it is."""
+        """Ends the experiment and its trials at once. An experiment that has ended does not change."""
         self._post("kill")
 
     def archive(self) -> None:
@@ -113,20 +113,24 @@ class Experiment:
         self._post("archive")
 
     def unarchive(self) -> None:
-        """Shows it in lists again."""
+        """Shows an archived experiment in lists again."""
         self._post("unarchive")
 
     def delete(self) -> None:
-        """Begins to delete it for good, once it has ended: metrics, logs, checkpoints, Prefect runs.
+        """Starts to delete the experiment permanently; it must have ended.
 
-        It is DELETING until :meth:`reload` raises NotFoundException, or DELETE_FAILED.
+        Metrics, logs, checkpoints and Prefect runs are deleted with it. Its state is DELETING until
+        :meth:`reload` raises NotFoundException, or DELETE_FAILED.
         """
         self._session.request("DELETE", self._path)
 
     def set_gc_policy(
         self, *, save_experiment_best: int, save_trial_best: int, save_trial_latest: int
     ) -> None:
-        """Says how many checkpoints stay; the others are deleted, at its end or, if it has ended, now."""
+        """Sets how many checkpoints are kept; the others are deleted at the experiment's end.
+
+        If the experiment has ended already, they are deleted now.
+        """
         self._patch(
             checkpointStorage={
                 "saveExperimentBest": save_experiment_best,
@@ -139,9 +143,10 @@ class Experiment:
         self._session.post(f"{self._path}/{action}", json={})
 
     def wait(self, interval: float = 5.0) -> ExperimentState:
-        """Returns the state it ended in. Asks every ``interval`` seconds, at first more often.
+        """Waits for the experiment's end; returns its state.
 
-        A service that is restarted meanwhile is waited for; MasterNotFoundException after 2 minutes.
+        Polls every ``interval`` seconds, and more often at first. If the service does not answer, waits
+        up to 2 minutes, then raises MasterNotFoundException.
         """
         pause = min(0.2, interval)
         while True:
@@ -152,15 +157,15 @@ class Experiment:
             time.sleep(pause)
             pause = min(pause * 1.5, interval)
 
-    # What it has.
+    # Trials, checkpoints, logs and files.
 
     def await_first_trial(self, interval: float = 0.1) -> Trial:
-        """The trial with the smallest number, as soon as there is one.
+        """Waits for the experiment's first trial, the one with the smallest id.
 
-        Raises RuntimeError when the experiment ended without any.
+        Raises RuntimeError if the experiment ended without a trial.
         """
         while True:
-            # The state first: a trial made just before the end must still be seen.
+            # The state is read first, so that a trial created just before the end is not missed.
             self.reload()
             for trial in self.iter_trials(limit=1):
                 return trial
@@ -175,7 +180,7 @@ class Experiment:
         order_by: OrderBy = OrderBy.ASCENDING,
         limit: int | None = None,
     ) -> Iterator[Trial]:
-        """Its trials, asked for a page of ``limit`` at a time, as upstream does; all of them."""
+        """All trials of the experiment, fetched in pages of ``limit``, as upstream does."""
         params = {"sortBy": sort_by.value, "orderBy": order_by.value}
         size = limit or pages.PAGE_SIZE
         path = f"{self._path}/trials"
@@ -185,7 +190,7 @@ class Experiment:
     def list_trials(
         self, sort_by: TrialSortBy = TrialSortBy.ID, order_by: OrderBy = OrderBy.ASCENDING
     ) -> list[Trial]:
-        """All its trials."""
+        """All trials of the experiment."""
         return list(self.iter_trials(sort_by, order_by))
 
     get_trials = list_trials
@@ -196,7 +201,7 @@ class Experiment:
         order_by: OrderBy | None = None,
         max_results: int | None = None,
     ) -> list[Checkpoint]:
-        """The checkpoints of all its trials, by default by the searcher's metric.
+        """The checkpoints of all trials, by default sorted by the searcher's metric.
 
         ``sort_by`` names a validation metric or is a :class:`CheckpointSortBy`.
         """
@@ -206,7 +211,7 @@ class Experiment:
     def top_checkpoint(
         self, sort_by: str | None = None, smaller_is_better: bool | None = None
     ) -> Checkpoint:
-        """The first of :meth:`top_n_checkpoints`. Raises CheckpointNotFound when there is none."""
+        """The first of :meth:`top_n_checkpoints`. Raises CheckpointNotFound if there is none."""
         return self.top_n_checkpoints(1, sort_by, smaller_is_better)[0]
 
     def top_n_checkpoints(
@@ -214,10 +219,10 @@ class Experiment:
     ) -> list[Checkpoint]:
         """The best checkpoint of each of the ``limit`` best trials, best first.
 
-        They are compared by the searcher's metric, or by the validation metric ``sort_by``, which
-        needs ``smaller_is_better`` (else ValueError). Checkpoints without the metric come last.
+        Checkpoints are compared by the searcher's metric, or by the validation metric ``sort_by``,
+        which needs ``smaller_is_better`` (else ValueError). Those without the metric come last.
 
-        Raises CheckpointNotFound when there is none.
+        Raises CheckpointNotFound if there is none.
         """
         searcher = self.get_config().get("searcher") or {}
         ordered = _checkpoint.best_first(
@@ -233,13 +238,13 @@ class Experiment:
         return list(best_of_trial.values())
 
     def logs(self, follow: bool = False, **filters: Any) -> Iterator[str]:
-        """Log lines of its first trial; ``filters`` as for :meth:`Trial.logs`."""
+        """Log lines of the first trial; ``filters`` are those of :meth:`Trial.logs`."""
         return self.await_first_trial().logs(follow, **filters)
 
     def download_code(self, output_dir: str | None = None) -> str:
-        """Writes the model definition as it was submitted to ``exp-<id>_model_def.tar.gz``.
+        """Writes the submitted model definition to ``exp-<id>_model_def.tar.gz``.
 
-        ``output_dir`` (default: the current directory) is made if need be. Returns the file's path.
+        ``output_dir`` (default: the current directory) is created if necessary. Returns the file's path.
         """
         directory = Path(output_dir or ".").expanduser()
         directory.mkdir(parents=True, exist_ok=True)
@@ -248,11 +253,11 @@ class Experiment:
         return str(path)
 
     def download_tensorboard_files(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copy the trials' TensorBoard files to ``path``, by default ``tensorboard/<id>``; ``tensorboard
-        --logdir`` takes what is returned.
+        """Copies the trials' TensorBoard files to ``path``, by default ``tensorboard/<id>``. Returns the
+        directory for ``tensorboard --logdir``.
 
-        Again while the experiment runs: what has grown is copied anew. Raises
-        errors.NoDirectStorageAccess when this machine does not reach the checkpoint storage.
+        A repeated call, while the experiment runs, copies the files that have grown. Raises
+        errors.NoDirectStorageAccess if this machine cannot reach the checkpoint storage.
         """
         target = Path(path) if path is not None else Path("tensorboard") / str(self._id)
         if self.config is None:
@@ -263,24 +268,24 @@ class Experiment:
         return str(target)
 
     def delete_tensorboard_files(self) -> None:
-        """Have the trials' TensorBoard files deleted, soon; the experiment must have ended.
+        """Starts to delete the trials' TensorBoard files; the experiment must have ended.
 
         Raises ConflictException, ForbiddenException.
         """
         self._delete_tensorboard_files()
 
     def _delete_tensorboard_files(self) -> int:
-        """The id of the deletion."""
+        """Starts the deletion; returns its id."""
         answer = self._session.delete(f"{self._path}/tensorboard-files")
         return int(answer["deletionId"])
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Writes its plot, one HTML page that needs no network, to ``experiment_<id>.html``.
+        """Writes the experiment's plot, an HTML page that needs no network, to ``experiment_<id>.html``.
 
-        ``path`` names another file; its directory is made if need be. Returns the file's path.
+        ``path`` names another file, whose directory is created if necessary. Returns the file's path.
         """
         target = Path(path or f"experiment_{self._id}.html").expanduser()
-        # A large experiment takes a while to draw, above all on a busy machine.
+        # Drawing a large experiment takes a while, above all on a busy machine.
         page = self._session.request("GET", f"{self._path}/plot", timeout=330.0).content
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(page)
@@ -290,30 +295,30 @@ class Experiment:
         """The model definition as a tar.gz."""
         return base64.b64decode(self._session.get(f"{self._path}/model_def")["b64Tgz"])
 
-    # What is said about it.
+    # Name, description, notes and labels.
 
     def set_name(self, name: str) -> None:
         """Renames it."""
         self._patch(name=name)
 
     def set_description(self, description: str) -> None:
-        """Describes it anew."""
+        """Changes the description."""
         self._patch(description=description)
 
     def set_notes(self, notes: str) -> None:
-        """Replaces its notes."""
+        """Replaces the notes."""
         self._patch(notes=notes)
 
     def set_labels(self, labels: Iterable[str]) -> None:
-        """Replaces all its labels."""
+        """Replaces all labels."""
         self._patch(labels=sorted(set(labels)))
 
     def add_label(self, label: str) -> None:
-        """Adds a label; one that it has already changes nothing."""
+        """Adds a label; if the experiment has it already, nothing changes."""
         self._label("PUT", label)
 
     def remove_label(self, label: str) -> None:
-        """Removes a label; one that it does not have changes nothing."""
+        """Removes a label; if the experiment does not have it, nothing changes."""
         self._label("DELETE", label)
 
     def _label(self, method: str, label: str) -> None:

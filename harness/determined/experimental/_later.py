@@ -1,4 +1,4 @@
-"""Parts of Determined's SDK that need what this service does not have yet."""
+"""Parts of Determined's SDK for features that this service does not have yet."""
 
 from __future__ import annotations
 

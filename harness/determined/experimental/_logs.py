@@ -11,9 +11,9 @@ from determined.common.api import errors, patience
 from determined.common.api.session import Session
 from determined.experimental._enums import LogLevel, OrderBy, levels_from
 
-# `tail` and `follow` together are two requests, and one that breaks off is sent again. The next one
-# begins earlier than the last one ended, as lines of several processes are not stored in the order of
-# their times; what was already seen is left out.
+# `tail` with `follow` makes two requests, and a request that breaks off is sent again. Each request
+# begins earlier than the end of the one before, because lines of several processes are not stored in the
+# order of their times. Entries that were returned already are left out.
 _OVERLAP = datetime.timedelta(minutes=1)
 
 
@@ -34,15 +34,15 @@ def iter_entries(
     sources: Sequence[str] | None = None,
     search_text: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Log entries as the REST API gives them (``id``, ``timestamp``, ``level``, ``message``, ``log``,
-    ``rankId``, …), oldest first.
+    """The REST API's log entries (``id``, ``timestamp``, ``level``, ``message``, ``log``, ``rankId``, …),
+    oldest first.
 
-    ``follow`` goes on until the trial has ended, and waits up to two minutes for a service that is
-    being restarted. ``head`` and ``tail`` count entries; together they are refused with ValueError.
-    Times are Unix seconds or RFC 3339.
+    ``follow`` continues until the trial has ended, and waits up to two minutes for a service that is
+    being restarted. ``head`` and ``tail`` count entries; both together raise ValueError. Times are Unix
+    seconds or RFC 3339.
     """
     if head is not None and tail is not None:
-        raise ValueError("head and tail cannot both be given")
+        raise ValueError("give head or tail, not both")
     params: dict[str, Any] = {
         "agentIds": agent_ids,
         "containerIds": container_ids,
@@ -75,7 +75,7 @@ def iter_entries(
 def _follow(
     session: Session, path: str, params: dict[str, Any], last: dict[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """What comes after ``last``, until the trial has ended."""
+    """The entries after ``last``, until the trial has ended."""
     away_since: float | None = None
     while True:
         asked = {**params, "follow": True, "orderBy": OrderBy.ASC.value}
@@ -85,7 +85,7 @@ def _follow(
         try:
             for entry in session.stream(path, params=asked):
                 away_since = None
-                # They come in the order in which they were stored, and that of their ids.
+                # Entries come in the order in which they were stored, which is the order of their ids.
                 if last is None or int(entry["id"]) > int(last["id"]):
                     last = entry
                     yield entry
@@ -99,7 +99,7 @@ def _follow(
 
 
 def _later(begin: datetime.datetime, wanted: str | None) -> str:
-    """``begin``, but not before what the caller wanted."""
+    """The later one of ``begin`` and the caller's own limit."""
     if wanted is None:
         return begin.isoformat()
     asked = datetime.datetime.fromisoformat(wanted)

@@ -1,4 +1,4 @@
-"""Reported metrics, as the SDK gives them."""
+"""Reported metrics: the SDK's classes, and reading reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def numbers(value: Any) -> Any:
-    """``value`` with the strings that stand for NaN and the infinities in JSON made floats again."""
+    """``value`` with floats for the strings by which JSON expresses NaN and the infinities."""
     if isinstance(value, str):
         return _FLOATS.get(value, value)
     if isinstance(value, dict):
@@ -34,7 +34,7 @@ def parse_time(text: str | None) -> datetime.datetime | None:
 
 @dataclass
 class TrialMetrics:
-    """One report. ``steps_completed`` is what the trial said; reports need not be in its order."""
+    """One report. The trial chose ``steps_completed``, so reports may be in another order."""
 
     trial_id: int
     trial_run_id: int

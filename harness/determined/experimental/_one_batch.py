@@ -1,4 +1,4 @@
-"""Trying a trial class out: one batch of training, one of validation, one checkpoint."""
+"""Testing a trial class: one batch of training, one of validation, one checkpoint."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ logger = logging.getLogger("determined")
 
 
 def test_one_batch(trial_class: type[LegacyTrial], config: dict[str, Any] | None = None) -> None:
-    """Train ``trial_class`` on one batch here, validate one, write a checkpoint and throw it away.
+    """Train ``trial_class`` on one batch, validate one, write a checkpoint and delete it.
 
-    ``config`` is an experiment configuration; of a hyperparameter with a range the lowest value is
-    taken, of a categorical one the first. What the trial raises is raised. Raises TypeError for what is
-    no PyTorchTrial.
+    ``config`` is an experiment configuration. A hyperparameter with a range gets its lowest value, a
+    categorical one its first value. Exceptions of the trial are raised. Raises TypeError for a class
+    that is not a PyTorchTrial.
     """
     from determined import pytorch
 
@@ -46,7 +46,7 @@ def test_one_batch(trial_class: type[LegacyTrial], config: dict[str, Any] | None
     logger.info("the test of %s passed", trial_class.__name__)
 
 
-# The name is the interface's; pytest is not to take it for a test.
+# The interface prescribes the name; pytest must not collect it as a test.
 test_one_batch.__test__ = False  # type: ignore[attr-defined]
 
 
@@ -57,7 +57,7 @@ def _gpus() -> int:
 
 
 def _one(spec: Any) -> Any:
-    """One value of a hyperparameter, however it is given."""
+    """One value of a hyperparameter of any kind."""
     if not isinstance(spec, dict):
         return spec
     kind = spec.get("type")

@@ -1,12 +1,12 @@
-"""Planning a submission, and sending it: the same for the SDK, ``det e create`` and ``det flow run``.
+"""Planning and sending a submission, for the SDK, ``det e create`` and ``det flow run``.
 
-A plan is complete before anything is sent, so that a dry run is a plan that is shown.
+A plan is complete before anything is sent. A dry run shows the plan and does not send it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,22 +20,22 @@ from determined.experimental._experiment import Experiment
 if TYPE_CHECKING:
     from determined.expconf import Document
 
-# Packing, storing and scheduling take their time when the model directory is large.
+# Packing, storing and scheduling take a while if the model directory is large.
 _TIMEOUT_S = 300.0
 
-# Stands in for the cluster's where a complete configuration is to be shown without a cluster.
+# A placeholder for the cluster's storage, to show a complete configuration without a cluster.
 _ANY_STORAGE = {"type": "directory", "container_path": "/"}
 
 
 @dataclass(frozen=True)
 class ConfigText:
-    """A configuration as it is checked, and as it is sent."""
+    """A configuration in two forms: the data to check, and the text to send."""
 
     document: Document
     text: str
 
     def override(self, overrides: Iterable[str]) -> ConfigText:
-        """With ``a.b.c=value`` texts applied. Raises ConfigError."""
+        """The configuration with the ``a.b.c=value`` texts applied. Raises ConfigError."""
         from determined import expconf
 
         chosen = list(overrides)
@@ -45,24 +45,24 @@ class ConfigText:
         return ConfigText(changed, as_text(changed.data))
 
     def named(self, name: str) -> ConfigText:
-        """With another name."""
+        """The configuration with another name."""
         data = {**self.document.data, "name": name}
         return ConfigText(replace(self.document, data=data), as_text(data))
 
 
 def as_text(data: dict[str, Any]) -> str:
-    """A mapping as text that reads back as the same mapping.
+    """A mapping as text that is read as the same mapping.
 
-    JSON, which is YAML too: a YAML writer would leave the string ``1e-3`` unquoted, a number when it
-    is read.
+    The text is JSON, which is YAML too. A YAML writer would not quote the string ``1e-3``, which would
+    then be read as a number.
     """
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def read_config(config: str | Path | dict[str, Any]) -> ConfigText:
-    """A YAML file, a mapping, or YAML text (a string of more than one line).
+    """Reads a YAML file, a mapping, or YAML text (a string of more than one line).
 
-    Raises ConfigError when it is not readable.
+    Raises ConfigError if it cannot be read.
     """
     from determined import expconf
 
@@ -78,7 +78,7 @@ def read_config(config: str | Path | dict[str, Any]) -> ConfigText:
 
 @dataclass(frozen=True)
 class Submitted:
-    """The answer: the experiment, and what the service remarks about it."""
+    """The service's answer: the experiment and the warnings."""
 
     experiment: Experiment
     warnings: list[str]
@@ -86,7 +86,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Submission:
-    """Everything that is sent."""
+    """All parts of a request that submits an experiment."""
 
     config: ConfigText
     items: list[context.ContextItem]
@@ -97,7 +97,7 @@ class Submission:
 
     @property
     def size(self) -> int:
-        """Bytes of the model definition."""
+        """The size of the model definition in bytes."""
         return sum(len(item.content or b"") for item in self.items)
 
     def body(self) -> dict[str, Any]:
@@ -113,8 +113,8 @@ class Submission:
         return {name: value for name, value in body.items() if value is not None}
 
     def completed(self) -> dict[str, Any]:
-        """The configuration with its defaults, without what :meth:`left_open` names, and without
-        secrets: to be shown."""
+        """The configuration to show: with defaults, without the fields of :meth:`left_open` and
+        without secrets."""
         from determined import expconf
 
         data = self.config.document.data
@@ -126,7 +126,7 @@ class Submission:
         return full
 
     def left_open(self) -> list[str]:
-        """The fields that the cluster or the moment of submission decides."""
+        """The fields that are set by the cluster, or at the time of the submission."""
         data = self.config.document.data
         seed = (data.get("reproducibility") or {}).get("experiment_seed")
         given = {
@@ -137,13 +137,13 @@ class Submission:
         return [path for path, value in given.items() if value is None]
 
     def send(self, session: Session) -> Submitted:
-        """Submits it. Raises BadRequestException when the service refuses."""
-        # Not repeated: an answer lost after the experiment was made would make a second one.
+        """Submits the experiment. Raises BadRequestException if the service refuses it."""
+        # Not repeated: if the first answer got lost, a second request would create a second experiment.
         answer = session.post(
             "/api/v1/experiments", json=self.body(), timeout=_TIMEOUT_S, max_retries=0
         )
         made = Experiment._from_json(answer["experiment"], session, answer.get("config"))
-        return Submitted(made, [_words(warning) for warning in answer.get("warnings") or []])
+        return Submitted(made, warnings_of(answer))
 
 
 def plan(
@@ -156,7 +156,7 @@ def plan(
     parent_id: int | None = None,
     activate: bool = True,
 ) -> Submission:
-    """Checks the configuration as far as that goes here, and packs the files.
+    """Checks the configuration as far as possible without the service, and packs the files.
 
     Raises ConfigError and ContextError.
     """
@@ -165,12 +165,17 @@ def plan(
     if template is None:
         expconf.check(config.document)
     else:
-        # What the template brings is only known to the service.
+        # Only the service knows the fields of the template.
         expconf.validate(config.document, complete=False)
     items = context.pack(model_dir, includes)
     return Submission(config, items, project_id, template, parent_id, activate)
 
 
-def _words(warning: str) -> str:
-    """``LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED`` in words."""
-    return warning.removeprefix("LAUNCH_WARNING_").replace("_", " ").lower()
+def warnings_of(answer: Mapping[str, Any]) -> list[str]:
+    """The warnings in the service's ``answer`` to a submission, in words.
+
+    Its ``warnings`` are names (``LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED``), its ``remarks`` sentences.
+    """
+    names = answer.get("warnings") or ()
+    words = [name.removeprefix("LAUNCH_WARNING_").replace("_", " ").lower() for name in names]
+    return [*words, *(answer.get("remarks") or ())]

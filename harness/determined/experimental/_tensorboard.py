@@ -10,10 +10,10 @@ from determined import errors
 
 
 def fetch(storage_config: Mapping[str, Any], prefix: str, target: Path) -> None:
-    """Copies what is stored below ``prefix`` to ``target``.
+    """Copies the files below ``prefix`` in the storage to ``target``.
 
-    Files of a running trial are as of its last upload; those that are there already in the same size
-    are not copied again. Raises errors.NoDirectStorageAccess.
+    A running trial's files are those of its last upload. A file that exists already in the same size is
+    not copied again. Raises errors.NoDirectStorageAccess.
     """
     from determined import storage
 
@@ -21,5 +21,5 @@ def fetch(storage_config: Mapping[str, Any], prefix: str, target: Path) -> None:
         storage.build(dict(storage_config)).fetch(prefix, target)
     except errors.StorageError as error:
         raise errors.NoDirectStorageAccess(
-            f"the TensorBoard files are not to be had on this machine: {error}"
+            f"the TensorBoard files cannot be read on this machine: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""A trial: one set of hyperparameters, trained."""
+"""A trial: a training run with one set of hyperparameters."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Trial:
         hparams: hyperparameter name to value.
         state: a :class:`TrialState`.
         summary_metrics: ``{group: {metric: {"count", "sum", "min", "max", "last", …}}}``.
-        restarts: how often it was started again after a failure.
-        steps_completed: the furthest step that it reported.
+        restarts: how many times it was restarted after a failure.
+        steps_completed: the last step that it reported.
     """
 
     def __init__(self, trial_id: int, session: Session) -> None:
@@ -61,7 +61,7 @@ class Trial:
         self.steps_completed = data.get("totalBatchesProcessed")
 
     def reload(self) -> None:
-        """Asks the service for everything again. Raises NotFoundException."""
+        """Fetches all attributes again. Raises NotFoundException."""
         self._fill(self._session.get(f"/api/v1/trials/{self.id}")["trial"])
 
     def get_experiment(self) -> Experiment:
@@ -76,7 +76,7 @@ class Trial:
         return experiment
 
     def kill(self) -> None:
-        """Ends the trial at once. A trial that has ended is left as it is."""
+        """Ends the trial at once. A trial that has ended does not change."""
         self._session.post(f"/api/v1/trials/{self.id}/kill", json={})
 
     def iter_logs(
@@ -96,8 +96,8 @@ class Trial:
     ) -> Iterator[str]:
         """Log lines, oldest first, each with its time, rank and level, and its line end.
 
-        ``follow`` goes on until the trial has ended. ``head`` or ``tail`` (not both: ValueError)
-        limit the number of lines. Times are Unix seconds or RFC 3339.
+        ``follow`` continues until the trial has ended. ``head`` or ``tail`` limits the number of
+        lines; both together raise ValueError. Times are Unix seconds or RFC 3339.
         """
         entries = _logs.iter_entries(
             self._session,
@@ -139,7 +139,7 @@ class Trial:
         order_by: OrderBy | None = None,
         max_results: int | None = None,
     ) -> list[Checkpoint]:
-        """The trial's checkpoints, by default by the searcher's metric.
+        """The trial's checkpoints, by default sorted by the searcher's metric.
 
         ``sort_by`` names a validation metric or is a :class:`CheckpointSortBy`.
         """
@@ -172,18 +172,18 @@ class Trial:
     ) -> Checkpoint:
         """One of the trial's checkpoints.
 
-        Exactly one of ``latest`` (most steps), ``best`` and ``uuid`` says which. ``best`` goes by the
-        searcher's metric, or by the validation metric ``sort_by``, which needs
+        Exactly one of ``latest`` (most steps), ``best`` and ``uuid`` must be given. ``best`` compares
+        by the searcher's metric, or by the validation metric ``sort_by``, which needs
         ``smaller_is_better``.
 
         Raises:
-            ValueError: another number of ways to choose, or ``sort_by`` without its direction.
-            CheckpointNotFound: there is none.
+            ValueError: not exactly one of them, or ``sort_by`` without ``smaller_is_better``.
+            CheckpointNotFound: there is no such checkpoint.
         """
         if sum([latest, best, uuid is not None]) != 1:
-            raise ValueError("exactly one of latest, best and uuid must be given")
+            raise ValueError("give exactly one of latest, best and uuid")
         if (sort_by is not None or smaller_is_better is not None) and not best:
-            raise ValueError("sort_by and smaller_is_better go with best=True only")
+            raise ValueError("sort_by and smaller_is_better need best=True")
         if uuid is not None:
             checkpoint = Checkpoint(self._session, uuid)
             checkpoint.reload()

@@ -12,8 +12,8 @@ class User:
     """A user of the service. Attributes are as of the last :meth:`reload`.
 
     Attributes:
-        user_id, username, display_name: who it is.
-        admin, active, remote: what it may do.
+        user_id, username, display_name: the user's id and names.
+        admin, active, remote: whether the user is an administrator, may log in, logs in elsewhere.
     """
 
     def __init__(self, data: dict[str, Any], session: Session) -> None:
@@ -37,7 +37,7 @@ class User:
         return f"/api/v1/users/{self.user_id}"
 
     def reload(self) -> None:
-        """Asks the service for the attributes."""
+        """Fetches the attributes."""
         self._fill(self._session.get(self._path)["user"])
 
     def rename(self, new_username: str) -> None:
@@ -45,19 +45,19 @@ class User:
         self._patch(username=new_username)
 
     def activate(self) -> None:
-        """Let the user log in again."""
+        """Allows the user to log in again."""
         self._patch(active=True)
 
     def deactivate(self) -> None:
-        """The user may not log in any more."""
+        """Forbids the user to log in."""
         self._patch(active=False)
 
     def change_display_name(self, display_name: str) -> None:
-        """The name that lists show."""
+        """Changes the name that lists show."""
         self._patch(displayName=display_name)
 
     def change_password(self, new_password: str) -> None:
-        """One's own; administrators anybody's."""
+        """Changes the password: one's own, or any user's for an administrator."""
         hashed = authentication.salt_and_hash(new_password)
         self._session.post(f"{self._path}/password", json=hashed)
 

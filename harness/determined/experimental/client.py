@@ -1,7 +1,7 @@
 """The SDK as plain functions: ``from determined.experimental import client``.
 
-The first call logs in as :class:`Determined` without arguments does; call :func:`login` before it to
-say where and as whom.
+The first call logs in like :class:`Determined` without arguments. To choose the service and the user,
+call :func:`login` first.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ def login(
     cert_name: str | None = None,
     noverify: bool = False,
 ) -> None:
-    """Logs in; arguments as for :class:`Determined`.
+    """Logs in; the arguments are those of :class:`Determined`.
 
-    Raises RuntimeError after a login: two services in one process need two Determined objects.
+    Raises RuntimeError if there is a login already: two services in one process need two Determined
+    objects.
     """
     global _determined
     if _determined is not None:
@@ -102,7 +103,7 @@ def login(
 
 
 def logout() -> None:
-    """Ends the login; the next call logs in anew."""
+    """Ends the login; the next call logs in again."""
     global _determined
     _logged_in().logout()
     _determined = None
@@ -126,14 +127,14 @@ def get_session_username() -> str:
 
 
 def list_users(active: bool | None = None) -> list[User]:
-    """All users; only the active or inactive ones when ``active`` is given."""
+    """All users, or only the active or inactive ones if ``active`` is given."""
     return _logged_in().list_users(active)
 
 
 def create_user(
     username: str, admin: bool, password: str | None = None, remote: bool = False
 ) -> User:
-    """A new user; administrators only. See :meth:`Determined.create_user`."""
+    """Creates a user, for administrators only. See :meth:`Determined.create_user`."""
     return _logged_in().create_user(username, admin, password, remote)
 
 

@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
     if error.name not in ("jax", "tensorflow", "torch"):
         raise
     raise ImportError(
-        f"keras has the backend {error.name}, which is not installed: install it, or choose another one "
+        f"keras uses the backend {error.name}, which is not installed: install it, or choose another backend "
         "before keras is imported, e.g. KERAS_BACKEND=torch in the environment",
         name=error.name,
     ) from error

@@ -31,26 +31,26 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
                                       continue_id=info.trial.trial_id)
         model.fit(..., epochs=10, callbacks=[callback])
 
-    Training metrics are reported per epoch (or so many batches), those of validations by their names
+    Training metrics are reported per epoch (or number of batches), validation metrics under their names
     without ``val_``. All happens at the ends of epochs: checkpoints, preemption, the lengths that the
     searcher gives (``searcher.max_length: {epochs: n}``; ``fit`` needs as many ``epochs`` at least). A
-    preemption and the end of the training are always saved. A training goes on with the weights, the
-    optimizer, and the random generators of python, numpy and torch, whatever ``fit``'s
-    ``initial_epoch`` is. With ``verbose`` there is a line per epoch in place of a progress bar.
+    checkpoint is always stored at a preemption and at the end of the training. A resumed training goes on
+    with the weights, the optimizer, and the random generators of python, numpy and torch, whatever
+    ``fit``'s ``initial_epoch`` is. With ``verbose`` there is a line per epoch in place of a progress bar.
 
-    Leave out ``BackupAndRestore`` and ``ModelCheckpoint``, which would restore and save as well.
+    Leave out ``BackupAndRestore`` and ``ModelCheckpoint``, which would also restore and save.
 
     In several processes (``core.init(distributed=…)``) each makes the callback and calls ``fit`` with its
-    share of the data; the chief reports its own metrics. On torch Keras trains a model of its own in each,
-    unless the optimizer averages the gradients (docs/frameworks.md): the first batch shows it.
+    share of the data; the chief reports its own metrics. On torch, Keras trains a separate model in each
+    process, unless the optimizer averages the gradients (docs/frameworks.md). The callback notices this
+    after the first batch.
 
     Args:
-        core_context: of ``det.core.init()``.
-        checkpoint: uuid of the checkpoint to begin with; None: from scratch.
-        continue_id: kept in checkpoints. With a checkpoint of the same id the training goes on where it
-            was; of one with another id only the model is loaded, and the training begins at epoch 0.
-        train_metrics_report_period: "epoch", or a number of batches.
-        checkpoint_epochs: store a checkpoint every so many epochs; 0: only when it has to be.
+        core_context: of ``det.core.init()``. checkpoint: uuid of the checkpoint to begin with; None: from
+        scratch. continue_id: kept in checkpoints. From a checkpoint of the same id the training continues.
+        From a checkpoint of another id only the model is loaded, and the training begins at epoch 0.
+        train_metrics_report_period: "epoch", or a number of batches. checkpoint_epochs: store a checkpoint
+        after this many epochs; 0: only when it is necessary.
 
     Raises errors.InvalidConfigurationException for a searcher's length that is not in epochs or beyond
     those of ``fit``, errors.InvalidModelException when the searcher's metric is missing, or when processes
@@ -96,7 +96,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
     def save_model(self, model: Any, path: str, distributed: core.DistributedContext) -> None:
         """Write ``model`` to files whose names begin with ``path``.
 
-        Called in every process; what those other than the chief write is thrown away.
+        Called in every process; only the chief's files are kept.
         """
         model.save_weights(f"{path}.weights.h5")
 
@@ -115,8 +115,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
         if longest is not None and longest > epochs:
             raise errors.InvalidConfigurationException(
                 {},
-                f"the configuration's searcher may train {longest} epochs, and model.fit() was told "
-                f"{epochs}: make it epochs={longest} (or more, the searcher's length counts)",
+                f"the configuration's searcher may train {longest} epochs, but model.fit() was "
+                f"called with epochs={epochs}: give epochs={longest} or more (the searcher's "
+                "length counts)",
             )
         # Another fit() goes on with what the first has trained.
         checkpoint, self._checkpoint = self._checkpoint, None
@@ -127,8 +128,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
             self._lengths.complete(self._validated[1])
         if 0 < epochs <= self._epochs and not self._lengths.over:
             logger.warning(
-                "nothing to train: model.fit() was told epochs=%d, and %d are trained. Another fit() with "
-                "this callback goes on counting: fit(epochs=<of both>, initial_epoch=<of the first>)",
+                "there is nothing to train: model.fit() was called with epochs=%d, but %d epochs "
+                "are trained already. A second fit() with this callback continues the count: "
+                "fit(epochs=<of both>, initial_epoch=<of the first>)",
                 epochs,
                 self._epochs,
             )
@@ -201,10 +203,10 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
             digest.update(keras.ops.convert_to_numpy(weight).tobytes())
         if len(set(self._core.distributed.allgather(digest.digest()))) > 1:
             raise errors.InvalidModelException(
-                "the processes train different models, their weights differ after the first batch: on "
-                "torch Keras does not average gradients by itself. Give model.compile() an optimizer "
-                "whose apply() does (docs/frameworks.md has one), and begin with the same weights "
-                "everywhere, e.g. by keras.utils.set_random_seed()"
+                "the processes train different models: their weights differ after the first batch. "
+                "On torch, Keras does not average gradients by itself. Give model.compile() an "
+                "optimizer whose apply() averages them (docs/frameworks.md has one), and begin "
+                "with the same weights in every process, e.g. by keras.utils.set_random_seed()"
             )
 
     def _report(self, group: str, logs: dict[str, Any], epochs: int) -> dict[str, Any]:
@@ -216,7 +218,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
     def _end_length(self) -> None:
         if self._validated is None or self._validated[0] != self._epochs:
             raise errors.InvalidModelException(
-                f"the searcher waits for {self._lengths.metric!r}, and there was no validation after "
+                f"the searcher waits for {self._lengths.metric!r}, but there was no validation after "
                 f"epoch {self._epochs}: model.fit() needs validation_data, with validation_freq=1"
             )
         # The checkpoint comes first: what the searcher decides may end this process.
@@ -256,7 +258,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
             state = pickle.loads((path / STATE).read_bytes())
         if state["continue_id"] != self._continue_id:
             logger.info(
-                "the checkpoint %s is of %r, this training of %r: it begins with that model, at epoch 0",
+                "the checkpoint %s has the continue_id %r, but this training has %r: it begins "
+                "with the checkpoint's model, at epoch 0",
                 checkpoint,
                 state["continue_id"],
                 self._continue_id,

@@ -1,4 +1,4 @@
-"""The random generators that a training by Keras draws from; those of its layers are in the model."""
+"""The random generators that a training with Keras uses. Those of its layers are part of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def capture() -> dict[str, Any]:
-    """The states of python, numpy, and of torch where it is the backend."""
+    """The states of python, of numpy, and of torch if it is the backend."""
     if keras.backend.backend() == "torch":
         from determined.pytorch import _rng
 
@@ -19,7 +19,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any]) -> None:
-    """Go on where :func:`capture` was called."""
+    """Restore the states of :func:`capture`."""
     if keras.backend.backend() == "torch":
         from determined.pytorch import _rng
 

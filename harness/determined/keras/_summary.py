@@ -1,4 +1,6 @@
-"""What keras' TensorBoard callback writes by ``tf.summary``, by torch's writer: no TensorFlow needed."""
+"""A substitute for ``tf.summary`` in keras' TensorBoard callback: it writes with torch's writer, without
+TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import numpy as np
 
 
 class Summary:
-    """Scalars, histograms and images go to the writer in force, if any, while recording is on."""
+    """Scalars, histograms and images go to the current writer, if any, while recording is on."""
 
     def __init__(self) -> None:
         self._writers: list[FileWriter] = []

@@ -1,4 +1,4 @@
-"""TensorBoard files of a training by Keras."""
+"""TensorBoard files of a training with Keras."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ logger = logging.getLogger("determined.keras")
 
 
 class TensorBoard(keras.callbacks.TensorBoard):
-    """``keras.callbacks.TensorBoard`` that writes where the trial's TensorBoard files belong.
+    """``keras.callbacks.TensorBoard`` that writes to the trial's TensorBoard directory.
 
-    Takes its arguments after ``core_context``. On the cluster ``log_dir`` is replaced. Where there is no
-    TensorFlow the files are written by torch, without the model's graph (``write_graph``); that needs the
-    package tensorboard, else ImportError.
+    It takes ``core_context``, then the arguments of keras' callback. On the cluster ``log_dir`` is
+    replaced. Without TensorFlow the files are written by torch, without the model's graph
+    (``write_graph``). That needs the package tensorboard; without it ImportError is raised.
     """
 
     def __init__(self, core_context: core.Context, *args: Any, **kwargs: Any) -> None:
@@ -29,7 +29,9 @@ class TensorBoard(keras.callbacks.TensorBoard):
             given = kwargs.get("log_dir")
             kwargs["log_dir"] = str(core_context.train.get_tensorboard_path())
             if given is not None:
-                logger.warning("log_dir %s becomes %s, the trial's", given, kwargs["log_dir"])
+                logger.warning(
+                    "log_dir %s is replaced by the trial's directory, %s", given, kwargs["log_dir"]
+                )
         has_tensorflow = importlib.util.find_spec("tensorflow") is not None
         if not has_tensorflow:
             if importlib.util.find_spec("tensorboard") is None:

@@ -1,4 +1,4 @@
-"""What the launch layers for other launchers have in common."""
+"""Shared parts of the launch layers that wrap other launchers (deepspeed, horovod)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def of_trial_class(arguments: list[str]) -> list[str] | None:
 
 
 def slots_of_one_machine(launcher: str) -> int:
-    """How many processes the trial has. Raises SystemExit off the cluster, and when it has several
-    machines."""
+    """The number of processes of the trial. Raises SystemExit off the cluster, and when the trial has
+    several machines.
+    """
     info: ClusterInfo | None = get_cluster_info()
     if info is None:
         fail(
@@ -41,8 +42,8 @@ def slots_of_one_machine(launcher: str) -> int:
     if len(info.container_addrs) > 1:
         fail(
             f"determined.launch.{launcher} on {len(info.container_addrs)} machines needs ssh between "
-            "them, which containers do not offer in this release; determined.launch.torch_distributed "
-            "does without"
+            "them, which containers do not offer in this release; use "
+            "determined.launch.torch_distributed, which does not need ssh"
         )
     return max(len(info.slot_ids), 1)
 
@@ -54,12 +55,15 @@ def find_program(program: str, package: str) -> str:
     beside = str(Path(sys.executable).parent)
     found = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), beside]))
     if found is None:
-        fail(f"{package} is installed, but there is no program {program!r} on the PATH")
+        fail(
+            f"{package} is installed, but its program {program!r} is not on the PATH; add its "
+            "folder to PATH"
+        )
     return found
 
 
 def wrapped(rank_variables: str, command: list[str]) -> list[str]:
-    """``command`` with its rank, which one of the variables holds, in front of its lines."""
+    """``command`` wrapped so that its lines have its rank in front; one of the variables holds the rank."""
     return [
         *(sys.executable, "-m", "determined.launch.wrap_rank", rank_variables, "--"),
         *([sys.executable, *command] if command[0].endswith(".py") else command),
@@ -67,7 +71,7 @@ def wrapped(rank_variables: str, command: list[str]) -> list[str]:
 
 
 def become(command: list[str]) -> NoReturn:
-    """Ends with the program. Raises SystemExit when there is none."""
+    """Replace this process by the program. Raises SystemExit when there is no such program."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:

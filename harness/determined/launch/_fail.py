@@ -1,4 +1,4 @@
-"""How launch layers end on a mistake."""
+"""Ends a launch layer after a user's mistake."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Processes that live and die together: one that fails ends the others.
+"""Processes that live and die together: if one fails, the others are ended.
 
-The launcher copies what they print, passes signals on to them and ends as the first one
-that failed did. None of them outlives it: the kernel (Linux) kills them when it dies.
+The launcher copies their output, passes signals on to them and ends like the first process that failed. No
+process outlives the launcher: the kernel (Linux) kills them when it dies.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ FORWARDED = (
 )
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GRACE_S = 5.0
-"""How long the others have between SIGTERM and SIGKILL when one has failed."""
+"""Seconds between SIGTERM and SIGKILL for the other workers when one has failed."""
 TOLD_GRACE_S = 30.0
-"""How long they have to SIGKILL when all had been told to end: what one saves then others may not."""
+"""Seconds until SIGKILL when all had been told to end: a worker may still be saving when another has ended.
+"""
 DRAIN_S = 1.0
-"""How long output is read after the last process has ended: somebody else may hold its pipes."""
+"""Seconds for which output is read after the last process has ended: another process may hold its pipes.
+"""
 
 
 class Gang:
@@ -88,7 +90,7 @@ class Gang:
                 os.kill(pid, number)
 
     def wait(self) -> int:
-        """Until all have ended; the exit code of the first that failed (-n: signal n), else 0."""
+        """Wait for all to end. Returns the exit code of the first that failed (-n: signal n), else 0."""
         # Before there was a handler nobody was told of those that ended.
         self._reap()
         while self._running or (self._code == 0 and self._machines and self._machines.awaited):
@@ -139,8 +141,9 @@ class Gang:
             self._machines.tell(None)
 
     def _fail(self, code: int, why: str) -> None:
-        """The first failure counts, and ends the others; those that a signal to all of them is ending
-        already are left to it."""
+        """The first failure counts and ends the others. If a signal to all workers is ending them already,
+        they are left alone.
+        """
         if self._deadline is not None:
             return
         self._code = code
@@ -154,7 +157,9 @@ class Gang:
             self._send(signal.SIGTERM)
 
     def _kill(self) -> None:
-        """With what they have started, as far as it is still in their process groups."""
+        """Signal the workers and the processes that they started, as far as these are still in their
+        process groups.
+        """
         for pid in self._running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
@@ -163,8 +168,9 @@ class Gang:
 
 
 def end_like(code: int) -> NoReturn:
-    """Ends this process as :meth:`Gang.wait` says that the gang did: whoever supervises it has rules for
-    signals, say for what ran out of memory."""
+    """End this process the way the gang ended, as :meth:`Gang.wait` returned it: the supervisor has rules
+    for signals, for example for running out of memory.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     if code < 0:

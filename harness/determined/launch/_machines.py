@@ -1,4 +1,5 @@
-"""The launchers of a gang on several machines: each hears when another one's part ends or is gone.
+"""Connects the launchers of a gang on several machines: each learns when another launcher's part has ended
+or is gone.
 
 The first machine's launcher is in the middle, connected with all the others.
 """
@@ -17,7 +18,7 @@ from determined.core._collective import Peer
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 
 CLOSE_S = 2.0
-"""How long the others have to read the last words."""
+"""Seconds that the others have to read the last messages."""
 
 
 class Machines:
@@ -35,15 +36,15 @@ class Machines:
         self._is_first = self.awaited = 0 not in peers
 
     def descriptors(self) -> list[int]:
-        """What to wait for to become readable, then :meth:`hear`."""
+        """The objects to wait on; when one is readable, call :meth:`hear`."""
         return list(self._peers)
 
     def listens_to(self, descriptor: int) -> bool:
-        """Whether more may come from there."""
+        """Whether more messages may come from that launcher."""
         return descriptor in self._peers
 
     def hear(self, descriptor: int) -> str | None:
-        """Reads one message; why this part of the gang must end, None: it need not."""
+        """Read one message. Returns why this part of the gang must end, or None if it need not end."""
         peer = self._peers[descriptor]
         try:
             why: str | None = json.loads(peer.receive())
@@ -60,7 +61,7 @@ class Machines:
         self.awaited = self.awaited and bool(self._peers)
 
     def tell(self, why: str | None) -> None:
-        """This part has ended: because of ``why``, or well (None)."""
+        """Tell the other launchers that this part has ended: because of ``why``, or well (None)."""
         for peer in self._peers.values():
             try:
                 peer.send(json.dumps(why).encode())
@@ -68,8 +69,9 @@ class Machines:
                 continue  # heard of when it is read
 
     def close(self) -> None:
-        """Ends the connections, once the others have read what they were told: closing one in which
-        something is unread would take that away from them."""
+        """End the connections, once the others have read their messages: closing a connection discards its
+        unread messages.
+        """
         for peer in self._peers.values():
             with contextlib.suppress(OSError):
                 peer.sock.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""Where the workers of a gang meet, and what each of them is told."""
+"""The meeting point of a gang's workers, and the environment that each worker gets."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Meeting:
-    """Of ``size`` workers on several machines, ``count`` are on this one (number ``machine`` of
-    ``machine_count``), from ``first_rank`` on.
+    """The gang has ``size`` workers on ``machine_count`` machines. ``count`` of them are on this machine,
+    whose number is ``machine``; their ranks begin with ``first_rank``.
 
-    ``chief``: the address of the first machine, ``store_port`` and ``comm_port`` ports of it that
-    are this gang's alone. ``sockets`` hold them, on that machine. ``interface``: this machine's, by
-    which the others reach it.
+    ``chief``: the address of the first machine. ``store_port`` and ``comm_port``: ports of that machine
+    that only this gang uses; there ``sockets`` hold them. ``interface``: the network interface of this
+    machine by which the others reach it.
     """
 
     count: int
@@ -52,7 +52,8 @@ class Meeting:
 
     @classmethod
     def across(cls, count: int, info: ClusterInfo) -> Meeting:
-        """For ``count`` workers on this one of the trial's machines; waits for the others' launchers.
+        """For ``count`` workers on this machine, one of several of the trial; waits for the other machines'
+        launchers.
 
         Raises APIException, TimeoutError or ConnectionError when they do not come.
         """
@@ -88,8 +89,9 @@ class Meeting:
         )
 
     def environment(self, local: int) -> dict[str, str]:
-        """The whole environment of worker ``local`` of this machine: this process's, and what torchrun
-        sets."""
+        """The whole environment of worker ``local`` of this machine: this process's environment, and the
+        variables that torchrun sets.
+        """
         rank = self.first_rank + local
         numbers = {
             "RANK": rank,
@@ -125,7 +127,8 @@ class Meeting:
     def store(self) -> Iterator[None]:
         """Serves torch's store for the block, on the first machine.
 
-        Not before the workers are forked: it has a thread. Until then they wait in the socket's queue.
+        Call it after the workers are forked, because it starts a thread. Until then the workers wait in the
+        socket's queue.
         """
         if self.machine != 0:
             yield

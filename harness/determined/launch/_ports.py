@@ -1,4 +1,4 @@
-"""Ports of one gang: trials share machines, and a fixed port would meet another trial's."""
+"""Free ports for one gang. Trials share machines, so a fixed port may be another trial's."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ def listen(host: str = "127.0.0.1") -> socket.socket:
 
 
 def reserve(host: str = "127.0.0.1") -> socket.socket:
-    """A free port for another process to listen at (with SO_REUSEADDR, as is usual): while this socket
-    is open, nobody who asks for any free port gets it."""
+    """A free port for another process to listen at (with SO_REUSEADDR, as is usual): while this socket is
+    open, no other process that asks for a free port gets this one.
+    """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind((host, 0))

@@ -1,4 +1,4 @@
-"""Lines of several processes in one stream: each with its rank in front."""
+"""Merges the output of several processes into one stream; each line gets its rank in front."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import re
 _LINE_ENDS = re.compile(rb"(\r?\n|\r(?=[^\n]))")
 
 LONGEST_LINE = 2 << 20
-"""A line that grows beyond is ended: the platform, which does so too, finds a rank before each part."""
+"""A longer line is split into parts. The platform splits at the same length, so each part needs a rank.
+"""
 
 
 class PrefixedCopy:
@@ -23,7 +24,7 @@ class PrefixedCopy:
         self._size = 0
 
     def copy(self) -> bool:
-        """Reads once (waits for something to read); False at the end, with everything written."""
+        """Read once (waits for output). Returns False at the end, when everything is written."""
         part = os.read(self.source, 1 << 16)
         if not part:
             self.finish()
@@ -48,7 +49,7 @@ class PrefixedCopy:
         return held
 
     def finish(self) -> None:
-        """Writes the last line, which has no end."""
+        """Write the last line, which has no newline."""
         rest = self._take()
         if rest:
             self._write(rest + b"\n")

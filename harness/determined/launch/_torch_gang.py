@@ -1,4 +1,4 @@
-"""The workers of a torch.distributed training on this machine, and how all of them meet.
+"""Starts the workers of a torch.distributed training on this machine and lets all workers meet.
 
 The launcher, not rank 0, serves torch's store, as torchrun's does: it holds the port before any worker
 starts, so no other trial on the machine can get it.
@@ -23,14 +23,15 @@ from determined.launch._workers import Program, Worker
 
 
 def machines() -> int:
-    """How many the trial has."""
+    """The number of machines of the trial."""
     info = get_cluster_info()
     return len(info.container_addrs) if info is not None else 1
 
 
 def arrange(count: int) -> Meeting:
-    """Where ``count`` workers on this machine, and those of the trial's other machines, meet. Raises
-    SystemExit when the others do not come."""
+    """The meeting point of ``count`` workers on this machine and of those on the trial's other machines.
+    Raises SystemExit when the others do not come.
+    """
     info = get_cluster_info()
     if info is None or machines() == 1:
         return Meeting.arrange(count)
@@ -41,15 +42,17 @@ def arrange(count: int) -> Meeting:
 
 
 def share_threads(count: int) -> None:
-    """``OMP_NUM_THREADS`` of the whole trial (every core, where it is not set) for each of ``count``."""
+    """Each worker's share of the trial's ``OMP_NUM_THREADS`` (by default every core)."""
     threads = os.environ.get("OMP_NUM_THREADS") or str(os.cpu_count() or 1)
     if threads.isdecimal():
         os.environ["OMP_NUM_THREADS"] = str(max(int(threads) // count, 1))
 
 
 def run(count: int, command: list[str], program: Program | None) -> int:
-    """``command``, which is ``program`` where this interpreter can run it, in ``count`` processes on this
-    machine; how they ended (:meth:`Gang.wait`). Raises SystemExit when it cannot be started."""
+    """Run ``command`` in ``count`` processes on this machine. ``program`` is the same command if this
+    interpreter can run it. Returns how the processes ended (:meth:`Gang.wait`). Raises SystemExit when the
+    command cannot be started.
+    """
     # Without the directory that `-m` puts in front: the program has its own, and none of the launcher's
     # imports may come from there.
     base_path = list(sys.path) if sys.flags.safe_path else sys.path[1:]
@@ -92,7 +95,7 @@ def run(count: int, command: list[str], program: Program | None) -> int:
 
 
 def torchrun(count: int, options: list[str], command: list[str]) -> NoReturn:
-    """Becomes torchrun, which starts ``command`` in ``count`` processes."""
+    """Replace this process by torchrun, which starts ``command`` in ``count`` processes."""
     share_threads(count)
     meeting = arrange(count)
     os.environ["USE_TORCH_DISTRIBUTED"] = "True"

@@ -18,14 +18,14 @@ TRIAL_MODULE = "determined.pytorch._run"
 """Runs a trial class."""
 
 WARM_MODULES = ("torch", "torch.distributed", "torch.nn.parallel")
-"""What the forks need not import."""
+"""Modules imported before the fork, so that the forks need not import them."""
 
 _PYTHON = re.compile(r"python[0-9.]*$")
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A started process, the leader of its own session; its output is read from two pipes."""
+    """A started process that leads its own session; its output is read from two pipes."""
 
     rank: int
     pid: int
@@ -42,17 +42,19 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        """Where its imports are looked for first."""
+        """The directory in which its imports are looked for first."""
         return Path.cwd() if self.as_module else Path(os.path.realpath(self.argv[0])).parent
 
 
 def is_python(program: str) -> bool:
-    """Whether a command's first word is a Python: always taken for this one."""
+    """Whether a command's first word is a Python interpreter. Any is taken for this interpreter."""
     return program == sys.executable or bool(_PYTHON.fullmatch(Path(program).name))
 
 
 def python_program(command: list[str]) -> Program | None:
-    """``command`` as a program of this interpreter; None: another program, or Python's options."""
+    """``command`` as a program of this interpreter. None if it is another program, or has options for
+    Python.
+    """
     if command[0].endswith(".py"):
         return Program(command)
     if not is_python(command[0]):
@@ -68,7 +70,7 @@ def python_program(command: list[str]) -> Program | None:
 
 
 def why_not_fork(program: Program) -> str | None:
-    """What keeps this process from becoming ``program`` in a fork; None: nothing does.
+    """The reason why a fork of this process cannot become ``program``, None if it can.
 
     Imports torch, so that the forks need not.
     """

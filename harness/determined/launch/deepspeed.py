@@ -22,7 +22,7 @@ USAGE = (
 
 
 def command_line(program: str, port: int, options: list[str], script: list[str]) -> list[str]:
-    """What is executed; the user's ``options`` come last, and win."""
+    """The command to execute. The user's ``options`` come last, so they win."""
     launcher = ["--master_addr", "localhost", "--master_port", str(port)]
     launcher += ["--no_python", "--no_local_rank", "--no_ssh_check"]
     return [program, *launcher, *options, *_command.wrapped("RANK", script)]
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
     options, script = _command.split_arguments(arguments)
     script = _command.of_trial_class(script) or script
     if not script or script[0].startswith("-"):
-        fail(f"no script to launch; {USAGE}")
+        fail(f"no script was given to launch; {USAGE}")
     program = _command.find_program("deepspeed", "deepspeed")
     slots = _command.slots_of_one_machine("deepspeed")
     os.environ["USE_DEEPSPEED"] = "1"

@@ -33,8 +33,9 @@ def command_line(
     options: list[str],
     script: list[str],
 ) -> list[str]:
-    """What is executed; ``optimizations`` is that section of the configuration. The user's ``options`` come
-    last, and win."""
+    """The command to execute. ``optimizations`` is that section of the configuration. The user's
+    ``options`` come last, so they win.
+    """
 
     def setting(name: str, default: int) -> str:
         value = optimizations.get(name)
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> None:
     automatic = arguments[:1] == ["--autohorovod"]
     options, script = _command.split_arguments(arguments[automatic:])
     if not script or script[0].startswith("-"):
-        fail(f"no script to launch; {USAGE}")
+        fail(f"no script was given to launch; {USAGE}")
     slots = _command.slots_of_one_machine("horovod")
     os.environ.setdefault("DET_CHIEF_IP", "127.0.0.1")
     if automatic and slots == 1:

@@ -1,10 +1,10 @@
 """``python3 -m determined.launch.torch_distributed [options --] script.py args…``
 
 Starts the script once per slot of the trial (``--nproc_per_node`` says otherwise), with the environment
-that torchrun sets; what each process prints has its rank in front, and when one fails the others are
-ended. A Python script is forked from this interpreter, which has imported torch. With options that are
-torchrun's alone (``--rdzv-backend``, ``--max-restarts`` …) it becomes torchrun. With one slot it runs the
-script in this very process. In each case ``DistributedContext.from_torch_distributed()`` and
+that torchrun sets; what each process prints has its rank in front, and when one fails the others are ended.
+A Python script is forked from this interpreter, which has imported torch. With options that only torchrun
+has (``--rdzv-backend``, ``--max-restarts`` …) it becomes torchrun. With one slot it runs the script in this
+process. In each case ``DistributedContext.from_torch_distributed()`` and
 ``torch.distributed.init_process_group()`` work.
 """
 
@@ -29,8 +29,9 @@ USAGE = (
 
 
 def worker_count(options: list[str]) -> tuple[int, bool]:
-    """How many processes ``options`` ask for on this machine, else one per slot; and whether they ask
-    for more that only torchrun can do. Raises SystemExit."""
+    """The number of processes that ``options`` ask for on this machine, by default one per slot, and
+    whether the options need torchrun. Raises SystemExit.
+    """
     count = None
     torchrun = False
     rest = list(options)
@@ -61,7 +62,7 @@ def worker_count(options: list[str]) -> tuple[int, bool]:
 
 
 def set_environment() -> None:
-    """What torchrun tells a single worker."""
+    """The environment that torchrun sets for a single worker."""
     single = {"RANK": 0, "LOCAL_RANK": 0, "GROUP_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     os.environ.update({name: str(value) for name, value in single.items()})
     os.environ["USE_TORCH_DISTRIBUTED"] = "True"
@@ -93,7 +94,7 @@ def main(arguments: list[str]) -> None:
     count, needs_torchrun = worker_count(options)
     command = _command.of_trial_class(command) or command
     if not command or command[0].startswith("-"):
-        fail(f"no script to launch; {USAGE}")
+        fail(f"no script was given to launch; {USAGE}")
     program = _workers.python_program(command)
     _check(command, program)
     if program is not None or _workers.is_python(command[0]):
@@ -113,7 +114,7 @@ def main(arguments: list[str]) -> None:
 def _check(command: list[str], program: Program | None) -> None:
     if program is None:
         if not _workers.is_python(command[0]) and shutil.which(command[0]) is None:
-            fail(f"there is no program {command[0]!r} to launch")
+            fail(f"there is no program {command[0]!r} on the PATH to launch")
     elif not program.as_module and not os.path.exists(program.argv[0]):  # noqa: PTH110
         fail(f"there is no script {program.argv[0]!r} in {os.getcwd()}")  # noqa: PTH109
     if importlib.util.find_spec("torch") is None:

@@ -1,4 +1,5 @@
-"""``python3 -m determined.launch.wrap_rank RANK command…``: puts ``[rank=N]`` in front of what it says.
+"""``python3 -m determined.launch.wrap_rank RANK command…``: puts ``[rank=N]`` in front of the command's
+output.
 
 RANK is a number, or the name of an environment variable that holds it (RANK, as torchrun sets it), or
 several names with commas between them, of which the first that is set counts. The platform takes the
@@ -18,7 +19,7 @@ USAGE = "usage: python3 -m determined.launch.wrap_rank RANK COMMAND [ARGS...]"
 
 
 def read_rank(text: str) -> int:
-    """The rank that ``text`` is, or names the variables of. Raises SystemExit."""
+    """The rank: ``text`` itself, or the value of a variable that it names. Raises SystemExit."""
     given = (os.environ.get(name) for name in text.split(","))
     value = text if text.isdecimal() else next((one for one in given if one is not None), None)
     if value is None or not value.isdecimal():
@@ -28,7 +29,7 @@ def read_rank(text: str) -> int:
 
 
 def run(rank: int, command: list[str]) -> int:
-    """Runs ``command`` to its end; its exit code, 128 + n for signal n."""
+    """Run ``command`` to its end. Returns its exit code, 128 + n for signal n."""
     try:
         code = Gang(lambda: [_workers.execute(rank, command, os.environ)]).wait()
     except OSError as error:

@@ -23,20 +23,20 @@ FILE = "lightning.ckpt"
 class DeterminedCallback(Checkpoint):
     """Give it to a Trainer as one of its ``callbacks``, and ``ckpt_path`` to ``fit``.
 
-    What the module logs is reported: training metrics every ``log_every_n_steps`` batches and at the
-    end of an epoch, validation metrics after a validation. Checkpoints (``lightning.ckpt``) are stored
-    at the end of every ``checkpoint_epochs``-th epoch (0: of none), at the end of each length that the
-    searcher gives, before a preemption, and at the end of the training. It takes the place of
-    Lightning's ModelCheckpoint, which is not added by itself beside it.
+    The callback reports the metrics that the module logs: training metrics every ``log_every_n_steps``
+    batches and at the end of an epoch, validation metrics after a validation. Checkpoints
+    (``lightning.ckpt``) are stored at the end of every ``checkpoint_epochs``-th epoch (0: of no epoch), at
+    the end of each length that the searcher gives, before a preemption, and at the end of the training. It
+    replaces Lightning's ModelCheckpoint, which Lightning then does not add by itself.
 
     On the cluster ``searcher.max_length`` (or ``max_time``) of the configuration replaces the Trainer's
-    ``max_epochs`` and ``max_steps``. Off the cluster metrics are logged and checkpoints stored locally.
-    In several processes (``determined.launch.torch_distributed``, ``core.init(distributed=…)``,
-    ``Trainer(strategy="ddp", devices=…)``) each makes the callback; the chief reports its own metrics, which
-    ``self.log(…, sync_dist=True)`` makes those of all.
+    ``max_epochs`` and ``max_steps``. Off the cluster metrics are logged and checkpoints stored locally. In
+    several processes (``determined.launch.torch_distributed``, ``core.init(distributed=…)``,
+    ``Trainer(strategy="ddp", devices=…)``) each process makes the callback. The chief reports its own
+    metrics; with ``self.log(…, sync_dist=True)`` these cover all processes.
 
-    A trial that is preempted within an epoch goes on with as many batches as were left, but not with the
-    same ones, unless the training data loader has a state: that is Lightning's way.
+    A trial that is preempted within an epoch goes on with the number of batches that were left. As always
+    with Lightning, these are other batches unless the training data loader has a state.
 
     Raises errors.InvalidConfigurationException when the searcher counts in anything but epochs and
     batches, errors.InvalidCheckpointException when the latest checkpoint is not one of this callback,
@@ -67,7 +67,7 @@ class DeterminedCallback(Checkpoint):
     # Before the training.
 
     def _download(self) -> str | None:
-        """The file to go on from; None: from the beginning, maybe with another trial's weights."""
+        """The file to go on from. None: train from the beginning, perhaps with another trial's weights."""
         info = self._core.info
         if info is None or info.latest_checkpoint is None:
             return None
@@ -80,8 +80,8 @@ class DeterminedCallback(Checkpoint):
         path = Path(folder) / FILE
         if not path.is_file():
             raise errors.InvalidCheckpointException(
-                f"checkpoint {info.latest_checkpoint} has no {FILE}: it is not one that "
-                "determined.lightning.DeterminedCallback stored"
+                f"checkpoint {info.latest_checkpoint} has no {FILE}: "
+                "determined.lightning.DeterminedCallback has not stored it"
             )
         if _own_checkpoint.is_own(
             self._core, self._core.checkpoint.get_metadata(info.latest_checkpoint)
@@ -109,8 +109,8 @@ class DeterminedCallback(Checkpoint):
             loop.max_epochs, loop.epoch_loop.max_steps = -1, steps
         if (trainer.max_epochs, trainer.max_steps) != before:
             logger.info(
-                "the searcher's length in the configuration counts: max_epochs %s, max_steps %s of "
-                "the Trainer become %s, %s",
+                "the searcher's length in the configuration counts: the Trainer's max_epochs %s "
+                "and max_steps %s become %s and %s",
                 *before,
                 trainer.max_epochs,
                 trainer.max_steps,
@@ -130,7 +130,7 @@ class DeterminedCallback(Checkpoint):
             logger.info("going on after batch %d", batches)
         elif self.ckpt_path is not None:
             logger.warning(
-                "training begins at batch 0 in spite of the trial's latest checkpoint: call "
+                "training begins at batch 0 although the trial has a checkpoint; to go on from it, call "
                 "trainer.fit(..., ckpt_path=callback.ckpt_path)"
             )
         if self._lengths.longest is not None and self._lengths.unit is core.Unit.BATCHES:
@@ -222,7 +222,7 @@ class DeterminedCallback(Checkpoint):
         self._save(trainer)
         if self._lengths.reached(self._units(trainer)):
             raise errors.InvalidModelException(
-                f"the searcher waits for {self._lengths.metric!r}, and there was no validation at the "
+                f"the searcher waits for {self._lengths.metric!r}, but there was no validation at the "
                 f"end of its length of {self._lengths.current}: fit() needs validation data (and the "
                 "Trainer no limit_val_batches=0)"
             )
@@ -291,8 +291,9 @@ class DeterminedCallback(Checkpoint):
             trainer.save_checkpoint(dist.broadcast(str(Path(path) / FILE)))
 
     def _demand_validation(self, trainer: Trainer) -> None:
-        """Lightning validates when it is told to stop, in epochs that it validates in; what is next is seen
-        then."""
+        """When Lightning is told to stop in an epoch with a validation, it validates first; the next step
+        is decided after that.
+        """
         self._before_demand = trainer.should_stop, trainer.check_val_every_n_epoch
         trainer.check_val_every_n_epoch = 1
         self._stop(trainer)
@@ -311,5 +312,5 @@ class DeterminedCallback(Checkpoint):
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Values that are other objects than before: Lightning makes new ones of what was logged."""
+    """The values that are new objects: Lightning makes a new object for each logged value."""
     return {name: value for name, value in now.items() if before.get(name) is not value}

@@ -1,4 +1,4 @@
-"""A logger of Lightning's for scripts outside of the cluster, whose trials report to it all the same."""
+"""A Lightning logger for scripts that run outside of the cluster and report to it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class DetLogger(Logger):
-    """``lightning.Trainer(logger=DetLogger(config=...))``: what the module logs becomes training metrics.
+    """``lightning.Trainer(logger=DetLogger(config=...))``: the values that the module logs become training
+    metrics.
 
     The arguments are those of ``determined.experimental.core_v2.init()``, which is called with the first
-    metrics, in the first process only. The end of the training closes it; what is trained or tested after
-    that begins again, with external ids as the same trial. One that failed is left to the end of the
-    script, which says that it failed.
+    metrics, in the first process only. The end of the training closes it. Training or testing after that
+    starts it again; with external ids it is the same trial. After a failed training it stays open until the
+    script ends, which then reports the failure.
     """
 
     def __init__(

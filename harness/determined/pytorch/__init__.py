@@ -1,4 +1,4 @@
-"""Training PyTorch models: describe the training in a :class:`PyTorchTrial`, a :class:`Trainer` runs it.
+"""Training PyTorch models: a :class:`PyTorchTrial` describes the training, a :class:`Trainer` runs it.
 
 ::
 

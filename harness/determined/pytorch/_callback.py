@@ -9,7 +9,7 @@ from typing import Any
 class PyTorchCallback:
     """Override what you need, and return an object from ``PyTorchTrial.build_callbacks()``.
 
-    The order of calls, in every process of the trial except where "chief" is said::
+    The order of calls, in every process of the trial; only the chief calls hooks marked "chief"::
 
         on_trial_startup
         [on_checkpoint_load_start, load_state_dict]                     going on from a checkpoint
@@ -26,13 +26,13 @@ class PyTorchCallback:
     """
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
-        """Before anything is loaded; ``first_batch_idx`` is the number of the first batch to train."""
+        """Called before anything is loaded; ``first_batch_idx`` is the number of the first batch to train."""
 
     def on_trial_shutdown(self) -> None:
-        """The last call, in any case. It is the place to end what on_trial_startup began."""
+        """The last call, in any case: undo here what on_trial_startup did."""
 
     def on_training_start(self) -> None:
-        """State is loaded, the first batch is next."""
+        """Called after the state is loaded, before the first batch."""
 
     def on_training_epoch_start(self, epoch_idx: int) -> None:
         """Epochs count from 0."""
@@ -49,35 +49,37 @@ class PyTorchCallback:
         """Models are in evaluation mode."""
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
-        """``metrics``: of the whole validation; what is changed in the dict is reported so."""
+        """``metrics`` are those of the whole validation; changes to the dict are reported."""
 
     def on_validation_epoch_start(self) -> None:
-        """Before the first batch (evaluate_batch only)."""
+        """Called before the first batch (evaluate_batch only)."""
 
     def on_validation_epoch_end(self, outputs: list[Any]) -> None:
         """``outputs``: what evaluate_batch returned, one dict per batch of this process."""
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
-        """``checkpoint`` is about to be loaded, and may be changed."""
+        """``checkpoint`` will be loaded next, and may be changed here."""
 
     def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
-        """``checkpoint`` is about to be written, and may be changed or added to."""
+        """``checkpoint`` will be written next, and may be changed or extended here."""
 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
         """The old name of on_checkpoint_write_end; called right before it."""
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
-        """The files are in ``checkpoint_dir``; what is written there now is part of the checkpoint."""
+        """The files are in ``checkpoint_dir``; files that are written there now become part of the
+        checkpoint.
+        """
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
         """The checkpoint is stored."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What to keep in checkpoints; must be picklable."""
+        """The state to keep in checkpoints; must be picklable."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what state_dict() returned."""
+        """Restore the state that state_dict() returned."""
 
 
 HOOKS = tuple(name for name in vars(PyTorchCallback) if name.startswith("on_"))
@@ -111,7 +113,7 @@ class Callbacks:
         return {name: callback.state_dict() for name, callback in self.named.items()}
 
     def load_state_dicts(self, states: dict[str, dict[str, Any]]) -> list[str]:
-        """Hands out the states; the names that are not known any more."""
+        """Give each callback its state. Returns the names that are not known any more."""
         for name, callback in self.named.items():
             if name in states:
                 callback.load_state_dict(states[name])

@@ -1,10 +1,10 @@
-"""Checkpoints of trial classes: what is in them, writing and loading.
+"""Writes and loads the checkpoints of trial classes.
 
-A directory of
+A checkpoint is a directory of
 
 - ``state_dict.pth`` (torch.save): a dict of ``models_state_dict``, ``optimizers_state_dict``,
   ``lr_schedulers_state_dict`` (lists, in the order of wrapping), ``callbacks`` (by name), ``rng_state``,
-  and where there are such ``rng_states`` (of several processes, by rank), ``scaler_state_dict`` and
+  and, if there are any, ``rng_states`` (of several processes, by rank), ``scaler_state_dict`` and
   ``gradients`` (that no optimizer step has used yet);
 - ``trial_state.pkl``: the position, a pickled dict of integers;
 - ``load_data.json``: class, hyperparameters and configuration, to build the trial again;
@@ -39,7 +39,9 @@ CODE_FOLDER = "code"
 
 @dataclasses.dataclass
 class Position:
-    """How far a trial is; ``last_ckpt`` and ``last_val`` are in batches. The names are those in files."""
+    """The position of a trial; ``last_ckpt`` and ``last_val`` are in batches. The names are those of the
+    file's keys.
+    """
 
     trial_id: int = 0
     last_ckpt: int = 0
@@ -50,7 +52,7 @@ class Position:
 
 
 def metadata(position: Position) -> dict[str, Any]:
-    """What the registry knows of a checkpoint."""
+    """The metadata of a checkpoint, as the registry stores it."""
     return {
         "steps_completed": position.batches_trained,
         "framework": f"torch-{torch.__version__}",
@@ -94,7 +96,7 @@ def write(
     context: PyTorchTrialContext,
     code: list[tuple[str, Path]],
 ) -> None:
-    """All files of a checkpoint into ``path``."""
+    """Write all files of a checkpoint to ``path``."""
     torch.save(state, path / STATE_FILE)
     write_facts(path, position, trial_class, context, code)
 
@@ -106,7 +108,7 @@ def write_facts(
     context: TrainingContext,
     code: list[tuple[str, Path]],
 ) -> None:
-    """What is in the checkpoints of every trial class beside its state."""
+    """Write the files that checkpoints of every trial class have beside the state."""
     _code.write(code, path / CODE_FOLDER)
     (path / POSITION_FILE).write_bytes(pickle.dumps(dataclasses.asdict(position)))
     load = {
@@ -120,11 +122,11 @@ def write_facts(
 
 
 def read_position(path: Path, state_file: str = STATE_FILE, kind: str = "PyTorchTrial") -> Position:
-    """How far the checkpoint's trial was. Raises errors.InvalidCheckpointException."""
+    """The position of the checkpoint's trial. Raises errors.InvalidCheckpointException."""
     if not (path / state_file).is_file():
         found = ", ".join(sorted(entry.name for entry in path.iterdir())) or "nothing"
         raise errors.InvalidCheckpointException(
-            f"{path} is no checkpoint of a {kind}: there is no {state_file}, found {found}"
+            f"{path} is not a checkpoint of a {kind}: there is no {state_file}, found {found}"
         )
     try:
         values = pickle.loads((path / POSITION_FILE).read_bytes())
@@ -135,7 +137,7 @@ def read_position(path: Path, state_file: str = STATE_FILE, kind: str = "PyTorch
 
 
 def read_state(path: Path, **options: Any) -> dict[str, Any]:
-    """The content of ``state_dict.pth``, in the names of today; ``options`` are torch.load's."""
+    """The content of ``state_dict.pth``, with today's names; ``options`` are those of torch.load."""
     # Callbacks' states and those of random generators are more than tensors; checkpoints bring
     # code of their own along anyway.
     defaults: dict[str, Any] = {"map_location": "cpu", "weights_only": False}
@@ -157,13 +159,13 @@ def load(
     callbacks: Callbacks,
     going_on: bool,
 ) -> None:
-    """Put ``state`` into what the trial has wrapped.
+    """Load ``state`` into the objects that the trial has wrapped.
 
-    ``going_on``: the next batch is the one after the checkpoint's, so that gradients and random
-    generators are to be as they were, too.
+    ``going_on``: training continues with the batch after the checkpoint, so gradients and random generators
+    are restored, too.
 
-    Raises errors.InvalidCheckpointException when it has wrapped something else than the
-    checkpoint's.
+    Raises errors.InvalidCheckpointException when the trial has wrapped other objects than the checkpoint
+    holds.
     """
     load_models(state, context)
     parts: tuple[tuple[str, str, list[Any]], ...] = (
@@ -196,17 +198,17 @@ def _load_gradients(state: dict[str, Any], context: PyTorchTrialContext) -> None
 
 
 def load_callbacks(state: dict[str, Any], callbacks: Callbacks) -> None:
-    """Hand out the callbacks' states; warns of those that nobody takes."""
+    """Give each callback its state; warns of states without a callback."""
     unknown = callbacks.load_state_dicts(state.get("callbacks") or {})
     if unknown:
         logger.warning(
-            "the checkpoint has states of callbacks that the trial does not have: %s",
+            "the checkpoint has states of callbacks that the trial lacks; they are ignored: %s",
             ", ".join(unknown),
         )
 
 
 def load_models(state: dict[str, Any], context: PyTorchTrialContext) -> None:
-    """The models' weights only."""
+    """Load only the models' weights."""
     states = state.get("models_state_dict", [])
     _check_count("models", len(states), len(context.models))
     for model, weights in zip(context.models, states, strict=True):
@@ -214,7 +216,7 @@ def load_models(state: dict[str, Any], context: PyTorchTrialContext) -> None:
 
 
 def _unwrapped(weights: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
-    """Weights of a model that was wrapped for several processes, as those of the model itself."""
+    """The weights of a model that was wrapped for several processes, with the names of the model itself."""
     prefix = "module."
     wrapped = all(name.startswith(prefix) for name in weights)
     if not weights or not wrapped or all(name.startswith(prefix) for name in model.state_dict()):
@@ -225,6 +227,6 @@ def _unwrapped(weights: dict[str, Any], model: torch.nn.Module) -> dict[str, Any
 def _check_count(what: str, saved: int, wrapped: int) -> None:
     if saved != wrapped:
         raise errors.InvalidCheckpointException(
-            f"the checkpoint has {saved} {what}, the trial has wrapped {wrapped}: they must be the same, "
-            "wrapped in the same order"
+            f"the checkpoint has {saved} {what}, but the trial has wrapped {wrapped}: wrap "
+            "the same ones in the same order"
         )

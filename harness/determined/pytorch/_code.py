@@ -1,4 +1,4 @@
-"""The code of a training, kept in its checkpoints so that they can be loaded anywhere."""
+"""Keeps the code of a training in its checkpoints, so that they can be loaded anywhere."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ MAX_FILES = 10_000
 
 
 def files(root: Path) -> list[tuple[str, Path]]:
-    """(name, path) of what would be submitted of ``root``; nothing when that is too much.
+    """(name, path) of each file of ``root`` that would be submitted; nothing if they are too large or too
+    many.
 
-    ``.detignore`` counts as it does when an experiment is submitted.
+    ``.detignore`` leaves files out as it does when an experiment is submitted.
     """
     found: list[tuple[str, Path]] = []
     total = 0
@@ -42,7 +43,7 @@ def files(root: Path) -> list[tuple[str, Path]]:
 
 
 def write(code: list[tuple[str, Path]], folder: Path) -> None:
-    """Copy ``code`` to ``folder``; files that are gone meanwhile are left out."""
+    """Copy ``code`` to ``folder``; files that no longer exist are left out."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in code:
         target = folder / name
@@ -50,13 +51,13 @@ def write(code: list[tuple[str, Path]], folder: Path) -> None:
         try:
             shutil.copy(path, target)
         except FileNotFoundError:
-            logger.debug("%s is not there any more", path)
+            logger.debug("%s does not exist any more and is left out of the checkpoint", path)
 
 
 def name_of(trial_class: type) -> str:
     """``module:Class``, importable with the code's folder on the path.
 
-    A class of the script itself is named by the script, not by ``__main__``.
+    For a class of the script itself ``module`` is the script's name, not ``__main__``.
     """
     module = trial_class.__module__
     if module == "__main__":

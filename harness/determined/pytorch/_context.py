@@ -1,4 +1,4 @@
-"""What a PyTorchTrial trains with."""
+"""The context of a PyTorchTrial."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ logger = logging.getLogger("determined.pytorch")
 
 
 class PyTorchTrialContext(TrainingContext):
-    """Wraps models, optimizers and schedulers, and is asked where the training stands.
+    """Wraps models, optimizers and schedulers, and answers questions about the training.
 
-    Made by :func:`determined.pytorch.init`. What is wrapped is moved to ``device``, saved in
-    checkpoints (in the order of wrapping) and used by the Trainer. ``models`` and ``optimizers`` list
-    it.
+    Made by :func:`determined.pytorch.init`. Wrapped objects are moved to ``device``, saved in checkpoints
+    (in the order of wrapping) and used by the Trainer. ``models`` and ``optimizers`` list them.
     """
 
     models: list[nn.Module]
@@ -71,7 +70,7 @@ class PyTorchTrialContext(TrainingContext):
     # What is trained.
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        """``model`` on the device, in training mode during ``train_batch``; use what is returned.
+        """``model`` on the device, in training mode during ``train_batch``; use the returned model.
 
         Build optimizers after it. In a trial of several processes it averages their gradients
         (torch's DistributedDataParallel).
@@ -93,11 +92,11 @@ class PyTorchTrialContext(TrainingContext):
         fp16_compression: bool | None = None,
         average_aggregated_gradients: bool | None = None,
     ) -> Optimizer:
-        """``optimizer`` for ``step_optimizer()``; use what is returned.
+        """``optimizer`` for ``step_optimizer()``; use the returned optimizer.
 
         ``average_aggregated_gradients``: whether gradients of several batches (``aggregation_frequency``)
-        are averaged (by default, or as ``optimizations`` says) rather than summed. The two arguments
-        in the middle belong to Horovod and have no effect.
+        are averaged (by default, or as ``optimizations`` says) rather than summed. The two arguments before
+        it are for Horovod and have no effect.
         """
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
@@ -130,7 +129,7 @@ class PyTorchTrialContext(TrainingContext):
         optimizer = getattr(lr_scheduler, "optimizer", None)
         if optimizer is not None and optimizer not in self._average_gradients:
             raise ValueError(
-                "the scheduler's optimizer is not wrapped: give the scheduler what "
+                "the scheduler's optimizer is not wrapped: give the scheduler the optimizer that "
                 "context.wrap_optimizer() returned"
             )
         self.lr_schedulers.append(wrapped)
@@ -139,19 +138,21 @@ class PyTorchTrialContext(TrainingContext):
     def wrap_scaler(self, scaler: Any) -> Any:
         """A ``torch.amp.GradScaler`` for mixed precision by hand: it is saved in checkpoints.
 
-        Scale losses and update it in ``train_batch``, and pass it to ``step_optimizer()``.
+        Scale losses and update the scaler in ``train_batch``, and pass it to ``step_optimizer()``.
         """
         if self._auto_scaler is not None or self._auto_amp:
             raise ValueError(
-                "experimental.use_amp() has a scaler of its own: leave out one of both"
+                "experimental.use_amp() has a scaler of its own: use use_amp() or wrap_scaler(), not both"
             )
         if self._scaler is not None and self._scaler is not scaler:
-            raise ValueError("wrap_scaler() was called already; a trial has one scaler")
+            raise ValueError(
+                "wrap_scaler() was called already: call it once, since a trial has one scaler"
+            )
         self._scaler = scaler
         return scaler
 
     def configure_apex_amp(self, models: Any, optimizers: Any, *args: Any, **kwargs: Any) -> Any:
-        """Raises NotImplementedError: NVIDIA has ended apex.amp, torch.amp has its place."""
+        """Raises NotImplementedError: NVIDIA no longer develops apex.amp; torch.amp replaces it."""
         raise NotImplementedError(
             "apex.amp is not supported: use context.experimental.use_amp(), or torch.amp with "
             "context.wrap_scaler()"
@@ -161,7 +162,9 @@ class PyTorchTrialContext(TrainingContext):
         if self._auto_amp:
             return
         if self._scaler is not None:
-            raise ValueError("there is a scaler by wrap_scaler() already: leave out one of both")
+            raise ValueError(
+                "wrap_scaler() was called already: use use_amp() or wrap_scaler(), not both"
+            )
         self._auto_scaler = torch.amp.GradScaler(
             self.device.type, enabled=self.device.type == "cuda"
         )
@@ -175,7 +178,7 @@ class PyTorchTrialContext(TrainingContext):
         return to_wrap
 
     def _update_scaler(self) -> None:
-        """Once per batch, after the steps of all optimizers."""
+        """Update the scaler, once per batch, after the steps of all optimizers."""
         if self._scaler_stepped:
             self._scaler_stepped = False
             self._auto_scaler.update()
@@ -189,7 +192,7 @@ class PyTorchTrialContext(TrainingContext):
         retain_graph: bool = False,
         create_graph: bool = False,
     ) -> None:
-        """``loss.backward()``, scaled where ``use_amp()`` asks for it."""
+        """Call ``loss.backward()``, with a scaled loss if ``use_amp()`` was called."""
         if self._auto_scaler is not None:
             loss = self._auto_scaler.scale(loss)
         loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)
@@ -203,11 +206,11 @@ class PyTorchTrialContext(TrainingContext):
     ) -> None:
         """Step ``optimizer``, and zero its gradients unless ``auto_zero_grads`` is False.
 
-        With ``aggregation_frequency`` n only every n-th call does anything: gradients add up between.
-        ``clip_grads`` is called with the parameters, their gradients averaged and unscaled.
+        With ``aggregation_frequency`` n only every n-th call does anything; between these calls gradients
+        add up. ``clip_grads`` is called with the parameters, their gradients averaged and unscaled.
         ``scaler``: the one of ``wrap_scaler()``; its ``update()`` is the caller's.
 
-        Raises errors.InvalidModelException for gradients that are to add up and are zeroed by the trial.
+        Raises errors.InvalidModelException if the trial zeroes gradients that must add up.
         """
         frequency = self._aggregation_frequency
         if frequency > 1:

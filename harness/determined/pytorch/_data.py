@@ -1,4 +1,4 @@
-"""The data loader whose position in the training data can be found again."""
+"""The data loader whose position in the training data survives a resume."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ TorchData: TypeAlias = dict[str, Any] | list[Any] | tuple[Any, ...] | torch.Tens
 class DataLoader:
     """Takes the arguments of ``torch.utils.data.DataLoader`` and reads the same batches.
 
-    A description rather than a loader: the Trainer makes torch's loaders of it, one that repeats the
+    This is a description rather than a loader. The Trainer makes a torch loader from it that repeats the
     data, takes this process' share of the batches and begins where a checkpoint was written. With
-    ``shuffle`` each epoch has an order of its own, decided by the trial's seed (by ``generator``'s,
-    when given) and the number of the epoch.
+    ``shuffle`` each epoch has an order of its own, decided by the trial's seed (or the seed of
+    ``generator``) and the number of the epoch.
 
     Raises TypeError for an IterableDataset, which has no position: give the Trainer torch's own
     DataLoader for those (``context.experimental.disable_dataset_reproducibility_checks()``).
@@ -71,7 +71,7 @@ class DataLoader:
             batch_size not in (None, 1) or shuffle or sampler is not None or drop_last
         ):
             raise ValueError(
-                "batch_sampler decides it all: leave out batch_size, shuffle, sampler and drop_last"
+                "batch_sampler decides the batches: leave out batch_size, shuffle, sampler and drop_last"
             )
         if sampler is not None and shuffle:
             raise ValueError("a sampler decides the order: leave out shuffle")
@@ -97,7 +97,7 @@ class DataLoader:
         }
 
     def __len__(self) -> int:
-        """Batches in one pass over the data."""
+        """The number of batches in one pass over the data."""
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # type: ignore[arg-type]
         records, size = len(self.sampler), self.batch_size or 1  # type: ignore[arg-type]
@@ -111,8 +111,9 @@ class DataLoader:
     ) -> TorchDataLoader[Any]:
         """Torch's loader of this data.
 
-        ``repeat``: without end. ``num_replicas`` and ``rank``: every so many-th batch only, from that one
-        on. ``skip``: without that many of the batches that remain.
+        ``repeat``: repeat the data without end. ``num_replicas`` and ``rank``: take only every
+        ``num_replicas``-th batch, beginning with batch ``rank``. ``skip``: leave out that many of the
+        remaining batches.
         """
         if self._own_batches is None:
             self._own_batches = self._batches(0)
@@ -123,7 +124,9 @@ class DataLoader:
     def _training_loader(
         self, seed: int, skip: int, num_replicas: int, rank: int
     ) -> TorchDataLoader[Any]:
-        """Endless, from batch ``skip`` of this rank on, in the order that ``seed`` decides."""
+        """An endless loader that begins with batch ``skip`` of this rank, in the order that ``seed``
+        decides.
+        """
         return self._loader(EndlessBatches(self._batches(seed), seed, skip, num_replicas, rank))
 
     def _loader(self, batch_sampler: Sampler[list[int]]) -> TorchDataLoader[Any]:
@@ -155,11 +158,10 @@ def adapt_batch_sampler(
 class EndlessBatches(Sampler[list[int]]):
     """Epoch after epoch of ``batch_sampler``, this rank's share, beginning anywhere.
 
-    The batches are the same wherever the iteration begins. Orders that follow from ``set_epoch`` are
-    gone to at once. Samplers that draw from the global random generators get generators seeded by
-    the epoch while they draw, so that neither the model's randomness nor prefetching changes their
-    order, nor they the model's. Samplers with a generator of their own are replayed from the
-    first epoch on.
+    The batches are the same wherever the iteration begins. A sampler with ``set_epoch`` jumps to the epoch
+    at once. While a sampler draws from the global random generators, these are seeded by the epoch: so the
+    model's randomness and prefetching do not change the order, and the sampler does not change the model's
+    randomness. A sampler with a generator of its own is replayed from the first epoch on.
     """
 
     def __init__(
@@ -193,7 +195,9 @@ class EndlessBatches(Sampler[list[int]]):
                     yield batch
                 count += 1
             if count == 0:
-                raise ValueError("the training data loader gives no batch: is the dataset empty?")
+                raise ValueError(
+                    "the training data loader gives no batch: check that the dataset is not empty"
+                )
             within -= count
             epoch += 1
 
@@ -217,9 +221,9 @@ class EndlessBatches(Sampler[list[int]]):
 def training_batches(
     loader: Any, seed: int, skip: int, num_replicas: int, rank: int
 ) -> tuple[int | None, contextlib.AbstractContextManager[Iterator[Any]]]:
-    """This rank's endless batches, and how many of them are an epoch (None: nobody knows).
+    """This rank's endless batches, and how many of them are an epoch (None if unknown).
 
-    Of another loader than :class:`DataLoader` they are all, from its beginning on.
+    A loader other than :class:`DataLoader` gives every rank all of its batches, from its beginning on.
     """
     if not isinstance(loader, DataLoader):
         return length_of(loader), contextlib.nullcontext(forever(loader))
@@ -228,7 +232,7 @@ def training_batches(
 
 
 def not_reproducible(loader: Any, permission: str) -> errors.InvalidModelException:
-    """What to raise for a loader without a position; ``permission``: the call that allows it."""
+    """The error for a loader without a position; ``permission``: the call that allows such loaders."""
     return errors.InvalidModelException(
         "build_training_data_loader() must return a determined.pytorch.DataLoader, found "
         f"{type(loader).__module__}.{type(loader).__name__}; to use it as it is, without an "
@@ -237,7 +241,7 @@ def not_reproducible(loader: Any, permission: str) -> errors.InvalidModelExcepti
 
 
 def length_of(loader: Any) -> int | None:
-    """The batches in one pass over ``loader``; None where nobody knows."""
+    """The number of batches in one pass over ``loader``, None if unknown."""
     try:
         return len(loader)
     except TypeError:
@@ -268,5 +272,6 @@ def forever(loader: Any) -> Iterator[Any]:
         if given == before:
             why = f"can be read only once ({given} batches)" if given else "gives no batch"
             raise ValueError(
-                f"the training data loader {why}: epochs need a loader with data anew in each"
+                f"the training data loader {why}: several epochs need a loader that gives its "
+                "data again in each epoch"
             )

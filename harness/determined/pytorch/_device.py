@@ -1,4 +1,4 @@
-"""The device of a process; batches: how long they are, and moving them to it."""
+"""The device of a process, the length of batches, and moving batches to the device."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ logger = logging.getLogger("determined.pytorch")
 def of_process(local_rank: int, gpus: int) -> torch.device:
     """The GPU of a machine's process ``local_rank`` (from 0), or the CPU where there are none.
 
-    It becomes torch's current device: what asks for no device in particular (``.cuda()``, NCCL's
-    barriers) would take the first one's in every process. Raises RuntimeError when there are fewer.
+    It becomes torch's current device. Otherwise calls that name no device (``.cuda()``, NCCL's barriers)
+    would use the first GPU in every process. Raises RuntimeError when there are fewer GPUs than processes.
     """
     if not gpus:
         return torch.device("cpu")
@@ -38,8 +38,8 @@ def of_process(local_rank: int, gpus: int) -> torch.device:
 def data_length(data: Any) -> int:
     """The number of records in a batch: the length of its first tensor, array or list.
 
-    A list or tuple without any of these (of texts, of numbers) is one record per element. Raises
-    TypeError for what has no length.
+    A list or tuple without any of these (of texts, of numbers) is one record per element. Raises TypeError
+    for a batch without a length.
     """
     if isinstance(data, torch.Tensor | np.ndarray):
         return len(data)
@@ -62,9 +62,9 @@ def data_length(data: Any) -> int:
 def mapped(
     data: Any, change: Callable[[Any], Any], whole: Callable[[Any], bool] = lambda _: False
 ) -> Any:
-    """``data`` with ``change(part)`` for each part that is no dict, list or (named) tuple.
+    """``data`` with ``change(part)`` in place of each part that is not a dict, list or (named) tuple.
 
-    ``whole``: which of those are changed as a whole, too.
+    ``whole``: returns whether such a container is changed as a whole, too.
     """
     if whole(data):
         return change(data)
@@ -88,9 +88,9 @@ def mapped(
 def to_device(data: Any, device: torch.device, warned_types: set[type] | None = None) -> Any:
     """``data`` with its tensors on ``device`` and its numpy arrays as tensors there.
 
-    Goes through dicts, lists and (named) tuples. Objects with a method ``to`` (Hugging Face's
-    BatchEncoding, packed sequences) are what ``to(device)`` returns. Anything else, arrays of texts among
-    it, stays, with one warning per type in ``warned_types``.
+    It goes through dicts, lists and (named) tuples. An object with a method ``to`` (Hugging Face's
+    BatchEncoding, packed sequences) is replaced by the result of ``to(device)``. Other values, such as
+    arrays of texts, stay, with one warning per type, noted in ``warned_types``.
     """
 
     def move(value: Any) -> Any:

@@ -24,10 +24,12 @@ class PyTorchExperimentalContext:
     def disable_dataset_reproducibility_checks(self) -> None:
         """Allow data loaders other than ``pytorch.DataLoader``.
 
-        They are read from their beginning after a resume, by every process of the trial.
+        Every process of the trial reads all of their data, after a resume from the beginning.
         """
         self._parent._repro_checks_disabled = True
 
     def disable_auto_to_device(self) -> None:
-        """Hand batches to the trial as they come; it calls ``context.to_device()`` itself."""
+        """Pass batches to the trial as the loader gives them; the trial calls ``context.to_device()``
+        itself.
+        """
         self._parent._auto_to_device = False

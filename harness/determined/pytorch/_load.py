@@ -1,4 +1,4 @@
-"""Trials out of checkpoints, to look at or to predict with."""
+"""Loads trials from checkpoints, for inspection or prediction."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def load_trial_from_checkpoint_path(
     """The trial of the checkpoint in directory ``path``, its models with the checkpoint's weights.
 
     Args:
-        trial_class: the trial's class; by default that of the code in the checkpoint.
-        trial_kwargs: arguments for the class beside ``context``.
-        torch_load_kwargs: arguments for ``torch.load``; further keywords are taken as such, too.
+        trial_class: the trial's class; by default the class in the checkpoint's code. trial_kwargs:
+        arguments for the class beside ``context``. torch_load_kwargs: arguments for ``torch.load``; other
+        keyword arguments are passed to it, too.
 
     Raises:
-        errors.InvalidCheckpointException: it is no such checkpoint, its class cannot be found, or it
-            has other models.
+        errors.InvalidCheckpointException: the directory is not a trial's checkpoint, the class cannot be
+        found, or the class has other models.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -90,7 +90,7 @@ def _class_in(folder: Path, facts: dict[str, Any]) -> type[PyTorchTrial]:
     code = folder / _checkpoint.CODE_FOLDER
     if not module or not name:
         raise errors.InvalidCheckpointException(
-            f"{folder} does not say which class its trial has: give trial_class"
+            f"{folder} does not name the class of its trial: give trial_class"
         )
     if not code.is_dir() or not any(code.iterdir()):
         raise errors.InvalidCheckpointException(
@@ -108,12 +108,14 @@ def _class_in(folder: Path, facts: dict[str, Any]) -> type[PyTorchTrial]:
             f"the class {spec} cannot be imported from {code}: {error}"
         ) from error
     if not isinstance(found, type) or not issubclass(found, PyTorchTrial):
-        raise errors.InvalidCheckpointException(f"{spec} in {code} is no PyTorchTrial")
+        raise errors.InvalidCheckpointException(
+            f"{spec} in {code} is not a PyTorchTrial: give trial_class"
+        )
     return found
 
 
 def _module_of(name: str, code: Path) -> str:
-    """The module that defines class ``name``: checkpoints of scripts do not always name it."""
+    """Find the module that defines class ``name``, which a script's checkpoint does not always name."""
     candidates = []
     for path in sorted(code.rglob("*.py")):
         try:
@@ -125,6 +127,6 @@ def _module_of(name: str, code: Path) -> str:
     if len(candidates) != 1:
         found = ", ".join(candidates) or "none"
         raise errors.InvalidCheckpointException(
-            f"which module in {code} defines {name} is not clear (found {found}): give trial_class"
+            f"cannot tell which module in {code} defines {name} (found {found}): give trial_class"
         )
     return candidates[0]

@@ -34,10 +34,10 @@ PATIENCE = 5.0
 class TrainingLoop:
     """One call of ``Trainer.fit``.
 
-    Where the trial stands is in ``position``; a stretch of batches (up to the next report, validation or
-    checkpoint) is trained, its metrics reported, and what is due done, in this order: validation,
-    checkpoint. Then, and at the end of the training, the trial may stop: preempted, or at its own
-    request. It never leaves without a checkpoint of where it stands.
+    ``position`` tells how far the trial is. The loop trains a stretch of batches (up to the next report,
+    validation or checkpoint), reports its metrics, then validates and writes a checkpoint if these are due.
+    Then, and at the end of the training, the trial may stop: preempted, or at its own request. It never
+    stops without a checkpoint of its position.
     """
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext, plan: Plan) -> None:
@@ -57,7 +57,7 @@ class TrainingLoop:
         self._stopping = False
 
     def _check_wrapped(self) -> None:
-        """Raises errors.InvalidModelException when checkpoints would hold nothing to go on from."""
+        """Raises errors.InvalidModelException when checkpoints would have no state to go on from."""
         context = self._context
         for what, wrapped in (("model", context.models), ("optimizer", context.optimizers)):
             if not wrapped:
@@ -109,7 +109,9 @@ class TrainingLoop:
         return Validation(self._trial, self._context, self._callbacks, self._plan.test_mode)
 
     def _take_position(self, path: Path) -> bool:
-        """Whether the checkpoint is this trial's own: another's gives its weights, not its position."""
+        """Whether the checkpoint is this trial's own. Of another trial's checkpoint only the weights are
+        used.
+        """
         saved = self._read_position(path)
         if saved.trial_id != self.position.trial_id:
             logger.info(
@@ -151,15 +153,15 @@ class TrainingLoop:
             yield iterator
 
     def _set_scale(self, length: int | None, records: int | None) -> None:
-        """``length``: of an epoch, in batches."""
+        """``length``: the length of an epoch in batches."""
         context = self._context
         per_epoch = context._exp_conf.get_records_per_epoch()
         if length is None and records and per_epoch:
             length = max(per_epoch // records, 1)
         if length == 0:
             raise errors.InvalidModelException(
-                "the training data loader gives no batch: is the dataset empty, or smaller than a "
-                "batch with drop_last?"
+                "the training data loader gives no batch: check that the dataset is not empty, "
+                "and with drop_last not smaller than a batch"
             )
         self._scale = Scale(length, records)
         context._epoch_length = length
@@ -168,7 +170,7 @@ class TrainingLoop:
         del self._iterator
 
     def _prepare_batches(self) -> None:
-        """What happens with each batch beside ``train_batch``, decided once."""
+        """The work on each batch beside ``train_batch``, decided once."""
         context = self._context
         self._after_batch: list[Callable[[int], None]] = []
         train = by_name(self._trial.train_batch, ("batch", "epoch_idx", "batch_idx"))
@@ -222,7 +224,7 @@ class TrainingLoop:
 
     def _must_stop(self) -> bool:
         if self._context.get_stop_requested():
-            logger.info("the training code asks for the end of the training")
+            logger.info("the training ends, because the training code asked for it")
             return True
         if self._core.preempt.should_preempt():
             logger.info("preempted after batch %d", self.position.batches_trained)
@@ -255,7 +257,7 @@ class TrainingLoop:
         self._callbacks.call("on_training_workload_end", avg_metrics=metrics, batch_metrics=batches)
 
     def _train_batches(self, end: int) -> list[dict[str, Any]]:
-        """Train until ``end`` batches are trained in all, or until it takes long and preemption waits."""
+        """Train until ``end`` batches are trained in all, or stop earlier if a long stretch is preempted."""
         context, position = self._context, self.position
         iterator, train_batch, snapshot = self._iterator, self._train_batch, self._snapshot
         after_batch = self._after_batch
@@ -294,7 +296,7 @@ class TrainingLoop:
         self._callbacks.call("on_training_epoch_end", epoch)
 
     def _counts(self, metrics: dict[str, Any]) -> dict[str, int]:
-        """What searchers count time by, as metrics; without those that the trial itself reports."""
+        """The metrics by which searchers count time, without those that the trial itself reports."""
         done = self.position.batches_trained
         counts = {"batches": done, "epochs": self.position.epochs_trained}
         searcher = self._context._exp_conf.get("searcher") or {}
@@ -329,14 +331,14 @@ class TrainingLoop:
             self._save()
 
     def _searchers(self, metrics: dict[str, Any]) -> float | None:
-        """The metric that the searcher goes by; None off-cluster. It becomes a number in ``metrics``."""
+        """The searcher's metric, None off-cluster. It becomes a number in ``metrics``."""
         name = self._plan.searcher_metric
         if name is None:
             return None
         if name not in metrics:
             raise errors.InvalidModelException(
-                f"searcher.metric is {name!r}, and the validation has no such metric; "
-                f"it has {', '.join(map(str, metrics)) or 'none'}"
+                f"searcher.metric is {name!r}, but the validation has no such metric; it has "
+                f"{', '.join(map(str, metrics)) or 'none'}"
             )
         metrics[name] = number = _metrics.one_number(metrics[name], name)
         return number
@@ -344,7 +346,8 @@ class TrainingLoop:
     def _is_best(self, value: float | None) -> bool:
         """Whether no validation of the experiment was better so far.
 
-        One that is as good counts: it may be the same one, repeated after a crash.
+        If another validation was equally good, this one still counts as the best: it may be a repetition
+        after a crash.
         """
         plan = self._plan
         if value is None or plan.checkpoint_policy != "best":

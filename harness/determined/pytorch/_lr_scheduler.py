@@ -1,4 +1,4 @@
-"""Learning rate schedulers and who steps them."""
+"""Learning rate schedulers, and when they are stepped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class LRScheduler:
     """A torch scheduler with the moment at which the Trainer steps it.
 
     ``scheduler`` is anything with ``step()``, ``state_dict()`` and ``load_state_dict()``. With
-    ``frequency`` n, the modes of batches and epochs step at every n-th of them, that of the optimizers'
-    steps where these fall on every n-th batch.
+    ``frequency`` n, the modes for batches and epochs step at every n-th batch or epoch. The mode for
+    optimizer steps steps when such a step falls on an n-th batch.
     """
 
     class StepMode(enum.Enum):
@@ -29,7 +29,7 @@ class LRScheduler:
 
     def __init__(self, scheduler: Any, step_mode: LRScheduler.StepMode, frequency: int = 1) -> None:
         if scheduler is None:
-            raise ValueError("scheduler is None; does the function that builds it return one?")
+            raise ValueError("scheduler is None: check that the function that builds it returns it")
         if not isinstance(step_mode, LRScheduler.StepMode):
             raise TypeError(
                 "step_mode must be a pytorch.LRScheduler.StepMode "
@@ -59,9 +59,9 @@ class LRScheduler:
 
 
 def after_batches(scheduler: LRScheduler, aggregation: int) -> Callable[[int], None] | None:
-    """What is to be called with the index of each trained batch, if anything.
+    """The function to call with the index of each trained batch, if any.
 
-    ``aggregation``: after that many batches the optimizers step.
+    ``aggregation``: the number of batches between two steps of the optimizers.
     """
     mode, frequency = scheduler._step_mode, scheduler._frequency
 
@@ -83,7 +83,7 @@ def after_batches(scheduler: LRScheduler, aggregation: int) -> Callable[[int], N
 
 
 def end_epoch(schedulers: list[LRScheduler], epoch: int) -> None:
-    """Step those that are stepped after epoch ``epoch`` (counted from 0)."""
+    """Step the schedulers that are due after epoch ``epoch`` (counted from 0)."""
     for scheduler in schedulers:
         by_epoch = scheduler._step_mode is LRScheduler.StepMode.STEP_EVERY_EPOCH
         if by_epoch and (epoch + 1) % scheduler._frequency == 0:

@@ -1,4 +1,4 @@
-"""Metrics of batches: kept cheaply in the loop, averaged when they are reported."""
+"""Keeps the metrics of batches cheaply in the loop, and averages them when they are reported."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Snapshot = Callable[[Any], dict[str, Any]]
 
 
 def snapshotter(device: torch.device) -> Snapshot:
-    """A function that keeps what ``train_batch`` returned, whatever happens to it afterwards.
+    """A function that copies the result of ``train_batch``, so that later changes do not matter.
 
-    On a CPU scalars become numbers at once, which is cheaper than any copy. Elsewhere they stay on
-    the device: asking for their values would wait for it, batch after batch.
+    On a CPU scalars become numbers at once, which is cheaper than any copy. On another device they stay
+    there: reading their values would wait for the device after each batch.
     """
     keep = _number if device.type == "cpu" else _copy
 
@@ -67,7 +67,7 @@ def settled(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def numpy_of(value: Any) -> Any:
-    """Tensors as numpy arrays (bfloat16, which numpy has not, as float32); the rest as it is."""
+    """Tensors as numpy arrays (bfloat16, which numpy lacks, as float32); other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach().cpu()
@@ -79,20 +79,20 @@ def one_number(value: Any, name: str) -> float:
     array = np.asarray(numpy_of(value))
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise errors.InvalidModelException(
-            f"searcher.metric is {name!r}, which must be one number; the validation gives {value!r}"
+            f"searcher.metric is {name!r}, which must be one number, but the validation gives {value!r}"
         )
     number: float = array.item()
     return number
 
 
 class Averager:
-    """Averages of the metrics of batches; warns once of each that has none."""
+    """Averages of the metrics of batches; warns once of each metric without an average."""
 
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
     def __call__(self, batches: list[dict[str, Any]]) -> dict[str, Any]:
-        """Of each metric the mean over the batches that have it."""
+        """For each metric, the mean over the batches that have it."""
         collected: dict[str, list[Any]] = {}
         for batch in batches:
             for name, value in batch.items():
@@ -104,7 +104,11 @@ class Averager:
             except (TypeError, ValueError):
                 if name not in self._warned:
                     self._warned.add(name)
-                    logger.warning("training metric %r has no average: %r", name, values[-1])
+                    logger.warning(
+                        "the training metric %r is not reported, because %r cannot be averaged",
+                        name,
+                        values[-1],
+                    )
         return averages
 
 

@@ -15,9 +15,9 @@ from determined import core
 
 
 class ParallelModel(DistributedDataParallel):
-    """Looks like the model it wraps: its attributes, and the names in its state dict.
+    """Has the attributes of the model that it wraps, and the same names in its state dict.
 
-    So a trial class need not know in how many processes it trains, and a checkpoint does not tell.
+    So a trial class need not know in how many processes it trains, and its checkpoints do not depend on it.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -38,7 +38,9 @@ class ParallelModel(DistributedDataParallel):
 
 
 def parallel(model: nn.Module, device: torch.device) -> nn.Module:
-    """``model`` for several processes, all with the weights of the first; itself if nothing in it trains."""
+    """``model`` wrapped for several processes, all with the weights of the first; unwrapped if it has
+    nothing to train.
+    """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
     return ParallelModel(model, device_ids=[device.index] if device.type == "cuda" else None)
@@ -48,9 +50,10 @@ def parallel(model: nn.Module, device: torch.device) -> nn.Module:
 def process_group(
     dist: core.DistributedContext | None, backend: str | None = None, alone: bool = False
 ) -> Iterator[None]:
-    """Torch's process group for the block, unless there is one already or one process only.
+    """Torch's process group for the block, unless there is one already or there is only one process.
 
-    ``backend``: by default NCCL where there are GPUs, else Gloo. ``alone``: for one process, too.
+    ``backend``: by default NCCL where there are GPUs, else Gloo. ``alone``: make it for a single process,
+    too.
     """
     size = 1 if dist is None else dist.size
     if (size == 1 and not alone) or torch.distributed.is_initialized():

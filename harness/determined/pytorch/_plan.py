@@ -1,4 +1,4 @@
-"""What one call of ``Trainer.fit`` is to do, and how long it trains."""
+"""The plan of one call of ``Trainer.fit``: its checked arguments, and how long it trains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICIES = ("best", "all", "none")
 class Plan:
     """The arguments of ``fit``, checked.
 
-    ``searcher_metric`` is None off-cluster, where nobody searches.
+    ``searcher_metric`` is None off-cluster, where there is no search.
     """
 
     lengths: Callable[[], Iterator[Target]]
@@ -34,7 +34,7 @@ class Plan:
 
 
 class Target:
-    """Train until ``length`` in all. ``wants_metric``: the searcher waits for a validation."""
+    """A goal: train until ``length`` in all. ``wants_metric``: the searcher waits for a validation."""
 
     wants_metric = False
 
@@ -46,11 +46,11 @@ class Target:
         train.report_progress(min(done, 1.0))
 
     def completed(self, metric: Any) -> None:
-        """Trained, validated, and safe in a checkpoint."""
+        """Note that the goal is trained, validated and stored in a checkpoint."""
 
 
 class SearcherTarget(Target):
-    """One that the searcher assigned and wants to hear of."""
+    """A goal that the searcher assigned; its end is reported."""
 
     wants_metric = True
 
@@ -73,10 +73,10 @@ def lengths(
 ) -> Callable[[], Iterator[Target]]:
     """How long to train. ``searcher`` is the section of the configuration, None off-cluster.
 
-    The searcher's operations decide where the configuration makes some; ``max_length`` where
-    it does not, or where the searcher stops trials by their reports.
+    The searcher's operations decide if the configuration makes some. Otherwise, or if the searcher stops
+    trials by their reports, ``max_length`` decides.
 
-    Raises errors.InvalidConfigurationException and ValueError when nothing says how long.
+    Raises errors.InvalidConfigurationException and ValueError when neither gives a length.
     """
     if max_length is not None and not isinstance(max_length, Batch | Epoch | Record):
         raise TypeError(
@@ -114,7 +114,7 @@ def lengths(
     if max_length is None:
         raise errors.InvalidConfigurationException(
             {"searcher": searcher},
-            "nothing says how long to train: set searcher.max_length (e.g. {epochs: 10}) or "
+            "the length of the training is not set: set searcher.max_length (e.g. {epochs: 10}) or "
             "searcher.time_metric (batches, epochs or records) with max_time, or give fit() a max_length",
         )
     target = max_length

@@ -1,4 +1,4 @@
-"""Mixed precision: models that compute in it, and scaled gradients."""
+"""Mixed precision: models that compute in it, and gradients that are scaled for it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from determined.pytorch import _device
 
 
 class MixedForward:
-    """A model's ``forward`` under torch's autocast, with float32 for what it returns.
+    """A model's ``forward`` under torch's autocast; the results are converted to float32.
 
-    So losses and metrics are computed in full precision, as torch advises, and some can be computed at
-    all (binary_cross_entropy on GPUs, numpy arrays of bfloat16). An object, not a function, so that a
-    copied model has a copy that computes with the copy's weights.
+    So losses and metrics are computed in full precision, as torch advises. Some cannot be computed
+    otherwise (binary_cross_entropy on GPUs, numpy arrays of bfloat16). This is an object, not a function,
+    so that the copy of a model computes with the copy's weights.
     """
 
     def __init__(self, forward: Callable[..., Any], device_type: str) -> None:

@@ -1,4 +1,4 @@
-"""Making one number of many: metrics of batches, and metrics of the user's own."""
+"""Reduces many values to one: metrics of batches, and the user's own metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reducer(enum.Enum):
     def __call__(self, values: Sequence[Any], weights: Sequence[int] | None = None) -> Any:
         """One value (a number, or an array of the values' shape when they have several elements).
 
-        Raises TypeError and ValueError for values without sums, and of several shapes.
+        Raises TypeError and ValueError for values that cannot be added, and for values of several shapes.
         """
         array = np.array(values)
         if self is Reducer.AVG:
@@ -41,19 +41,19 @@ class Reducer(enum.Enum):
 class MetricReducer(abc.ABC):
     """A metric that needs all batches at once, e.g. the area under a curve.
 
-    Register an object with ``context.wrap_reducer()`` and feed it in ``train_batch`` or
-    ``evaluate_batch`` by methods of your own. ``reset()`` is called before each validation, and before
-    each stretch of training that is reported as one; at its end ``per_slot_reduce()`` in every
-    process, then ``cross_slot_reduce()`` with the list of what they returned, in the order of ranks.
+    Register an object with ``context.wrap_reducer()`` and feed it in ``train_batch`` or ``evaluate_batch``
+    by methods of your own. ``reset()`` is called before each validation, and before each stretch of
+    training that is reported as one. At the end every process calls ``per_slot_reduce()``, then
+    ``cross_slot_reduce()`` with the list of their results, in the order of ranks.
     """
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Forget what was fed."""
+        """Drop the values that were fed."""
 
     @abc.abstractmethod
     def per_slot_reduce(self) -> Any:
-        """This process' part, picklable."""
+        """The result of this process; must be picklable."""
 
     @abc.abstractmethod
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
@@ -61,7 +61,7 @@ class MetricReducer(abc.ABC):
 
 
 class SimpleMetricReducer(MetricReducer):
-    """``fn`` of the list of all values that ``update()`` was given, in all processes."""
+    """Calls ``fn`` with the list of all values that ``update()`` was given, in all processes."""
 
     def __init__(self, fn: Callable[[list[Any]], Any]) -> None:
         self._fn = fn
@@ -95,7 +95,7 @@ class Reducers:
         for_training: bool,
         for_validation: bool,
     ) -> MetricReducer:
-        """Raises TypeError for what is no reducer, ValueError for a name that is taken."""
+        """Raises TypeError for an object that is not a reducer, ValueError for a name that is taken."""
         if not isinstance(reducer, MetricReducer):
             if isinstance(reducer, type) or not callable(reducer):
                 raise TypeError(
@@ -108,7 +108,7 @@ class Reducers:
         for _, taken, training, validation in self._wrapped:
             overlap = (training and for_training) or (validation and for_validation)
             if name is not None and taken == name and overlap:
-                raise ValueError(f"there is a reducer for the metric {name!r} already")
+                raise ValueError(f"the metric {name!r} has a reducer already; give another name")
         self._wrapped.append((reducer, name, for_training, for_validation))
         return reducer
 

@@ -30,7 +30,7 @@ def capture(device: torch.device | None = None) -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any], device: torch.device | None = None) -> None:
-    """Go on where :func:`capture` was called; states that are not there stay as they are."""
+    """Restore the states of :func:`capture`; a generator without a captured state stays as it is."""
     if "cpu_rng_state" in states:
         torch.random.set_rng_state(states["cpu_rng_state"].cpu())
     if "np_rng_state" in states:
@@ -43,7 +43,7 @@ def restore(states: dict[str, Any], device: torch.device | None = None) -> None:
 
 @contextlib.contextmanager
 def kept(device: torch.device | None = None) -> Iterator[None]:
-    """What is drawn within the block is as if it had not been."""
+    """Restore the generators after the block, as if nothing had been drawn in it."""
     states = capture(device)
     try:
         yield
@@ -53,7 +53,7 @@ def kept(device: torch.device | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Generators (of the CPU) seeded by ``seed`` within the block, untouched by it afterwards."""
+    """Seed the generators (of the CPU) by ``seed`` for the block, and restore them afterwards."""
     with kept():
         random.seed(seed)
         np.random.seed(seed)

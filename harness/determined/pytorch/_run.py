@@ -58,7 +58,7 @@ def run(spec: str) -> None:
     info = det.get_cluster_info()
     if info is None or info.task_type != "TRIAL":
         fail(
-            f"--trial {spec} is for trials on the cluster; elsewhere call pytorch.init() and "
+            f"--trial {spec} works only on the cluster; elsewhere call pytorch.init() and "
             "Trainer.fit() in a script"
         )
     config = det.ExperimentConfig(info.trial._config)

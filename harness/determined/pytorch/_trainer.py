@@ -32,10 +32,10 @@ def init(
 ) -> Iterator[PyTorchTrialContext]:
     """``with pytorch.init(hparams={…}) as context:`` the context for a trial and its Trainer.
 
-    On the cluster hyperparameters, configuration and seed are the trial's, whatever is given here; of
-    ``hparams`` it has those that the configuration does not name.
-    Off-cluster they are what is given; ``exp_conf["reproducibility"]["experiment_seed"]`` seeds python,
-    numpy and torch, without it their generators stay as they are and the data's order has seed 0.
+    On the cluster the trial's hyperparameters, configuration and seed replace those given here; only
+    ``hparams`` that the configuration does not name are kept. Off-cluster the given values are used.
+    ``exp_conf["reproducibility"]["experiment_seed"]`` seeds python, numpy and torch; without it their
+    generators stay as they are and the data's order has seed 0.
 
     ``aggregation_frequency``: batches whose gradients add up to one step of the optimizers.
     """
@@ -57,9 +57,10 @@ def session(
     distributed: core.DistributedContext | None,
     process_group: Callable[[core.DistributedContext], contextlib.AbstractContextManager[None]],
 ) -> Iterator[dict[str, Any]]:
-    """What the contexts of trial classes are made with: arguments for them, by name.
+    """Arguments for the contexts of trial classes, by name.
 
-    For the block there are a Core context and what ``process_group`` makes; generators are seeded.
+    During the block there are a Core context and the result of ``process_group``, and the generators are
+    seeded.
     """
     info = get_cluster_info()
     managed = info is not None and info.task_type == "TRIAL"
@@ -114,7 +115,9 @@ class Trainer:
         begin_on_batch: int = 0,
         end_after_batch: int | None = None,
     ) -> None:
-        """``enabled``: as ``fit(profiling_enabled=True)``. The rest is of early releases, without effect."""
+        """``enabled``: as ``fit(profiling_enabled=True)``. The other arguments come from early releases and
+        have no effect.
+        """
         self._profiling = enabled
 
     def fit(
@@ -132,15 +135,14 @@ class Trainer:
         """Train, with a validation and a checkpoint at the end in any case.
 
         Args:
-            checkpoint_period: write a checkpoint at the end of each.
-            validation_period: validate at the end of each.
-            max_length: how long to train, in all, counting what a checkpoint brings along. Needed
-                off-cluster. On the cluster the searcher's lengths count where the configuration has
-                ``searcher.max_length``.
-            reporting_period: training metrics are averaged over it and reported; stretches end at
+            checkpoint_period: write a checkpoint at the end of each. validation_period: validate at the end
+            of each. max_length: how long to train in all, including the batches that a checkpoint has
+            trained. Needed off-cluster. On the cluster the searcher's lengths count if the configuration
+            has ``searcher.max_length``. reporting_period: training metrics are averaged over it and
+            reported; stretches end at
                 validations and checkpoints, too.
-            checkpoint_policy: after which validations to write a checkpoint: "best" (none of the
-                experiment was better so far), "all" or "none". Off-cluster "best" means "all".
+            checkpoint_policy: after which validations to write a checkpoint: "best" (no other validation of
+            the experiment was better so far), "all" or "none". Off-cluster "best" means "all".
             latest_checkpoint: uuid of the checkpoint to go on from,
                 ``det.get_cluster_info().latest_checkpoint`` on the cluster.
             step_zero_validation: validate before the first batch.
@@ -148,8 +150,8 @@ class Trainer:
             profiling_enabled: sample the machine's load meanwhile.
 
         Raises:
-            TypeError, ValueError: an argument makes no sense.
-            errors.InvalidExperimentException: the configuration, or the trial class.
+            TypeError, ValueError: an argument is invalid. errors.InvalidExperimentException: the
+            configuration or the trial class is invalid.
         """
         context = self._context
         _plan.check_period("checkpoint_period", checkpoint_period)
@@ -166,11 +168,14 @@ class Trainer:
         lengths = _plan.lengths(context._core, searcher, max_length, test_mode)
         if searcher is None and checkpoint_policy == "best":
             logger.info(
-                "off-cluster there is no experiment to be best of: checkpoint_policy is all"
+                "off-cluster there is no experiment to compare with, so checkpoint_policy best means all"
             )
             checkpoint_policy = "all"
         if max_length is not None and searcher and searcher.get("max_length") is not None:
-            logger.info("fit(max_length=%r) is for want of lengths by the searcher", max_length)
+            logger.info(
+                "fit(max_length=%r) has no effect, because the searcher gives the lengths",
+                max_length,
+            )
         if context._managed and latest_checkpoint is None:
             self._warn_of_start_from_scratch()
         plan = _plan.Plan(
@@ -192,7 +197,8 @@ class Trainer:
         info = self._context._core.info
         if info is not None and info.latest_checkpoint is not None:
             logger.warning(
-                "this trial has the checkpoint %s, and fit() was called without it: training begins "
-                "anew. Give fit(latest_checkpoint=det.get_cluster_info().latest_checkpoint)",
+                "this trial has the checkpoint %s, but fit() was called without it, so training "
+                "begins from scratch. To go on from it, give "
+                "fit(latest_checkpoint=det.get_cluster_info().latest_checkpoint)",
                 info.latest_checkpoint,
             )

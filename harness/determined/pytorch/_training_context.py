@@ -1,4 +1,4 @@
-"""What the contexts of PyTorch's trial classes have in common."""
+"""The common base of the contexts of PyTorch's trial classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from determined.pytorch._reducer import MetricReducer, Reducers
 
 
 class TrainingContext(TrialContext):
-    """Where the training stands, batch sizes, metrics, charts and profiles.
+    """The position of the training, batch sizes, metrics, charts and profiles.
 
     ``models`` lists what the trial has wrapped; ``device`` is where this process trains.
     """
@@ -89,7 +89,7 @@ class TrainingContext(TrialContext):
     def get_global_batch_size(self) -> int:
         """Records in a batch, all processes together: the hyperparameter ``global_batch_size``.
 
-        Raises errors.InvalidExperimentException when it is missing or no integer.
+        Raises errors.InvalidExperimentException when it is missing or not an integer.
         """
         return util.calculate_batch_sizes(self._hparams, self._slots_per_trial, self._kind)[1]
 
@@ -108,13 +108,13 @@ class TrainingContext(TrialContext):
     ) -> MetricReducer:
         """A metric of many batches, reduced and reported with the others under ``name``.
 
-        A function of the list of all values becomes a :class:`SimpleMetricReducer`: give it values
-        by ``update()`` of what is returned.
+        A function of the list of all values becomes a :class:`SimpleMetricReducer`: give values to the
+        returned object's ``update()``.
         """
         return self._reducers.wrap(reducer, name, for_training, for_validation)
 
     def reset_reducers(self) -> None:
-        """Begin anew with all reducers; the Trainer does this before each validation."""
+        """Reset all reducers; the Trainer does this before each validation."""
         self._reducers.reset()
 
     def set_profiler(self, *args: Any, **kwargs: Any) -> None:
@@ -132,16 +132,16 @@ class TrainingContext(TrialContext):
         return self._tensorboard_logging
 
     def set_enable_tensorboard_logging(self, enable_tensorboard_logging: bool) -> None:
-        """Write reported metrics to TensorBoard files, or do not."""
+        """Set whether reported metrics are written to TensorBoard files."""
         if not isinstance(enable_tensorboard_logging, bool):
             raise TypeError(
-                f"enable_tensorboard_logging is a bool, found {enable_tensorboard_logging!r}"
+                f"enable_tensorboard_logging must be a bool, found {enable_tensorboard_logging!r}"
             )
         self._tensorboard_logging = enable_tensorboard_logging
         self._core.train._log_for_tensorboard(enable_tensorboard_logging)
 
     def get_tensorboard_writer(self) -> Any:
-        """A ``torch.utils.tensorboard.SummaryWriter`` for what the trial itself wants charted.
+        """A ``torch.utils.tensorboard.SummaryWriter`` for the trial's own charts.
 
         Its files go to :meth:`get_tensorboard_path`. Raises ImportError when the package tensorboard
         is not installed.
@@ -158,6 +158,6 @@ class TrainingContext(TrialContext):
         return self._writer
 
     def _flush_writer(self) -> None:
-        """What the trial has written so far goes to its file, from where it is uploaded."""
+        """Flush the trial's own event file, so that it can be uploaded."""
         if self._writer is not None:
             self._writer.flush()

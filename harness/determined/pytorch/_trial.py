@@ -19,15 +19,15 @@ from determined.pytorch._reducer import Reducer
 
 
 class PyTorchTrial(LegacyTrial):
-    """A training: models and data, what to do with one batch, and how to validate.
+    """A training: models and data, how to train on one batch, and how to validate.
 
     Subclasses build models, optimizers and schedulers in ``__init__`` and give them to
     ``context.wrap_model()``, ``wrap_optimizer()``, ``wrap_lr_scheduler()``. The Trainer then calls, in this
     order: ``build_callbacks``, ``build_training_data_loader``, ``build_validation_data_loader``, and
     ``train_batch`` for batch after batch, with validations by ``evaluate_batch`` (or
-    ``evaluate_full_dataset``) in between. What is wrapped, callbacks' states, random generators and the
-    position in the data are in checkpoints; an object's other attributes are not: after a resume
-    ``__init__`` has made them anew.
+    ``evaluate_full_dataset``) in between. Checkpoints hold the wrapped objects, the callbacks' states, the
+    random generators and the position in the data. They do not hold the trial's other attributes: after a
+    resume ``__init__`` has made these again.
     """
 
     # trial_controller_class is set by the module of the training loop.
@@ -64,7 +64,9 @@ class PyTorchTrial(LegacyTrial):
         raise NotImplementedError
 
     def evaluation_reducer(self) -> Reducer | dict[str, Reducer]:
-        """How metrics of ``evaluate_batch`` become one: for all, or by name (AVG for those left out)."""
+        """How the values of a metric of ``evaluate_batch`` become one: for all metrics, or by name (AVG for
+        the others).
+        """
         return Reducer.AVG
 
     def evaluate_full_dataset(self, data_loader: TorchDataLoader[Any]) -> dict[str, Any]:
@@ -98,8 +100,8 @@ def evaluates_batches(trial: Any, base: type[Any]) -> bool:
 def by_name(method: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
     """``method`` for arguments in the order of ``names``.
 
-    It gets them by name where its own order is another one, or where it takes them as ``**kwargs``;
-    one that calls them differently gets them by position.
+    It gets them by name if its own order differs, or if it takes them as ``**kwargs``. If it uses other
+    names, it gets them by position.
     """
     signature = inspect.signature(method)
     if tuple(signature.parameters)[: len(names)] == names:
@@ -117,7 +119,7 @@ def by_name(method: Callable[..., Any], names: tuple[str, ...]) -> Callable[...,
 
 
 def takes_batch_idx(trial: Any) -> bool:
-    """Whether evaluate_batch takes the batch's number; it was not given in early releases."""
+    """Whether evaluate_batch takes the batch's number, which early releases did not pass."""
     parameters = list(inspect.signature(trial.evaluate_batch).parameters.values())
     kinds = {parameter.kind for parameter in parameters}
     return len(parameters) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds

@@ -18,7 +18,9 @@ class TrainUnit:
 
     def __init__(self, value: int | Container[int]) -> None:
         if isinstance(value, bool) or not isinstance(value, int | Container):
-            raise TypeError(f"{self._name()} takes an integer, or a container, found {value!r}")
+            raise TypeError(
+                f"{self._name()} takes an integer or a container of integers, found {value!r}"
+            )
         if isinstance(value, int) and value < 1:
             raise ValueError(f"{self._name()} takes a positive integer, found {value}")
         self.value = value
@@ -52,8 +54,8 @@ class Epoch(TrainUnit):
 
 
 class Record(TrainUnit):
-    """Records of the training data. So many are as many whole batches, one at least; of a container's
-    numbers each is the batch that holds the record.
+    """Records of the training data. A number of records is rounded down to whole batches, at least one.
+    Each number in a container stands for the batch that holds the record.
     """
 
 
@@ -73,16 +75,16 @@ def from_config(length: dict[str, Any] | None) -> TrainUnit | None:
 
 
 def from_searcher(unit: core.Unit, length: int) -> TrainUnit:
-    """``length`` of an operation of the searcher; at least one."""
+    """The unit for the ``length`` of a searcher's operation; at least one."""
     return _UNITS[unit](max(int(length), 1))
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What a unit is in batches.
+    """Converts units to batches.
 
-    ``batches_per_epoch`` is None for data without a length, ``records_per_batch`` None without the
-    hyperparameter global_batch_size: then these units raise ValueError.
+    ``batches_per_epoch`` is None for data without a length, ``records_per_batch`` is None without the
+    hyperparameter global_batch_size. Without the value that it needs, a unit raises ValueError.
     """
 
     batches_per_epoch: int | None
@@ -141,7 +143,7 @@ class Scale:
     def _epoch(self, unit: TrainUnit | type[TrainUnit]) -> int:
         if self.batches_per_epoch is None:
             raise ValueError(
-                f"{_shown(unit)} needs the length of an epoch, and the training data has none: "
+                f"{_shown(unit)} needs the length of an epoch, but the training data has no length: "
                 "give lengths and periods in batches, or set records_per_epoch in the experiment "
                 "configuration"
             )

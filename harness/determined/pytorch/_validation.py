@@ -66,7 +66,7 @@ class Validation:
             raise errors.InvalidModelException(
                 "build_validation_data_loader() must return a determined.pytorch.DataLoader, found "
                 f"{type(loader).__module__}.{type(loader).__name__}: each of {num_replicas} processes would "
-                "evaluate all of it; if it gives each a share of its own, call "
+                "evaluate all of it; if it gives each process its own share, call "
                 "disable_dataset_reproducibility_checks()"
             )
         return loader
@@ -104,7 +104,7 @@ class Validation:
         return self._reduce(outputs, lengths)
 
     def _evaluated(self) -> Iterator[tuple[Any, int]]:
-        """What evaluate_batch returns for each batch, and the batch's records."""
+        """The result of evaluate_batch for each batch, and the batch's number of records."""
         context = self._context
         for idx, batch in enumerate(self._loader):
             if context._auto_to_device:
@@ -118,7 +118,7 @@ class Validation:
     def _reduce(self, outputs: list[dict[str, Any]], lengths: list[int]) -> dict[str, Any]:
         if not outputs:
             raise errors.InvalidModelException(
-                "the validation data loader gives no batch: is the dataset empty?"
+                "the validation data loader gives no batch: check that the dataset is not empty"
             )
         names = list(outputs[0])
         for output in outputs:

@@ -1,7 +1,7 @@
 """Samplers that wrap other samplers, so that training data can be repeated, shared out and skipped.
 
-Each has a form for samplers of indices and one for samplers of batches. The order that makes sense:
-shuffle, then repeat, then share out, then skip.
+Each has a form for samplers of indices and one for samplers of batches. Wrap in this order: shuffle, then
+repeat, then share out, then skip.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Share(Sampler[T]):
 class _Skip(Sampler[T]):
     """``sampler`` without its first ``skip`` items; ``len()`` is that of a whole pass.
 
-    Only the first pass is shortened: the one that an interrupted training goes on with.
+    Only the first pass is shortened, in which an interrupted training goes on.
     """
 
     def __init__(self, sampler: Sampler[T], skip: int) -> None:
@@ -83,9 +83,9 @@ class _Skip(Sampler[T]):
 
 
 class _Shuffle(Sampler[T]):
-    """The items of ``sampler`` in random order, another one in each pass.
+    """The items of ``sampler`` in random order, which differs in each pass.
 
-    Pass ``n`` depends on ``seed`` and ``n`` only, so that :meth:`set_epoch` can go to any.
+    Pass ``n`` depends only on ``seed`` and ``n``, so that :meth:`set_epoch` can jump to any pass.
     """
 
     def __init__(self, sampler: Sampler[T], seed: int) -> None:
@@ -153,6 +153,6 @@ class ReproducibleShuffleBatchSampler(_Shuffle[list[int]]):
 
 
 def mix(seed: int, number: int) -> int:
-    """A seed that has nothing to do with those of the numbers beside it (32 bits)."""
+    """A seed that is unrelated to the seeds of the neighbouring numbers (32 bits)."""
     digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big")

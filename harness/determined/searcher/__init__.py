@@ -5,8 +5,9 @@ Write a :class:`SearchMethod` and give it to a runner::
     runner = LocalSearchRunner(MyMethod(), searcher_dir=Path("state"))
     runner.run("config.yaml", model_dir="model")  # searcher.name: custom
 
-:class:`LocalSearchRunner` runs it here and keeps its state in a directory, :class:`RemoteSearchRunner`
-within an experiment and keeps it in checkpoints. Killed and started again, either goes on where it was.
+:class:`LocalSearchRunner` runs it on this machine and keeps its state in a directory.
+:class:`RemoteSearchRunner` runs it in an experiment and keeps its state in checkpoints. A runner that is
+killed and started again continues its search.
 """
 
 from determined.searcher._local import LocalSearchRunner

@@ -11,7 +11,7 @@ from determined.searcher._state import ExitedReason
 
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
-# A killed trial and one whose code asked to stop are the same to a search method.
+# A search method does not distinguish a killed trial from one whose code asked to stop.
 _REASONS = {
     "EXITED_REASON_UNSPECIFIED": ExitedReason.ERRORED,
     "EXITED_REASON_INVALID_HP": ExitedReason.INVALID_HP,
@@ -23,7 +23,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class SearcherEvent:
-    """One event: ``kind`` is its key in JSON (``trialCreated``, …), ``fields`` what is under it."""
+    """One event: ``kind`` is its key in JSON (``trialCreated``, …), ``fields`` the value of the key."""
 
     id: int
     kind: str
@@ -47,7 +47,7 @@ class SearcherEvent:
 
     @property
     def metric(self) -> Any:
-        """As the trial gave it."""
+        """The metric as the trial reported it."""
         return _decoded(self.fields["metric"])
 
     @property
@@ -61,7 +61,7 @@ class SearcherEvent:
 
 
 def _decoded(value: Any) -> Any:
-    """JSON has no NaN and no infinities: they come as text."""
+    """Turns text into NaN and infinities, which JSON cannot express as numbers."""
     if isinstance(value, str):
         return _NAMES.get(value, value)
     if isinstance(value, list):

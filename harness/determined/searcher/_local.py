@@ -1,4 +1,4 @@
-"""A search method on the user's own machine, its state in a directory."""
+"""Running a search method on the user's machine, with its state in a directory."""
 
 from __future__ import annotations
 
@@ -15,27 +15,22 @@ from determined.searcher._operations import Operation, SavedOperation
 from determined.searcher._runner import SearchRunner, create_experiment, logger, login
 from determined.searcher._state import SearcherState
 
-try:
-    import fcntl
-except ImportError:  # Windows: two runners in one directory are the user's care there
-    fcntl = None  # type: ignore[assignment]
-
 EXPERIMENT_ID_FILE = "experiment_id.txt"
 
 
 class LocalSearchRunner(SearchRunner):
-    """Runs a search method here; the trials run on the cluster.
+    """Runs a search method on this machine; the trials run on the cluster.
 
     Args:
-        search_method: the method; a fresh object, also when an earlier search is to go on.
-        searcher_dir: where the state is kept, by default the working directory. A directory
-            with the state of an earlier runner makes :meth:`run` go on with that one's experiment.
+        search_method: the method; always a new object, even to continue an earlier search.
+        searcher_dir: the directory of the state, by default the working directory. If it has the
+            state of an earlier runner, :meth:`run` continues that runner's experiment.
         session: a login; by default that of :mod:`determined.experimental.client`.
 
     The directory holds ``experiment_id.txt`` and ``exp_<id>/event_<n>``, the state after event n with
-    the operations that answer it; ``exp_<id>/event_id`` names the last one that is whole.
+    the operations that answer it; ``exp_<id>/event_id`` is the number of the last complete one.
 
-    Raises FileExistsError when ``searcher_dir`` is a file.
+    Raises FileExistsError if ``searcher_dir`` is a file.
     """
 
     def __init__(
@@ -57,19 +52,19 @@ class LocalSearchRunner(SearchRunner):
         model_dir: str | Path | None = None,
         includes: Iterable[str | Path] | None = None,
     ) -> int:
-        """Submits the experiment, or goes on with the one in ``searcher_dir``, until it has ended.
+        """Submits the experiment, or continues the one in ``searcher_dir``; returns at its end.
 
         Args:
             exp_config: as for ``client.create_experiment``; with ``searcher.name: custom``.
             model_dir: the training code; by default the working directory.
             includes: further files for the trials' working directory.
 
-        Returns the experiment's id; ``state.experiment_completed`` says how it ended.
+        Returns the experiment's id; ``state.experiment_completed`` tells whether it completed.
 
         Raises:
-            BlockingIOError: another runner is at work in ``searcher_dir``.
+            BlockingIOError: another runner is using ``searcher_dir``.
             ValueError: the configuration has another searcher.
-            Whatever a handler of the search method raises. Run it again to go on.
+            Any exception of the search method's handlers. Call it again to continue.
         """
         with self._alone():
             determined = login(self.session)
@@ -92,25 +87,29 @@ class LocalSearchRunner(SearchRunner):
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """No second runner may work in the directory: it would decide from an old state."""
-        with (self.searcher_dir / "lock").open("w") as lock:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise BlockingIOError(
-                        f"another search runner is at work in {self.searcher_dir}: wait for it, or "
-                        f"choose another searcher_dir"
-                    ) from None
+        """Locks the directory, because a second runner would decide from an old state."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.searcher_dir / "lock")
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise BlockingIOError(
+                f"another search runner is using {self.searcher_dir}: wait for it, or "
+                f"choose another searcher_dir"
+            ) from None
+        try:
             yield
+        finally:
+            lock.release()
 
     def _folder(self, experiment_id: int) -> Path:
         return self.searcher_dir / f"exp_{experiment_id}"
 
     def load_state(self, experiment_id: int) -> tuple[int, list[Operation]]:
-        """Takes over the last state that is whole; (experiment id, operations of its event).
+        """Loads the last complete state; returns the experiment's id and the event's operations.
 
-        Raises ValueError when it belongs to another experiment.
+        Raises ValueError if the state belongs to another experiment.
         """
         folder = self._folder(experiment_id)
         path = folder / f"event_{int((folder / 'event_id').read_text())}"
@@ -121,7 +120,7 @@ class LocalSearchRunner(SearchRunner):
         return experiment_id, [SavedOperation(operation) for operation in saved]
 
     def save_state(self, experiment_id: int, operations: Sequence[Operation]) -> None:
-        """Writes ``event_<n>``, then makes it the last one; that before it is kept, older ones go."""
+        """Writes ``event_<n>`` and makes it the last state. The one before is kept, older ones go."""
         folder = self._folder(experiment_id)
         path = folder / f"event_{self.state.last_event_id}"
         shutil.rmtree(path, ignore_errors=True)  # of a runner that was killed here
@@ -143,19 +142,19 @@ class LocalSearchRunner(SearchRunner):
             _write_whole(self._folder(experiment_id) / "event_id", str(earlier[-1]))
 
     def _how_to_go_on(self) -> str:
-        return f"run it again with searcher_dir={str(self.searcher_dir)!r} to go on with the search"
+        return f"run it again with searcher_dir={str(self.searcher_dir)!r} to continue the search"
 
     def _show_experiment_paused_msg(self) -> None:
         logger.warning(
-            "experiment %s is paused; the search goes on when it is activated, in this process or in a "
-            "later one with searcher_dir=%r",
+            "experiment %s is paused; the search continues when the experiment is activated, in this "
+            "process or in a later one with searcher_dir=%r",
             self.state.experiment_id,
             str(self.searcher_dir),
         )
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Whoever reads ``path`` finds the old text or the new one."""
+    """Writes in one step, so that a reader of ``path`` finds either the old text or the new one."""
     new = path.with_name(path.name + ".new")
     new.write_text(text)
     new.replace(path)

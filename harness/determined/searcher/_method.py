@@ -1,4 +1,4 @@
-"""What a custom search method has to do: :class:`SearchMethod`."""
+"""The base class of custom search methods: :class:`SearchMethod`."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ STATE_FILE = "state"
 
 
 class SearchMethod(abc.ABC):
-    """Decides which trials there are and how long each trains.
+    """Decides which trials to create and how long each of them trains.
 
-    A runner calls one handler per event and sends the operations it returns to the experiment: all of
-    one handler, or none. The order of events:
+    A runner calls one handler per event and sends the operations that it returns to the experiment:
+    all operations of a handler, or none. The order of events:
 
     1. ``initial_operations``, once: the search begins.
     2. For each :class:`Create`, ``on_trial_created`` once the trial exists.
     3. For each :class:`ValidateAfter`, ``on_validation_completed`` when the trial has trained that far.
-       Until the next ``ValidateAfter`` the trial waits, without holding a slot.
-    4. ``on_trial_exited_early`` if a trial ends otherwise, and in any case ``on_trial_closed`` last.
+       Until the next ``ValidateAfter`` the trial waits and uses no slot.
+    4. ``on_trial_exited_early`` if a trial ends early. ``on_trial_closed`` is the last event of each trial.
     5. A :class:`Shutdown`, which the method must return at some time, ends the experiment.
 
     Events of different trials come in any order. ``progress`` is called after each event that
     changes something but the creation of trials.
 
-    The runner saves the state after each event (not after mere progress), before it sends the
-    operations. A runner that was killed loads that state and is told again of the event only if its
-    handler's result was not saved; so a method must keep all it decides by in what
-    ``save_method_state`` writes, random generators included. An exception in a handler ends the runner
-    with nothing of that event saved or sent: the next start calls the handler again.
+    The runner saves the state after each event (except reports of progress), before it sends the
+    operations. A runner that was killed loads that state. It gets an event again only if the result of
+    the event's handler was not saved. So ``save_method_state`` must write everything on which the
+    method's decisions depend, random generators included. An exception in a handler ends the runner;
+    nothing of that event is saved or sent, and the next start calls the handler again.
     """
 
     @abc.abstractmethod
     def initial_operations(self, searcher_state: SearcherState) -> list[Operation]:
-        """The search begins: the operations that make its first trials."""
+        """The search starts: returns the operations that create its first trials."""
 
     @abc.abstractmethod
     def on_trial_created(
         self, searcher_state: SearcherState, request_id: uuid.UUID
     ) -> list[Operation]:
-        """The trial that a Create asked for exists."""
+        """The trial of a Create operation exists."""
 
     @abc.abstractmethod
     def on_validation_completed(
         self, searcher_state: SearcherState, request_id: uuid.UUID, metric: Any, train_length: int
     ) -> list[Operation]:
-        """The trial has trained to ``train_length`` units in all.
+        """The trial has trained for ``train_length`` units in total.
 
-        ``metric`` is what its code gave to ``op.report_completed()``: a number as a rule (NaN and
-        infinities too), any JSON value if the code gives another.
+        ``metric`` is the value that the trial's code passed to ``op.report_completed()``: usually a
+        number (also NaN or an infinity), but any JSON value is possible.
         """
 
     @abc.abstractmethod
     def on_trial_closed(
         self, searcher_state: SearcherState, request_id: uuid.UUID
     ) -> list[Operation]:
-        """The trial is over: no process of it runs, and none ever will."""
+        """The trial has ended: none of its processes runs, and none will run again."""
 
     @abc.abstractmethod
     def on_trial_exited_early(
@@ -71,13 +71,13 @@ class SearchMethod(abc.ABC):
 
     @abc.abstractmethod
     def progress(self, searcher_state: SearcherState) -> float:
-        """How far the search is, 0..1."""
+        """The progress of the search, from 0 to 1."""
 
     def save_method_state(self, path: Path) -> None:  # noqa: B027 - may be left out
-        """Writes all the method needs to go on into the directory ``path``; by default nothing."""
+        """Writes the method's own state into the directory ``path``; by default nothing."""
 
     def load_method_state(self, path: Path) -> None:  # noqa: B027 - may be left out
-        """Reads what :meth:`save_method_state` wrote there."""
+        """Reads the state that :meth:`save_method_state` wrote."""
 
     def save(self, searcher_state: SearcherState, path: Path, *, experiment_id: int) -> None:
         """Writes ``searcher_state`` and the method's own state into the directory ``path``."""
@@ -86,7 +86,7 @@ class SearchMethod(abc.ABC):
         self.save_method_state(Path(path))
 
     def load(self, path: Path) -> tuple[SearcherState, int]:
-        """(state, experiment id) from the directory ``path``; the method's own state is taken over."""
+        """Loads the method's own state from the directory ``path``; returns (state, experiment id)."""
         data = json.loads((Path(path) / STATE_FILE).read_text())
         state = SearcherState()
         state.from_dict(data)

@@ -1,4 +1,4 @@
-"""What a search method may ask for, and its form in the service's JSON."""
+"""The operations that a search method may request, and their JSON."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from determined.experimental._checkpoint import Checkpoint
 
 
 class Operation(abc.ABC):
-    """One thing that a search method asks for."""
+    """A request of a search method."""
 
     @abc.abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """The operation as the service takes it."""
+        """The operation in the form that the service reads."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({json.dumps(self.to_json())})"
 
 
 class Create(Operation):
-    """Make a trial with these hyperparameters. It trains when a :class:`ValidateAfter` says how far.
+    """Create a trial with these hyperparameters. It starts to train with a :class:`ValidateAfter`.
 
     Args:
-        request_id: a new UUID, the trial's name from now on.
-        hparams: what the trial reads as its hyperparameters; must be JSON.
-        checkpoint: a checkpoint (or its UUID) for the trial to start from; None: from nothing.
-        seed: the trial's seed; None: 42, as for every custom search.
+        request_id: a new UUID, by which the trial is named from now on.
+        hparams: the trial's hyperparameters; must be JSON.
+        checkpoint: the checkpoint (or its UUID) from which the trial starts; None for no checkpoint.
+        seed: the trial's seed; None for 42, the default of every custom search.
 
     Raises ValueError, and TypeError for hyperparameters that JSON cannot hold.
     """
@@ -45,7 +45,7 @@ class Create(Operation):
         self.request_id = _uuid(request_id)
         if not isinstance(hparams, dict):
             raise TypeError(f"Create: hparams must be a dict, found {hparams!r}")
-        # Text, as published programs know it; and no later change to the dict reaches the trial.
+        # Text, as published programs expect it, so that later changes of the dict do not reach the trial.
         self.hparams = json.dumps(hparams, allow_nan=False)
         self.checkpoint = checkpoint
         self.seed = seed
@@ -60,10 +60,10 @@ class Create(Operation):
 
 
 class ValidateAfter(Operation):
-    """Train the trial to ``length`` units in all (not: by so many more), then report its metric.
+    """Train the trial until it has trained for ``length`` units in total, then report its metric.
 
-    The unit is that of ``searcher.unit`` in the configuration. A trial has one such target at a time.
-    Raises ValueError for a length that is not a whole number of at least 1.
+    The unit is ``searcher.unit`` of the configuration. A trial has one such target at a time. Raises
+    ValueError for a length that is not a whole number of at least 1.
     """
 
     def __init__(self, request_id: uuid.UUID, length: int) -> None:
@@ -81,7 +81,7 @@ class ValidateAfter(Operation):
 
 
 class Close(Operation):
-    """Nothing more will be asked of the trial: it ends when it has done what it was asked for."""
+    """The last operation of a trial, which ends once it has reached its target."""
 
     def __init__(self, request_id: uuid.UUID) -> None:
         self.request_id = _uuid(request_id)
@@ -91,7 +91,7 @@ class Close(Operation):
 
 
 class Progress(Operation):
-    """How far the search is, 0..1; what is no number counts as 0."""
+    """The progress of the search, from 0 to 1; a value that is not a number counts as 0."""
 
     def __init__(self, progress: float) -> None:
         self.progress = progress
@@ -102,9 +102,9 @@ class Progress(Operation):
 
 
 class Shutdown(Operation):
-    """The search is over: in error if ``failure``, else canceled if ``cancel``, else completed.
+    """End the search: in error if ``failure``, else canceled if ``cancel``, else completed.
 
-    Trials that still train are stopped. A custom search ends by nothing but this.
+    Trials that still train are stopped. Only this operation ends a custom search.
     """
 
     def __init__(self, cancel: bool = False, failure: bool = False) -> None:
@@ -116,7 +116,7 @@ class Shutdown(Operation):
 
 
 class SavedOperation(Operation):
-    """An operation of an earlier process, to be sent again as it was."""
+    """An operation of an earlier process, which is sent again unchanged."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""A search method within an experiment of its own, its state in that experiment's checkpoints."""
+"""Running a search method in an experiment, with its state in the experiment's checkpoints."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from determined.searcher._runner import SearchRunner, create_experiment, logger,
 
 
 class RemoteSearchRunner(SearchRunner):
-    """Runs a search method in a trial of a Core API experiment; it makes an experiment of its own.
+    """Runs a search method in a trial of a Core API experiment. The search is a second experiment.
 
     Each saved state is a checkpoint of that trial (``steps_completed`` is the last event's id), so a
-    restarted trial goes on with its search; only the last two are kept. When the trial is preempted
-    (its experiment is paused, say) :meth:`run` returns early, and the script should end.
+    restarted trial continues its search; only the last two are kept. If the trial is preempted (for
+    example because its experiment is paused), :meth:`run` returns early and the script should end.
 
     Args:
-        search_method: the method; a fresh object.
-        context: what ``core.init()`` gave.
+        search_method: the method; a new object.
+        context: the context of ``core.init()``.
         session: a login; by default the task's own, which acts for the experiment's owner.
 
-    Raises RuntimeError off-cluster.
+    Raises RuntimeError outside of the cluster.
     """
 
-    # The preemption signal is looked for in between.
+    # Between two requests the preemption signal is checked.
     poll_seconds = 5.0
 
     def __init__(
@@ -54,10 +54,10 @@ class RemoteSearchRunner(SearchRunner):
         model_dir: str | Path | None = None,
         includes: Iterable[str | Path] | None = None,
     ) -> int:
-        """Submits the experiment, or goes on with that of an earlier leg, until it has ended.
+        """Submits the experiment, or continues that of an earlier leg; returns at its end.
 
-        Arguments, result and exceptions as for :meth:`LocalSearchRunner.run`. An exception is a
-        failure of the trial, which the cluster starts again (``max_restarts``).
+        Arguments, result and exceptions are those of :meth:`LocalSearchRunner.run`. An exception is a
+        failure of the trial, which the cluster restarts (``max_restarts``).
         """
         determined = login(self.session)
         operations: list[Operation] | None = None
@@ -72,7 +72,7 @@ class RemoteSearchRunner(SearchRunner):
         return experiment_id
 
     def load_state(self, storage_id: str) -> tuple[int, list[Operation]]:
-        """Takes over the state in a checkpoint; (experiment id, operations of its last event)."""
+        """Loads a checkpoint's state; returns the experiment's id and the last event's operations."""
         with self.context.checkpoint.restore_path(storage_id) as path:
             self.state, experiment_id = self.search_method.load(path)
             saved = json.loads((path / "ops").read_text())
@@ -80,7 +80,7 @@ class RemoteSearchRunner(SearchRunner):
         return experiment_id, [SavedOperation(operation) for operation in saved]
 
     def save_state(self, experiment_id: int, operations: Sequence[Operation]) -> None:
-        """Stores a checkpoint; that before it is kept, the older one goes."""
+        """Stores a checkpoint. The one before is kept, the older one is deleted."""
         metadata = {"steps_completed": self.state.last_event_id}
         with self.context.checkpoint.store_path(metadata) as (path, storage_id):
             self.search_method.save(self.state, path, experiment_id=experiment_id)
@@ -95,7 +95,7 @@ class RemoteSearchRunner(SearchRunner):
         try:
             self.context.checkpoint.delete(storage_id)
         except (errors.StorageError, api.errors.APIException) as error:
-            # It costs space, no more; the experiment's end removes it.
+            # A checkpoint that is left costs only space; it is removed at the experiment's end.
             logger.warning("could not delete the old checkpoint %s: %s", storage_id, error)
 
     def _interrupted(self) -> bool:
@@ -110,4 +110,4 @@ class RemoteSearchRunner(SearchRunner):
         return True
 
     def _how_to_go_on(self) -> str:
-        return "the next leg of this trial goes on with the search"
+        return "the next leg of this trial continues the search"

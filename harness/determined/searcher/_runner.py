@@ -1,4 +1,4 @@
-"""The loop of every search runner: events in, the search method's operations out, exactly once."""
+"""The loop of every search runner, which answers each event with operations exactly once."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from determined.searcher._state import ExitedReason, SearcherState
 
 logger = logging.getLogger("determined.searcher")
 
-# So many times in a row may an answer get lost or meet a fault of the service.
+# How many times in a row an answer may get lost or meet a fault of the service.
 _MAX_LOST = 10
 
 
 class SearchRunner:
     """Runs a search method against the event queue of an experiment.
 
-    The service keeps an event in the queue until its answer has come, and takes the answer to an
-    event once. The runner saves what it is going to answer and sends it after that; when it does not
-    know whether an answer arrived (it was killed, or the network failed), the queue tells: if the event
-    is still there, the saved answer is sent again, as it was.
+    The service keeps an event in the queue until it gets the answer, and accepts one answer to each
+    event. The runner saves an answer before it sends it. If the runner does not know whether the answer
+    arrived (it was killed, or the network failed), it looks into the queue: if the event is still there,
+    it sends the saved answer again, unchanged.
 
-    Subclasses say where state is kept (:meth:`save_state`).
+    Subclasses decide where the state is kept (:meth:`save_state`).
     """
 
     poll_seconds = 60.0
-    """How long a question for events may wait at the service."""
+    """How long a request for events may wait at the service."""
 
     def __init__(self, search_method: SearchMethod) -> None:
         self.search_method = search_method
@@ -56,11 +56,11 @@ class SearchRunner:
         Args:
             experiment_id: an experiment with ``searcher.name: custom``.
             session: a login at its service.
-            prior_operations: the answer to the event ``state.last_event_id``, if that was saved
-                by an earlier process, which may not have sent it.
-            sleep_time: seconds between questions while there is nothing to wait for.
+            prior_operations: the answer to the event ``state.last_event_id``, if an earlier process
+                saved it and may not have sent it.
+            sleep_time: seconds between requests that the service answers at once.
 
-        Raises whatever a handler of the search method raises, with a note on how to go on.
+        Raises the exceptions of the search method's handlers, with a note on how to continue.
         """
         self._answer = prior_operations
         try:
@@ -83,7 +83,7 @@ class SearchRunner:
     def _answer_events(
         self, session: Session, experiment_id: int, events: Iterable[SearcherEvent]
     ) -> bool:
-        """False when the experiment has ended; ends early when an answer may be lost."""
+        """Returns False if the experiment has ended; stops early if an answer may be lost."""
         for event in events:
             if event.kind == "experimentInactive":
                 return self._heed(event.experiment_state)
@@ -101,7 +101,7 @@ class SearchRunner:
         return True
 
     def _heed(self, state: str) -> bool:
-        """The experiment is paused (True: wait on) or has ended."""
+        """Handles an experiment that is paused (returns True: keep waiting) or has ended (False)."""
         if state == "PAUSED":
             if not self._paused:
                 self._show_experiment_paused_msg()
@@ -117,14 +117,14 @@ class SearchRunner:
             logger.info("event %s", event)
             operations = self._get_operations(event)
             self.state.last_event_id = event.id
-            # Trials may tell of their progress every few seconds: nothing to keep, and no harm if a
-            # restarted runner is told again.
+            # Trials may report progress every few seconds. It need not be saved: a restarted runner
+            # may get the same report again.
             if event.kind != "trialProgress":
                 self.save_state(experiment_id, operations)
         except Exception as error:
             error.add_note(
-                f"This was the answer to event {event} of experiment {experiment_id}. Nothing of it "
-                f"was sent; {self._how_to_go_on()}"
+                f"The exception occurred in the answer to event {event} of experiment {experiment_id}. "
+                f"No operation was sent; {self._how_to_go_on()}"
             )
             raise
         return operations
@@ -169,7 +169,7 @@ class SearchRunner:
         operations: Sequence[Operation],
         again: bool,
     ) -> bool:
-        """False: whether the answer arrived is not known; the queue will tell."""
+        """Returns False if it is not known whether the answer arrived; the queue will show it."""
         try:
             self.post_operations(session, experiment_id, event, operations)
         except errors.APIException as error:
@@ -183,7 +183,7 @@ class SearchRunner:
             if error.status_code == 400:
                 self._forget_refused(experiment_id)
             error.add_note(
-                f"This was about the answer to event {event} of experiment {experiment_id}: "
+                f"The error concerns the answer to event {event} of experiment {experiment_id}: "
                 f"{list(operations)}. {self._how_to_go_on().capitalize()}"
             )
             raise
@@ -204,7 +204,7 @@ class SearchRunner:
             "triggeredByEvent": event.to_json(),
         }
         path = f"/api/v1/experiments/{experiment_id}/searcher_operations"
-        # Not repeated: a first try whose answer got lost would make the second one wrong.
+        # Not repeated: if the reply to the first request got lost, a second request would be wrong.
         answer = session.post(path, json=body, max_retries=0)
         for problem in answer.get("skipped") or []:
             logger.warning(
@@ -212,7 +212,7 @@ class SearchRunner:
             )
 
     def get_events(self, session: Session, experiment_id: int) -> list[SearcherEvent]:
-        """The events that wait for an answer, as soon as there is one; [] after a while without."""
+        """The events that wait for an answer; waits for the first one, and returns [] after a while."""
         answer = session.get(
             f"/api/v1/experiments/{experiment_id}/searcher_events",
             params={"timeout_s": self.poll_seconds},
@@ -222,27 +222,27 @@ class SearchRunner:
         return [SearcherEvent.from_json(event) for event in answer.get("searcherEvents") or []]
 
     def save_state(self, experiment_id: int, operations: Sequence[Operation]) -> None:
-        """Keeps the state and ``operations``, the answer to the event ``state.last_event_id``."""
+        """Saves the state and ``operations``, the answer to the event ``state.last_event_id``."""
 
     def _forget_refused(self, experiment_id: int) -> None:
-        """The service refused the answer last saved: go back to the state before it, if possible."""
+        """Goes back to the state before the last answer, if possible, because the service refused it."""
 
     def _interrupted(self) -> bool:
-        """Whether to leave now."""
+        """Whether the runner should stop now."""
         return False
 
     def _how_to_go_on(self) -> str:
-        return "the experiment waits for its search method to come back"
+        return "the experiment waits until its search method runs again"
 
     def _show_experiment_paused_msg(self) -> None:
         logger.warning(
-            "experiment %s is paused; the search goes on when it is activated",
+            "experiment %s is paused; the search continues when the experiment is activated",
             self.state.experiment_id,
         )
 
 
 def _listed(handler: str, made: Any) -> list[Operation]:
-    """What a handler returned, as a list. Raises TypeError for anything but operations."""
+    """A handler's result as a list. Raises TypeError for anything but operations."""
     if not isinstance(made, (list, tuple)):
         raise TypeError(f"{handler} must return a list of operations, but returned {made!r}")
     for item in made:
@@ -252,7 +252,7 @@ def _listed(handler: str, made: Any) -> list[Operation]:
 
 
 def login(session: Session | None) -> Determined:
-    """The login that ``client`` has, or that of ``session``."""
+    """The login of ``session``, or that of ``client`` if there is no session."""
     return client._logged_in() if session is None else Determined._with_session(session)
 
 
@@ -262,15 +262,15 @@ def create_experiment(
     model_dir: str | Path | None,
     includes: Iterable[str | Path] | None,
 ) -> int:
-    """Submits the experiment of a custom search. Raises ValueError when its searcher is another."""
+    """Submits the experiment of a custom search. Raises ValueError for another searcher."""
     from determined.experimental import _submission
 
     searcher = _submission.read_config(exp_config).document.data.get("searcher")
     name = searcher.get("name") if isinstance(searcher, dict) else None
     if name not in (None, "custom"):
         raise ValueError(
-            f"searcher.name: found {name!r}, but a search runner needs 'custom' (the cluster runs the "
-            f"others itself: `det flow run`)"
+            f"searcher.name: found {name!r}, but a search runner needs 'custom'; the cluster itself "
+            f"runs the other searchers (`det flow run`)"
         )
     made = determined.create_experiment(exp_config, model_dir or Path.cwd(), includes)
     logger.info("Created experiment %s", made.id)

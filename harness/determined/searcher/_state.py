@@ -1,4 +1,4 @@
-"""What a runner knows of the search, for the search method to look at."""
+"""The state of a search, which the runner writes and the search method reads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class ExitedReason(enum.Enum):
-    """Why a trial ended before it had done all it was asked for.
+    """Why a trial ended before its target.
 
     ``ERRORED``: its process failed more often than ``max_restarts``. ``USER_CANCELED``: it was killed, or
-    its code asked to stop. ``INVALID_HP``: it called its hyperparameters invalid.
+    its code asked to stop. ``INVALID_HP``: its code reported that its hyperparameters are invalid.
     """
 
     ERRORED = "ERRORED"
@@ -24,11 +24,11 @@ class SearcherState:
 
     Attributes:
         trials_created: request ids of all trials that exist.
-        trials_closed: of those that are over, whatever way they ended.
-        failures: of those that ended in error.
-        trial_progress: units of length that each trial has trained, as far as it has told; a trial
-            with invalid hyperparameters is not in it.
-        last_event_id: the last event that was handed to the method; 0: none.
+        trials_closed: request ids of the trials that have ended, in any way.
+        failures: request ids of the trials that ended in error.
+        trial_progress: the units of length that each trial has reported; a trial with invalid
+            hyperparameters is not in it.
+        last_event_id: the last event that the method got; 0 for none.
         experiment_id: the experiment of the search; None before it is created.
         experiment_completed, experiment_failed: how the experiment has ended; both False until then,
             and after a cancellation.
@@ -58,7 +58,7 @@ class SearcherState:
         }
 
     def from_dict(self, d: dict[str, Any]) -> None:
-        """Takes over everything from the JSON ``d``; what is missing there is as at the beginning."""
+        """Sets all attributes from the JSON ``d``; those that it lacks get their first values."""
 
         def ids(key: str) -> set[uuid.UUID]:
             return {uuid.UUID(text) for text in d.get(key, [])}

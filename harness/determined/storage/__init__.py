@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: one small interface, one module per ``checkpoint_storage.type``."""
+"""Storages of checkpoints: one small interface, one module per ``checkpoint_storage.type``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _OBJECT_STORAGES = ("azure", "gcs", "s3")
 def build(config: dict[str, Any], container_path: str | None = None) -> StorageManager:
     """The storage manager for a ``checkpoint_storage`` section.
 
-    ``container_path`` is where a container has a shared_fs' host_path; by default the place where
-    agents mount it, if something is mounted there. Raises errors.StorageError for a type that
-    is not supported or a section that is not valid.
+    ``container_path`` is the path of a shared_fs' host_path inside a container; by default the path at
+    which agents mount it, if something is mounted there. Raises errors.StorageError for a type that is not
+    supported or a section that is not valid.
     """
     kind = config.get("type")
     if kind not in _BUILT_IN:
@@ -41,7 +41,8 @@ def build(config: dict[str, Any], container_path: str | None = None) -> StorageM
         )
     if config.get("pack_small_files") and kind not in _OBJECT_STORAGES:
         raise errors.StorageError(
-            f"checkpoint_storage.pack_small_files is for {', '.join(_OBJECT_STORAGES)}, not for {kind}"
+            f"checkpoint_storage.pack_small_files is for {', '.join(_OBJECT_STORAGES)}, not "
+            f"for {kind}"
         )
     if container_path is None and os.path.ismount(SHARED_FS_CONTAINER_PATH):
         container_path = SHARED_FS_CONTAINER_PATH
@@ -59,7 +60,8 @@ def from_string(shortcut: str, on_cluster: bool = True) -> dict[str, Any]:
     scheme = url.scheme.lower()
     if not shortcut or url.params or url.query or url.fragment:
         raise ValueError(
-            f"checkpoint storage {shortcut!r} is neither a path nor a URL of a storage"
+            f"checkpoint storage {shortcut!r} is neither a path nor a URL of a storage; use "
+            "an absolute path, file://, s3:// or gs://"
         )
     if scheme in ("", "file"):
         if on_cluster:
@@ -69,5 +71,6 @@ def from_string(shortcut: str, on_cluster: bool = True) -> dict[str, Any]:
         kind = {"s3": "s3", "gs": "gcs"}[scheme]
         return {"type": kind, "bucket": url.netloc, "prefix": url.path.lstrip("/")}
     raise ValueError(
-        f"checkpoint storage {shortcut!r}: {scheme}:// is not known; use a path, file://, s3:// or gs://"
+        f"checkpoint storage {shortcut!r}: the scheme {scheme}:// is not known; use a path, "
+        "file://, s3:// or gs://"
     )

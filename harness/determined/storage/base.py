@@ -1,4 +1,4 @@
-"""What a checkpoint storage has to do."""
+"""The interface of a checkpoint storage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Selector = Callable[[str], bool]
 
 
 def check_id(storage_id: str) -> None:
-    """Raises CheckpointNotFound for what cannot name a checkpoint: it is one path component."""
+    """Raises CheckpointNotFound for a text that cannot be a storage id, which is one path component."""
     if not storage_id or storage_id.startswith(".") or "/" in storage_id:
         raise errors.CheckpointNotFound(f"{storage_id!r} is not the id of a checkpoint")
 
@@ -30,9 +30,9 @@ class Manifest:
     path of each file → its :func:`~determined.storage.files.checksum`; empty when the checkpoint was not
     written by a storage manager of this package.
 
-    The rest says nothing about what the checkpoint is. ``packs``: object → the small files in it
-    (:mod:`determined.storage.packs`). ``going``: what is deleted from it, still there if that was
-    interrupted.
+    The other fields describe the storage, not the checkpoint. ``packs``: object → the small files in it
+    (:mod:`determined.storage.packs`). ``going``: files that are being deleted; they still exist if the
+    deletion was interrupted.
     """
 
     resources: Mapping[str, int]
@@ -41,7 +41,7 @@ class Manifest:
     going: Collection[str] = dataclasses.field(default=(), compare=False)
 
     def members(self) -> dict[str, tuple[str, int]]:
-        """Path of each file that lies in a pack → the pack's name, and where in it the contents begin."""
+        """Path of each file in a pack → the pack's name, and the offset of the contents in it."""
         return {
             path: (name, start)
             for name, pack in self.packs.items()
@@ -87,11 +87,10 @@ class StorageManager(abc.ABC):
     The caller chooses the id (a uuid: one path component) and calls, in any order and from any
     process that can reach the storage:
 
-    - :meth:`store` or :meth:`upload` once per id. **All or nothing**: when the block
-      ends, the checkpoint is there with all its bytes, durable against a crash of the machine; when it
-      ends in an exception, or the process dies anywhere in between, there is no checkpoint of this id
-      and :meth:`download` says CheckpointNotFound. What a dead process left behind is invisible to
-      every method here.
+    - :meth:`store` or :meth:`upload` once per id. **All or nothing**: when the block ends, the checkpoint
+      is there with all its bytes, durable against a crash of the machine; when it ends in an exception, or
+      the process dies anywhere in between, there is no checkpoint of this id and :meth:`download` says
+      CheckpointNotFound. The remains of a dead process are invisible to every method here.
     - :meth:`restore_path`, :meth:`download`, :meth:`manifest` any number of times; they never change
       the checkpoint. :meth:`download` verifies size and checksum of every file it delivers.
     - :meth:`verify` before a checkpoint is relied on: it reads every byte.
@@ -103,25 +102,30 @@ class StorageManager(abc.ABC):
     Raises (all methods): ``errors.CheckpointNotFound``, ``errors.CheckpointCorrupted``, and
     ``errors.StorageError`` with path and reason when the storage refuses (full, read-only, away).
 
-    :meth:`store` and :meth:`upload` consist of these steps, which several processes that share the id
-    and the :attr:`owner`, on as many machines, can take together: :meth:`begin` by one, :meth:`add` by
-    each with files of its own (no path twice), then, when all have returned, :meth:`finish` by one with
-    the union of what ``add`` returned. Or :meth:`abort` instead, when none of them is in :meth:`add` any
-    more; if that cannot be known (a process has vanished), nothing: what there is stays invisible,
-    and is swept.
+    :meth:`store` and :meth:`upload` consist of these steps, which several processes that share the id and
+    the :attr:`owner`, on as many machines, can take together: :meth:`begin` by one, :meth:`add` by each
+    with files of its own (no path twice), then, when all have returned, :meth:`finish` by one with the
+    union of what ``add`` returned. Or :meth:`abort` instead, when no process is in :meth:`add` any more. If
+    that cannot be known (a process has vanished), call neither: the files stay invisible until they are
+    swept.
 
-    What a dead process left behind is found by its :attr:`owner`: :meth:`begin` notes it with each
-    unfinished checkpoint, and with each finished one until :meth:`reported`; :meth:`sweep` removes both.
+    The remains of a dead process are found by its :attr:`owner`: :meth:`begin` notes the owner with each
+    checkpoint, and the note stays until :meth:`reported`; :meth:`sweep` removes unfinished and unreported
+    checkpoints.
 
     ``determined.storage.testing`` has the tests that every implementation must pass.
     """
 
     owner: str = ""
-    """Who stores, without "/" and "@"; empty: nothing is noted, and nothing of it is swept."""
+    """The name of the process that stores, without "/" and "@". Empty: no owner is noted, and nothing is
+    swept.
+    """
 
     copies: Path | None = None
-    """A local directory, where :meth:`verify` leaves what it has read if reading means copying, and where
-    :meth:`restore_path` and :meth:`download` look first (:mod:`determined.storage.copies`). None: nowhere."""
+    """A local directory for copies (:mod:`determined.storage.copies`): :meth:`verify` leaves a checkpoint
+    there if it had to copy it, and :meth:`restore_path` and :meth:`download` look there first. None: no
+    copies.
+    """
 
     @abc.abstractmethod
     def validate(self) -> None:
@@ -129,12 +133,11 @@ class StorageManager(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, storage_id: str) -> None:
-        """From now on files may be added to the unfinished checkpoint of this id."""
+        """Start the unfinished checkpoint of this id; files may be added from now on."""
 
     @abc.abstractmethod
     def stage(self, storage_id: str, part: str = "0") -> contextlib.AbstractContextManager[Path]:
-        """An empty directory to write the files of one process (``part``) into, there until the block's
-        end."""
+        """An empty directory for the files of one process (``part``). It exists until the block's end."""
 
     @abc.abstractmethod
     def add(
@@ -144,7 +147,7 @@ class StorageManager(abc.ABC):
         paths: Collection[str],
         extra: Mapping[str, bytes] | None = None,
     ) -> Manifest:
-        """Store the ``paths`` below ``src`` and the contents of ``extra``, durable; what they consist of.
+        """Store the ``paths`` below ``src`` and the contents of ``extra`` durably. Returns their manifest.
 
         ``src`` may be the directory of :meth:`stage`, whose files may be gone after this, or any
         other, which is not changed. Directories end in "/".
@@ -152,14 +155,14 @@ class StorageManager(abc.ABC):
 
     @abc.abstractmethod
     def finish(self, storage_id: str, manifest: Manifest) -> None:
-        """Make what was added the checkpoint, in one step.
+        """Turn the added files into the checkpoint, in one step.
 
         Raises StorageError when not all that ``manifest`` lists is there.
         """
 
     @abc.abstractmethod
     def abort(self, storage_id: str) -> None:
-        """Remove what was added to a checkpoint that will not be finished."""
+        """Remove the files of a checkpoint that will not be finished."""
 
     @abc.abstractmethod
     def restore_path(
@@ -175,10 +178,11 @@ class StorageManager(abc.ABC):
     def download(
         self, storage_id: str, dst: Path, selector: Selector | None = None
     ) -> dict[str, int]:
-        """Copy the checkpoint, or the paths ``selector`` accepts, into ``dst``; what was copied.
+        """Copy the checkpoint, or the paths that ``selector`` accepts, into ``dst``. Returns what was
+        copied.
 
-        ``selector`` gets relative paths, directories with a trailing "/". A selected file's
-        directories are made without asking.
+        ``selector`` gets relative paths, directories with a trailing "/". The directories of a selected
+        file are made even if ``selector`` rejects them.
         """
 
     @abc.abstractmethod
@@ -195,13 +199,13 @@ class StorageManager(abc.ABC):
         """Read every file and compare size and checksum with ``expected``, by default the storage's
         own list.
 
-        Raises CheckpointNotFound or CheckpointCorrupted (with the file's path) only when the storage is
-        surely there and the checkpoint surely not whole; any other StorageError says nothing about
-        the checkpoint. Returns early, with nothing said, once ``stop()`` is true.
+        Raises CheckpointNotFound or CheckpointCorrupted (with the file's path) only when the storage
+        certainly exists and the checkpoint is certainly damaged. Any other StorageError says nothing about
+        the checkpoint. Returns early, without a result, once ``stop()`` is true.
         """
 
     def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
-        """Remove the checkpoint, or the files matching ``globs``; the resources that remain.
+        """Remove the checkpoint, or the files that match ``globs``. Returns the resources that remain.
 
         Globs are relative to the checkpoint (``**`` crosses directories); a directory that matches
         goes with all it holds.
@@ -231,10 +235,10 @@ class StorageManager(abc.ABC):
 
     @abc.abstractmethod
     def _delete_some(self, storage_id: str, left: Manifest) -> None:
-        """Store the list of what is ``left``, then remove what is ``going``, some of which may be gone.
+        """Store the manifest ``left``, then remove the files ``going``, some of which may be gone already.
 
-        In this order: a file that is not listed is harmless, and removed when this is done again; one
-        that is listed and gone makes the checkpoint unreadable.
+        The order matters. A file that exists without being listed is harmless, and a second try removes it.
+        A file that is listed but missing makes the checkpoint unreadable.
         """
 
     @abc.abstractmethod
@@ -243,14 +247,15 @@ class StorageManager(abc.ABC):
 
     @abc.abstractmethod
     def fetch(self, key: str, target: Path) -> list[str]:
-        """Copy what was :meth:`put` below the relative path ``key`` into ``target``; the paths below it.
+        """Copy the files that were :meth:`put` below the relative path ``key`` into ``target``. Returns
+        their paths.
 
-        A file that is in ``target`` already, of the same size, is left as it is. There may be none.
+        A file of the same size that is in ``target`` already is left as it is. There may be no files.
         """
 
     @abc.abstractmethod
     def reported(self, storage_id: str) -> None:
-        """Somebody keeps a record of the finished checkpoint: :meth:`sweep` has no business with it."""
+        """Mark the finished checkpoint as recorded by the service: :meth:`sweep` will not touch it."""
 
     @abc.abstractmethod
     def sweep(
@@ -259,20 +264,20 @@ class StorageManager(abc.ABC):
         known: Callable[[Collection[str]], Collection[str]],
         are_gone: Callable[[], bool] = lambda: True,
     ) -> list[str]:
-        """Remove what owners whose names begin with ``owners`` have left; what was removed.
+        """Remove the remains of owners whose names begin with ``owners``. Returns what was removed.
 
-        That is checkpoints that were never finished, and finished ones that were never
+        Remains are checkpoints that were never finished, and finished checkpoints that were never
         :meth:`reported` and are not among ``known(storage ids)``. Their processes must be gone:
-        ``are_gone()`` is asked once it has been listed what is there, and if not, all of it stays.
+        ``are_gone()`` is called once the remains are listed, and if it returns False, nothing is removed.
         """
 
     @abc.abstractmethod
     def discard(self, key: str) -> None:
-        """Remove what was :meth:`put` at or below the relative path ``key``; it need not be there."""
+        """Remove the files that were :meth:`put` at or below the relative path ``key``, if any."""
 
     @contextlib.contextmanager
     def store(self, storage_id: str) -> Iterator[Staging]:
-        """An empty directory to write a checkpoint into; stored when the block ends well."""
+        """An empty directory for a checkpoint's files. They are stored if the block ends without an error."""
         with self._all_or_nothing(storage_id), self.stage(storage_id) as path:
             staging = Staging(path)
             yield staging
@@ -291,8 +296,8 @@ class StorageManager(abc.ABC):
     ) -> Manifest:
         """Store a copy of the directory ``src`` (symbolic links are followed).
 
-        ``selector`` as for :meth:`download`; ``extra`` are files to add, by relative path, instead of
-        those that ``src`` may have there.
+        ``selector`` as for :meth:`download`; ``extra`` are files to add, by relative path; they replace
+        files of ``src`` at the same paths.
         """
         with self._all_or_nothing(storage_id):
             with files.explained("read", src):

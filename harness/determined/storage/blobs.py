@@ -1,4 +1,4 @@
-"""What an object storage service has to do for checkpoints to be kept there."""
+"""The interface of an object storage service that keeps checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NoSuchBlob(errors.StorageError):
 class BlobClient(abc.ABC):
     """The objects of one bucket. Keys are complete names; all methods may be called by several threads.
 
-    Each call is tried again by the service's own library where that helps. Raises (all methods)
+    The service's own library repeats a call where that helps. Raises (all methods)
     ``errors.StorageError`` with :attr:`place`, key and reason.
     """
 
@@ -24,10 +24,10 @@ class BlobClient(abc.ABC):
     """Bucket and server, for messages."""
 
     threads: int = 8
-    """How many calls at once are worth it."""
+    """How many calls at the same time are useful."""
 
     hashes_files: bool = False
-    """Whether :meth:`put_file` knows what checksum the file has, because sending it needs one."""
+    """Whether :meth:`put_file` returns the file's checksum, because sending needs one anyway."""
 
     @abc.abstractmethod
     def put(self, key: str, content: bytes) -> None:
@@ -43,9 +43,10 @@ class BlobClient(abc.ABC):
 
     @abc.abstractmethod
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        """The bytes from ``start`` up to ``end``, all without them. Raises NoSuchBlob.
+        """The bytes from ``start`` up to ``end``, or all bytes if neither is given. Raises NoSuchBlob.
 
-        A connection that breaks is taken up where it broke. Fewer bytes come back when the object is shorter.
+        After a broken connection the rest is read from where it broke. Fewer bytes come back when the
+        object is shorter.
         """
 
     @abc.abstractmethod
@@ -57,11 +58,11 @@ class BlobClient(abc.ABC):
         """Remove objects; they need not be there."""
 
     def abandon(self, prefix: str) -> None:  # noqa: B027 - most services forget by themselves
-        """Forget parts of objects below ``prefix`` that nobody will complete."""
+        """Remove parts of unfinished objects below ``prefix``."""
 
 
 def missing_package(kind: str, error: ImportError) -> errors.StorageError:
-    """What to raise when a service's library is not installed."""
+    """The error to raise when a service's library is not installed."""
     return errors.StorageError(
         f"checkpoint_storage.type {kind} needs a package that is not installed here ({error}): "
         f"pip install 'determined-prefect[{kind}]'"

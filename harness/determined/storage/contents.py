@@ -1,4 +1,4 @@
-"""Reading the files of a checkpoint from the objects that they lie in."""
+"""Reads the files of a checkpoint from the objects that contain them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from determined.storage.base import Manifest
 from determined.storage.blobs import BlobClient
 
 PART_BYTES = 8 << 20
-"""How much is read at once of an object."""
+"""How many bytes of an object are read at once."""
 
 GAP_BYTES = 128 << 10
-"""Members of a pack that lie no further apart are read together: the bytes cost less than a request."""
+"""Members of a pack with at most this many bytes between them are read together: the bytes cost less than a
+request.
+"""
 
 NAMED = 5
-"""How many of the files in a pack an error names."""
+"""How many files of a pack an error message names."""
 
 Parts = Iterator[bytes]
 Consume = Callable[[str, Parts, files.Digest], bool]
@@ -35,9 +37,9 @@ class Range:
 
 
 def objects(manifest: Manifest) -> dict[str, int]:
-    """The objects, by their names below the checkpoint's prefix, that it consists of, and their bytes.
+    """The objects of the checkpoint, by name below its prefix, and their sizes in bytes.
 
-    Without those of empty directories.
+    Objects of empty directories are left out.
     """
     members = manifest.members()
     plain = {
@@ -49,7 +51,7 @@ def objects(manifest: Manifest) -> dict[str, int]:
 
 
 def ranges(manifest: Manifest) -> list[Range]:
-    """Where the files lie, neighbours together up to PART_BYTES; a larger file is by itself."""
+    """The ranges to read: neighbouring files together up to PART_BYTES, a larger file by itself."""
     members = manifest.members()
     sizes = {path: size for path, size in manifest.resources.items() if path[-1] != "/"}
     found: list[Range] = []
@@ -84,7 +86,7 @@ def small_files(
 class Contents:
     """The files of the checkpoint that ``manifest`` lists, in the objects below ``folder``.
 
-    ``where``: how messages begin.
+    ``where``: the beginning of error messages.
     """
 
     def __init__(self, blobs: BlobClient, folder: str, manifest: Manifest, where: str) -> None:
@@ -94,10 +96,10 @@ class Contents:
         self._where = where
 
     def read(self, consume: Consume, stop: Callable[[], bool] = lambda: False) -> None:
-        """Have ``consume`` take each file's contents, in parallel, and compare sizes and checksums.
+        """Pass each file's contents to ``consume``, in parallel, and compare sizes and checksums.
 
-        ``consume`` returns whether it has taken all; it is called no more once ``stop()`` is true. Raises
-        errors.CheckpointCorrupted, errors.StorageError.
+        ``consume`` returns whether it has taken all of the contents. It is not called any more once
+        ``stop()`` is true. Raises errors.CheckpointCorrupted, errors.StorageError.
         """
         if stop():
             return
@@ -142,8 +144,8 @@ class Contents:
         found = digest.value()
         if found != expected:
             raise errors.CheckpointCorrupted(
-                f"{self._where}{path}: the contents have changed since it was stored "
-                f"({expected} then, {found} now)"
+                f"{self._where}{path}: the contents have changed since the file was stored "
+                f"(checksum {expected} then, {found} now)"
             )
 
     def _parts(self, part: Range, pool: ThreadPoolExecutor) -> Parts:
@@ -164,5 +166,5 @@ class Contents:
 
 
 def described(size: int | None) -> str:
-    """What is found of an object."""
+    """What was found of an object, in words."""
     return "is missing" if size is None else f"has {size} bytes"

@@ -1,8 +1,9 @@
-"""Copies of checkpoints that were read to verify them, so that nobody reads them from the storage again.
+"""Local copies of checkpoints that were read to verify them, so that they are not read from the storage
+twice.
 
-Whoever verifies (a leg's supervisor) and whoever restores (its training process) name the same local
-directory. ``<directory>/<storage id>/`` is a checkpoint as :class:`DirectoryStorageManager` has it; it is
-there once every byte was compared.
+A leg's supervisor verifies and its training process restores; both use the same local directory. In it
+``<directory>/<storage id>/`` is a checkpoint in the format of :class:`DirectoryStorageManager`. It appears
+once every byte was compared.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def of_this_task() -> Path | None:
 
 
 def has_room(directory: Path, manifest: Manifest) -> bool:
-    """Whether a copy would leave as much free as it takes: the training writes checkpoints of that size."""
+    """Whether a copy leaves as much space free as it takes: the training writes checkpoints of that size."""
     size = sum(manifest.resources.values())
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,7 @@ def draft(directory: Path) -> Iterator[Path]:
 
 
 def keep(path: Path, storage_id: str, manifest: Manifest) -> None:
-    """Make the draft ``path``, which holds all that ``manifest`` lists, the copy of this checkpoint."""
+    """Turn the draft ``path``, which holds all files of ``manifest``, into the copy of this checkpoint."""
     final = path.with_name(storage_id)
     with files.explained("write", final):
         (path / files.MANIFEST).write_bytes(manifest.to_json())
@@ -61,9 +62,9 @@ def keep(path: Path, storage_id: str, manifest: Manifest) -> None:
 
 
 def take(directory: Path | None, storage_id: str, target: Path) -> bool:
-    """Make the copy the directory ``target``, which is empty: from now on it is only the caller's.
+    """Move the copy to the empty directory ``target``, which only the caller uses from now on.
 
-    Returns whether there was one: nobody else has it, and nobody has taken it.
+    Returns False if there was no copy, or if another process uses it or has taken it.
     """
     if directory is None:
         return False
@@ -78,9 +79,10 @@ def take(directory: Path | None, storage_id: str, target: Path) -> bool:
 def read(
     directory: Path | None, storage_id: str, target: Path, selector: Selector | None
 ) -> dict[str, int] | None:
-    """Copy what ``selector`` accepts into ``target``, verified; what was copied, None without a copy.
+    """Copy the files that ``selector`` accepts into ``target``, verified. Returns their paths and sizes,
+    None without a copy.
 
-    A copy that is read as a whole goes: it takes room, and most restore once.
+    A copy that is read as a whole is removed afterwards, since it takes space and most trials restore once.
     """
     if directory is None or not (directory / storage_id).is_dir():
         return None

@@ -24,12 +24,12 @@ THREADS = 8
 
 
 class DirectoryStorageManager(StorageManager):
-    """``<root>/<storage id>/``, made by renaming a finished, synced directory into place.
+    """A checkpoint is ``<root>/<storage id>/``, made by renaming a finished, synced directory.
 
     A rename is atomic: a directory of that name is a complete checkpoint. Unfinished ones are in
     ``.incomplete-<id>@<owner>/files``, beside the directories that processes write their files into;
-    half-deleted ones are called ``.deleting-<id>``. Either may be removed at any time when their
-    processes are gone. An empty file ``.unreported-<id>@<owner>`` goes before a finished one.
+    half-deleted ones are called ``.deleting-<id>``. Both may be removed at any time when their processes
+    are gone. An empty file ``.unreported-<id>@<owner>`` is written before a checkpoint is finished.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,7 +58,10 @@ class DirectoryStorageManager(StorageManager):
                 file.seek(0)
                 content = file.read()
         if content != b"determined":
-            raise errors.StorageError(f"checkpoint storage: {probe} does not keep what is written")
+            raise errors.StorageError(
+                f"checkpoint storage: what was written to {probe} cannot be read back; check the "
+                "file system"
+            )
 
     def _draft(self, storage_id: str) -> Path:
         return self.root / f"{INCOMPLETE}{self._path(storage_id).name}@{self.owner}"
@@ -139,7 +142,7 @@ class DirectoryStorageManager(StorageManager):
                 _verify_size(storage_id, path / name, size)
             except errors.CheckpointCorrupted as error:
                 raise errors.StorageError(
-                    f"{error}: is {self.root} the same directory for all who stored?"
+                    f"{error}: check that {self.root} is the same directory for all workers"
                 ) from None
         with files.explained("write", draft):
             self._write_manifest(path, manifest)
@@ -175,8 +178,8 @@ class DirectoryStorageManager(StorageManager):
         with files.explained("read", path):
             if not path.is_dir():
                 raise errors.CheckpointNotFound(
-                    f"no checkpoint {storage_id} in {self.root}; is checkpoint_storage the one "
-                    "that it was written to?"
+                    f"there is no checkpoint {storage_id} in {self.root}; check that "
+                    "checkpoint_storage is the one it was written to"
                 )
             try:
                 content = (path / files.MANIFEST).read_bytes()
@@ -208,12 +211,14 @@ class DirectoryStorageManager(StorageManager):
                 raise _changed(storage_id, path / name, checksum, found)
 
     def _require_root(self) -> None:
-        """Raises StorageError when the storage is probably not mounted: then nothing is missing."""
+        """Raises StorageError when the storage is probably not mounted, because then a missing checkpoint
+        proves nothing.
+        """
         with files.explained("read", self.root):
             empty = not any(self.root.iterdir())
         if empty:
             raise errors.StorageError(
-                f"checkpoint storage: {self.root} is empty; is the storage mounted there?"
+                f"checkpoint storage: {self.root} is empty; check that the storage is mounted there"
             )
 
     @contextlib.contextmanager
@@ -376,19 +381,19 @@ def _verify_size(storage_id: str, path: Path, size: int) -> None:
             ) from None
     if path.is_file() and found.st_size != size:
         raise errors.CheckpointCorrupted(
-            f"checkpoint {storage_id}: {path} has {found.st_size} bytes, {size} were stored"
+            f"checkpoint {storage_id}: {path} has {found.st_size} bytes, but {size} were stored"
         )
 
 
 def _changed(storage_id: str, path: Path, then: str, now: str) -> errors.CheckpointCorrupted:
     return errors.CheckpointCorrupted(
-        f"checkpoint {storage_id}: the contents of {path} have changed since it was stored "
-        f"({then} then, {now} now)"
+        f"checkpoint {storage_id}: the contents of {path} have changed since the file was "
+        f"stored (checksum {then} then, {now} now)"
     )
 
 
 def _remove_tree(path: Path) -> None:
-    """Removes ``path`` and all below it; others may do the same at the same time."""
+    """Remove ``path`` and all below it; other processes may remove it at the same time."""
     while path.exists():
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)

@@ -25,14 +25,15 @@ PLAIN = "sha256"
 PIECES = "sha256-16MiB"
 QUICK = "crc32-16MiB"
 PIECE_BYTES = {PIECES: 16 << 20, QUICK: 16 << 20, "sha256-64MiB": 64 << 20}
-"""Checksums that are made of pieces; the last is not given to new files any more."""
+"""Checksums that are made of pieces; the last is no longer used for new files."""
 ALGORITHMS = (PLAIN, *PIECE_BYTES)
 # What a copy within the kernel answers where it is not offered.
 _NOT_SO = (None, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 MANIFEST = ".determined-manifest.json"
-"""Sizes and checksums, beside the checkpoint's files but not one of its resources: so every reader
-can verify without asking the service."""
+"""The file with sizes and checksums. It lies beside the checkpoint's files but is not one of its resources.
+With it every reader can verify without asking the service.
+"""
 
 
 @contextlib.contextmanager
@@ -50,7 +51,7 @@ def explained(action: str, path: os.PathLike[str] | str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_below(path: Path) -> Iterator[None]:
-    """Explain what goes wrong while a caller's own code writes files below ``path``."""
+    """Explain errors that occur while a caller's own code writes files below ``path``."""
     try:
         yield
     except Exception as error:
@@ -72,7 +73,7 @@ def written_below(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """An empty local directory for the block; in the task's own one, which goes with the task."""
+    """An empty local directory for the block, inside the task's directory, which is removed with the task."""
     parent = os.environ.get("DET_RUN_DIR")
     if parent is None or not Path(parent).is_dir():
         parent = tempfile.gettempdir()
@@ -87,9 +88,8 @@ def scratch() -> Iterator[Path]:
 def list_files(root: Path) -> dict[str, int]:
     """Relative path → bytes of everything below ``root``; directories end in "/" and have 0.
 
-    Without the manifest that is there when ``root`` is a stored checkpoint. Symbolic links are
-    followed. Raises OSError; StorageError for what is neither file nor directory, and for names that are no
-    text.
+    The manifest of a stored checkpoint is left out. Symbolic links are followed. Raises OSError;
+    StorageError for an entry that is neither file nor directory, and for a name that is not text.
     """
     found: dict[str, int] = {}
 
@@ -99,8 +99,8 @@ def list_files(root: Path) -> dict[str, int]:
                 name = prefix + entry.name
                 if not _is_text(entry.name):
                     raise errors.StorageError(
-                        f"checkpoint storage: {os.fsencode(entry.name)!r} in {directory} is no UTF-8: files "
-                        "of such names cannot be stored"
+                        f"checkpoint storage: {os.fsencode(entry.name)!r} in {directory} is not valid "
+                        "UTF-8; rename the file, it cannot be stored under such a name"
                     )
                 if entry.is_dir():
                     found[name + "/"] = 0
@@ -110,7 +110,8 @@ def list_files(root: Path) -> dict[str, int]:
                 else:
                     raise errors.StorageError(
                         f"checkpoint storage: {directory / entry.name} is neither a file nor a "
-                        "directory (a dangling link, a socket?) and cannot be stored"
+                        "directory (a dangling link, a socket?) and cannot be stored; remove it from the "
+                        "directory"
                     )
 
     visit(root, "")
@@ -126,7 +127,7 @@ def _is_text(name: str) -> bool:
 
 
 def not_behind_links(root: Path, paths: Iterable[str]) -> set[str]:
-    """Those of the ``paths`` below ``root`` that no symbolic link below it leads to."""
+    """The ``paths`` below ``root`` that are reached without a symbolic link below ``root``."""
 
     @functools.cache
     def linked(path: str) -> bool:
@@ -186,7 +187,7 @@ def copy_tree(source: Path, paths: Iterable[str], target: Path) -> None:
 
 
 def in_parallel(work: Callable[[T], object], items: Iterable[T], threads: int) -> None:
-    """Call ``work`` for each item. Raises what it raises first, once none of the calls runs any more."""
+    """Call ``work`` for each item. Raises the first error, once all calls have ended."""
     with ThreadPoolExecutor(threads) as pool:
         calls = [pool.submit(work, item) for item in items]
         try:
@@ -219,7 +220,7 @@ def _hash_of_piece(algorithm: str) -> _Hash:
 
 
 class Digest:
-    """The checksum of bytes that come one after the other, as :func:`checksum` has it.
+    """Computes the checksum of :func:`checksum` from bytes that arrive one after the other.
 
     ``algorithm``: see :func:`algorithm_for`. Raises errors.StorageError for one that is not known here.
     """
@@ -261,15 +262,16 @@ class Digest:
 
 
 def algorithm_for(size: int, expected: str | None = None, large: str = PIECES) -> str:
-    """The one of the checksum ``expected``, or that of a new file: ``large`` ones are hashed in pieces, by
-    several processors at once."""
+    """The algorithm of the checksum ``expected``, or without it the algorithm for a new file: ``large``
+    files are hashed in pieces, by several processors at once.
+    """
     if expected is not None:
         return expected.partition(":")[0]
     return PLAIN if size <= PIECE_BYTES[large] else large
 
 
 def checksum_of(pieces: list[bytes]) -> str:
-    """The checksum of a new file of whose pieces these are the SHA-256, in order."""
+    """The checksum of a new file, from the SHA-256 of its pieces in order."""
     if len(pieces) == 1:
         return f"{PLAIN}:{pieces[0].hex()}"
     digest = Digest(PIECES)
@@ -283,7 +285,7 @@ def checksum(path: Path, expected: str | None = None, large: str = PIECES) -> st
 
     ``sha256``, or, over 16 MiB, ``large``: ``sha256-16MiB``, the SHA-256 of the SHA-256 of its pieces of
     that size, or ``crc32-16MiB``, the SHA-256 of the CRC32 of those pieces (four bytes each, the highest
-    first). The latter takes half the time, and is for noticing damage, not for telling files apart.
+    first). ``crc32-16MiB`` takes half the time; it detects damage but cannot tell files apart.
     """
     found = checksum_unless(path, lambda: False, expected, large)
     assert found is not None
@@ -318,7 +320,7 @@ def checksum_unless(
 
 
 def _read(descriptor: int, start: int, end: int, stop: Callable[[], bool]) -> Iterator[memoryview]:
-    """The bytes from ``start`` to ``end``, each part until the next one is asked for."""
+    """Yields the bytes from ``start`` to ``end``. Each part is valid until the next one is asked for."""
     buffer = memoryview(bytearray(min(_CHUNK, max(end - start, 1))))
     while start < end and not stop():
         size = os.preadv(descriptor, [buffer[: end - start]], start)
@@ -329,7 +331,7 @@ def _read(descriptor: int, start: int, end: int, stop: Callable[[], bool]) -> It
 
 
 def copy_with_checksum(source: Path, target: Path, expected: str | None = None) -> str:
-    """Copy a file; the checksum of what was copied, to be compared with ``expected``."""
+    """Copy a file. Returns the checksum of the copied bytes, to be compared with ``expected``."""
     with source.open("rb") as reader, target.open("wb") as writer:
         digest = Digest(algorithm_for(os.fstat(reader.fileno()).st_size, expected))
         while chunk := reader.read(_CHUNK):
@@ -339,7 +341,7 @@ def copy_with_checksum(source: Path, target: Path, expected: str | None = None) 
 
 
 def sync(path: Path) -> None:
-    """Have a file's bytes, or a directory's entries, on the disk."""
+    """Flush a file's bytes, or a directory's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

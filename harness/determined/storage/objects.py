@@ -23,10 +23,10 @@ class ObjectStorageManager(StorageManager):
 
     The manifest is written last: with it a checkpoint is complete. An empty object
     ``<prefix>/.unreported-<id>@<owner>`` is written first, and removed when the checkpoint is
-    :meth:`reported`. So without a manifest there is a checkpoint of another tool (unverified), or, with such
-    a note, the remains of an unfinished or half-deleted one, which nobody sees. An empty directory is an
-    object whose name ends in "/". With ``pack_small_files`` small files lie together in objects
-    (:mod:`determined.storage.packs`); what is read goes by the manifest.
+    :meth:`reported`. Files without a manifest are therefore a checkpoint of another tool (unverified) or,
+    if there is such a note, the invisible remains of an unfinished or half-deleted checkpoint. An empty
+    directory is an object whose name ends in "/". With ``pack_small_files`` several small files share an
+    object (:mod:`determined.storage.packs`); the manifest says which.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class ObjectStorageManager(StorageManager):
         self.blobs.delete([key])
         if content != b"determined":
             raise errors.StorageError(
-                f"checkpoint storage: {self.blobs.place} does not keep what is written"
+                f"checkpoint storage: a file written to {self.blobs.place} cannot be read back; "
+                "check the storage"
             )
 
     def begin(self, storage_id: str) -> None:
@@ -84,8 +85,8 @@ class ObjectStorageManager(StorageManager):
             found = there.get(folder + name)
             if found != size:
                 raise errors.StorageError(
-                    f"checkpoint storage: {self._where(storage_id)}{name} was written with {size} bytes, "
-                    f"and now {contents.described(found)}"
+                    f"checkpoint storage: {self._where(storage_id)}{name} was written with {size} "
+                    f"bytes, but now {contents.described(found)}"
                 )
         self.blobs.put(folder + files.MANIFEST, manifest.to_json())
         if not self.owner:
@@ -111,8 +112,8 @@ class ObjectStorageManager(StorageManager):
         there = self.blobs.sizes(folder)
         if not there or self.blobs.sizes(self._notes(storage_id), limit=1):
             raise errors.CheckpointNotFound(
-                f"no checkpoint {storage_id} in {self.blobs.place}/{self._prefix}; is "
-                "checkpoint_storage the one that it was written to?"
+                f"there is no checkpoint {storage_id} in {self.blobs.place}/{self._prefix}; check "
+                "that checkpoint_storage is the one it was written to"
             )
         found = {key.removeprefix(folder): size for key, size in there.items()}
         found.pop("", None)
@@ -147,11 +148,13 @@ class ObjectStorageManager(StorageManager):
         dst: Path,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Copy what ``manifest`` lists, compared with it, into ``dst``; until ``stop()`` is true."""
+        """Copy the files that ``manifest`` lists into ``dst`` and compare them with it, until ``stop()`` is
+        true.
+        """
         for path in manifest.resources:
             if path.startswith("/") or ".." in PurePosixPath(path).parts:
                 raise errors.CheckpointCorrupted(
-                    f"{self._where(storage_id)}{path} does not lie in the checkpoint"
+                    f"{self._where(storage_id)}{path} is outside of the checkpoint"
                 )
             directory = dst / path if path.endswith("/") else (dst / path).parent
             with files.explained("write", directory):
@@ -186,8 +189,8 @@ class ObjectStorageManager(StorageManager):
     ) -> None:
         if not self.blobs.sizes(self._prefix, limit=1):
             raise errors.StorageError(
-                f"checkpoint storage: {self.blobs.place}/{self._prefix} is empty; is it the storage "
-                "that was written to?"
+                f"checkpoint storage: {self.blobs.place}/{self._prefix} is empty; check that it "
+                "is the storage that the checkpoint was written to"
             )
         manifest = self.manifest(storage_id)
         known = dataclasses.replace(expected or manifest, packs=manifest.packs)
@@ -218,7 +221,9 @@ class ObjectStorageManager(StorageManager):
         self.blobs.delete([folder + name for name in going])
 
     def _shortened(self, folder: str, left: Manifest) -> Manifest:
-        """``left`` with new packs, which are stored, instead of those that hold what it does not list."""
+        """``left`` with new packs instead of those that hold files it does not list. The new packs are
+        stored.
+        """
         found = {}
         for name, pack in left.packs.items():
             stays = {path: left.resources[path] for path in pack.members if path in left.resources}

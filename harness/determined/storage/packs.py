@@ -1,7 +1,7 @@
-"""Packs: many small files of a checkpoint in one object, a plain tar archive.
+"""Packs: plain tar archives that hold many small files of a checkpoint in one object.
 
-An object costs a request and its bookkeeping, whatever its size: a thousand small files take as long
-as gigabytes. Where each file lies in a pack is said in the checkpoint's manifest.
+An object costs a request and its bookkeeping, whatever its size: a thousand small files take as long as
+gigabytes. The checkpoint's manifest says where each file lies in a pack.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Pack:
 
 
 def new_name() -> str:
-    """Of an object below a checkpoint's prefix; no two writers choose the same."""
+    """The name of a new pack below a checkpoint's prefix; no two writers choose the same."""
     return f"{PREFIX}{secrets.token_hex(8)}.tar"
 
 
 def shortened_name(name: str, left: Iterable[str]) -> str:
-    """Of what takes the place of the pack ``name`` when only ``left`` of its members are to stay.
+    """The name of the pack that replaces the pack ``name`` when only its members ``left`` stay.
 
-    Whoever does it, and does it again after a crash, chooses the same.
+    A second try after a crash chooses the same name.
     """
     text = "\n".join([name, *sorted(left)])
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -57,10 +57,10 @@ def shortened_name(name: str, left: Iterable[str]) -> str:
 
 
 def grouped(sizes: Mapping[str, int]) -> list[list[str]]:
-    """Which of these files (path → bytes) go together into a pack.
+    """Groups of these files (path → bytes) that share a pack.
 
-    Neighbours by name do, since they are often wanted together. One that is not small, or would be alone,
-    is in none.
+    Neighbours by name share a pack, since they are often wanted together. A file that is not small, or
+    would be alone, is in no pack.
     """
     groups: list[list[str]] = []
     room = 0

@@ -1,4 +1,4 @@
-"""Checkpoints in S3, or in what speaks its protocol."""
+"""Checkpoints in S3, or in a storage with its protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ PART_BYTES = files.PIECE_BYTES[files.PIECES]
 MOST_PARTS = 10_000
 HEX_DIGITS = 64
 """Of a SHA-256."""
-# After these a server that is away is asked again; botocore's own attempts end within a second.
+# After these a server that is away is asked again; botocore's own attempts, with chance in their waits,
+# end within a second. A list, not a Backoff: its length is the number of tries.
 PATIENCE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELETED_AT_ONCE = 1000
 # What servers that do not know of checksums may say to them.
@@ -42,11 +43,11 @@ class Unavailable(errors.StorageError):
 
 
 class UploadLost(errors.StorageError):
-    """The server does not know (any more) of an upload in parts that has begun."""
+    """The server does not know the upload in parts (any more)."""
 
 
 class NotUnderstood(errors.StorageError):
-    """The server does not know what it is asked for."""
+    """The server does not know the object or bucket."""
 
 
 class S3StorageManager(ObjectStorageManager):
@@ -71,7 +72,7 @@ class S3StorageManager(ObjectStorageManager):
 
 
 class S3Client(BlobClient):
-    """A bucket by boto3. ``patience``: seconds after which a server that is away is asked again."""
+    """A bucket by boto3. ``patience``: the waits (s) between tries while the server is away."""
 
     threads = THREADS
     hashes_files = True
@@ -173,7 +174,7 @@ class S3Client(BlobClient):
         return self._send(key, put)[1]
 
     def _send(self, key: str, put: Callable[[], T]) -> tuple[T, bytes | None]:
-        """What ``put`` returns, and the SHA-256 of what it has sent if that is known."""
+        """The result of ``put``, and the SHA-256 of the bytes it has sent, if known."""
 
         def call() -> T:
             self._sent.digest = None
@@ -209,7 +210,9 @@ class S3Client(BlobClient):
         except NotUnderstood as error:
             if not with_crc:
                 raise
-            logger.info("files go without CRC32 from now on: %s", error)
+            logger.info(
+                "the server refuses CRC32, so files are sent without it from now on: %s", error
+            )
             self._with_crc = False
             return put(False)
 
@@ -246,7 +249,9 @@ class S3Client(BlobClient):
         return list(digests)
 
     def _note_digest(self, request: Any, **_: Any) -> None:
-        """What the signature says that this thread sends; anonymous requests have none."""
+        """The checksum that the signature gives for this thread's request; anonymous requests have no
+        signature.
+        """
         found = request.headers.get("X-Amz-Content-SHA256", "")
         text = found if isinstance(found, str) else found.decode()
         self._sent.digest = bytes.fromhex(text) if len(text) == HEX_DIGITS else None
@@ -308,7 +313,7 @@ class S3Client(BlobClient):
 
 
 def _results(calls: Sequence[Future[T]]) -> list[T]:
-    """Of all of them; when one raises, the others are over, too, before that is raised."""
+    """The results of all. If one raises, the error is raised once all others have ended."""
     try:
         return [call.result() for call in calls]
     except BaseException:

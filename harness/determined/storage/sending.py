@@ -11,11 +11,11 @@ from determined.storage.base import Manifest
 from determined.storage.blobs import BlobClient
 
 LARGE_BYTES = 8 << 20
-"""Files of more bytes are hashed while they travel, not in memory."""
+"""Files of more bytes are hashed while they are sent, not in memory."""
 
 
 class Sending:
-    """The ``paths`` below ``src`` and the contents of ``extra``, on their way to ``folder``.
+    """Sends the ``paths`` below ``src`` and the contents of ``extra`` to ``folder``.
 
     Directories end in "/". ``pack``: whether small files go together (:mod:`determined.storage.packs`).
     """
@@ -48,7 +48,7 @@ class Sending:
         return Manifest(resources, self._checksums, self._packs)
 
     def _jobs(self) -> list[Callable[[], None]]:
-        """Largest files first; their checksums are made while they travel."""
+        """Largest files first; their checksums are computed while they are sent."""
         jobs: list[Callable[[], None]] = []
         members = {path for group in self._groups for path in group}
         large = [self._send] if self._blobs.hashes_files else [self._send, self._hash]

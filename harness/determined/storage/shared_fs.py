@@ -13,7 +13,7 @@ from determined.storage.directory import DirectoryStorageManager, _absolute
 class SharedFSStorageManager(DirectoryStorageManager):
     """``host_path``, or ``storage_path`` within it.
 
-    Where the task runs in a container, the agent mounts ``host_path`` at ``container_path`` (the
+    If the task runs in a container, the agent mounts ``host_path`` at ``container_path`` (the
     argument; the configuration's legacy field of that name is ignored).
     """
 

@@ -1,4 +1,4 @@
-"""Having the disk begin before the writer ends."""
+"""Starts writing large files to the disk before their writer has finished."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WRITE = 2
 
 @contextlib.contextmanager
 def written_early(directory: Path) -> Iterator[None]:
-    """While the block writes large files below ``directory``, have them go to the disk already.
+    """While the block writes large files below ``directory``, start flushing them to the disk.
 
-    The system would wait for half a minute, or for the fsync at the end, which is left with little to
-    do. Promises nothing, and does nothing where the system has no such call.
+    Otherwise the system waits for half a minute, or for the fsync at the end, which then has to do all the
+    work. This is only an optimisation; it does nothing where the system has no such call.
     """
     begin = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if begin is None:
@@ -30,6 +30,7 @@ def written_early(directory: Path) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
+        # No Backoff: these are the pauses of one watcher, not the tries of many clients.
         delay = SECONDS
         while not done.wait(delay):
             delay = min(2 * delay, 16 * SECONDS)

@@ -1,1 +1,1 @@
-"""Determined's older way to TensorBoard; see ``core_context.train.get_tensorboard_path()`` for today's."""
+"""Determined's older interface to TensorBoard; see ``core_context.train.get_tensorboard_path()`` instead."""

@@ -29,16 +29,16 @@ class DetCallback(TrainerCallback):
     ``trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)``. Off the cluster metrics are
     logged and checkpoints stored locally.
 
-    A length's end, a preemption and the end of the training are always saved; a length's end, and that of
-    the training where ``args`` ask for evaluations, are evaluated, too. In several processes
-    (``core.init(distributed=…)``) each makes the callback; the chief reports.
+    A checkpoint is always saved at the end of a length, at a preemption and at the end of the training. The
+    model is evaluated at the end of a length, and at the end of the training if ``args`` ask for
+    evaluations. In several processes (``core.init(distributed=…)``) each process makes the callback; the
+    chief reports.
 
     Args:
-        core_context: of ``det.core.init()``.
-        args: those of the Trainer.
-        filter_metrics: report only metrics whose name contains one of these; those the searcher decides by
-            are reported in any case. None: all.
-        user_data: JSON that is stored in every checkpoint, as ``my_data.json`` beside the model.
+        core_context: of ``det.core.init()``. args: the arguments of the Trainer. filter_metrics: report
+        only metrics whose name contains one of these; metrics that the searcher needs are reported in any
+        case. None: all. user_data: JSON that is stored in every checkpoint, as ``my_data.json`` beside the
+        model.
 
     Raises ValueError when the Trainer and ``core_context`` do not agree on the number of processes,
     errors.InvalidConfigurationException when the searcher counts in anything but epochs and
@@ -80,20 +80,20 @@ class DetCallback(TrainerCallback):
             args.max_steps, args.num_train_epochs = -1, float(length)
         if (args.max_steps, args.num_train_epochs) != before:
             logger.info(
-                "the searcher's length in the configuration counts: max_steps %s, num_train_epochs %s "
-                "of the arguments become %s, %s",
+                "the searcher's length in the configuration counts: the arguments' max_steps %s "
+                "and num_train_epochs %s become %s and %s",
                 *before,
                 args.max_steps,
                 args.num_train_epochs,
             )
 
     def load_last_checkpoint(self, args: TrainingArguments) -> None:
-        """Download the trial's latest checkpoint to ``args.output_dir``, and name it to ``args``."""
+        """Download the trial's latest checkpoint to ``args.output_dir``, and set its path in ``args``."""
         info = self.core_context.info
         if info is None or info.latest_checkpoint is None:
             return
         if getattr(args, "overwrite_output_dir", False):
-            logger.info("overwrite_output_dir: the latest checkpoint is not loaded")
+            logger.info("the latest checkpoint is not loaded, because overwrite_output_dir is set")
             return
         path = download(self.core_context, info.latest_checkpoint, Path(args.output_dir))
         args.resume_from_checkpoint = str(path)
@@ -103,7 +103,7 @@ class DetCallback(TrainerCallback):
         logger.info("going on after step %d", state.global_step)
 
     def _take_back_ends(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Lengths that the checkpoint ends, and of which the searcher had not heard when it was stored."""
+        """Complete lengths that end with the checkpoint and were not yet reported when it was stored."""
         at_end = [entry for entry in state.log_history if entry.get("step") == state.global_step]
         metrics = {name: value for entry in at_end for name, value in entry.items()}
         while self._lengths.reached(self._units(state)):
@@ -134,7 +134,7 @@ class DetCallback(TrainerCallback):
             self._report("training", self._counted(metrics, state))
 
     def _note_validation(self, metrics: dict[str, Any], state: TrainerState) -> None:
-        """What is new of a step; of several data sets each is logged by itself."""
+        """The new metrics of a step. With several data sets each data set is logged separately."""
         if state.global_step != self._evaluated:
             self._evaluated, self._metrics = state.global_step, self._counted({}, state)
         new = {name: value for name, value in metrics.items() if name not in self._metrics}
@@ -192,7 +192,8 @@ class DetCallback(TrainerCallback):
         self._training = True
         if state.global_step < self._downloaded:
             logger.warning(
-                "training begins at step %d, and the trial's latest checkpoint is of step %d: call "
+                "training begins at step %d, but the trial's latest checkpoint is of step %d; to "
+                "go on from it, call "
                 "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)",
                 state.global_step,
                 self._downloaded,
@@ -221,8 +222,9 @@ class DetCallback(TrainerCallback):
         self._training = False
         if state.global_step > self._saved and not self._idle:
             logger.warning(
-                "the end of the training, step %d, is in no checkpoint, for another callback stopped it "
-                "after its evaluation: make DetCallback the last of the Trainer's callbacks",
+                "the end of the training, step %d, is in no checkpoint, because another callback "
+                "stopped the training after its evaluation: make DetCallback the last of the "
+                "Trainer's callbacks",
                 state.global_step,
             )
 
@@ -247,7 +249,7 @@ class DetCallback(TrainerCallback):
         self._ask(args, state, control)
 
     def _ask(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
-        """What is to be done after this step, once."""
+        """Decide what to do after this step, once."""
         ending = self._lengths.reached(self._units(state))
         last = control.should_training_stop and not self._stopping
         if ending or (last and args.eval_strategy != "no"):

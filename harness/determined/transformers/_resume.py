@@ -1,4 +1,4 @@
-"""From a stored checkpoint to a directory that the Trainer goes on from."""
+"""Turns a stored checkpoint into a directory that the Trainer resumes from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def download(core_context: core.Context, storage_id: str, output_dir: Path) -> P
     """The Trainer's directory of the checkpoint, below ``output_dir``.
 
     Of another trial's checkpoint only the weights are kept: the training begins at step 0. Raises
-    errors.InvalidCheckpointException for one that :class:`DetCallback` did not store.
+    errors.InvalidCheckpointException for a checkpoint that :class:`DetCallback` did not store.
     """
     metadata = core_context.checkpoint.get_metadata(storage_id)
     path = output_dir / checkpoint_name(metadata.get("steps_completed", -1))
@@ -34,8 +34,8 @@ def download(core_context: core.Context, storage_id: str, output_dir: Path) -> P
     core_context.checkpoint.download(storage_id, output_dir)
     if not (path / "trainer_state.json").is_file():
         raise errors.InvalidCheckpointException(
-            f"checkpoint {storage_id} has no {path.name}/trainer_state.json: it is not one that "
-            "determined.transformers.DetCallback stored"
+            f"checkpoint {storage_id} has no {path.name}/trainer_state.json: "
+            "determined.transformers.DetCallback has not stored it"
         )
     if not _own_checkpoint.is_own(core_context, metadata):
         logger.info(

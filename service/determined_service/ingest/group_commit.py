@@ -12,14 +12,16 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_service.db import Database
-from determined_service.errors import ApiError, BadRequest, Unavailable
+from determined.common.backoff import Backoff
+from determined_service.base.db import Database
+from determined_service.base.errors import ApiError, BadRequest, Unavailable
 
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Write = Callable[[AsyncConnection, Sequence[Item]], Awaitable[Sequence[Any]]]
-ATTEMPTS = 4
+ATTEMPTS = 5
+RETRY_SECONDS = (0.03, 1.0)
 
 
 @dataclass(slots=True)
@@ -31,10 +33,10 @@ class _Waiting(Generic[Item]):
 class GroupCommit(Generic[Item]):
     """Collects what arrives while a transaction runs and writes it all in the next one.
 
-    ``write(conn, items)`` runs in one transaction and returns one answer per item; an answer that
-    is an :class:`ApiError` is raised to that item's caller. When the transaction fails for what it
-    contains, each item is tried alone, so one bad item costs the others nothing but time. It may
-    therefore be called several times with the same item: nothing of a failed call is kept.
+    ``write(conn, items)`` runs in one transaction and returns one answer per item; an answer that is an
+    :class:`ApiError` is raised to that item's caller. When the transaction fails because of its contents,
+    each item is tried alone, so one bad item only delays the others. It may therefore be called several
+    times with the same item: nothing of a failed call is kept.
 
     One writer per process: items of one sender are stored in the order in which they were handed in.
     """
@@ -90,7 +92,7 @@ class GroupCommit(Generic[Item]):
                 waiting.answer.set_result(answer)
 
     async def _attempt(self, items: list[Item]) -> Sequence[Any]:
-        delay = 0.02
+        backoff = Backoff(*RETRY_SECONDS)
         for attempt in range(ATTEMPTS):
             try:
                 async with self._db.tx() as conn:
@@ -99,9 +101,12 @@ class GroupCommit(Generic[Item]):
                 # Deadlocks and lost connections: the same again, a little later.
                 if attempt == ATTEMPTS - 1:
                     raise
-                logger.warning("a group of %d is written again: %s", len(items), error)
-                await asyncio.sleep(delay)
-                delay *= 4
+                logger.warning(
+                    "a group of %d items is written again, because its transaction failed: %s",
+                    len(items),
+                    error,
+                )
+                await asyncio.sleep(backoff.next_delay())
         raise AssertionError("unreachable")
 
 
@@ -113,7 +118,7 @@ def _fail(waiting: _Waiting[Any], error: Exception) -> None:
 def _explained(error: Exception) -> Exception:
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     if isinstance(cause, psycopg.errors.DataError | psycopg.errors.IntegrityError):
-        return BadRequest(f"the database refuses this: {cause}")
+        return BadRequest(f"the database refuses to store this: {cause}")
     if isinstance(cause, psycopg.OperationalError):
         return Unavailable(f"the database does not answer: {cause}")
     return error

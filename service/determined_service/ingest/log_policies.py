@@ -1,9 +1,9 @@
-"""Log policies: what lines of a trial's log make happen.
+"""Log policies: lines of a trial's log that trigger an action.
 
-Each policy's regular expression is looked for in all the lines of a request at once; only where it is
-found the line is searched for. The expressions are those of Rust's ``regex`` (as RE2: no look-around, no
-back-references), whose time grows with the length of the text and no faster: whoever writes a
-pattern cannot stop the service with it. Pydantic ships it.
+Each policy's regular expression is matched against all lines of a request at once. Only if it matches, the
+line is searched for. The expressions are those of Rust's ``regex`` (as RE2: no look-around, no
+back-references), whose time grows only linearly with the length of the text, so a user's pattern cannot
+stop the service. Pydantic ships it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 CANCEL_RETRIES = "cancel_retries"
 EXCLUDE_NODE = "exclude_node"
 LINE_CHARS = 500
-"""So much of a matched line is kept."""
+"""Characters of a matched line that are kept."""
 
 _ALLOCATIONS = sa.text(
     """
@@ -42,7 +42,7 @@ _STORE = sa.text(
 
 
 class PatternError(ValueError):
-    """The pattern cannot be used; the message says why."""
+    """The pattern is not valid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _usable(given: Sequence[Mapping[str, Any]]) -> Iterable[Policy]:
             policy = Policy.compile(item)
         except PatternError as error:
             # New ones are refused at submission.
-            logger.warning("a log policy is left out: %s", error)
+            logger.warning("a log policy is ignored: %s", error)
             continue
         if policy is not None:
             yield policy

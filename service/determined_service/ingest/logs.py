@@ -10,8 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_service.errors import BadRequest
-from determined_service.hub import notify
+from determined.common.wire.legs import LogBatch
+from determined_service.base import topics
+from determined_service.base.errors import BadRequest
+from determined_service.base.hub import notify
 from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field
 from determined_service.ingest.log_policies import LogWatch
 from determined_service.ingest.streams import (
@@ -31,7 +33,7 @@ _LOCK_TASK = sa.text("SELECT pg_advisory_xact_lock(7301, hashtext(:task_id))")
 
 @dataclass(slots=True)
 class LogLines:
-    """Lines ready for COPY, and the tasks they belong to."""
+    """Lines ready for COPY, and the tasks that they belong to."""
 
     position: Position | None = None
     rows: list[bytes] = field(default_factory=list)
@@ -55,7 +57,8 @@ class LogLines:
     ) -> None:
         """Adds one line as it was printed, its newline included."""
         self.tasks.add(task_id)
-        if allocation_id is not None:
+        # Whoever may write a task's log sets off the log policies of its own allocations only.
+        if allocation_id is not None and allocation_id.rpartition(".")[0] == task_id:
             self.by_allocation.setdefault(allocation_id, []).append(log)
         self.rows.append(
             b"\t".join(
@@ -76,8 +79,8 @@ class LogLines:
         )
 
 
-def read_lines(body: Any) -> LogLines:
-    """The body of ``POST /internal/v1/logs``; raises BadRequest."""
+def read_lines(body: LogBatch) -> LogLines:
+    """What a supervisor sends, or anybody else who has the address; raises BadRequest."""
     try:
         lines = LogLines(read_position(body))
         for line in body["lines"]:
@@ -168,6 +171,6 @@ class LogsWriter:
                 lines.setdefault(allocation_id, []).extend(texts)
         await self._watch.note(conn, lines)
         await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
-        await notify(conn, *(f"logs:{task}" for task in tasks))
+        await notify(conn, *(topics.logs(task) for task in tasks))
         stored = {id(group) for group in new}
         return [len(group.rows) if id(group) in stored else 0 for group in groups]

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.tables import allocations
-from determined_service import auth
-from determined_service.errors import ApiError, Conflict, NotFound
+from determined_registry.database.tables import allocations
+from determined_service.access.principal import RunRef, ended
+from determined_service.base.errors import ApiError, Conflict, NotFound
 from determined_service.ingest.copy_text import copy_rows
 from determined_service.ingest.reports import Batch
 from determined_service.ingest.rollback import archive, recompute, validations_of
@@ -22,7 +22,7 @@ COLUMNS = "trial_id, run_id, group_name, steps_completed, end_time, metrics, bat
 
 
 class MetricsWriter:
-    """Remembers only what cannot change, so several processes may write the same trials."""
+    """Remembers only facts that cannot change, so several processes may write the same trials."""
 
     def __init__(self) -> None:
         self._trials = TrialFactsCache()
@@ -47,7 +47,7 @@ class MetricsWriter:
             if batch.trial_id not in facts:
                 answers.append(NotFound(f"trial {batch.trial_id} does not exist"))
             elif batch.allocation_id is not None and batch.allocation_id in dead:
-                answers.append(auth.ended(batch.allocation_id))
+                answers.append(ended(batch.allocation_id))
             elif (stale := _superseded(batch, runs)) is not None:
                 answers.append(stale)
             elif is_repeated(batch.position, after):
@@ -89,7 +89,7 @@ def _superseded(batch: Batch, runs: Mapping[int, int]) -> Conflict | None:
     """The refusal of a batch of an earlier run than the unmanaged trial's last."""
     if not batch.run_id:  # its sender does not know
         return None
-    return auth.RunRef(batch.trial_id, batch.run_id).superseded(runs.get(batch.trial_id, 0))
+    return RunRef(batch.trial_id, batch.run_id).superseded(runs.get(batch.trial_id, 0))
 
 
 async def _ended(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:

@@ -1,4 +1,4 @@
-"""A batch of metric reports: from JSON to rows for COPY and what they add to the summaries."""
+"""Reads a batch of metric reports from JSON, as rows for COPY and additions to the summaries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from determined_service.errors import BadRequest
+from determined_service.base.errors import BadRequest
 from determined_service.ingest.copy_text import NULL, json_field, text_field
 from determined_service.ingest.streams import Position, read_position
 from determined_service.ingest.summaries import Summaries

@@ -1,9 +1,8 @@
-"""A leg that begins again before the point its predecessor had reached.
+"""Handles a leg that begins again before the point that its predecessor had reached.
 
-After a crash a trial goes on from its latest checkpoint and reports some steps a second time. What
-earlier legs reported at and after the new leg's first step is archived then: kept, but no longer
-part of the trial's curve, its summaries or its best. Legs that go on where the last one ended archive
-nothing.
+After a crash a trial goes on from its latest checkpoint and reports some steps a second time. Then the
+reports of earlier legs at and after the new leg's first step are archived: kept, but no longer part of the
+trial's curve, its summaries or its best. A leg that goes on where the last leg ended archives nothing.
 """
 
 from __future__ import annotations

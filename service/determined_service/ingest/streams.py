@@ -1,16 +1,16 @@
-"""Numbered batches: which of them are new."""
+"""Numbered batches: decides which of them are new."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_service.errors import BadRequest
+from determined_service.base.errors import BadRequest
 
 # DO UPDATE rather than DO NOTHING: it locks the row, so that the same batch sent twice at once waits
 # for itself.
@@ -68,7 +68,7 @@ def is_repeated(position: Position | None, after: dict[uuid.UUID, int]) -> bool:
     return False
 
 
-def read_position(body: dict[str, Any]) -> Position | None:
+def read_position(body: Mapping[str, Any]) -> Position | None:
     """``stream`` and ``seq`` of a request's body; None without ``stream``. Raises BadRequest."""
     if body.get("stream") is None:
         return None

@@ -1,4 +1,4 @@
-"""What is known of a metric without reading its reports: count, sum, min, max, last.
+"""Summaries of metrics, which can be read without the reports: count, sum, min, max, last.
 
 Rules:
 

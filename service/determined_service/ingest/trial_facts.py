@@ -1,4 +1,4 @@
-"""What never changes about a trial and matters to its reports."""
+"""Facts about a trial that never change and that its reports need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.tables import experiments, trials
+from determined_registry.database.tables import experiments, trials
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a validation report changes beside its row: the trial's best and latest, the search."""
+"""The effects of a validation report beside its row: on the trial's best and latest, and on the search."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.tables import metrics, trials
+from determined_registry.database.tables import metrics, trials
 from determined_searchers.events import TrialReported
-from determined_service.control.events import append_events
-from determined_service.hub import notify
+from determined_service.base import topics
+from determined_service.base.hub import notify
 from determined_service.ingest.reports import VALIDATION, Validation
 from determined_service.ingest.trial_facts import TrialFacts
 from determined_service.ingest.values import finite
+from determined_service.state.events import append_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ async def note_validations(
         )
     await _tell_searches(conn, [(facts[one.trial_id], one.validation) for one in reported])
     changed = {facts[trial_id].experiment_id for trial_id in by_trial}
-    await notify(conn, *(f"experiment:{experiment_id}" for experiment_id in sorted(changed)))
+    await notify(conn, *(topics.experiment(experiment_id) for experiment_id in sorted(changed)))
 
 
 async def _best_and_latest(

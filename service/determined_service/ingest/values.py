@@ -1,11 +1,11 @@
-"""What one metric value is: its type, and whether it counts among the finite numbers."""
+"""The type of a metric value, and whether it counts among the finite numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 NON_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
-"""How JSON carries the floats it cannot hold."""
+"""The strings that stand for floats that JSON cannot hold."""
 
 
 def replace_nul(value: Any) -> Any:

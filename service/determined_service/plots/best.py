@@ -7,15 +7,7 @@ import datetime
 from plotly import graph_objects as go
 
 from determined_service.plots.model import Search
-from determined_service.plots.section import (
-    BEST,
-    Section,
-    core_range,
-    count,
-    digits,
-    label,
-    layout,
-)
+from determined_service.plots.section import BEST, Section, core_range, count, digits, label, layout
 
 MOST_TRIALS = 2000
 
@@ -40,11 +32,14 @@ def best_over_time(search: Search) -> Section:
         t for t in search.sample(MOST_TRIALS) if t.best_time is not None and t.metric is not None
     ]
     if len(dots) < len(search.ranked()):
-        section.notes.append(f"Dots: {len(dots):,} of {count(len(search.ranked()), 'trial')}.")
+        section.notes.append(
+            f"Dots are shown for {len(dots):,} of {count(len(search.ranked()), 'trial')}."
+        )
     if search.is_thinned():
         section.notes.append(
-            "The line goes by the points of the learning curves above, which are not all there are: "
-            "it may take a step later than the search did. The best value of every trial is in it."
+            "The line uses the points of the learning curves above, which leave some points "
+            "out, so a step may come later than it did in the search. The line includes the "
+            "best value of every trial."
         )
     end = max(since(search.end or search.now), since(steps[-1].time))
     name = label(search.metric)

@@ -25,8 +25,9 @@ from determined_service.plots.section import (
 )
 
 SHADES = 12
-"""Lines are drawn in so many colours: one trace each, as a thousand traces would take the browser
-many seconds."""
+"""The number of colours of the lines. There is one trace for each colour, because a thousand traces would
+take the browser many seconds.
+"""
 MOST_PROMOTIONS = 3000
 
 
@@ -35,8 +36,8 @@ def curves(search: Search) -> Section:
     section = Section(
         "curves",
         "Learning curves",
-        "A line per trial, darker the better its best value; the sign at its end says what became "
-        "of it, a small ring that it went on to the next rung.",
+        "A line per trial, darker the better its best value; the sign at its end shows "
+        "its outcome, a small ring means that it went on to the next rung.",
     )
     drawn = [trial for trial in search.trials if trial.id in search.curves]
     _explain_gaps(section, search, drawn)
@@ -82,8 +83,8 @@ def _explain_gaps(section: Section, search: Search, drawn: Sequence[Trial]) -> N
     reported = [trial for trial in search.trials if trial.validations]
     if len(drawn) < len(reported):
         section.notes.append(
-            f"Drawn are {len(drawn):,} of {count(len(reported), 'trial')}: the best, and of the others "
-            f"every n-th."
+            f"The figure shows {len(drawn):,} of {count(len(reported), 'trial')}: the best, and of "
+            "the others every n-th."
         )
     thinned = [trial for trial in drawn if trial.validations > search.curve_points]
     if thinned:
@@ -202,7 +203,7 @@ def _last(points: Sequence[Point]) -> Point | None:
 
 
 def _promotions(search: Search, drawn: Sequence[Trial]) -> go.Scatter:
-    """Where trials were measured at a rung of their bracket and went on."""
+    """The points at which trials were measured at a rung of their bracket and went on."""
     ladders = rungs_by_trial(search)
     found = [
         (trial.id, point)
@@ -237,7 +238,7 @@ def _best(search: Search, trial: Trial) -> go.Scatter:
 
 
 def _rungs_on_axis(search: Search, drawn: Sequence[Trial]) -> list[float]:
-    """The lengths of the rungs, where they are in the unit of the axis.
+    """The lengths of the rungs, if they are in the unit of the axis.
 
     A training of 9 epochs may report its steps in batches: then no target is a step of its curve.
     """

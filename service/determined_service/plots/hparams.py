@@ -1,4 +1,4 @@
-"""Hyperparameters as axes: what to draw them on, whatever their type and depth."""
+"""Turns hyperparameters of any type and depth into axes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 LOG_RATIO = 1000.0
-"""A hyperparameter of unknown distribution is drawn on a log axis from this ratio of extremes on."""
+"""From this ratio of extremes on, a hyperparameter of unknown distribution is drawn on a log axis.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Which hyperparameters matter, by PED-ANOVA.
 
 Watanabe, Bansal, Hutter: "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary
-Subspaces", 2023: how differently the best tenth of the trials lies along each hyperparameter. Of
-Optuna's evaluators it is the one that needs no scikit-learn, and 5,000 trials take it 0.6 s.
+Subspaces", 2023: it measures how differently the best tenth of the trials is distributed along each
+hyperparameter. It is the only one of Optuna's evaluators that needs no scikit-learn, and it takes 0.6 s for
+5,000 trials.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 LEAST_TRIALS = 10
 MOST_TRIALS = 5000
 MOST_BARS = 20
-INSTALL = "Needs Optuna beside the service: pip install 'determined-prefect[tpe]'."
+INSTALL = (
+    "This figure needs Optuna in the service's environment: pip install 'determined-prefect[tpe]'."
+)
 
 
 def hyperparameter_importance(search: Search) -> tuple[Section, dict[str, float]]:
@@ -40,9 +43,9 @@ def hyperparameter_importance(search: Search) -> tuple[Section, dict[str, float]
     usable = [axis for axis in found if axis.complete]
     if len(trials) < LEAST_TRIALS or not usable:
         section.notes.append(
-            f"Needs at least {LEAST_TRIALS} trials with a finite metric and a hyperparameter in which "
-            f"they differ; so far there are {count(len(trials), 'trial')} and "
-            f"{count(len(usable), 'such hyperparameter')}."
+            f"This figure needs at least {LEAST_TRIALS} trials with a finite metric and a "
+            f"hyperparameter in which they differ; so far there are {count(len(trials), 'trial')} "
+            f"and {count(len(usable), 'such hyperparameter')}."
         )
         return section, {}
     metrics = [trial.metric for trial in trials if trial.metric is not None]
@@ -52,10 +55,12 @@ def hyperparameter_importance(search: Search) -> tuple[Section, dict[str, float]
         section.notes.append(INSTALL)
         return section, {}
     if len(trials) < len(ranked):
-        section.notes.append(f"By {len(trials):,} of {count(len(ranked), 'trial')}, evenly spread.")
+        section.notes.append(
+            f"Computed from {len(trials):,} of {count(len(ranked), 'trial')}, evenly spread."
+        )
     partial = [axis.name for axis in found if not axis.complete]
     if partial:
-        section.notes.append(f"Not in every trial, and therefore not here: {', '.join(partial)}.")
+        section.notes.append(f"Left out, because not every trial has them: {', '.join(partial)}.")
     if len(shares) > MOST_BARS:
         section.notes.append(f"The {MOST_BARS} most important of {len(shares)} are shown.")
     section.figure = _figure(dict(sorted(shares.items(), key=lambda item: -item[1])[:MOST_BARS]))

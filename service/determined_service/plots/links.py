@@ -1,7 +1,7 @@
 """Links to an experiment's plot that open without a login.
 
-A link is good for the one page of the one experiment, reading only, and holds no user's token: its
-key is an HMAC under the cluster's secret. A new secret makes all links void.
+A link opens one page of one experiment, for reading only. It holds no user's token: its key is an HMAC
+under the cluster's secret. A new secret makes all links invalid.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import hashlib
 import hmac
 
-from determined_service.settings import Settings
+from determined_service.base.settings import Settings
 
 PATH = "/plots/experiments/{experiment_id}/{key}"
 _ANY_HOST = ("0.0.0.0", "::", "")

@@ -1,4 +1,4 @@
-"""What is drawn: an experiment, its trials, and their curves."""
+"""The data of a plot: an experiment, its trials, and their curves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Outcome(StrEnum):
-    """How far a trial is, in the words of the page."""
+    """The outcome of a trial, in the words of the page."""
 
     RUNNING = "running"
     WAITING = "waiting"

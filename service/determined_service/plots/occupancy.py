@@ -1,4 +1,4 @@
-"""Which trials belong to which bracket, and how many of them reached each of its rungs."""
+"""Assigns trials to brackets, and counts how many of them reached each rung."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Bracket:
 
 @dataclass(slots=True)
 class Occupancy:
-    """Of one rung, trials: on their way to it, measured there and going on, or staying."""
+    """The numbers of trials at one rung: on their way to it, measured there and going on, or staying."""
 
     length: int
     on_the_way: int = 0

@@ -1,15 +1,17 @@
-"""What the drawing process is asked for."""
+"""The order that the drawing process gets."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel
 
 NO_SUCH_EXPERIMENT = 4
-"""Its exit code when the experiment does not exist."""
+"""The exit code of the drawing process when the experiment does not exist."""
 
 
 class Order(BaseModel):
-    """One page. It travels by stdin: a command line, which everybody sees, must not hold passwords."""
+    """An order for one page. It is sent over stdin, because every user can see a command line and it must
+    not hold passwords.
+    """
 
     db_url: str
     experiment_id: int

@@ -33,12 +33,12 @@ NONE = "(none)"
 
 
 def parallel_coordinates(search: Search, importance: dict[str, float]) -> Section:
-    """The section; where there are too many hyperparameters, the more important ones are shown."""
+    """The section; if there are too many hyperparameters, the more important ones are shown."""
     section = Section(
         "parallel",
         "Hyperparameters and metric",
         "A line per trial. Drag along an axis to choose a range, drag an axis by its name to move it; "
-        "a click on the axis takes the choice back.",
+        "a click on the axis removes the range.",
     )
     ranked = search.ranked()
     chosen = {trial.id for trial in search.sample(MOST_TRIALS)}
@@ -50,18 +50,21 @@ def parallel_coordinates(search: Search, importance: dict[str, float]) -> Sectio
         section.notes.append(f"The same in all these trials: {listed}{more}.")
     if len(trials) < 2 or not found:
         section.notes.insert(
-            0, "Needs at least two trials with a finite metric and different hyperparameters."
+            0,
+            "This figure needs at least two trials with a finite metric and different hyperparameters.",
         )
         return section
     if len(trials) < len(ranked):
-        section.notes.append(f"Drawn are {len(trials):,} of {count(len(ranked), 'trial')}.")
+        section.notes.append(f"The figure shows {len(trials):,} of {count(len(ranked), 'trial')}.")
     if len(ranked) < len(search.trials):
         left = len(search.trials) - len(ranked)
-        section.notes.append(f"Without a finite metric, and not here: {count(left, 'trial')}.")
+        section.notes.append(
+            f"Left out, because they have no finite metric: {count(left, 'trial')}."
+        )
     shown = sorted(found, key=lambda axis: -importance.get(axis.name, 0.0))[:MOST_AXES]
     if len(shown) < len(found):
         names = ", ".join(axis.name for axis in found if axis not in shown)
-        section.notes.append(f"Hyperparameters left out for want of room: {names}.")
+        section.notes.append(f"Hyperparameters left out to save space: {names}.")
     metrics = [trial.metric for trial in trials if trial.metric is not None]
     # The lines are drawn in this order: the best ones last, on top.
     order = sorted(range(len(trials)), reverse=True)
@@ -127,7 +130,7 @@ def _range(low: float, high: float) -> dict[str, Any]:
 
 
 def _end(name: str, room: int) -> str:
-    """Of a long path the end says most."""
+    """Cut a long path at its beginning, because its end says most."""
     return name if len(name) <= room else f"…{name[-room + 1 :].lstrip('.')}"
 
 

@@ -1,4 +1,4 @@
-"""Reading a search from the tables: a fixed number of statements, however many trials there are."""
+"""Reads a search from the tables, with a fixed number of statements for any number of trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_CURVES = 1000
 MOST_POINTS = 60_000
 """Points of all curves together."""
 POINTS_PER_CURVE = (10, 400)
-"""Of one curve: at least, at most."""
+"""Points of one curve: at least, at most."""
 
 
 class NoSuchExperiment(LookupError):
@@ -25,7 +25,7 @@ class NoSuchExperiment(LookupError):
 
 
 def read_search(db_url: str, experiment_id: int, prefect_url: str | None = None) -> Search:
-    """The experiment as it is now. ``prefect_url``: of Prefect's pages, for links.
+    """The experiment as it is now. ``prefect_url``: the address of Prefect's pages, for links.
 
     Raises NoSuchExperiment; psycopg.Error when Postgres does not answer.
     """
@@ -60,11 +60,12 @@ def _experiment(conn: Connection, experiment_id: int) -> Search:
 
 _TRIALS = """
     SELECT t.id, t.request_id, t.state, t.hparams, t.op_length, t.op_index, t.op_complete,
-           t.stop_requested, t.early_exit, t.flow_run_id::text, t.searcher_metric_value AS metric,
+           t.stop_requested, t.early_exit, k.flow_run_id::text, t.searcher_metric_value AS metric,
            b.steps_completed AS best_steps, b.end_time AS best_time,
            coalesce(v.last_steps, 0) AS steps, coalesce(v.count, 0) AS validations,
            coalesce(v.count - v.finite_count, 0) AS not_finite, w.max AS time, r.trial_id AS running
     FROM trials t
+    JOIN tasks k ON k.id = t.task_id
     LEFT JOIN metrics b ON b.id = t.best_validation_id
     LEFT JOIN metric_summaries v
         ON v.trial_id = t.id AND v.group_name = 'validation' AND v.metric = %(metric)s
@@ -86,7 +87,7 @@ def _trials(conn: Connection, search: Search) -> list[Trial]:
 
 
 def _brackets(conn: Connection, experiment_id: int) -> dict[str, int]:
-    """The bracket of each trial that the searcher's saved state tells; it may lag behind."""
+    """The bracket of each trial, according to the searcher's saved state, which may lag behind."""
     row = conn.execute(
         "SELECT jsonb_path_query_first(snapshot, '$.method_state.**.trial_table') AS pairs "
         "FROM searches WHERE experiment_id = %s",

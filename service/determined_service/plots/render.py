@@ -8,9 +8,9 @@ import logging
 import os
 import sys
 
-from determined_service.errors import NotFound, Unavailable
+from determined_service.base.errors import NotFound, Unavailable
+from determined_service.base.settings import Settings
 from determined_service.plots.order import NO_SUCH_EXPERIMENT, Order
-from determined_service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ TIMEOUT_S = 300.0
 class Renderer:
     """Draws pages for one service process.
 
-    One at a time: who holds a link may ask as often as they like, and each page takes a core for
-    seconds.
+    Pages are drawn one at a time: the holder of a link may ask for it any number of times, and each page
+    takes a core for seconds.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -43,7 +43,10 @@ class Renderer:
         if code != 0:
             logger.error("the plot of experiment %d failed (%s):\n%s", experiment_id, code, said)
             last = said.strip().rpartition("\n")[2]
-            raise Unavailable(f"the plot of experiment {experiment_id} could not be drawn: {last}")
+            raise Unavailable(
+                f"the plot of experiment {experiment_id} could not be drawn: {last}; the "
+                "service's log has the details"
+            )
         return page
 
 
@@ -64,7 +67,7 @@ async def _draw(order: Order) -> tuple[int | None, bytes, str]:
         async with asyncio.timeout(TIMEOUT_S):
             page, said = await process.communicate(order.model_dump_json().encode())
     except TimeoutError:
-        return None, b"", f"no page after {TIMEOUT_S:.0f} s"
+        return None, b"", f"drawing took longer than {TIMEOUT_S:.0f} s"
     finally:
         # Also when whoever asked has hung up.
         if process.returncode is None:

@@ -14,20 +14,18 @@ def rung_occupancy(search: Search) -> Section:
     section = Section(
         "rungs",
         "Rung occupancy",
-        "How many trials were measured at each length, and what became of them there.",
+        "How many trials were measured at each length, and how many of them went on.",
     )
     tables = occupancy(search)
     if not any(table.rungs for table in tables) or not search.trials:
         section.notes.append(
             "No trial has been created yet."
             if not search.trials
-            else "This search has no rungs: its trials train as long as their code wants."
+            else "This search has no rungs: the training code decides how long each trial trains."
         )
         return section
     if len(tables) == 1 and len(search.ladders) > 1:
-        section.notes.append(
-            "All brackets together: which trial belongs to which is not known (yet)."
-        )
+        section.notes.append("All brackets together: the trials' brackets are not known (yet).")
     _note_lost(section, search)
     named = len(tables) > 1
     lengths = [f"{rung.length:,}" for table in tables for rung in table.rungs]

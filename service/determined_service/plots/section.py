@@ -1,4 +1,4 @@
-"""What a section of the page is made of, and how all of them look."""
+"""A section of the page, and the look that all sections share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Section:
-    """A figure with its heading; without one, ``notes`` say why. ``explains``: how to read it."""
+    """A figure with its heading; without a figure, ``notes`` say why. ``explains``: how to read it."""
 
     key: str
     title: str
@@ -95,10 +95,10 @@ def digits(value: float) -> float:
 
 
 def core_range(values: Sequence[float], *, smaller_is_better: bool) -> tuple[float, float] | None:
-    """Where nearly all ``values`` are, if a few bad ones would squeeze them; None: none is far.
+    """The range of nearly all ``values``, if a few bad values would squeeze them; None if no value is far.
 
-    A diverged trial (a loss of 1e30) must not hide the others: far is what is worse than the middle
-    60 % by ten times their spread. Good values are never left out.
+    A diverged trial (a loss of 1e30) must not hide the others. A value is far if it is worse than the
+    middle 60 % by ten times their spread. Good values are never left out.
     """
     if len(values) < 5:
         return None

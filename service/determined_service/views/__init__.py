@@ -1,1 +1,1 @@
-"""Rows to the JSON that Determined's clients read."""
+"""Turns rows into the JSON that Determined's clients read."""

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import LateralFromClause
 
-from determined_registry.tables import checkpoints, experiments, metrics, trials
-from determined_service.errors import NotFound
+from determined_registry.database.tables import checkpoints, experiments, metrics, trials
+from determined_service.base.errors import NotFound
 from determined_service.views.values import moment, number, state
 
 c = checkpoints.c

@@ -11,11 +11,11 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.tables import task_logs
-from determined_service.db import Database
-from determined_service.errors import BadRequest, Unavailable
-from determined_service.hub import Hub, wait_at_most
-from determined_service.views.tasks import has_ended, topics
+from determined_registry.database.tables import task_logs
+from determined_service.base.db import Database
+from determined_service.base.errors import BadRequest, Unavailable
+from determined_service.base.hub import Hub, wait_at_most
+from determined_service.views.tasks import announced, has_ended
 from determined_service.views.values import moment, parse_time
 
 CHUNK = 1000
@@ -121,7 +121,7 @@ async def _chunk(
 async def read_logs(
     db: Database, task_id: str, wanted: LogFilter, *, limit: int = 0, descending: bool = False
 ) -> AsyncIterator[list[sa.Row[Any]]]:
-    """What is stored now, in the order of storing (or backwards), at most ``limit`` lines if not 0."""
+    """The lines stored now, in the order of storing (or backwards), at most ``limit`` lines if not 0."""
     after = 0
     left = limit
     while True:
@@ -139,12 +139,12 @@ async def read_logs(
 async def follow_logs(
     db: Database, hub: Hub, task_id: str, wanted: LogFilter, *, limit: int = 0
 ) -> AsyncIterator[list[sa.Row[Any]]]:
-    """What is stored and what comes, until the task has ended and all of it was given."""
+    """The stored lines and then new lines, until the task has ended and all lines were given."""
     after = 0
     left = limit
     async with db.tx() as conn:
-        announced = await topics(conn, task_id)
-    with hub.subscribe(announced) as event:
+        awaited = await announced(conn, task_id)
+    with hub.subscribe(awaited) as event:
         while True:
             event.clear()
             # Before the rows: what is stored after the end was seen belongs to no task.
@@ -163,7 +163,7 @@ async def follow_logs(
             if ended:
                 return
             if hub.closed:
-                raise Unavailable("the service is stopping: follow again in a moment")
+                raise Unavailable("the service is stopping: follow the log again in a moment")
             await wait_at_most(event, RECHECK_S)
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_service.errors import BadRequest
+from determined_service.base.errors import BadRequest
 
 DEFAULT_LIMIT = 100
 
@@ -19,7 +19,7 @@ OrderBy = Annotated[str, Query(description="ORDER_BY_ASC or ORDER_BY_DESC.", pat
 
 
 def window(total: int, offset: int, limit: int) -> tuple[int, int]:
-    """First and one past the last of the items wanted."""
+    """The positions of the first wanted item and of the item after the last."""
     start = min(max(total + offset, 0) if offset < 0 else offset, total)
     if limit == -2:
         return start, start
@@ -31,7 +31,7 @@ def window(total: int, offset: int, limit: int) -> tuple[int, int]:
 
 
 def pagination(total: int, offset: int, limit: int) -> dict[str, int]:
-    """The JSON beside a list."""
+    """The pagination's JSON beside a list."""
     start, end = window(total, offset, limit)
     return {
         "offset": offset,

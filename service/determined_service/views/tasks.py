@@ -1,99 +1,136 @@
-"""Tasks: whatever has allocations and logs. So far every task is a trial."""
+"""Tasks of every kind: what has an owner, allocations and logs."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.tables import allocations, experiments, task_logs, trials
-from determined_service.errors import NotFound
-from determined_service.views.values import moment
+from determined_registry.database.tables import allocations, task_logs, tasks, users
+from determined_service.base import topics
+from determined_service.base.errors import NotFound
+from determined_service.lifecycle.kinds.base import TaskFacts
+from determined_service.lifecycle.kinds.table import KINDS, facts_of, slot_kind
+from determined_service.state import states
+from determined_service.views.values import SCHEDULER_TYPE, moment, state
 
-TERMINAL = ("COMPLETED", "CANCELED", "ERROR")
+k = tasks.c
 
 
-async def _trial(conn: AsyncConnection, task_id: str) -> sa.Row[Any] | None:
-    experiment_id, _, request_id = task_id.partition(".")
-    if not experiment_id.isdecimal() or len(experiment_id) > 9:
-        return None
-    found = await conn.execute(
-        sa.select(trials, experiments.c.config)
-        .join(experiments, experiments.c.id == trials.c.experiment_id)
-        .where(trials.c.experiment_id == int(experiment_id), trials.c.request_id == request_id)
-    )
-    return found.first()
+async def _facts(conn: AsyncConnection, task_id: str) -> TaskFacts | None:
+    kind = await conn.execute(sa.select(k.kind).where(k.id == task_id))
+    name = kind.scalar_one_or_none()
+    return None if name is None else (await facts_of(conn, {task_id: name})).get(task_id)
 
 
 async def require_task(conn: AsyncConnection, task_id: str) -> None:
-    """Raises NotFound for a task of which nothing is known."""
-    if await _trial(conn, task_id) is not None:
-        return
-    for table in (allocations, task_logs):
-        found = await conn.execute(sa.select(table.c.id).where(table.c.task_id == task_id).limit(1))
+    """Raises NotFound for an unknown task. A task is known when it has a row or a log line."""
+    for column in (k.id, task_logs.c.task_id):
+        found = await conn.execute(sa.select(column).where(column == task_id).limit(1))
         if found.first() is not None:
             return
     raise NotFound(f"task {task_id!r} does not exist")
 
 
-async def topics(conn: AsyncConnection, task_id: str) -> list[str]:
-    """What is announced when the task logs something or ends."""
-    found = [f"logs:{task_id}"]
-    trial = await _trial(conn, task_id)
-    if trial is not None:
-        found.append(f"trial:{trial.id}")
-    return found
+async def announced(conn: AsyncConnection, task_id: str) -> list[str]:
+    """The topics that are announced when the task logs something or ends."""
+    facts = await _facts(conn, task_id)
+    return [topics.logs(task_id), *([] if facts is None else [facts.topic])]
 
 
 async def has_ended(conn: AsyncConnection, task_id: str) -> bool:
-    """Whether nothing of the task runs or will run: nothing more will be logged."""
-    trial = await _trial(conn, task_id)
-    if trial is not None and trial.state not in TERMINAL:
+    """Whether the task has ended for good, so that it will not log anything more."""
+    facts = await _facts(conn, task_id)
+    if facts is not None and facts.state not in states.TERMINAL:
         return False
     live = await conn.execute(
         sa.select(allocations.c.id)
-        .where(allocations.c.task_id == task_id, allocations.c.state != "TERMINATED")
+        .where(allocations.c.task_id == task_id, allocations.c.state != states.TERMINATED)
         .limit(1)
     )
     return live.first() is None
 
 
+_TASKS = sa.select(k.id, k.kind, k.owner_id, k.start_time, k.flow_run_id, users.c.username).join(
+    users, users.c.id == k.owner_id
+)
+
+
 async def get_task(conn: AsyncConnection, task_id: str) -> dict[str, Any]:
     """``v1Task``; raises NotFound."""
-    await require_task(conn, task_id)
-    trial = await _trial(conn, task_id)
-    rows = (
-        await conn.execute(
-            sa.select(allocations)
-            .where(allocations.c.task_id == task_id)
-            .order_by(allocations.c.requested_at)
-        )
-    ).all()
-    first = rows[0].requested_at if rows else None
+    rows = (await conn.execute(_TASKS.where(k.id == task_id))).all()
+    if not rows:
+        raise NotFound(f"task {task_id!r} does not exist")
+    found = await _tasks_json(conn, rows)
+    if not found:
+        raise NotFound(f"task {task_id!r} does not exist")
+    config = await KINDS[rows[0].kind].config(conn, task_id)
+    return found[0] | {"config": None if config is None else json.dumps(config)}
+
+
+async def list_tasks(
+    conn: AsyncConnection, kinds: Sequence[str], offset: int, limit: int
+) -> list[dict[str, Any]]:
+    """``v1Task`` of each task of the ``kinds`` (none named: of any), the latest first."""
+    wanted = _TASKS.order_by(k.start_time.desc(), k.id.desc()).offset(offset).limit(limit)
+    if kinds:
+        wanted = wanted.where(k.kind.in_(kinds))
+    return await _tasks_json(conn, (await conn.execute(wanted)).all())
+
+
+async def _tasks_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[dict[str, Any]]:
+    facts = await facts_of(conn, {row.id: row.kind for row in rows})
+    held: dict[str, list[dict[str, Any]]] = {row.id: [] for row in rows}
+    kinds = {row.id: row.kind for row in rows}
+    found = await conn.execute(
+        sa.select(allocations)
+        .where(allocations.c.task_id.in_(list(held)))
+        .order_by(allocations.c.requested_at, allocations.c.id)
+    )
+    for row in found:
+        held[row.task_id].append(_allocation_json(row, kinds[row.task_id]))
+    # One that has just been deleted has no facts.
+    return [_task_json(row, facts[row.id], held[row.id]) for row in rows if row.id in facts]
+
+
+def _task_json(row: sa.Row[Any], facts: TaskFacts, held: list[dict[str, Any]]) -> dict[str, Any]:
+    """Ours: ``name``, ``state``, ``reason``, ``userId``, ``username``, ``projectId``, ``flowRunId``."""
+    # Upstream's tasks know one stop less.
+    shown = facts.state.replace(states.STOPPING_KILLED, states.STOPPING_CANCELED)
     return {
-        "taskId": task_id,
-        "taskType": "TASK_TYPE_TRIAL" if trial is not None else "TASK_TYPE_UNSPECIFIED",
-        "startTime": moment(trial.start_time if trial is not None else first),
-        "endTime": moment(trial.end_time if trial is not None else None),
-        "allocations": [_allocation_json(row) for row in rows],
+        "taskId": row.id,
+        "taskType": f"TASK_TYPE_{row.kind}",
+        "taskState": f"GENERIC_TASK_{state(shown)}",
+        "startTime": moment(row.start_time),
+        "endTime": moment(facts.end_time),
+        "allocations": held,
+        "name": facts.name,
+        "state": state(facts.state),
+        "reason": facts.reason,
+        "userId": row.owner_id,
+        "username": row.username,
+        "projectId": facts.project_id,
+        "flowRunId": row.flow_run_id and str(row.flow_run_id),
     }
 
 
 _STATES = {
-    "REQUESTED": "STATE_QUEUED",
-    "ASSIGNED": "STATE_STARTING",
-    "RUNNING": "STATE_RUNNING",
-    "TERMINATED": "STATE_TERMINATED",
+    states.REQUESTED: "STATE_QUEUED",
+    states.ASSIGNED: "STATE_STARTING",
+    states.RUNNING: "STATE_RUNNING",
+    states.TERMINATED: "STATE_TERMINATED",
 }
 
 
-def _allocation_json(row: sa.Row[Any]) -> dict[str, Any]:
+def _allocation_json(row: sa.Row[Any], kind: str) -> dict[str, Any]:
     return {
         "allocationId": row.id,
         "taskId": row.task_id,
         "state": _STATES.get(row.state, "STATE_UNSPECIFIED"),
-        "isReady": row.state == "RUNNING",
+        "isReady": slot_kind(kind).is_ready(row),
         "slots": row.slots,
         "startTime": moment(row.started_at),
         "endTime": moment(row.ended_at),
@@ -104,22 +141,24 @@ def _allocation_json(row: sa.Row[Any]) -> dict[str, Any]:
 
 async def running_summaries(conn: AsyncConnection) -> dict[str, dict[str, Any]]:
     """Live allocations by id, as ``v1AllocationSummary``."""
-    rows = await conn.execute(
-        sa.select(allocations, experiments.c.name)
-        .outerjoin(experiments, experiments.c.id == allocations.c.experiment_id)
-        .where(allocations.c.state != "TERMINATED")
+    found = await conn.execute(
+        sa.select(allocations, k.kind)
+        .join(tasks, k.id == allocations.c.task_id)
+        .where(allocations.c.state != states.TERMINATED)
         .order_by(allocations.c.requested_at, allocations.c.id)
     )
+    rows = found.all()
+    facts = await facts_of(conn, {row.task_id: row.kind for row in rows})
     return {
         row.id: {
             "allocationId": row.id,
             "taskId": row.task_id,
-            "name": f"Trial {row.trial_id} (Experiment {row.experiment_id}: {row.name})",
+            "name": facts[row.task_id].name,
             "registeredTime": moment(row.requested_at),
             "resourcePool": row.resource_pool,
             "slotsNeeded": row.slots,
             "priority": row.priority,
-            "schedulerType": "SCHEDULER_TYPE_PRIORITY",
+            "schedulerType": SCHEDULER_TYPE,
             "resources": [
                 {
                     "resourcesId": row.id,
@@ -134,4 +173,5 @@ async def running_summaries(conn: AsyncConnection) -> dict[str, dict[str, Any]]:
             "proxyPorts": [],
         }
         for row in rows
+        if row.task_id in facts
     }

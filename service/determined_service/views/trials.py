@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.tables import (
+from determined_registry.database.tables import (
     allocations,
     checkpoints,
     experiments,
@@ -16,9 +16,10 @@ from determined_registry.tables import (
     log_policy_matches,
     metric_summaries,
     metrics,
+    tasks,
     trials,
 )
-from determined_service.errors import NotFound
+from determined_service.base.errors import NotFound
 from determined_service.views.checkpoints import best_checkpoints
 from determined_service.views.values import display_state, moment, number, state
 
@@ -56,7 +57,7 @@ WALL_CLOCK = (
             0,
         )
     )
-    .where(legs.c.trial_id == t.id)
+    .where(legs.c.task_id == t.task_id)
     .scalar_subquery()
 )
 # The log policy that matched last.
@@ -82,13 +83,13 @@ _latest_metric = sa.case(
 SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "UNSPECIFIED": t.id,
     "ID": t.id,
-    "START_TIME": t.start_time,
+    "START_TIME": tasks.c.start_time,
     "END_TIME": t.end_time,
     "STATE": t.state,
     "BEST_VALIDATION_METRIC": t.searcher_metric_value,
     "LATEST_VALIDATION_METRIC": _latest_metric,
     "BATCHES_PROCESSED": STEPS,
-    "DURATION": sa.func.coalesce(t.end_time, sa.func.now()) - t.start_time,
+    "DURATION": sa.func.coalesce(t.end_time, sa.func.now()) - tasks.c.start_time,
     "RESTARTS": t.restarts,
     "CHECKPOINT_SIZE": CHECKPOINT_SIZE,
 }
@@ -99,6 +100,8 @@ def select_trials() -> sa.Select[Any]:
     return (
         sa.select(
             trials,
+            tasks.c.start_time,
+            tasks.c.flow_run_id,
             SHOWN_STATE.label("shown_state"),
             STEPS.label("steps"),
             CHECKPOINT_COUNT.label("checkpoint_count"),
@@ -113,6 +116,7 @@ def select_trials() -> sa.Select[Any]:
             _latest.c.end_time.label("latest_time"),
         )
         .join(experiments, experiments.c.id == t.experiment_id)
+        .join(tasks, tasks.c.id == t.task_id)
         .outerjoin(_best, _best.c.id == t.best_validation_id)
         .outerjoin(_latest, _latest.c.id == t.latest_validation_id)
     )
@@ -130,13 +134,12 @@ def _workload(metric_values: Any, steps: int | None, time: Any) -> dict[str, Any
 
 
 def _trial_json(row: sa.Row[Any]) -> dict[str, Any]:
-    task_id = f"{row.experiment_id}.{row.request_id}"
     return {
         "id": row.id,
         "experimentId": row.experiment_id,
         "requestId": row.request_id,
-        "taskId": task_id,
-        "taskIds": [task_id],
+        "taskId": row.task_id,
+        "taskIds": [row.task_id],
         "state": state(row.shown_state),
         "reason": row.reason,
         "logPolicyMatched": row.log_policy,
@@ -224,7 +227,8 @@ async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
     rows = await conn.execute(
         sa.select(legs, allocations.c.agent_id, allocations.c.slot_ids, allocations.c.exit_code)
         .outerjoin(allocations, allocations.c.id == legs.c.allocation_id)
-        .where(legs.c.trial_id == trial_id)
+        .join(trials, t.task_id == legs.c.task_id)
+        .where(t.id == trial_id)
         .order_by(legs.c.run_id)
     )
     return [
@@ -244,10 +248,10 @@ async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
 
 
 async def require_trial(conn: AsyncConnection, trial_id: int) -> sa.Row[Any]:
-    """Its ids (id, experiment_id, request_id) and state; raises NotFound."""
+    """Its ids (id, experiment_id, task_id) and state; raises NotFound."""
     row = (
         await conn.execute(
-            sa.select(t.id, t.experiment_id, t.request_id, t.state).where(t.id == trial_id)
+            sa.select(t.id, t.experiment_id, t.task_id, t.state).where(t.id == trial_id)
         )
     ).first()
     if row is None:

@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.tables import user_sessions, users
-from determined_service.errors import NotFound
+from determined_registry.database.tables import user_sessions, users
+from determined_service.base.errors import NotFound
 from determined_service.views.values import moment
 
 LAST_AUTH = (

@@ -8,8 +8,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from determined_registry.tables import allocations
-from determined_service.errors import BadRequest
+from determined_registry.database.tables import allocations
+from determined_service.base.errors import BadRequest
+
+SCHEDULER_TYPE = "SCHEDULER_TYPE_UNSPECIFIED"
+"""Determined's enumeration has no name for first in, first out; each of its names promises another order.
+"""
 
 
 def number(value: float | None) -> float | str | None:
@@ -41,9 +45,9 @@ def state_names(given: list[str]) -> list[str]:
 def display_state(
     column: Any, of: sa.ColumnElement[bool], unmanaged: sa.ColumnElement[bool]
 ) -> sa.ColumnElement[str]:
-    """``column``'s state; for ACTIVE, how far the live allocations (those that match ``of``) are.
+    """The state in ``column``; for ACTIVE, the progress of the live allocations (those that match ``of``).
 
-    What is unmanaged has none: it is ACTIVE as long as its process runs.
+    An unmanaged trial or experiment has no allocations: it is ACTIVE as long as its process runs.
     """
     progress = (
         sa.select(
@@ -71,13 +75,13 @@ def display_state(
 def state_filter(
     stored: sa.ColumnElement[str], shown: sa.ColumnElement[str], given: list[str]
 ) -> sa.ColumnElement[bool]:
-    """Rows in one of the states ``given``: ACTIVE means all that are active, whatever is shown."""
+    """Rows in one of the states ``given``. ACTIVE means all active rows, whatever state is shown."""
     names = state_names(given)
     return sa.or_(stored.in_(names), shown.in_(names))
 
 
 def parse_time(text: str, what: str) -> datetime.datetime:
-    """ISO 8601, UTC unless it says otherwise; raises BadRequest."""
+    """Parse an ISO 8601 time, in UTC unless it has another zone; raises BadRequest."""
     try:
         found = datetime.datetime.fromisoformat(text)
     except ValueError as error:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import psutil
 import pytest
 
 from tests.local_cluster import LocalCluster
+from tests.processes import is_alive
+from tests.waiting import until
 
 CONFIG = """
 name: recovery
@@ -32,7 +33,9 @@ import os, sys, time
 import determined as det
 folder = sys.argv[1]
 info = det.get_cluster_info()
-open(f"{folder}/begun-{info.allocation_id}", "w").write(str(os.getpid()))
+with open(f"{folder}/part-{info.allocation_id}", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(file.name, f"{folder}/begun-{info.allocation_id}")
 with det.core.init() as core_context:
     while not os.path.exists(f"{folder}/go"):
         time.sleep(0.05)
@@ -49,15 +52,13 @@ def begin(cluster: LocalCluster, tmp_path: Path, trials: int = 2) -> tuple[int, 
     folder = tmp_path / "signals"
     folder.mkdir()
     experiment = cluster.submit(tmp_path, CONFIG.format(folder=folder), train_py=SCRIPT)
-    until(lambda: len(list(folder.glob("begun-*"))) == trials)
+
+    def begun() -> int:
+        # A file is there a moment before what is written into it.
+        return sum(path.stat().st_size > 0 for path in folder.glob("begun-*"))
+
+    until("all trials begun", begun, equals=trials)
     return experiment, folder
-
-
-def until(condition: Any, timeout: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def process_of(cluster: LocalCluster, component: str) -> psutil.Process:
@@ -82,7 +83,7 @@ def test_killed_agent_is_replaced_and_the_trials_do_not_notice(
     experiment, folder = begin(cluster, tmp_path)
     agent = process_of(cluster, "agent")
     agent.send_signal(signal.SIGKILL)
-    until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
+    until("the end of the agent", lambda: not is_alive(agent.pid))
     cluster.up()
     (folder / "go").touch()
     assert cluster.wait(experiment) == "COMPLETED"
@@ -103,7 +104,7 @@ def test_killed_supervisor_is_a_new_leg(cluster: LocalCluster, tmp_path: Path) -
     records = (cluster.data_dir / "agent" / "allocations").glob("*/leg.json")
     pids = [json.loads(path.read_text())["supervisor"]["pid"] for path in records]
     os.kill(pids[0], signal.SIGKILL)
-    until(lambda: legs_of(folder) == {"1", "2"})
+    until("a second leg", lambda: legs_of(folder), equals={"1", "2"})
     (folder / "go").touch()
     assert cluster.wait(experiment) == "COMPLETED"
     assert [trial["restarts"] for trial in cluster.trials(experiment)] == [0, 0]
@@ -149,7 +150,7 @@ def prefect(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
         return {"experiment", "trial"} <= set(names)
 
     # The agent registers them a moment after it is ready for work.
-    until(lambda: call(deployed))
+    until("the deployments", lambda: call(deployed))
     return call
 
 
@@ -188,7 +189,7 @@ def test_experiment_started_and_cancelled_in_prefect(
         return run.id
 
     run_id = prefect(start)
-    until(lambda: len(list(folder.glob("begun-*"))) == 2)
+    until("two trials begun", lambda: len(list(folder.glob("begun-*"))), equals=2)
     pids = [int(path.read_text()) for path in folder.glob("begun-*")]
 
     async def cancel(client: Any) -> None:
@@ -201,8 +202,8 @@ def test_experiment_started_and_cancelled_in_prefect(
     async def state(client: Any) -> str:
         return str((await client.read_flow_run(run_id)).state.name)
 
-    until(lambda: prefect(state) == "Cancelled")
-    until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    until("the flow run cancelled", lambda: prefect(state), equals="Cancelled")
+    until("no process left", lambda: [pid for pid in pids if psutil.pid_exists(pid)], equals=[])
 
 
 def test_flow_that_was_killed_with_its_agent_is_started_again_by_the_next_one(
@@ -212,7 +213,7 @@ def test_flow_that_was_killed_with_its_agent_is_started_again_by_the_next_one(
     run_id, pid = flow_process_of(cluster, experiment)
     agent = process_of(cluster, "agent")
     agent.send_signal(signal.SIGKILL)
-    until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
+    until("the end of the agent", lambda: not is_alive(agent.pid))
     os.kill(pid, signal.SIGKILL)
     cluster.up()
     (folder / "go").touch()

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,8 @@ import httpx
 import psycopg
 import sqlalchemy as sa
 
-from determined_service.settings import Settings
+from determined_service.base.settings import Settings
+from tests.waiting import until
 
 AUTH = "tester:secret"
 
@@ -68,10 +68,13 @@ def prefect_server(admin_url: str, home: Path) -> Iterator[str]:
 
 
 def _wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
+    def tail() -> str:
+        return log.read_text()[-3000:]
+
+    def is_up() -> bool:
+        assert process.poll() is None, f"Prefect's server has ended:\n{tail()}"
         with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/health", timeout=2, trust_env=False).status_code == 200:
-                return
-        time.sleep(0.2)
-    raise RuntimeError(f"Prefect's server did not start:\n{log.read_text()[-3000:]}")
+            return httpx.get(f"{url}/health", timeout=2, trust_env=False).status_code == 200
+        return False
+
+    until("Prefect's server up", is_up, show=tail)

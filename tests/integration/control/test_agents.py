@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from determined_service.control.reconciler import Reconciler
+import pytest
+
+from determined.__version__ import __version__
+from determined.common.wire import version
+from determined_service.loops.reconciler import Reconciler
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, Trial, World, ok
@@ -19,6 +23,36 @@ async def test_work_needs_the_registered_session(world: World) -> None:
     assert refused.status_code == 409
     unknown = await world.agent.post("/internal/v1/agents/nobody/work", json=body)
     assert unknown.status_code == 409
+
+
+@pytest.mark.parametrize("wire", [None, version.VERSION - 1, version.VERSION])
+async def test_an_agent_one_release_behind_is_understood(world: World, wire: int | None) -> None:
+    body = {"session": world.session, "slots": [{"id": 0}], "fragment": "of another release"}
+    if wire is not None:
+        body["wire"] = wire
+    answer = ok(await world.agent.post("/internal/v1/agents/a1/register", json=body))
+    assert answer["wire"] == version.VERSION
+    assert await world.work() == {"launch": [], "kill": [], "prefect_poll_seq": 0}
+
+
+@pytest.mark.parametrize(
+    ("sent", "oldest", "words"),
+    [
+        ({}, 1, "too old for this service"),
+        ({"wire": 0}, 1, f"install determined-prefect {__version__} on the agent's machine"),
+        ({"wire": version.VERSION + 1}, 0, "upgrade the service first"),
+    ],
+)
+async def test_another_agent_is_told_what_to_do(
+    world: World, sent: dict[str, int], oldest: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version, "OLDEST", oldest)
+    body = {"session": world.session, "version": "9.9", "slots": [{"id": 0}], **sent}
+    for what in ("register", "work"):
+        refused = await world.agent.post(f"/internal/v1/agents/a1/{what}", json=body)
+        assert refused.status_code == 400
+        assert words in refused.json()["message"]
+    assert await world.rows("SELECT id FROM agents") == []
 
 
 async def test_users_are_no_agents(world: World) -> None:
@@ -78,8 +112,8 @@ async def test_an_idle_poll_is_a_heartbeat_and_wakes_for_prefect(world: World) -
     waiting = asyncio.create_task(world.work(5))
     await asyncio.sleep(0.1)
     async with world.app.state.db.tx() as conn:
-        from determined_service.control.change import Change
-        from determined_service.control.mirror import bump_pools
+        from determined_service.prefect.mirror import bump_pools
+        from determined_service.state.change import Change
 
         change = Change(conn)
         await bump_pools(change, 0, "default")
@@ -136,9 +170,9 @@ async def test_a_prefect_worker_claims_the_leg_itself(world: World) -> None:
     await leg.run_to_end()
     assert (await world.trial(trial["id"]))["state"] == "COMPLETED"
     # Whoever executes the run once more finds nothing to do, and Prefect is told what is true.
-    before = await world.told_prefect(f"trial:{trial['id']}")
+    before = await world.told_prefect(leg.entity)
     assert (await world.agent.post(f"{path}/claim", json=other)).status_code == 409
-    assert await world.told_prefect(f"trial:{trial['id']}") == [*before, "Completed"]
+    assert await world.told_prefect(leg.entity) == [*before, "Completed"]
 
 
 async def test_a_leg_that_its_agent_does_not_start_goes_back(world: World) -> None:
@@ -169,3 +203,16 @@ async def test_a_leg_that_runs_is_not_given_back(world: World) -> None:
     await world.rows("UPDATE allocations SET assigned_at = now() - interval '99 s' RETURNING 1")
     await Reconciler(world.app.state.db, None, 0.0, start_timeout_s=60.0).run_pass()
     assert (await world.row("SELECT state FROM allocations"))["state"] == "RUNNING"
+
+
+async def test_a_pool_is_of_the_type_that_its_agent_says(world: World) -> None:
+    await world.register()
+    assert [row["worker_type"] for row in await world.rows("SELECT * FROM pools")] == [
+        "determined-process"
+    ]
+    body = {"session": world.session, "worker_type": "determined-containers"}
+    for _ in range(2):
+        ok(await world.agent.post("/internal/v1/agents/a1/register", json=body))
+    assert [row["worker_type"] for row in await world.rows("SELECT * FROM pools")] == [
+        "determined-containers"
+    ]

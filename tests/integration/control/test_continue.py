@@ -9,7 +9,8 @@ import pytest
 
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
-from tests.integration.control.world import CONFIG, Driver, Trial, World, ok, until
+from tests.integration.control.world import CONFIG, Driver, Trial, World, ok
+from tests.waiting import until_async
 
 FOUR = CONFIG.replace("max_restarts: 1", "max_restarts: 0")
 ASHA = FOUR.replace(
@@ -53,7 +54,7 @@ async def test_a_single_trial_goes_on_from_its_checkpoint(world: World) -> None:
     assert answer["experiment"]["config"]["searcher"]["max_length"] == 20
     # The driver of before drives no more.
     refused = await world.agent.get(
-        f"{driver.path}/events", params={"driver": driver.driver, "after": 0}
+        f"{driver.path}/events", params={"driver": str(driver.driver), "after": 0}
     )
     assert refused.status_code == 409
     again = Driver(world, driver.experiment_id)
@@ -189,7 +190,7 @@ async def test_a_request_that_is_sent_twice_is_one(world: World) -> None:
     ok(await go_on(world, driver.experiment_id))
     twice = await go_on(world, driver.experiment_id)
     assert twice.status_code == 409
-    assert "only one that has ended" in twice.text
+    assert "only an experiment that has ended" in twice.text
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ async def test_what_cannot_be_changed(world: World, config: str, override: str, 
             ok(await Trial(world, launched.pop()).exited(exit_code=None, signal=9))
         return (await world.experiment(driver.experiment_id))["state"] == "CANCELED"
 
-    await until(is_canceled)
+    await until_async("the experiment canceled", is_canceled)
     refused = await go_on(world, driver.experiment_id, override)
     assert refused.status_code == 400
     assert text in refused.text

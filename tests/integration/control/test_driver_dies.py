@@ -22,6 +22,7 @@ from determined_flows import experiment as flow
 from determined_flows import recorded_search, trial_runs
 from determined_searchers import simulate
 from tests.integration.conftest import AGENT_TOKEN
+from tests.integration.control.driver import Wire
 from tests.integration.control.test_search_path import ASHA
 from tests.integration.control.world import CONFIG, Trial, World, ok
 
@@ -39,31 +40,20 @@ class Death(BaseException):
     """``kill -9``: nothing of the driver's is done any more."""
 
 
-class Wire(httpx.BaseTransport):
-    """Requests of the driver's threads to the service in the test's loop.
-
-    ``fatal``: called with each request and "before" or "after"; True kills the driver there.
-    """
+class FatalWire(Wire):
+    """``fatal``: called with each request and "before" or "after"; True kills the driver there."""
 
     def __init__(self, app: FastAPI, fatal: Callable[[str, str], bool]) -> None:
-        self._service = httpx.ASGITransport(app)
-        self._loop = asyncio.get_running_loop()
+        super().__init__(app)
         self._fatal = fatal
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self._fatal(request.url.path, "before"):
             raise Death
-        call = self._call(httpx.Request(request.method, request.url, headers=request.headers,
-                                        content=request.read()))  # fmt: skip
-        response = asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        response = super().handle_request(request)
         if self._fatal(request.url.path, "after"):
             raise Death
         return response
-
-    async def _call(self, request: httpx.Request) -> httpx.Response:
-        answer = await self._service.handle_async_request(request)
-        content = await answer.aread()
-        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 
 
 class Deaths:
@@ -94,7 +84,7 @@ class Runs:
         return cls()
 
     async def create(self, trial: Any) -> uuid.UUID:
-        return uuid.uuid5(uuid.NAMESPACE_OID, trial["request_id"])
+        return uuid.uuid5(uuid.NAMESPACE_OID, trial.request_id)
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +97,7 @@ def without_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "get_run_logger", lambda: logging.getLogger("driver"))
     monkeypatch.setattr(flow, "get_client", no_client)
     monkeypatch.setattr(trial_runs, "TrialRunFactory", Runs)
-    monkeypatch.setattr(flow, "POLL_SECONDS", 1.0)
+    monkeypatch.setattr(flow, "DRIVER_POLL_S", 1.0)
 
 
 def loss(hparams: dict[str, Any], length: int, trial: int) -> float:
@@ -118,7 +108,7 @@ async def drive(world: World, experiment_id: int, fatal: Callable[[str, str], bo
     """One driver after the other, until one reports the end of the search."""
     run = uuid.uuid4()
     for _ in range(200):
-        wire = Wire(world.app, fatal)
+        wire = FatalWire(world.app, fatal)
         with Session("http://service", AGENT_TOKEN, transport=wire) as session:
             try:
                 state = await flow.SearchDriver(session, experiment_id, run).run()
@@ -160,7 +150,8 @@ async def search(
             finished.set()
         await training
     rows = await world.rows(
-        "SELECT request_id, hparams, seed, state, restarts, flow_run_id FROM trials ORDER BY id"
+        "SELECT t.request_id, t.hparams, t.seed, t.state, t.restarts, k.flow_run_id "
+        "FROM trials t JOIN tasks k ON k.id = t.task_id ORDER BY t.id"
     )
     events = await world.events(experiment_id)
     lengths: dict[str, list[int]] = {row["request_id"]: [] for row in rows}

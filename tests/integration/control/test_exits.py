@@ -64,7 +64,7 @@ async def test_a_failure_is_retried_from_the_latest_checkpoint_then_ends_in_erro
     assert await driver.drive() == "ERROR"
     experiment = await world.experiment(driver.experiment_id)
     assert f"trial {trial.id}: process was killed by signal 9" in experiment["reason"]
-    names = await world.told_prefect(f"trial:{trial.id}")
+    names = await world.told_prefect(trial.entity)
     assert names == ["Pending", "Running", "AwaitingSlots", "Pending", "Running", "Failed"]
 
 

@@ -12,12 +12,13 @@ import sqlalchemy as sa
 from asgi_lifespan import LifespanManager
 from fastapi import FastAPI
 
-from determined_registry.tables import allocation_gathers, allocation_resources
+from determined_registry.database.tables import allocation_gathers, allocation_resources
 from determined_service.app import create_app
-from determined_service.control import gangs
-from determined_service.settings import Settings
+from determined_service.base.settings import Settings
+from determined_service.lifecycle import gangs
 from tests.integration.conftest import client_of
 from tests.integration.control.world import Trial, World, ok
+from tests.waiting import until_async
 
 
 @pytest.fixture
@@ -132,8 +133,11 @@ async def test_a_gathering_outlives_the_service(
     waiting = asyncio.create_task(gather(trial.client, trial, "a"))
     async with service_app.state.db.tx() as conn:
         count = sa.select(sa.func.count()).select_from(allocation_gathers)
-        while not (await conn.execute(count)).scalar_one():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+
+        async def gathered() -> int:
+            return int((await conn.execute(count)).scalar_one())
+
+        await until_async("the first process waiting", gathered)
     waiting.cancel()  # its connection ends with the first service
     again = create_app(settings)
     lifespan = LifespanManager(again, startup_timeout=30, shutdown_timeout=30)

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 from fastapi import FastAPI
 
-from determined_service.control import runtime
+from determined_service.loops import runtime
 from tests.integration.control.test_search_path import SINGLE
-from tests.integration.control.world import World, until
+from tests.integration.control.world import World
+from tests.waiting import until_async
 
 
 async def stop(tasks: list[asyncio.Task[None]]) -> None:
@@ -42,11 +43,8 @@ async def test_a_second_process_takes_over(
     assert len(await holders(world)) == 1
     await stop(second)
 
-    async def nobody() -> bool:
-        return not await holders(world)
-
     # Postgres' process notices a moment later that its client has gone.
-    await until(nobody)
+    await until_async("nobody who leads", lambda: holders(world), equals=[])
 
 
 async def test_a_leader_that_loses_its_connection_leads_again(
@@ -56,13 +54,13 @@ async def test_a_leader_that_loses_its_connection_leads_again(
     monkeypatch.setattr(runtime, "WATCH_S", 0.1)
     await stop([task for task in asyncio.all_tasks() if task.get_name() == "leader"])
     tasks = await runtime.start(service_app)
-    holder = await until(lambda: holders(world))
+    holder = await until_async("a leader", lambda: holders(world))
     await world.rows("SELECT pg_terminate_backend(:pid)", pid=holder[0])
 
     async def somebody_else() -> bool:
         return await holders(world) not in ([], holder)
 
-    await until(somebody_else)
+    await until_async("another leader", somebody_else)
     await world.register(slots=1)
     await world.started(SINGLE)
     await world.launched()

@@ -18,10 +18,11 @@ import sqlalchemy as sa
 import uvicorn
 import yaml
 
-from determined_registry.tables import allocation_resources
+from determined_registry.database.tables import allocation_resources
 from determined_service.__main__ import Server
 from tests.integration.control.world import Driver, Trial, World, ok
 from tests.integration.machines import Machine, machines
+from tests.waiting import TIMEOUT_S, until_async
 
 EXAMPLE = Path(__file__).parents[3] / "examples/distributed"
 # Two workers on the first machine, one on the second.
@@ -152,7 +153,7 @@ async def test_two_machines_train_one_model(
     assert second.startswith("container 1 of ")
     assert "epoch 3: accuracy" in first
     ok(await trial.exited())
-    assert await asyncio.wait_for(driving, 30) == "COMPLETED"
+    assert await asyncio.wait_for(driving, TIMEOUT_S) == "COMPLETED"
     found = ok(await world.user.get(f"/api/v1/trials/{trial.id}"))["trial"]
     assert found["bestValidation"]["metrics"]["avgMetrics"]["accuracy"] > 0.8
 
@@ -169,10 +170,11 @@ async def test_one_machine_lost_ends_the_other(
     (tmp_path / "train.py").write_text(slow)
     _, trial = await place(world, epochs=1000)
     async with started(trial, network, tmp_path) as (first, second):
-        async with asyncio.timeout(120):
-            while "epoch 1: accuracy" not in logs(tmp_path)[0]:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        await until_async(
+            "the first epoch",
+            lambda: "epoch 1: accuracy" in logs(tmp_path)[0],
+            show=lambda: "\n".join(logs(tmp_path)),
+        )
         kill(second)
-        async with asyncio.timeout(120):
-            assert await first.wait() != 0
+        assert await asyncio.wait_for(first.wait(), TIMEOUT_S) != 0
     assert f"the launcher on {network[1][1].address} is gone" in logs(tmp_path)[0]

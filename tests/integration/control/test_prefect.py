@@ -13,15 +13,17 @@ from asgi_lifespan import LifespanManager
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, State, StateDetails, StateType
 
+from determined.common.wire.prefect import FAR_FUTURE
 from determined_service.app import create_app
-from determined_service.control.prefect_gateway import FAR_FUTURE, PrefectGateway, RunGone
-from determined_service.control.reconciler import Reconciler
-from determined_service.settings import Settings
+from determined_service.base.settings import Settings
+from determined_service.loops.reconciler import Reconciler
+from determined_service.prefect.gateway import PrefectGateway, RunGone
 from tests.integration.conftest import AGENT_TOKEN, client_of
 from tests.integration.control.prefect_server import with_prefect
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
-from tests.integration.control.world import Driver, World, ok, until
+from tests.integration.control.world import Driver, World, ok
+from tests.waiting import until_async
 
 RunOf = Callable[[uuid.UUID], Awaitable[FlowRun]]
 
@@ -46,15 +48,17 @@ async def names(client: PrefectClient, run_id: uuid.UUID) -> list[str]:
     return [state.name or "" for state in sorted(states, key=lambda state: state.timestamp)]
 
 
-async def outbox_is_empty(world: World) -> bool:
-    return not await world.rows("SELECT 1 FROM prefect_outbox")
+async def outbox_delivered(world: World) -> None:
+    """Returns once Prefect has been told of everything."""
+    query = "SELECT entity, kind, last_error FROM prefect_outbox"
+    await until_async("an empty outbox", lambda: world.rows(query), equals=[])
 
 
 async def experiment_run(world: World, experiment_id: int) -> uuid.UUID:
     async def known() -> Any:
         return (await world.experiment(experiment_id))["flow_run_id"]
 
-    return uuid.UUID(str(await until(known)))
+    return uuid.UUID(str(await until_async("the run of the experiment", known)))
 
 
 async def test_an_experiment_gets_its_run_and_agents_are_told_to_look(
@@ -72,12 +76,15 @@ async def test_an_experiment_gets_its_run_and_agents_are_told_to_look(
     assert run.state.type == StateType.SCHEDULED
     assert f"experiment-{experiment}" in run.tags
     # Then the link to its plots.
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
 
 
 async def test_a_missing_deployment_is_waited_for(world: World, client: PrefectClient) -> None:
     experiment = await world.submit(SINGLE)
-    await until(lambda: world.rows("SELECT 1 FROM prefect_outbox WHERE attempts > 0"))
+    await until_async(
+        "a first attempt",
+        lambda: world.rows("SELECT 1 FROM prefect_outbox WHERE attempts > 0"),
+    )
     flow = await client.create_flow_from_name("experiment")
     deployment = await client.create_deployment(flow_id=flow, name="experiment")
     await experiment_run(world, experiment)
@@ -94,14 +101,14 @@ async def test_two_calls_tell_a_leg(
             f"/internal/v1/trials/{trial.id}/run", json={"flow_run_id": str(run)}
         )
     )
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     running = await client.read_flow_run(run)
     assert running.state is not None
     assert (running.state.name, running.run_count) == ("Running", 1)
     assert running.state.message == "leg 1 on agent a1"
     ok(await trial.complete(8, 0.1))
     ok(await trial.exited())
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     ended = await client.read_flow_run(run)
     assert ended.state is not None
     assert (ended.state.type, ended.run_count) == (StateType.COMPLETED, 1)
@@ -122,7 +129,7 @@ async def test_states_of_a_run_that_comes_late_keep_their_order(
             f"/internal/v1/trials/{trial.id}/run", json={"flow_run_id": str(run)}
         )
     )
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     ended = await client.read_flow_run(run)
     assert ended.state is not None
     assert (ended.state.type, ended.run_count) == (StateType.FAILED, 2)
@@ -142,18 +149,18 @@ async def test_pause_and_requeue_are_shown_while_they_last(
     ok(await world.act(driver.experiment_id, "pause"))
     await trial.acknowledge()
     ok(await trial.exited())
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     assert await names(client, run) == ["AwaitingSlots", "Running", "Paused"]
     await world.register(slots=0)
     ok(await world.act(driver.experiment_id, "activate"))
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     waiting = await client.read_flow_run(run)
     assert waiting.state is not None
     assert waiting.state.name == "AwaitingSlots"
     # Nobody may take it from the queue.
     assert waiting.next_scheduled_start_time == FAR_FUTURE
     ok(await world.act(driver.experiment_id, "kill"))
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     assert (await names(client, run))[-1] == "Cancelled"
 
 
@@ -164,14 +171,14 @@ async def test_a_delivery_whose_answer_was_lost_is_not_a_second_leg(
     run = await create_trial_run(client, deployments["trial"])
     body = {"flow_run_id": str(run)}
     ok(await world.agent.post(f"/internal/v1/trials/{trial.id}/run", json=body))
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     await world.rows(
         "INSERT INTO prefect_outbox (entity, kind, payload, attempts)"
         " VALUES (:e, 'set_state', :p, 1) RETURNING pg_notify('determined', 'outbox')",
-        e=f"trial:{trial.id}",
+        e=trial.entity,
         p='{"type": "RUNNING", "name": "Running", "message": "leg 1 on agent a1"}',
     )
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     assert (await client.read_flow_run(run)).run_count == 1
 
 
@@ -186,7 +193,7 @@ async def test_a_deleted_run_holds_nothing_up(
             f"/internal/v1/trials/{trial.id}/run", json={"flow_run_id": str(run)}
         )
     )
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
 
 
 async def test_a_crashed_driver_is_started_again(
@@ -228,14 +235,14 @@ async def test_cancelling_in_prefects_ui_stops_the_trial_or_all(
             f"/internal/v1/trials/{trial.id}/run", json={"flow_run_id": str(run)}
         )
     )
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     cancelling: State[Any] = State(type=StateType.CANCELLING, name="Cancelling")
     await client.set_flow_run_state(run, cancelling, force=True)
     async with PrefectGateway(settings) as gateway:
         await Reconciler(world.app.state.db, gateway, 30.0).run_pass()
         assert (await world.work())["kill"] == [trial.allocation_id]
         ok(await trial.exited(exit_code=None, signal=9))
-        await until(lambda: outbox_is_empty(world))
+        await outbox_delivered(world)
         assert (await names(client, run))[-1] == "Cancelled"
         whole = await experiment_run(world, driver.experiment_id)
         # A run without a process would be cancelled by Prefect itself.
@@ -263,22 +270,21 @@ async def test_runs_of_dead_drivers_are_settled(
         reconciler = Reconciler(world.app.state.db, gateway, 30.0)
         # As long as a trial has no run, somebody has to make it.
         await reconciler.run_pass()
-        trials = await world.rows("SELECT id FROM trials WHERE flow_run_id IS NULL")
+        trials = await world.rows(
+            "SELECT id FROM tasks WHERE kind = 'TRIAL' AND flow_run_id IS NULL"
+        )
         if trials:
             found = await gateway.read_state(run)
             assert (found.type, found.message) == (
                 "SCHEDULED",
                 "started again: runs of its trials are missing",
             )
-        await world.rows("UPDATE trials SET flow_run_id = gen_random_uuid() RETURNING 1")
+        await world.rows("UPDATE tasks SET flow_run_id = gen_random_uuid() RETURNING 1")
         await reconciler.run_pass()
 
-        async def told() -> bool:
-            # The trial's run does not exist, so nobody is told about it.
-            waiting = "SELECT 1 FROM prefect_outbox WHERE entity LIKE 'experiment:%'"
-            return not await world.rows(waiting)
-
-        await until(told)
+        # The trial's run does not exist, so nobody is told about it.
+        waiting = "SELECT kind FROM prefect_outbox WHERE entity LIKE 'experiment:%'"
+        await until_async("Prefect told of the end", lambda: world.rows(waiting), equals=[])
         assert (await names(client, run))[-1] == "Cancelled"
         with pytest.raises(RunGone):
             await gateway.read_state(uuid.uuid4())
@@ -307,7 +313,7 @@ async def test_prefect_away_delays_only_what_it_is_told(
         ok(await trial.exited())
         assert (await world.trial(trial.id))["state"] == "COMPLETED"
         waiting = "SELECT 1 FROM prefect_outbox WHERE attempts > 0 AND last_error <> ''"
-        await until(lambda: world.rows(waiting))
+        await until_async("a failed attempt", lambda: world.rows(waiting))
         experiment = int((await world.row("SELECT id FROM experiments"))["id"])
     async with served(settings) as world:
         await experiment_run(world, experiment)

@@ -6,20 +6,22 @@ import uuid
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import State, StateType
 
-from determined_service.control import prefect_watch
-from determined_service.control.prefect_gateway import PrefectGateway
-from determined_service.control.prefect_watch import STUCK_PASS_S, PrefectWatch
-from determined_service.control.reconciler import Reconciler
-from determined_service.settings import Settings
+from determined_service.base.settings import Settings
+from determined_service.lifecycle.kinds.table import KINDS
+from determined_service.loops.reconciler import Reconciler
+from determined_service.prefect import watch as prefect_watch
+from determined_service.prefect.gateway import PrefectGateway
+from determined_service.prefect.run_owners import Task
+from determined_service.prefect.watch import STUCK_PASS_S, PrefectWatch
 from tests.integration.control.prefect_server import with_prefect
 from tests.integration.control.test_exits import begin
-from tests.integration.control.test_prefect import create_trial_run, names, outbox_is_empty
+from tests.integration.control.test_prefect import create_trial_run, names, outbox_delivered
 from tests.integration.control.test_search_path import SINGLE
-from tests.integration.control.world import Driver, World, ok, until
+from tests.integration.control.world import Driver, World, ok
+from tests.waiting import until_async
 
 Deployments = dict[str, uuid.UUID]
 
@@ -44,7 +46,7 @@ async def waiting_trial(
     trial_id = (await world.row("SELECT id FROM trials"))["id"]
     run = await create_trial_run(client, deployments["trial"])
     await tell_run(world, trial_id, run)
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     return driver, trial_id, run
 
 
@@ -55,7 +57,7 @@ async def tell_run(world: World, trial_id: int, run: uuid.UUID) -> None:
 
 async def look(world: World, settings: Settings, stuck_run_s: float = 300.0) -> None:
     async with PrefectGateway(settings) as gateway:
-        await PrefectWatch(world.app.state.db, gateway, stuck_run_s).look()
+        await PrefectWatch(world.app.state.db, gateway, stuck_run_s, 60.0).look()
 
 
 async def test_cancelling_a_trial_that_waits_for_slots(
@@ -67,10 +69,10 @@ async def test_cancelling_a_trial_that_waits_for_slots(
     assert answer.state is not None
     assert answer.state.type == StateType.CANCELLED
 
-    async def ended() -> bool:
-        return bool((await world.trial(trial_id))["state"] == "CANCELED")
+    async def state_of_trial() -> str:
+        return str((await world.trial(trial_id))["state"])
 
-    await until(ended, 15)
+    await until_async("the trial canceled", state_of_trial, equals="CANCELED")
     (row,) = await world.rows("SELECT state FROM allocations")
     assert row["state"] == "TERMINATED"
 
@@ -79,9 +81,9 @@ async def test_a_word_that_prefect_has_not_heard_is_no_cancel(
     world: World, client: PrefectClient, deployments: Deployments, settings: Settings
 ) -> None:
     _, trial_id, run = await waiting_trial(world, client, deployments)
-    entity = f"trial:{trial_id}"
+    entity = f"task:{(await world.trial(trial_id))['task_id']}"
     # Delivered only when the run's address is right again: as a trial that has just been continued.
-    await world.rows("UPDATE trials SET flow_run_id = NULL RETURNING 1")
+    await world.rows("UPDATE tasks SET flow_run_id = NULL RETURNING 1")
     await world.rows(
         "INSERT INTO prefect_outbox (entity, kind, payload) VALUES (:e, 'set_state', :p) RETURNING 1",
         e=entity,
@@ -89,10 +91,9 @@ async def test_a_word_that_prefect_has_not_heard_is_no_cancel(
     )
     await client.set_flow_run_state(run, state(StateType.CANCELLED, "Cancelled"), force=True)
     async with PrefectGateway(settings) as gateway:
-        watch = PrefectWatch(world.app.state.db, gateway, 300.0)
-        row = {"kind": "trial", "id": trial_id, "flow_run_id": run}
-        experiment = (await world.row("SELECT id FROM experiments"))["id"]
-        (found,) = await watch._rows(_ROW, **row, experiment=experiment)
+        watch = PrefectWatch(world.app.state.db, gateway, 300.0, 60.0)
+        task_id = entity.removeprefix("task:")
+        found = Task(run, entity, "ACTIVE", None, task_id, KINDS["TRIAL"])
         await watch._stop_if_cancelled(found)
         assert (await world.trial(trial_id))["state"] == "ACTIVE"
         await world.rows("DELETE FROM prefect_outbox RETURNING 1")
@@ -119,11 +120,11 @@ async def test_a_run_stuck_pending_that_nobody_knows_is_ended(
     found = (await client.read_flow_run(lost.id)).state
     assert found is not None
     assert found.type == StateType.CRASHED
-    assert "no process began to run it" in (found.message or "")
+    assert "no process began it" in (found.message or "")
     found = (await client.read_flow_run(cancelled.id)).state
     assert found is not None
     assert found.type == StateType.CANCELLED
-    assert "nobody ended its process" in (found.message or "")
+    assert "its process was not ended" in (found.message or "")
     # A deployment of another name is not ours, whatever its flow is called.
     assert (await client.read_flow_run(theirs.id)).state_type == StateType.PENDING
     await client.delete_deployment(other)
@@ -144,12 +145,12 @@ async def test_a_stuck_run_of_a_trial_that_has_ended_gets_its_end(
     await tell_run(world, trial.id, run)
     ok(await trial.complete(8, 0.1))
     ok(await trial.exited())
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     await client.set_flow_run_state(run, state(*stuck), force=True)
     await driver.step()
     await world.rows("UPDATE experiments SET state = 'COMPLETED' RETURNING 1")
     await look(world, settings, stuck_run_s=0.0)
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     assert (await names(client, run))[-1] == "Completed"
 
 
@@ -160,10 +161,12 @@ async def test_a_waiting_trial_whose_run_is_stuck_pending_waits_again(
     # As when somebody pressed "Run now" and the worker died.
     await client.set_flow_run_state(run, state(StateType.PENDING, "Pending"), force=True)
     await look(world, settings, stuck_run_s=0.0)
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     found = await client.read_flow_run(run)
     assert found.state is not None
     assert found.state.name == "AwaitingSlots"
+    assert found.state.message is not None
+    assert found.state.message.startswith("wants 1 slot of resource pool 'default'")
     assert (await world.trial(trial_id))["state"] == "ACTIVE"
 
 
@@ -183,7 +186,7 @@ async def test_a_claimed_leg_whose_run_crashed_is_lost(
     )
     path = f"/internal/v1/allocations/{spec['allocation_id']}/running"
     ok(await world.agent.post(path, json={"pid": 1}))
-    await until(lambda: outbox_is_empty(world))
+    await outbox_delivered(world)
     await world.rows("UPDATE allocations SET started_at = now() - interval '99 s' RETURNING 1")
     await look(world, settings)
     assert (await world.row("SELECT state FROM allocations"))["state"] == "RUNNING"
@@ -220,9 +223,3 @@ async def test_passes_are_rare_enough(
     # No experiment is open, so nobody can have cancelled one; stuck runs are looked for now and then.
     assert asked == ["CANCELLING", "PENDING"]
     assert STUCK_PASS_S > 5
-
-
-_ROW = sa.text(
-    "SELECT cast(:kind AS text) AS kind, cast(:id AS int) AS id, "
-    "cast(:experiment AS int) AS experiment_id, cast(:flow_run_id AS uuid) AS flow_run_id"
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from determined_service.control.reconciler import Reconciler
+from determined_service.loops.reconciler import Reconciler
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, World, ok
@@ -29,7 +29,7 @@ async def test_pause_preempts_and_activate_goes_on(world: World) -> None:
     await second.run_to_end()
     assert (await world.trial(trial.id))["restarts"] == 0
     assert await driver.drive() == "COMPLETED"
-    assert await world.told_prefect(f"trial:{trial.id}") == [
+    assert await world.told_prefect(trial.entity) == [
         "Pending", "Running", "Paused", "AwaitingSlots", "Pending", "Running", "Completed",
     ]  # fmt: skip
 
@@ -62,7 +62,7 @@ async def test_cancel_lets_the_process_exit(world: World) -> None:
     await trial.acknowledge()
     ok(await trial.exited())
     assert (await world.trial(trial.id))["state"] == "CANCELED"
-    assert (await driver.events(5, state="STOPPING_CANCELED"))["state"] == "CANCELED"
+    assert (await driver.events(5, state="STOPPING_CANCELED")).state == "CANCELED"
     ok(await world.act(driver.experiment_id, "cancel"))  # nothing left to cancel
     late = await world.act(driver.experiment_id, "pause")
     assert late.status_code == 409

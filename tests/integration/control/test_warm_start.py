@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from determined_searchers import Close, Create, ValidateAfter, event_from_json
+from determined_searchers import Close, Create, ValidateAfter
 from tests.integration.control.world import CONFIG, Driver, Trial, World, ok
 
 PBT = CONFIG.replace(
@@ -47,9 +47,8 @@ async def test_a_copy_starts_from_the_latest_checkpoint_of_its_source(world: Wor
     await save_checkpoint(loser)
     ok(await winner.complete(4, 0.1))
     ok(await loser.complete(4, 0.9))
-    answer = await driver.step()
-    (made,) = answer["trials"]
-    copy = await world.trial(made["trial_id"])
+    (made,) = await driver.step()
+    copy = await world.trial(made.trial_id)
     assert str(copy["warm_start_checkpoint"]) == latest
     assert copy["latest_checkpoint"] is None
     assert (await world.trial(winner.id))["op_length"] == 8
@@ -58,7 +57,7 @@ async def test_a_copy_starts_from_the_latest_checkpoint_of_its_source(world: Wor
     ok(await loser.exited())
     leg = await world.launched()
     assert (leg.id, leg.spec["latest_checkpoint"]) == (copy["id"], latest)
-    assert leg.spec["hparams"] == made["hparams"]
+    assert leg.spec["hparams"] == made.hparams
 
 
 async def test_what_the_source_saves_later_does_not_matter(world: World) -> None:
@@ -67,9 +66,9 @@ async def test_what_the_source_saves_later_does_not_matter(world: World) -> None
     await save_checkpoint(loser)
     ok(await winner.complete(4, 0.1))
     ok(await loser.complete(4, 0.9))
-    (made,) = (await driver.step())["trials"]
+    (made,) = await driver.step()
     await save_checkpoint(winner)
-    copy = await world.trial(made["trial_id"])
+    copy = await world.trial(made.trial_id)
     assert str(copy["warm_start_checkpoint"]) == latest
 
 
@@ -78,11 +77,9 @@ async def refused(driver: Driver, operations: list[Any], last_event_id: int = 99
     answer = await driver.world.agent.post(
         f"{driver.path}/commit",
         json={
-            "driver": driver.driver,
+            "driver": str(driver.driver),
+            **driver.search.commit(driver.driver, operations).to_json(),
             "last_event_id": last_event_id,
-            "operations": [operation.to_json() for operation in operations],
-            "snapshot": driver.searcher.snapshot(),
-            "progress": 0.5,
         },
     )
     assert answer.status_code == 400, answer.text
@@ -93,14 +90,10 @@ async def test_a_source_without_a_checkpoint_is_an_error_in_words(world: World) 
     driver, (winner, loser) = await population(world)
     ok(await winner.complete(4, 0.1))
     ok(await loser.complete(4, 0.9))
-    events = (await driver.events())["events"]
-    operations = [
-        operation
-        for item in events
-        for operation in driver.searcher.handle(event_from_json(item["event"]))
-    ]
+    events = (await driver.events()).events
+    operations = driver.search.handle(events)
     assert {type(operation) for operation in operations} == {Close, Create, ValidateAfter}
-    message = await refused(driver, operations, events[-1]["id"])
+    message = await refused(driver, operations, events[-1].id)
     assert message == (
         f"trial {winner.id} has no checkpoint, and the searcher makes another trial start from it: "
         f"the training code must save a checkpoint before it reports to the searcher"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from determined_searchers import Searcher, create_searcher, event_from_json, restore_searcher
+from determined.common.api import Session
+from tests.integration.control.driver import Driver
+from tests.waiting import until_async
 
 CONFIG = """
 name: scripted
@@ -32,6 +33,7 @@ class Trial:
         self.spec = spec
         self.id: int = spec["trial_id"]
         self.allocation_id: str = spec["allocation_id"]
+        self.entity = f"task:{spec['task_id']}"
         self.client = world.client(spec["session_token"])
 
     async def operation(self, **params: Any) -> dict[str, Any]:
@@ -86,71 +88,6 @@ class Trial:
         ok(await self.exited())
 
 
-class Driver:
-    """The experiment flow, with a real searcher."""
-
-    def __init__(self, world: World, experiment_id: int) -> None:
-        self.world = world
-        self.experiment_id = experiment_id
-        self.path = f"/internal/v1/experiments/{experiment_id}/search"
-        self.driver = str(uuid.uuid4())
-        self.state = ""
-        self.committed = -1
-        self.searcher: Searcher
-
-    async def attach(self) -> dict[str, Any]:
-        answer = ok(
-            await self.world.agent.post(f"{self.path}/attach", json={"driver": self.driver})
-        )
-        self.state = answer["experiment"]["state"]
-        self.committed = answer["committed_event_id"]
-        config = answer["experiment"]["config"]
-        if answer["snapshot"] is None:
-            self.searcher = create_searcher(config)
-            await self.commit(0, self.searcher.initial_operations())
-        else:
-            self.searcher = restore_searcher(config, answer["snapshot"])
-        return answer
-
-    async def commit(self, last_event_id: int, operations: Any) -> dict[str, Any]:
-        answer = ok(
-            await self.world.agent.post(
-                f"{self.path}/commit",
-                json={
-                    "driver": self.driver,
-                    "last_event_id": last_event_id,
-                    "operations": [operation.to_json() for operation in operations],
-                    "snapshot": self.searcher.snapshot(),
-                    "progress": self.searcher.progress(),
-                },
-            )
-        )
-        self.state = answer["state"]
-        self.committed = last_event_id
-        return answer
-
-    async def events(self, timeout_s: float = 0, **params: Any) -> dict[str, Any]:
-        given = {"driver": self.driver, "after": self.committed, "timeout_s": timeout_s}
-        return ok(await self.world.agent.get(f"{self.path}/events", params=given | params))
-
-    async def step(self, timeout_s: float = 0) -> dict[str, Any]:
-        """Answers the events that are there."""
-        answer = await self.events(timeout_s, state=self.state)
-        self.state = answer["state"]
-        operations = []
-        for item in answer["events"]:
-            operations += self.searcher.handle(event_from_json(item["event"]))
-        if answer["events"]:
-            return await self.commit(answer["events"][-1]["id"], operations)
-        return answer
-
-    async def drive(self) -> str:
-        """Drives until the experiment has ended."""
-        while self.state not in ("COMPLETED", "CANCELED", "ERROR"):
-            await self.step(5)
-        return self.state
-
-
 class World:
     """One service, one agent with ``slots`` slots."""
 
@@ -161,6 +98,7 @@ class World:
         self.session = str(uuid.uuid4())
         self.running: set[str] = set()
         self.poll_seq = 0
+        self.sessions: list[Session] = []
         self._clients: list[httpx.AsyncClient] = []
 
     def client(self, token: str) -> httpx.AsyncClient:
@@ -175,6 +113,8 @@ class World:
     async def close(self) -> None:
         for client in self._clients:
             await client.aclose()
+        for session in self.sessions:
+            session.close()
 
     async def register(
         self, slots: int = 2, agent_id: str = "a1", allocations: tuple[str, ...] = ()
@@ -204,12 +144,13 @@ class World:
         self.running |= {spec["allocation_id"] for spec in answer["launch"]}
         return answer
 
-    async def launched(self, timeout_s: float = 5, agent_id: str = "a1") -> Trial:
+    async def launched(self, agent_id: str = "a1") -> Trial:
         """The next single leg that the agent is told to start."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        while not (found := (await self.work(timeout_s, agent_id))["launch"]):
-            assert asyncio.get_running_loop().time() < deadline, "nothing was launched"
-        (spec,) = found
+
+        async def launch() -> list[dict[str, Any]]:
+            return list((await self.work(5, agent_id))["launch"])
+
+        (spec,) = await until_async("a leg to start", launch)
         return Trial(self, spec)
 
     async def both(self) -> dict[str, Any]:
@@ -276,14 +217,3 @@ class World:
 def ok(answer: httpx.Response) -> Any:
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-async def until(check: Callable[[], Awaitable[Any]], timeout_s: float = 20) -> Any:
-    """What ``check`` gives once it is true; fails after ``timeout_s``."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while True:
-        found = await check()
-        if found:
-            return found
-        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.05)

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 import sqlalchemy as sa
 
-from determined_registry import migrate
-from determined_registry.tables import cluster, pools, users
-from determined_service import passwords
+from determined_registry.database import migrate
+from determined_registry.database.tables import cluster, pools, users
+from determined_service.base import passwords
+from determined_service.base.db import Database
+from determined_service.base.settings import Settings
 from determined_service.bootstrap import bootstrap
-from determined_service.db import Database
-from determined_service.settings import Settings
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from determined_registry import migrate
-from determined_registry.tables import metadata
+from determined_registry.database import migrate
+from determined_registry.database.tables import metadata
 
 
 def tables(url: str) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
-from determined_registry.tables import trials
+from determined_registry.database.tables import trials
 from tests.integration.service_api.world import Leg, World, report
 
 

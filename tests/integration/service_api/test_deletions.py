@@ -14,19 +14,22 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from determined_registry.tables import (
+from determined_registry.database.tables import (
     checkpoints,
     deletions,
     experiments,
     legs,
     metadata,
+    tasks,
     trials,
 )
-from determined_service.control import deletion_runs
-from determined_service.control import deletions as deleting
-from determined_service.control.change import changing
-from determined_service.control.deletion_runs import DeletionRuns
-from determined_service.control.prefect_gateway import RunGone, RunState
+from determined_service.base.errors import Conflict
+from determined_service.deleting import deletions as deleting
+from determined_service.lifecycle import tasks as tasking
+from determined_service.prefect import deletion_runs
+from determined_service.prefect.deletion_runs import DeletionRuns
+from determined_service.prefect.gateway import RunGone, RunState
+from determined_service.state.change import changing
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.test_task_logs import line, send
 from tests.integration.service_api.world import Leg, World, report
@@ -71,6 +74,17 @@ def runs() -> FakeRuns:
     return FakeRuns()
 
 
+_DELETIONS = (
+    sa.select(
+        deletions,
+        tasks.c.flow_run_id,
+        sa.case(dict(deleting.SHOWN_STATE), value=tasks.c.state).label("state"),
+    )
+    .join(tasks, tasks.c.id == deletions.c.task_id)
+    .order_by(deletions.c.id)
+)
+
+
 class Collector:
     """What happens around the flow, and the flow's own words."""
 
@@ -80,7 +94,7 @@ class Collector:
         self.runs = DeletionRuns(world.db, runs, "c1")
 
     async def open(self) -> list[Any]:
-        return await self.world.rows(sa.select(deletions).order_by(deletions.c.id))
+        return await self.world.rows(_DELETIONS)
 
     async def work(self, deletion_id: int) -> dict[str, Any]:
         answer = await self.agent.get(f"/internal/v1/deletions/{deletion_id}")
@@ -128,14 +142,16 @@ async def validated(leg: Leg, *losses: float | str | None) -> list[str]:
     return names
 
 
-async def ended(world: World, leg: Leg, **values: Any) -> None:
+async def ended(world: World, leg: Leg, flow_run_id: uuid.UUID | None = None) -> None:
     async with world.db.tx() as conn:
         await conn.execute(
-            sa.update(legs).where(legs.c.trial_id == leg.trial_id).values(state="COMPLETED")
+            sa.update(legs).where(legs.c.task_id == leg.task_id).values(state="COMPLETED")
         )
         for table, row in ((trials, leg.trial_id), (experiments, leg.experiment_id)):
+            await conn.execute(sa.update(table).where(table.c.id == row).values(state="COMPLETED"))
+        for table, key in ((tasks, leg.task_id), (experiments, leg.experiment_id)):
             await conn.execute(
-                sa.update(table).where(table.c.id == row).values(state="COMPLETED", **values)
+                sa.update(table).where(table.c.id == key).values(flow_run_id=flow_run_id)
             )
     await world.end(leg)
 
@@ -270,6 +286,71 @@ async def test_deleting_by_name_and_by_glob(
     assert answer.json() == {"deletionId": None}
     found = (await user.get(f"/api/v1/deletions/{deletion_id}")).json()
     assert (found["state"], found["reason"]) == ("STATE_DONE", None)
+
+
+async def test_a_deletion_is_a_task(
+    world: World, collector: Collector, runs: FakeRuns, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    first, _ = await validated(leg, 0.3, 0.2)
+    await world.rows(
+        sa.text("INSERT INTO users (username, admin) VALUES ('ada', true) RETURNING 1")
+    )
+    async with changing(world.db) as change:
+        ada = await change.conn.execute(sa.text("SELECT id FROM users WHERE username = 'ada'"))
+        deletion_id = await deleting.delete_checkpoints(
+            change, [uuid.UUID(first)], owner_id=ada.scalar_one()
+        )
+    assert deletion_id is not None
+    await collector.runs.run_pass()
+    (run,) = runs.states
+    task_id = (await collector.work(deletion_id))["task_id"]
+    line = {"t": 1.0, "level": "INFO", "log": "1 checkpoint deleted\n"}
+    body = {"task_id": task_id, "lines": [line]}
+    assert (await collector.agent.post("/internal/v1/logs", json=body)).status_code == 200
+
+    async def task() -> dict[str, Any]:
+        found: dict[str, Any] = (await user.get(f"/api/v1/tasks/{task_id}")).json()["task"]
+        return found
+
+    found = await task()
+    assert (found["taskType"], found["username"]) == ("TASK_TYPE_CHECKPOINT_GC", "ada")
+    assert (found["state"], found["flowRunId"]) == ("STATE_ACTIVE", str(run))
+    assert (found["allocations"], found["endTime"]) == ([], None)
+    refused = await kill_task(world, task_id)
+    assert "cannot be killed" in refused
+    await collector.carry_out(deletion_id)
+    found = await task()
+    assert (found["state"], found["reason"]) == ("STATE_COMPLETED", None)
+    assert found["startTime"] < found["endTime"]
+    # Whoever follows its log comes to the end of it.
+    log = await user.get(f"/api/v1/tasks/{task_id}/logs", params={"follow": "true"})
+    assert "1 checkpoint deleted" in log.text
+    only = {"taskTypes": "TASK_TYPE_CHECKPOINT_GC"}
+    (listed,) = (await user.get("/api/v1/tasks", params=only)).json()["tasks"]
+    assert listed | {"config": None} == found
+    everything = (await user.get("/api/v1/tasks", params={"limit": 1})).json()["tasks"]
+    assert [one["taskId"] for one in everything] == [task_id]
+
+
+async def kill_task(world: World, task_id: str) -> str:
+    with pytest.raises(Conflict) as refused:
+        async with changing(world.db) as change:
+            await tasking.kill(change, task_id)
+    return str(refused.value)
+
+
+async def test_who_owns_a_collection_of_garbage(world: World, user: httpx.AsyncClient) -> None:
+    leg = await world.leg(config=CONFIG)
+    await ended(world, leg)
+    await collect(world, leg)
+    experiment, task = await world.rows(
+        sa.text(
+            "SELECT owner_id FROM experiments UNION ALL SELECT owner_id FROM tasks "
+            "WHERE kind = 'CHECKPOINT_GC'"
+        )
+    )
+    assert experiment == task
 
 
 async def test_a_glob_that_matches_nothing_changes_nothing(

@@ -9,8 +9,8 @@ import httpx
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from determined_registry import migrate
-from determined_service.settings import Settings
+from determined_registry.database import migrate
+from determined_service.base.settings import Settings
 from tests.integration.service_api.world import World
 
 PATH = "/api/v1/cluster/health-report"
@@ -92,6 +92,7 @@ async def test_what_is_stuck(service_app: FastAPI, user: httpx.AsyncClient, worl
         "INSERT INTO searches (experiment_id, driver_seen_at) VALUES"
         f" ({experiment}, now() - interval '5 minutes') ON CONFLICT (experiment_id)"
         " DO UPDATE SET driver_seen_at = excluded.driver_seen_at",
+        "INSERT INTO tasks (id, kind, owner_id) SELECT 't', 'TRIAL', min(id) FROM users",
         "INSERT INTO allocations (id, task_id, trial_id, state, resource_pool, slots, agent_id,"
         f" assigned_at) VALUES ('late', 't', {trial}, 'ASSIGNED', 'default', 1, 'a1',"
         " now() - interval '5 minutes')",

@@ -9,9 +9,10 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from determined_registry.tables import user_sessions, users
-from determined_service import passwords
+from determined_registry.database.tables import user_sessions, users
+from determined_service.base import passwords
 from tests.integration.service_api.world import World, report
+from tests.scrypt_passwords import scrypt_of
 
 
 async def test_login_with_blank_password(anonymous: httpx.AsyncClient) -> None:
@@ -54,6 +55,34 @@ async def test_hashed_and_typed_passwords_are_the_same(
         assert answer.status_code == 200, answer.text
     wrong = {"username": "admin", "password": "Secret123", "isHashed": True}
     assert (await anonymous.post("/api/v1/auth/login", json=wrong)).status_code == 401
+
+
+async def test_a_scrypt_row_logs_in_and_is_hashed_anew(
+    anonymous: httpx.AsyncClient, world: World
+) -> None:
+    old = scrypt_of(passwords.as_sent("Secret123"))
+    is_admin = users.c.username == "admin"
+    async with world.db.tx() as conn:
+        await conn.execute(sa.update(users).where(is_admin).values(password_hash=old))
+
+    async def login(password: str) -> int:
+        given = {"username": "admin", "password": password}
+        return (await anonymous.post("/api/v1/auth/login", json=given)).status_code
+
+    async def kept() -> str:
+        async with world.db.tx() as conn:
+            return str(
+                (await conn.execute(sa.select(users.c.password_hash).where(is_admin))).scalar()
+            )
+
+    assert await login("wrong") == 401
+    assert await kept() == old
+    assert await login("Secret123") == 200
+    renewed = await kept()
+    assert renewed.startswith("$argon2id$")
+    assert await login("Secret123") == 200
+    assert await kept() == renewed
+    assert await login("wrong") == 401
 
 
 async def test_no_token_and_a_made_up_one(anonymous: httpx.AsyncClient) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from determined_registry.tables import metrics, search_events, trials
+from determined_registry.database.tables import metrics, search_events, trials
 from tests.integration.service_api.world import Leg, World, report
 
 
@@ -178,7 +178,7 @@ async def test_best_and_latest_validation(world: World) -> None:
     path = f"/api/v1/experiments/{leg.experiment_id}"
     none = await leg.client.get(f"{path}/searcher/best_searcher_validation_metric")
     assert none.status_code == 404
-    assert "has no validation yet" in none.json()["error"]["error"]
+    assert "has reported a validation yet" in none.json()["error"]["error"]
     for step, loss in ((1, 0.9), (2, 0.3), (3, "NaN"), (4, 0.5), (5, "-Infinity")):
         await leg.store(report(step, "validation", loss=loss, accuracy=0.1))
     found = await _trial(leg)

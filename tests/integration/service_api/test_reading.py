@@ -13,7 +13,7 @@ import orjson
 import pytest
 import sqlalchemy as sa
 
-from determined_registry.tables import (
+from determined_registry.database.tables import (
     agents,
     allocations,
     experiments,
@@ -155,6 +155,11 @@ async def test_legs_of_a_trial(world: World, user: httpx.AsyncClient) -> None:
     ]
     task = (await user.get(f"/api/v1/tasks/{leg.task_id}")).json()["task"]
     assert [one["allocationId"] for one in task["allocations"]] == [leg.allocation_id]
+    assert (task["taskType"], task["state"]) == ("TASK_TYPE_TRIAL", "STATE_ACTIVE")
+    assert task["username"] == "determined"
+    assert task["name"] == f"Trial {leg.trial_id} (Experiment {leg.experiment_id}: try)"
+    legacy = (await user.get("/tasks")).json()
+    assert legacy[leg.allocation_id]["task_id"] == leg.task_id
     running = (await user.get("/api/v1/tasks")).json()["allocationIdToSummary"]
     assert running[leg.allocation_id]["slotsNeeded"] == 1
 

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from determined_registry.tables import trials
-from determined_service.control import unmanaged
-from determined_service.db import Database
+from determined_registry.database.tables import trials
+from determined_service.base.db import Database
+from determined_service.lifecycle import unmanaged
 from tests.integration.conftest import client_of
 
 CONFIG = """
@@ -240,7 +240,7 @@ async def test_without_a_sign_of_life_it_is_in_error(
     assert await waits(user, experiment_id) == []
     await seen(service_app, trial_id, "100 s")
     (reason,) = await waits(user, experiment_id)
-    assert "no sign of life of its script" in reason and "after 5 minutes" in reason
+    assert "its script has sent no heartbeat" in reason and "after 5 minutes" in reason
     assert await silence(service_app, trial_id) == [trial_id]
     assert await states(user, experiment_id) == ["ERROR", "ERROR"]
     reason = (await user.get(f"/api/v1/trials/{trial_id}")).json()["trial"]["reason"]
@@ -295,7 +295,9 @@ async def test_refusals(user: httpx.AsyncClient) -> None:
     new = {"experimentId": inside, "unmanaged": True}
     answers = {
         "is not unmanaged": await user.post("/api/v1/trials", json=new),
-        "created by their scripts": await user.post("/api/v1/trials", json={"experimentId": 1}),
+        "only in unmanaged experiments": await user.post(
+            "/api/v1/trials", json={"experimentId": 1}
+        ),
         "does not exist": await user.post("/api/v1/trials/77/start", json={}),
         "have external ids": await put(user, unmanaged=False),
         "searcher.metric": await put(user, config="name: x\nsearcher: {name: single}\n"),

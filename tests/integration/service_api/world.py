@@ -11,9 +11,17 @@ import httpx
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from determined_registry.tables import allocations, experiments, legs, searches, trials, users
-from determined_service.auth import token_hash
-from determined_service.db import Database
+from determined_registry.database.tables import (
+    allocations,
+    experiments,
+    legs,
+    searches,
+    tasks,
+    trials,
+    users,
+)
+from determined_service.access.tokens import token_hash
+from determined_service.base.db import Database
 
 SEARCHER = {"name": "random", "metric": "loss", "smaller_is_better": True, "max_trials": 4}
 
@@ -88,6 +96,14 @@ class World:
     async def trial(self, experiment_id: int, **values: Any) -> tuple[int, str]:
         request_id = str(uuid.uuid4())
         async with self.db.tx() as conn:
+            owner = sa.select(experiments.c.owner_id).where(experiments.c.id == experiment_id)
+            await conn.execute(
+                sa.insert(tasks).values(
+                    id=f"{experiment_id}.{request_id}",
+                    kind="TRIAL",
+                    owner_id=owner.scalar_subquery(),
+                )
+            )
             found = await conn.execute(
                 sa.insert(trials)
                 .values(
@@ -128,7 +144,7 @@ class World:
             )
             await conn.execute(
                 sa.insert(legs).values(
-                    trial_id=trial_id,
+                    task_id=task_id,
                     run_id=run_id,
                     allocation_id=allocation_id,
                     state="RUNNING",

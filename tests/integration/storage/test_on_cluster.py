@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from determined.experimental import Determined
 from tests.local_cluster import LocalCluster
 from tests.object_servers import Server, moto, s3_client, s3_section
 from tests.outcomes import client
+from tests.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples/digits"
 pytestmark = pytest.mark.timeout(400)
@@ -79,14 +78,6 @@ with det.core.init() as core_context:
     else:
         core_context.train.report_validation_metrics(5, {"x": 1.0})
 """
-
-
-def until(check: Callable[[], Any], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
-    return found
 
 
 @pytest.fixture
@@ -168,7 +159,7 @@ def test_packed_checkpoints_of_a_gang_and_in_the_background(
     assert not [key for key in keys(s3_server, section) if key.startswith(".")]
     policy = ("--save-experiment-best=0", "--save-trial-best=0", "--save-trial-latest=1")
     cluster.det("experiment", "set", "gc-policy", str(experiment_id), *policy, "--yes")
-    until(lambda: list(uuids(sdk, experiment_id)) == [background])
+    until("one checkpoint left", lambda: list(uuids(sdk, experiment_id)), equals=[background])
     assert {key.partition("/")[0] for key in keys(s3_server, section)} == {background}
 
     # Files of a pack, by the commands.
@@ -223,5 +214,9 @@ def test_paused_and_killed_while_a_checkpoint_is_on_its_way(
             path = sdk.get_checkpoint(uuid).download(str(tmp_path / uuid))
             assert (Path(path) / "step").read_text() == str(step)
         # What the killed process had written is nobody's, and goes.
-        until(lambda: {key.partition("/")[0] for key in keys(server, section)} == found.keys())
+        until(
+            "only the files of checkpoints",
+            lambda: {key.partition("/")[0] for key in keys(server, section)},
+            equals=found.keys(),
+        )
         sdk._session.close()

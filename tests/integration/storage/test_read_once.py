@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,20 +73,6 @@ class Trial:
 
     def line(self, name: str) -> str:
         return f"{name} {hashlib.sha256(self.weights[name]).hexdigest()}\n"
-
-
-@pytest.fixture
-def service() -> Iterator[FakeService]:
-    service = FakeService()
-    yield service
-    service.close()
-
-
-@pytest.fixture
-def legs(service: FakeService, tmp_path: Path) -> Iterator[LegRunner]:
-    runner = LegRunner(service, tmp_path / "agent")
-    yield runner
-    runner.close()
 
 
 @pytest.fixture

@@ -259,7 +259,7 @@ def test_checkpoints_of_another_tool(manager: ObjectStorageManager, tmp_path: Pa
     assert manager.delete("old", ["deep"]) == {"sub/": 0, "sub/w": 3}
     # A name that leads out of the directory.
     manager.blobs.put(manager._folder("evil") + "../../out", b"x")
-    with pytest.raises(errors.CheckpointCorrupted, match="does not lie in the checkpoint"):
+    with pytest.raises(errors.CheckpointCorrupted, match="is outside of the checkpoint"):
         manager.download("evil", tmp_path / "copy")
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from determined_deployments.agent import agent as agent_module
 from determined_deployments.agent.agent import Agent
 from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.launchers.fork_server import plans
 from tests.unit.tasks.fake_service import FakeService, archive
 
 
@@ -66,9 +66,9 @@ class FakeControl(FakeService):
             self.kill.add(allocation_id)
             self.changed.notify_all()
 
-    async def until(self, condition: Any, timeout: float = 20.0) -> None:
+    async def until(self, condition: Any) -> None:
         """Waits without blocking the agent's event loop."""
-        await asyncio.to_thread(self.wait, condition, timeout)
+        await asyncio.to_thread(self.wait, condition)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def config(control: FakeControl, tmp_path: Path) -> AgentConfig:
 @pytest.fixture(autouse=True)
 def _no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its import takes seconds, and nothing here is about it."""
-    monkeypatch.setattr(agent_module, "TRIAL_OPTIONAL", [])
+    monkeypatch.setattr(plans, "TRIAL_OPTIONAL", [])
 
 
 @contextlib.asynccontextmanager

@@ -8,21 +8,45 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from determined_deployments.agent.agent import Agent
+from determined.common.wire.message import WireError
+from determined.common.wire.version import VERSION
+from determined_deployments.agent.agent import Agent, AgentRefused
 from determined_deployments.agent.config import AgentConfig
 from determined_tasks.supervision import LegRecord
 from tests.unit.agent.conftest import FakeControl, running
 from tests.unit.tasks.fake_service import archive, spec
+from tests.waiting import until, until_async
+
+SUBPROCESS = "tests.unit.agent.subprocess_launcher:SubprocessLauncher"
+
+either_launcher = pytest.mark.parametrize(
+    "launcher", ["fork_server", SUBPROCESS], ids=["forks", "subprocesses"]
+)
+"""The agent's core is the same, whatever starts its jobs."""
+
+
+@pytest.fixture
+def launcher() -> str:
+    return "fork_server"
+
+
+@pytest.fixture
+def config(config: AgentConfig, launcher: str, monkeypatch: pytest.MonkeyPatch) -> AgentConfig:
+    root = str(Path(__file__).parents[3])
+    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
+    return config.model_copy(update={"launcher": launcher})
+
 
 SLEEP = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
 
 
+@either_launcher
 async def test_runs_what_the_service_hands_out(config: AgentConfig, control: FakeControl) -> None:
     async with running(config):
         await control.until(lambda: control.registrations)
@@ -38,6 +62,7 @@ async def test_runs_what_the_service_hands_out(config: AgentConfig, control: Fak
     assert not list((config.work_dir / "allocations").iterdir())
 
 
+@either_launcher
 async def test_kill_reaches_the_process(config: AgentConfig, control: FakeControl) -> None:
     control.model_defs["d1"] = archive({"train.py": SLEEP})
     async with running(config):
@@ -51,6 +76,7 @@ async def test_kill_reaches_the_process(config: AgentConfig, control: FakeContro
         assert len(control.polls) - polls < 20, "a kill in progress must not make a hot loop"
 
 
+@either_launcher
 async def test_registers_again_when_the_service_forgot_it(
     config: AgentConfig, control: FakeControl
 ) -> None:
@@ -74,6 +100,7 @@ async def test_waits_for_a_service_that_is_not_up(
     assert not refused
 
 
+@either_launcher
 async def test_stopping_the_agent_ends_its_legs_as_infrastructure(
     config: AgentConfig, control: FakeControl
 ) -> None:
@@ -85,6 +112,7 @@ async def test_stopping_the_agent_ends_its_legs_as_infrastructure(
     assert (ended["kind"], ended["reason"]) == ("infrastructure", "stopped together with its agent")
 
 
+@either_launcher
 async def test_supervisor_that_dies_is_reported_by_the_agent(
     config: AgentConfig, control: FakeControl
 ) -> None:
@@ -98,10 +126,7 @@ async def test_supervisor_that_dies_is_reported_by_the_agent(
         await control.until(lambda: "7.abc.1" in control.exits)
         assert control.exits["7.abc.1"]["kind"] == "infrastructure"
         assert record.user is not None
-        deadline = time.monotonic() + 5
-        while record.user.is_alive():
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
+        await until_async("the end of the process", lambda: not record.user.is_alive())
 
 
 def start_agent(config: AgentConfig, tmp_path: Path) -> subprocess.Popen[bytes]:
@@ -111,8 +136,9 @@ def start_agent(config: AgentConfig, tmp_path: Path) -> subprocess.Popen[bytes]:
     settings["agent_token"] = config.agent_token.get_secret_value()
     file.write_text(json.dumps(settings))
     code = (
-        "from determined_deployments.agent import __main__ as main, agent\n"
-        "agent.TRIAL_OPTIONAL = []\nmain.main()"
+        "from determined_deployments.agent import __main__ as main\n"
+        "from determined_deployments.agent.launchers.fork_server import plans\n"
+        "plans.TRIAL_OPTIONAL = []\nmain.main()"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "DET_AGENT_CONFIG": str(file)}
@@ -123,8 +149,9 @@ def children_of(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
+@either_launcher
 def test_legs_survive_the_agent_and_are_adopted(
-    config: AgentConfig, control: FakeControl, tmp_path: Path
+    config: AgentConfig, control: FakeControl, tmp_path: Path, launcher: str
 ) -> None:
     """kill -9 of the agent: its fork server ends, training goes on and is known to the next agent."""
     control.model_defs["d1"] = archive(
@@ -141,7 +168,7 @@ def test_legs_survive_the_agent_and_are_adopted(
         control.wait(lambda: control.text("stdout").count("\n") == 2)
         zygotes = [p for p in children_of(first.pid) if "zygote" in " ".join(p.cmdline())]
         legs = {p.pid for p in zygotes if not p.children()}
-        assert zygotes
+        assert zygotes or launcher != "fork_server"
         first.send_signal(signal.SIGKILL)
         first.wait()
         # Ends while there is no agent.
@@ -161,10 +188,11 @@ def test_legs_survive_the_agent_and_are_adopted(
     finally:
         second.terminate()
         assert second.wait(20) == 0
-    deadline = time.monotonic() + 5
-    while any(process.is_running() for process in zygotes if process.pid not in legs):
-        assert time.monotonic() < deadline, "the fork server outlived its agent"
-        time.sleep(0.05)
+    until(
+        "the end of the agent's fork server",
+        lambda: [one for one in zygotes if one.pid not in legs and one.is_running()],
+        equals=[],
+    )
 
 
 @pytest.mark.parametrize("which", ["root", "trial"])
@@ -184,7 +212,9 @@ async def test_fork_server_that_dies_is_started_again(
         await asyncio.sleep(0.5)  # for the trial zygote, which needs no torch here
         control.start(spec("7.abc.1", entrypoint=f"python3 train.py {go}"))
         await control.until(lambda: control.text("stdout") == "begun\n")
-        root = next(p for p in agent_process.children() if "agent.zygote" in " ".join(p.cmdline()))
+        root = next(
+            p for p in agent_process.children() if "fork_server.zygote" in " ".join(p.cmdline())
+        )
         victim = root if which == "root" else root.children()[0]
         victim.kill()
         await asyncio.sleep(0.3)
@@ -198,5 +228,39 @@ async def test_fork_server_that_dies_is_started_again(
 async def test_fault_in_a_loop_ends_the_agent(config: AgentConfig, control: FakeControl) -> None:
     """An answer that is not what a service sends: an agent that only seems to work is worse."""
     control.answers["work"] = lambda body: (200, {"launch": []})
-    with pytest.raises(KeyError, match="kill"):
+    with pytest.raises(WireError, match="kill"):
         await asyncio.wait_for(Agent(config).run(), 20)
+
+
+async def test_an_agent_that_is_refused_ends_and_leaves_the_legs_that_it_found(
+    config: AgentConfig, control: FakeControl, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    script = (
+        "import sys, time, pathlib\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.02)"
+    )
+    control.model_defs["d1"] = archive({"train.py": script})
+    first = start_agent(config, tmp_path)
+    try:
+        control.start(spec(entrypoint=f"python3 train.py {go}"))
+        await control.until(lambda: any(path.endswith("/running") for path in control.paths()))
+    finally:
+        first.kill()
+        first.wait()
+    words = "agent agent-1 runs release 0.1.0, too old for this service"
+    control.answers["register"] = lambda body: (400, {"error": {"error": words}})
+    with pytest.raises(AgentRefused, match=words):
+        await asyncio.wait_for(Agent(config).run(), 20)
+    assert control.exits == {}
+    go.touch()
+    await control.until(lambda: control.exits)
+    assert control.exits["7.abc.1"]["exit_code"] == 0
+
+
+async def test_an_agent_says_which_version_of_the_wire_it_speaks(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    async with running(config):
+        await control.until(lambda: control.polls)
+    (registration,) = control.registrations
+    assert registration["wire"] == control.polls[0]["wire"] == VERSION

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from determined.common.api import errors
-from determined_deployments.agent import learning, zygote
+from determined.common.wire.legs import LegSpec
 from determined_deployments.agent.config import AgentConfig
-from determined_deployments.agent.fork_server import ForkServer, ZygotePlan
-from determined_deployments.agent.learning import Learning
+from determined_deployments.agent.launchers.fork_server import learning, zygote
+from determined_deployments.agent.launchers.fork_server.learning import Learning
+from determined_deployments.agent.launchers.fork_server.server import ForkServer, ZygotePlan
 from tests.unit.agent.conftest import FakeControl, running
 from tests.unit.tasks.fake_service import archive, spec
+from tests.waiting import until_async
 
 PRINT = "tests.unit.agent.forked:write"
 
@@ -88,11 +90,7 @@ async def test_module_that_crashes_the_interpreter_costs_the_zygote_only(modules
         server.want(ZygotePlan("warm", "root", ["crash"]))
         await server.wait_ready(["root"])
         assert await call(server, ["warm", "root"], modules, "1 + 1") == "2"
-        for _ in range(100):
-            if "warm" not in server._wanted:
-                break
-            await asyncio.sleep(0.05)
-        assert "warm" not in server._wanted
+        await until_async("the zygote given up", lambda: "warm" not in server._wanted)
         assert not server.is_ready("warm")
 
 
@@ -164,24 +162,21 @@ async def test_a_zygote_is_dropped_after_its_last_leg(
         server.want(ZygotePlan(learning.TRIAL, "root"))
         await server.wait_ready([learning.TRIAL])
         learner = Learning(server, tmp_path, no_source)
-        names, path = learner.before_leg(spec())
-        key = learning.key_of(spec())
+        leg = LegSpec.from_json(spec())
+        names, path = learner.before_leg(leg)
+        key = learning.key_of(leg)
         assert names == [f"{key}-learnt", key, "trial", "root"]
         assert path is not None
         await asyncio.to_thread(Path(path).write_text, '["wave"]')
-        learner.after_leg(spec())
-        await asyncio.wait_for(learner.settle(spec()), 10)
+        learner.after_leg(leg)
+        await asyncio.wait_for(learner.settle(leg), 10)
         assert server.is_ready(f"{key}-learnt")
         # A leg that starts within the time keeps it.
-        learner.before_leg(spec())
+        learner.before_leg(leg)
         await asyncio.sleep(0.4)
         assert server.is_ready(f"{key}-learnt")
-        learner.after_leg(spec())
-        for _ in range(100):
-            if not server.is_ready(f"{key}-learnt"):
-                break
-            await asyncio.sleep(0.05)
-        assert not server.is_ready(f"{key}-learnt")
+        learner.after_leg(leg)
+        await until_async("its end", lambda: not server.is_ready(f"{key}-learnt"))
 
 
 async def test_what_the_source_names_is_imported_before_the_first_leg(
@@ -211,6 +206,7 @@ async def test_a_first_leg_does_not_wait_for_a_source_that_cannot_be_had(
 ) -> None:
     async with ForkServer() as server:
         learner = Learning(server, tmp_path, no_source)
-        names, _ = learner.before_leg(spec())
-        await asyncio.wait_for(learner.settle(spec()), 5)
+        leg = LegSpec.from_json(spec())
+        names, _ = learner.before_leg(leg)
+        await asyncio.wait_for(learner.settle(leg), 5)
         assert not any(server.is_ready(name) for name in names[:2])

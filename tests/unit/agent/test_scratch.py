@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from determined_deployments.agent.scratch import RECORD, take_over
+from determined_deployments.agent.launchers.fork_server.scratch import RECORD, take_over
 
 
 def made(tmp_path: Path, name: str) -> Path:

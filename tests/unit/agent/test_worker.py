@@ -14,15 +14,32 @@ from uuid import UUID, uuid4
 import pytest
 
 from determined_deployments.agent import flow_run as flow_runs
-from determined_deployments.agent import prefect_side
-from determined_deployments.agent.processes import Child
-from determined_deployments.agent.relaunches import Relaunches
-from determined_deployments.agent.worker import (
-    SET_DIRECTORY,
+from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.held import Held
+from determined_deployments.agent.launchers.base import Exit, Running
+from determined_deployments.agent.launchers.commands import run_command
+from determined_deployments.agent.launchers.fork_server.launcher import (
+    Forked,
+    ForkServerLauncher,
+)
+from determined_deployments.agent.launchers.fork_server.worker import (
     DeterminedProcessWorker,
     ProcessJobConfiguration,
-    launch_command,
 )
+from determined_deployments.agent.launchers.processes import Child
+from determined_deployments.agent.relaunches import Relaunches
+from determined_deployments.agent.worker import SET_DIRECTORY
+
+
+class Started:
+    """A flow run's job whose end the test tells."""
+
+    identifier = f"host:{os.getpid()}"
+
+    def __init__(self, *ended: int) -> None:
+        self.ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        for status in ended:
+            self.ended.set_result(Exit.of_status(status))
 
 
 def python(code: str) -> str:
@@ -100,12 +117,12 @@ def test_the_directory_of_prefect_deploy_is_kept() -> None:
 
 async def test_run_reports_identifier_and_exit_code() -> None:
     worker = DeterminedProcessWorker(work_pool_name="default", name="agent-1")
-    child = Child(os.getpid())
+    job = Started()
 
-    async def launch(run: Any, configuration: Any) -> Child:
-        return child
+    async def launch(run: Any, configuration: Any) -> Started:
+        return job
 
-    worker.launcher = launch
+    worker.launch = launch
     started = []
     status = SimpleNamespace(started=started.append)
     run = SimpleNamespace(id=uuid4())
@@ -113,19 +130,17 @@ async def test_run_reports_identifier_and_exit_code() -> None:
     await asyncio.sleep(0.01)
     assert started
     assert started[0].endswith(f":{os.getpid()}")
-    child.set_ended(3 << 8)
+    job.ended.set_result(Exit.of_status(3 << 8))
     assert (await task).status_code == 3
 
 
 async def test_run_that_the_agent_ends_is_not_a_crash() -> None:
     worker = DeterminedProcessWorker(work_pool_name="default", name="agent-1")
-    child = Child(os.getpid())
-    child.set_ended(9)
 
-    async def launch(run: Any, configuration: Any) -> Child:
-        return child
+    async def launch(run: Any, configuration: Any) -> Started:
+        return Started(9)
 
-    worker.launcher = launch
+    worker.launch = launch
     worker.is_stopping = lambda flow_run_id: True
     result = await worker.run(SimpleNamespace(id=uuid4()), prepared())  # type: ignore[arg-type]
     assert result.status_code == 0
@@ -138,13 +153,11 @@ async def test_a_killed_run_is_started_again_while_it_is_due() -> None:
     statuses = iter([9, 9, 0])
     run = SimpleNamespace(id=uuid4())
 
-    async def launch(flow_run: Any, configuration: Any) -> Child:
+    async def launch(flow_run: Any, configuration: Any) -> Started:
         relaunches.started(flow_run.id)
-        child = Child(os.getpid())
-        child.set_ended(next(statuses))
-        return child
+        return Started(next(statuses))
 
-    worker.launcher = launch
+    worker.launch = launch
     result = await worker.run(run, prepared())  # type: ignore[arg-type]
     assert result.status_code == 0
     assert list(statuses) == []
@@ -166,7 +179,7 @@ def test_a_run_is_not_started_again_without_end(lives: list[float], started: int
         relaunches.started(run)
         count += 1
         now += life
-        if not relaunches.is_due(run, 9):
+        if not relaunches.is_due(run, Exit(signal=9)):
             break
     assert count == started
 
@@ -175,13 +188,13 @@ def test_a_run_is_not_started_again_without_end(lives: list[float], started: int
 def test_a_run_that_ended_by_itself_is_not_started_again(status: int | None) -> None:
     relaunches, run = Relaunches(), uuid4()
     relaunches.started(run)
-    assert not relaunches.is_due(run, status)
-    assert not relaunches.is_due(uuid4(), 9)  # one that was never noted
+    assert not relaunches.is_due(run, Exit.of_status(status))
+    assert not relaunches.is_due(uuid4(), Exit(signal=9))  # one that was never noted
 
 
 async def test_own_command_runs_in_a_shell() -> None:
     configuration = prepared(command='test -n "$PREFECT__FLOW_RUN_ID" && exit 4')
-    child = await launch_command(SimpleNamespace(id=uuid4()), configuration)  # type: ignore[arg-type]
+    child = await run_command(configuration.program())
     assert os.waitstatus_to_exitcode(await child.ended or 0) == 4
 
 
@@ -190,7 +203,7 @@ def test_a_command_runs_in_an_empty_directory_which_goes_with_it(tmp_path: Path)
     configuration = prepared(command=f'test -z "$(ls -A)" && pwd > {tmp_path / "where"}')
 
     async def run() -> int | None:
-        child = await launch_command(SimpleNamespace(id=uuid4()), configuration)  # type: ignore[arg-type]
+        child = await run_command(configuration.program())
         return await child.ended
 
     assert asyncio.run(run()) == 0
@@ -214,10 +227,15 @@ def test_unknown_prefect_release_runs_the_documented_command(
     assert caught.value.args == (["-m", "prefect.engine"],)
 
 
-async def test_process_that_does_not_heed_sigterm_is_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(prefect_side, "TERMINATE_SECONDS", 0.2)
+async def test_a_worker_started_by_hand_runs_the_command_itself() -> None:
+    worker = DeterminedProcessWorker(work_pool_name="default", name="by-hand")
+    run = SimpleNamespace(id=uuid4())
+    result = await worker.run(run, prepared(command="exit 5"))  # type: ignore[arg-type]
+    assert result.status_code == 5
+    assert result.identifier.rpartition(":")[2].isdigit()
+
+
+async def test_process_that_does_not_heed_sigterm_is_killed(config: AgentConfig) -> None:
     code = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     )
@@ -229,5 +247,12 @@ async def test_process_that_does_not_heed_sigterm_is_killed(
     child = Child(process.pid)
     task = asyncio.create_task(process.wait())
     task.add_done_callback(lambda task: child.set_ended(-task.result()))
-    await prefect_side._end(child)
+
+    async def fetch(model_def_hash: str) -> bytes:
+        raise AssertionError
+
+    running: Running = Forked("flow_run", "r", "host:1", {}, child)
+    held = Held(ForkServerLauncher(config, fetch), running)
+    await held.end(timeout=0.2)
     assert await child.ended == 9
+    assert await held.ended == Exit(signal=9)

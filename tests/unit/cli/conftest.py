@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from determined.cli._root import app
-from determined.cli._state import State
+from determined.cli.root import app
+from determined.cli.state import State
 from tests.unit.sdk.fake_service import URL, FakeService
 
 Det = Callable[..., Result]

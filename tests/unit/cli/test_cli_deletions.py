@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from determined.cli import _deletion
+from determined.cli.following import deletion
 from determined.experimental import Checkpoint, Determined, Experiment
 from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import URL, FakeService, Refused, experiment
@@ -61,7 +61,7 @@ class Deleting:
 
 @pytest.fixture
 def deleting(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Deleting:
-    monkeypatch.setattr(_deletion.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(deletion.time, "sleep", lambda seconds: None)
     return Deleting(service)
 
 
@@ -81,7 +81,7 @@ def test_experiments_are_asked_for_and_waited_for(det: Det, deleting: Deleting) 
     assert result.stderr.splitlines() == [
         "deleted experiment 1",
         "error: experiment 2 is ACTIVE",
-        "error: experiment 3 is not deleted: cannot delete /data: Read-only file system",
+        "error: experiment 3 could not be deleted: cannot delete /data: Read-only file system",
         "2 of 3 failed",
     ]
 

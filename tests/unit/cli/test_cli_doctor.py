@@ -112,7 +112,7 @@ def test_nothing_ails_it() -> None:
         (["postgres", "aheadS"], -3600.0, "clocks", "WARNING", "Postgres' clock is 1h00m behind"),
         (["prefect", "problem"], "refused", "prefect", "FAILED", "http://p/api: refused"),
         (["agents"], [], "agent", "FAILED", "none of 0 agents is alive"),
-        (["agents", 0, "silentS"], 90.0, "agent a1", "WARNING", "not heard of for 1m30s"),
+        (["agents", 0, "silentS"], 90.0, "agent a1", "WARNING", "no heartbeat for 1m30s"),
         (["agents", 0, "draining"], True, "agent a1", "WARNING", "draining"),
         (["agents", 0, "version"], "1.0", "versions", "WARNING", "agent a1 1.0"),
         (
@@ -136,7 +136,7 @@ def test_nothing_ails_it() -> None:
             {"waiting": 5, "oldestS": 90.0, "attempts": 3, "lastError": "refused"},
             "outbox",
             "WARNING",
-            "5 changes wait to be told to Prefect, the oldest for 1m30s: refused",
+            "5 changes have not reached Prefect yet, the oldest waits for 1m30s: refused",
         ),
         (
             ["stuck", "searches"],
@@ -150,7 +150,7 @@ def test_nothing_ails_it() -> None:
             [{"allocationId": "7.x.1", "trialId": 3, "agentId": "a1", "forS": 90.0}],
             "allocation 7.x.1",
             "WARNING",
-            "was given slots on a1 1m30s ago",
+            "got slots on a1 1m30s ago",
         ),
         (
             ["stuck", "notDeleted"],
@@ -164,7 +164,7 @@ def test_nothing_ails_it() -> None:
             [{"allocationId": "7.x.1", "trialId": 3, "agentId": "a1", "forS": 90.0}],
             "allocation 7.x.1",
             "WARNING",
-            "was to be killed on a1 1m30s ago",
+            "should have been killed on a1 1m30s ago",
         ),
     ],
 )

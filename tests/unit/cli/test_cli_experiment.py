@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from determined.cli import _live
+from determined.cli.following import live
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
 from tests.unit.sdk.fake_service import (
@@ -37,10 +37,12 @@ def test_create(det: Det, service: FakeService, config: Path, tmp_path: Path) ->
     (code / "train.py").write_text("print()")
     (tmp_path / "extra.txt").write_text("x")
     service.warnings = ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"]
+    service.remarks = ["resources.priority (7) is stored but not heeded"]
     args = [config, code, "-i", tmp_path / "extra.txt", "--paused", "--project_id", 2]
     result = det("e", "create", *args)
     assert (result.exit_code, result.stdout) == (0, "Created experiment 1\n")
-    assert "current slots exceeded" in result.stderr
+    assert "warning: current slots exceeded\n" in result.stderr
+    assert "warning: resources.priority (7) is stored but not heeded\n" in result.stderr
     body = service.bodies[-1]
     assert body["config"] == GOOD
     assert [f["path"] for f in body["modelDefinition"]] == ["extra.txt", "train.py"]
@@ -229,8 +231,8 @@ def test_wait(det: Det, service: FakeService, state: str, code: int) -> None:
 def test_wait_shows_the_search_to_who_looks_at_a_terminal(
     det: Det, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_live, "watched", lambda: True)
-    monkeypatch.setattr(_live, "best_view", _live.Lines)
+    monkeypatch.setattr(live, "watched", lambda: True)
+    monkeypatch.setattr(live, "best_view", live.Lines)
     service.experiments[1] = [experiment(1, "RUNNING"), experiment(1, "COMPLETED")]
     service.trials[1] = [[trial(1)], [trial(1, "COMPLETED", 0.5)]]
     result = det("e", "wait", 1, "--polling-interval", 0.1)

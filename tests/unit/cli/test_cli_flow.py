@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from determined.cli import _bring_up, _follow, _live
-from determined.cli._live import Panel, age, remaining
-from determined.cli._track import Tracker
+from determined.cli.following import follow, live
+from determined.cli.following.live import Panel, age, remaining
+from determined.cli.following.tracker import Tracker
+from determined.cli.submission import bring_up
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
 from tests.unit.sdk.fake_service import URL, FakeService, experiment, log_line, trial
@@ -28,8 +29,8 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_follow, "_INTERVAL_S", 0.0)
-    monkeypatch.setattr(_follow, "_PAUSES", 0.0)
+    monkeypatch.setattr(follow, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(follow, "_PAUSES", 0.0)
 
 
 def search(service: FakeService, end: str = "COMPLETED", **more: Any) -> None:
@@ -104,9 +105,9 @@ def test_the_result_as_json(det: Det, service: FakeService, config: Path) -> Non
         ({"bestCheckpoint": {"uuid": "u-9", "totalBatches": 7}}, "u-9"),
         (
             {"bestCheckpoint": {"uuid": "u-9", "totalBatches": 8}},
-            "u-9 (after 8 steps; there is none of the best validation, after 7 steps)",
+            "u-9 (after 8 steps; the step of the best validation, 7, has no checkpoint)",
         ),
-        ({"latestCheckpoint": "u-9"}, "u-9 (the latest; there is none of a validated step)"),
+        ({"latestCheckpoint": "u-9"}, "u-9 (the latest; no validated step has a checkpoint)"),
         ({}, "none"),
     ],
 )
@@ -173,7 +174,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_live.Lines, "show", interrupted)
+    monkeypatch.setattr(live.Lines, "show", interrupted)
     result = det("flow", "run", config)
     assert result.exit_code == 130
     for hint in ("det e wait 1", "det e logs -f 1", "det e kill 1"):
@@ -221,7 +222,7 @@ def starts(monkeypatch: pytest.MonkeyPatch, service: FakeService) -> list[str]:
         service.away = False
         return 0
 
-    monkeypatch.setattr(_bring_up, "start_local_cluster", start)
+    monkeypatch.setattr(bring_up, "start_local_cluster", start)
     return started
 
 
@@ -265,7 +266,7 @@ def test_a_cluster_is_started_when_somebody_elses_has_its_port(
         service.cluster_id = "mine"
         return 0
 
-    monkeypatch.setattr(_bring_up, "start_local_cluster", start)
+    monkeypatch.setattr(bring_up, "start_local_cluster", start)
     assert det("flow", "run", config, "-d").exit_code == 0
     assert det("flow", "run", config, "-d").exit_code == 0
     assert started == ["up"]
@@ -300,7 +301,7 @@ def test_a_cluster_that_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("DET_MASTER")
-    monkeypatch.setattr(_bring_up, "start_local_cluster", lambda: 7)
+    monkeypatch.setattr(bring_up, "start_local_cluster", lambda: 7)
     service.away = True
     result = det("flow", "run", config)
     assert result.exit_code == 1
@@ -334,7 +335,7 @@ def test_what_is_worth_a_line() -> None:
     assert tracker.update(experiment(), [failed]) == []
     assert tracker.update(experiment(), [trial(1, "QUEUED", restarts=1, runCount=2)]) == []
     assert tracker.update(experiment(), [trial(1, restarts=1, runCount=3)]) == [
-        "trial 1 goes on (run 3)"
+        "trial 1 continues (run 3)"
     ]
     (ended,) = tracker.update(
         experiment(), [trial(1, "ERROR", restarts=2, reason="no luck", wallClockTime=2.5)]

@@ -9,8 +9,8 @@ from importlib import metadata
 import pytest
 import typer
 
-from determined.cli import _groups
-from determined.cli._root import Root
+from determined.cli import groups
+from determined.cli.root import Root
 from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import FakeService, experiment
 
@@ -31,11 +31,11 @@ NAMES = ["list|ls", "list-trials|lt", "list-checkpoints|lc", "logs", "label", "k
     ],
 )
 def test_words_stand_for_names(word: str, found: list[str]) -> None:
-    assert _groups.find(word, NAMES) == found
+    assert groups.find(word, NAMES) == found
 
 
 def test_an_exact_name_beats_longer_ones() -> None:
-    assert _groups.find("list", ["list-trials", "list"]) == ["list"]
+    assert groups.find("list", ["list-trials", "list"]) == ["list"]
 
 
 @pytest.mark.parametrize("words", ["experiment list", "e ls", "exp ls", "e", "experiment"])

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 COMMAND = """
 import sys, time
-from determined.cli._interrupt import interrupt_once
+from determined.cli.following.interrupt import interrupt_once
 interrupt_once()
 try:
     print("ready", flush=True)
@@ -68,7 +68,7 @@ def test_a_later_press_ends_a_command_that_hangs() -> None:
 def test_programs_that_it_starts_are_interrupted_as_usual() -> None:
     starter = (
         "import subprocess, sys\n"
-        "from determined.cli._interrupt import interrupt_once\n"
+        "from determined.cli.following.interrupt import interrupt_once\n"
         "interrupt_once()\n"
         "show = 'import signal; print(signal.getsignal(signal.SIGINT))'\n"
         "subprocess.run([sys.executable, '-c', show])\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from determined.cli._last_words import last_words
+from determined.cli.following.last_words import last_words
 
 TRACEBACK = [
     "Traceback (most recent call last):",

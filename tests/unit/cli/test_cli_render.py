@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from determined.cli import _format as f
-from determined.cli._render import Column, Format, Section, show, show_sections
+from determined.cli.output import format as f
+from determined.cli.output.render import Column, Format, Section, show, show_sections
 
 COLUMNS = [
     Column("ID", "id"),

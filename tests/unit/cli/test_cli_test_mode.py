@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from determined.cli import _test_mode
-from determined.cli._errors import CliError
+from determined.cli.errors import CliError
+from determined.cli.submission import test_mode
 from determined.experimental._submission import read_config
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
@@ -20,7 +20,7 @@ from tests.unit.sdk.fake_service import CONFIG, FakeService, experiment, log_lin
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_test_mode, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(test_mode, "_INTERVAL_S", 0.0)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_the_tiny_configuration() -> None:
             "checkpoint_storage": {"type": "shared_fs", "host_path": "/x"},
         }
     )
-    found = _test_mode.tiny(config).document.data
+    found = test_mode.tiny(config).document.data
     assert found["searcher"] == {
         "name": "single",
         "metric": "accuracy",
@@ -137,7 +137,7 @@ def test_the_tiny_configuration() -> None:
     # What was given is not changed.
     assert config.document.data["max_restarts"] == 5
     with pytest.raises(CliError, match="searcher"):
-        _test_mode.tiny(read_config({"name": "x"}))
+        test_mode.tiny(read_config({"name": "x"}))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_tiny_configuration() -> None:
 def test_a_search_by_reports_becomes_one_with_a_length(time_metric: str, length: Any) -> None:
     searcher = {"name": "adaptive_asha", "metric": "m", "max_trials": 4}
     searcher |= {"time_metric": time_metric, "max_time": 9}
-    found = _test_mode.tiny(read_config({**CONFIG, "searcher": searcher})).document.data
+    found = test_mode.tiny(read_config({**CONFIG, "searcher": searcher})).document.data
     assert found["searcher"] == {"name": "single", "metric": "m", "max_length": length}
 
 

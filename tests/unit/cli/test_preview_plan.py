@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from determined.cli import _preview
+from determined.cli.submission import preview
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_preview_search import CONFIGS
 from tests.unit.sdk.fake_service import URL, FakeService, Refused
@@ -69,7 +69,7 @@ def test_the_plan_in_words(det: Det, service: FakeService, config: Path) -> None
         "2        2     1000 batches  1",
         "slots at peak: 12 (12 trials at a time, 1 slot each)",
         f"resource pool: default of the cluster at {URL}, 6 slots, 5 free:"
-        " 6 trials at a time, the others wait",
+        " 6 trials fit at a time, the others wait",
     ]
     assert "plan" not in result.stdout
     assert "resource pool" not in result.stdout
@@ -111,7 +111,7 @@ def test_the_configuration_may_allow_fewer_slots(
     assert (found["peak_trials"], found["peak_slots"]) == (3, 6)
     assert (found["cluster"]["resource_pool"], found["cluster"]["slots"]) == ("gpus", 8)
     result = det("flow", "run", config, "--dry-run")
-    assert "8 slots, 8 free: room for all that train at a time" in result.stderr
+    assert "8 slots, 8 free: enough for all trials that run at a time" in result.stderr
 
 
 def test_trials_without_slots_fit_anywhere(det: Det, service: FakeService, config: Path) -> None:
@@ -143,7 +143,9 @@ def test_what_the_cluster_would_refuse(det: Det, service: FakeService, config: P
     assert result.exit_code == 1
     assert "plan: 16 trials" in result.stderr
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("error: the cluster would refuse it: resources.slots_per_trial: 9")
+    assert last.startswith(
+        "error: the cluster would refuse this experiment: resources.slots_per_trial: 9"
+    )
     found = plan(det, config, code=1)
     assert "9 slots" in found["cluster"]["refusal"]
     assert found["fits"] is False
@@ -170,7 +172,7 @@ def test_without_a_cluster(
     monkeypatch.delenv("DET_MASTER")
     nowhere = det("flow", "run", config, "--dry-run")
     assert nowhere.stderr.splitlines()[-1] == (
-        f"{words} http://localhost:8080: one is started on this machine when it is run"
+        f"{words} http://localhost:8080: without --dry-run, a cluster is started on this machine"
     )
     found = plan(det, config)
     assert found["search"]["trials"] == 16
@@ -195,7 +197,9 @@ def test_a_search_that_only_its_own_program_knows(
     service.agents = [agent(2)]
     result = det("flow", "run", config, "--dry-run")
     assert result.exit_code == 0, result.output
-    assert "plan: which trials there will be is up to the program" in result.stderr
+    assert (
+        "plan: the trials are not known: the program that runs the custom search" in result.stderr
+    )
     assert "default of the cluster" in result.stderr
     found = plan(det, config)
     assert (found["search"], found["peak_trials"], found["peak_slots"]) == (None, None, None)
@@ -237,12 +241,12 @@ def test_a_client_without_the_searchers(
     det: Det, service: FakeService, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = plan(det, config)["search"]
-    monkeypatch.setattr(_preview, "_installed", lambda: None)
+    monkeypatch.setattr(preview, "_installed", lambda: None)
     service.routes.append(("POST", "/api/v1/preview-hp-search", lambda r: {"preview": known}))
     assert plan(det, config)["search"] == known
     service.away = True
     found = plan(det, config)
     assert (found["search"], found["note"]) == (
         None,
-        "which trials there will be is not known without a cluster",
+        "the trials are not known without a cluster",
     )

@@ -12,7 +12,7 @@ import httpx
 import jsonschema
 import pytest
 
-from determined.cli import _preview
+from determined.cli.submission import preview
 from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import FakeService
 
@@ -175,7 +175,7 @@ def test_a_client_without_the_searchers_asks_the_service(
     service.routes.append(
         ("POST", "/api/v1/preview-hp-search", lambda request: {"preview": answer})
     )
-    monkeypatch.setattr(_preview, "_installed", lambda: None)
+    monkeypatch.setattr(preview, "_installed", lambda: None)
     service.away = False
     config.write_text(
         config.read_text() + "checkpoint_storage: {type: s3, bucket: b, secret_key: hush}\n"
@@ -189,7 +189,7 @@ def test_a_client_without_the_searchers_asks_the_service(
 def test_and_says_so_when_none_answers(
     det: Det, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_preview, "_installed", lambda: None)
+    monkeypatch.setattr(preview, "_installed", lambda: None)
     result = det("preview-search", config)
     assert result.exit_code == 1
     assert "no answer from the service at http://fake:8080" in result.stderr
@@ -202,7 +202,7 @@ def test_a_refusal_by_the_service_is_passed_on(
         return httpx.Response(400, json={"error": {"error": "searcher.name: not here"}})
 
     service.routes.append(("POST", "/api/v1/preview-hp-search", refuse))
-    monkeypatch.setattr(_preview, "_installed", lambda: None)
+    monkeypatch.setattr(preview, "_installed", lambda: None)
     service.away = False
     result = det("preview-search", config)
     assert (result.exit_code, result.stderr) == (1, "error: searcher.name: not here\n")
@@ -214,13 +214,13 @@ def test_a_fault_of_ours_is_not_taken_for_the_users(
     def broken(config: object, seed: int) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(_preview, "_installed", lambda: broken)
+    monkeypatch.setattr(preview, "_installed", lambda: broken)
     result = det("preview-search", config)
     assert isinstance(result.exception, ZeroDivisionError)
 
 
 def test_the_entry_point_is_what_the_project_declares() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    ((name, value),) = project["entry-points"][_preview.ENTRY_POINTS].items()
-    (installed, *_) = metadata.entry_points(group=_preview.ENTRY_POINTS)
+    ((name, value),) = project["entry-points"][preview.ENTRY_POINTS].items()
+    (installed, *_) = metadata.entry_points(group=preview.ENTRY_POINTS)
     assert (installed.name, installed.value) == (name, value)

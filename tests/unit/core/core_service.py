@@ -74,7 +74,7 @@ class FakeService:
             self.completed.append((body["op"]["length"], body["searcherMetric"]))
         elif path.endswith("best_searcher_validation_metric"):
             if self.best is None:
-                return refusal(404, "no validation yet")
+                return refusal(404, "no trial of experiment 1 has reported a validation yet")
             return httpx.Response(200, json={"metric": self.best})
         elif path == "/api/v1/checkpoints" and method == "POST":
             self.checkpoints[body["uuid"]] = body

@@ -174,7 +174,7 @@ def test_wrong_calls_are_refused_at_once(context: Context, tmp_path: Path) -> No
         context.checkpoint.upload(tmp_path, {}, wait=False)
     with pytest.raises(errors.StorageError, match="nowhere"):
         context.checkpoint.upload(tmp_path / "nowhere", {"steps_completed": 1}, wait=False)
-    with pytest.raises(ValueError, match="leave out one of the two"):
+    with pytest.raises(ValueError, match="one of the two, not both"):
         context.checkpoint.upload(tmp_path, {"steps_completed": 1}, shard=True, wait=False)
 
 

@@ -18,6 +18,7 @@ import determined as det
 from determined import core, errors
 from determined.common.api.errors import BadRequestException
 from determined.core import Context, _searcher
+from tests.waiting import until
 
 Make = Callable[..., Context]
 LENGTHS = {"searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 100}}}
@@ -311,7 +312,7 @@ def test_preemption(service: FakeService, make_context: Make) -> None:
     with make_context() as context:
         assert not context.preempt.should_preempt()
         service.preempt.set()
-        wait_until(lambda: context.preempt.should_preempt())
+        until("the preemption", context.preempt.should_preempt)
         assert context.preempt.should_preempt()
     acks = [path for path in service.paths("POST") if path.endswith("ack_preemption")]
     assert acks == ["/api/v1/allocations/3.r.2/signals/ack_preemption"]
@@ -344,7 +345,7 @@ def test_an_ended_allocation_ends_should_preempt(service: FakeService, make_cont
     service.preempt.clear()
     with pytest.raises(errors.AllocationEnded, match="has ended"):
         context.train.set_status("x")
-        wait_until(lambda: context.preempt.should_preempt())
+        until("the preemption", context.preempt.should_preempt)
 
 
 def test_a_refused_poll_is_raised(service: FakeService, make_context: Make) -> None:
@@ -370,7 +371,9 @@ def test_operations(service: FakeService, make_context: Make) -> None:
             seen.append(op.length)
             if op.length == 10:
                 op.report_progress(5)
-                wait_until(lambda: service.paths()[-1] == "/api/v1/trials/7/progress")
+                until(
+                    "the progress", lambda: service.paths()[-1], equals="/api/v1/trials/7/progress"
+                )
             context.train.report_validation_metrics(op.length, {"loss": 1 / op.length})
             op.report_completed(float("nan") if op.length == 10 else 0.5)
             with pytest.raises(RuntimeError, match="already"):
@@ -408,7 +411,7 @@ def test_validations_go_out_at_once_where_the_searcher_decides_by_them(
 ) -> None:
     with make_context(TIMED) as context:
         context.train.report_validation_metrics(1, {"loss": 1.0, "batches": 1})
-        wait_until(lambda: "/api/v1/trials/7/metrics/batch" in service.paths())
+        until("the report", lambda: "/api/v1/trials/7/metrics/batch" in service.paths())
     service.calls.clear()
     with make_context(LENGTHS) as context:
         context.train.report_validation_metrics(1, {"loss": 1.0})
@@ -507,10 +510,3 @@ def test_a_restarting_service_is_waited_for(
     with context.checkpoint.store_path({"steps_completed": 1}) as (_, uuid):
         pass
     assert uuid in service.checkpoints
-
-
-def wait_until(condition: Callable[[], Any], timeout: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        threading.Event().wait(0.005)

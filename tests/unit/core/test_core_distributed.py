@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from determined.core import _collective
 from determined.core._checkpoint import DownloadMode, DummyCheckpointContext
 from determined.core._distributed import DistributedContext
 from determined.storage import build
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +147,7 @@ def test_strangers_do_not_get_in() -> None:
         stranger.sendall(b"x" * 36)
         assert stranger.recv(1) == b""
     for rank, wrong in ((1, b"another key"), (7, key)):
-        with pytest.raises(ConnectionError, match="does not take this worker"):
+        with pytest.raises(ConnectionError, match="does not accept this worker"):
             _collective.Group.join(("127.0.0.1", port), rank, wrong)
     group = _collective.Group.join(("127.0.0.1", port), 1, key)
     chief = leading.result(10)
@@ -158,14 +160,13 @@ def test_strangers_do_not_get_in() -> None:
 
 
 def until_listening(port: int) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
+    def listening() -> bool:
+        with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+            return True
+        return False
+
+    until(f"a listener on port {port}", listening)
 
 
 WORKER = """

@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.processes import is_alive
+from tests.waiting import TIMEOUT_S, until
 
 LAUNCH = [sys.executable, "-m", "determined.launch.torch_distributed"]
 WRAP = [sys.executable, "-m", "determined.launch.wrap_rank"]
@@ -273,15 +274,29 @@ def test_signals_reach_every_worker(tmp_path: Path, name: str) -> None:
         assert gang.wait(20) == 0
 
 
+# Rank 1 ends by the signal at once. What rank 0 does then SIGTERM would cut off.
+SAVES = """
+import os, pathlib, signal, sys, time
+rank = os.environ["RANK"]
+def await_file(name):
+    while not pathlib.Path(name).exists():
+        time.sleep(0.01)
+def save(number, frame):
+    await_file("ended")
+    print("saving", flush=True)
+    await_file("seen")
+    print("saved", flush=True)
+    sys.exit()
+signal.signal(signal.SIGINT, save if rank == "0" else signal.SIG_DFL)
+pathlib.Path(f"ready-{rank}").touch()
+time.sleep(300)
+"""
+
+
 def test_one_that_saves_at_the_end_is_not_hurried(tmp_path: Path) -> None:
-    # Rank 1 ends by the signal at once. What rank 0 does then SIGTERM would cut off.
-    code = (  # without a child that could take bash's SIGINT before it is said to be ready
-        'if [ "$RANK" = 1 ]; then : > ready-1; exec sleep 60; fi; '
-        'trap "until [ -e ended ]; do sleep 0.05; done; sleep 0.5; echo saved; exit" INT; '
-        ": > ready-0; while :; do sleep 0.05; done"
-    )
+    (tmp_path / "train.py").write_text(SAVES)
     with subprocess.Popen(
-        [*LAUNCH, "--nproc_per_node=2", "--", "bash", "-c", code],
+        [*LAUNCH, "--nproc_per_node=2", "--", "train.py"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -289,14 +304,16 @@ def test_one_that_saves_at_the_end_is_not_hurried(tmp_path: Path) -> None:
     ) as gang:
         assert gang.stdout is not None
         assert gang.stderr is not None
-        while not all((tmp_path / f"ready-{rank}").exists() for rank in (0, 1)):
-            time.sleep(0.05)
-        gang.send_signal(signal.SIGINT)
         try:
+            until("both ready", lambda: len(list(tmp_path.glob("ready-?"))), equals=2)
+            gang.send_signal(signal.SIGINT)
             assert "rank 1 was killed by signal 2 (SIGINT), waiting for" in gang.stderr.readline()
             (tmp_path / "ended").touch()
+            # The launcher passes this on when it is through with the end of rank 1.
+            assert gang.stdout.readline() == "[rank=0] saving\n"
+            (tmp_path / "seen").touch()
             assert gang.stdout.read() == "[rank=0] saved\n"
-            assert gang.wait(20) == -signal.SIGINT
+            assert gang.wait(TIMEOUT_S) == -signal.SIGINT
         finally:
             gang.kill()
 
@@ -306,14 +323,8 @@ def test_no_worker_outlives_its_launcher(tmp_path: Path) -> None:
         gang.kill()
         assert gang.wait(20) == -signal.SIGKILL
     for rank in (0, 1):
-        wait_until_gone(int((tmp_path / f"pid-{rank}").read_text()))
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 20
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        pid = int((tmp_path / f"pid-{rank}").read_text())
+        until(f"the end of rank {rank}", lambda pid=pid: not is_alive(pid))
 
 
 def test_torchrun_for_its_own_options(tmp_path: Path) -> None:

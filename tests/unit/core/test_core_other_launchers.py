@@ -158,7 +158,7 @@ def test_what_is_missing_is_said(tmp_path: Path, launcher: str) -> None:
         ),
         ("on 2 machines needs ssh", launch(launcher, "t.py", env=several)),
         ("starts trials on a cluster", launch(launcher, "t.py", env=off)),
-        ("no script to launch", launch(launcher, env=env)),
+        ("no script was given to launch", launch(launcher, env=env)),
     ):
         assert done.returncode == 1
         assert words in done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -16,15 +14,9 @@ from determined.core import _profiler
 from determined.core._context import Context
 from determined.core._profiler import ProfilerContext
 from determined.core._reporter import Reporter
+from tests.waiting import until
 
 Make = Callable[..., Context]
-
-
-def wait_until(condition: Callable[[], Any], timeout: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        threading.Event().wait(0.005)
 
 
 def reported(service: FakeService) -> dict[str, Any]:
@@ -41,7 +33,7 @@ def test_the_machine_at_the_last_step(service: FakeService, make_context: Make) 
             context.profiler.on(samples_per_report=0)
         context.profiler.on(sampling_interval=0.1, samples_per_report=2)
         context.profiler.on()
-        wait_until(lambda: "cpu" in reported(service))
+        until("the processor", lambda: "cpu" in reported(service))
     found = reported(service)
     assert {"cpu", "memory", "disk", "network"} <= set(found)
     assert found["cpu"]["steps_completed"] == 5
@@ -115,7 +107,7 @@ def test_gpus(
     alone = types.SimpleNamespace(local_rank=0)
     profiler = ProfilerContext("agent", reporter, alone)  # type: ignore[arg-type]
     profiler.on(sampling_interval=0.1, samples_per_report=1)
-    wait_until(lambda: "gpu" in reported(service))
+    until("the GPUs", lambda: "gpu" in reported(service))
     assert reported(service)["gpu"]["metrics"] == {
         "agent": {
             "GPU-0": {"gpu_util": 0, "gpu_free_memory": 1000},
@@ -123,10 +115,10 @@ def test_gpus(
         }
     }
     nvml.lost = True
-    wait_until(lambda: "gpu is not sampled any more: NVML: GPU is lost" in caplog.text)
+    until("the warning", lambda: "gpu is not sampled any more: NVML: GPU is lost" in caplog.text)
     before = service.last_seq
     service.reports.clear()
-    wait_until(lambda: "cpu" in reported(service))
+    until("the processor", lambda: "cpu" in reported(service))
     profiler.off()
     assert before and "gpu" not in reported(service)
 

@@ -106,10 +106,10 @@ def test_one_directory_for_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "metadata", "message"),
     [
-        (["w", "w"], [{}, {}], r"other contents: w \(ranks 0, 1\)"),
-        (["w", "w__deep"], [{}, {}], r"directories of others: w \(ranks 0, 1\)"),
-        (["a", "b"], [{"k": {"x": 1}}, {"k": {"x": 2}}], r"other values: k\.x \(ranks 0, 1\)"),
-        (["a", "b"], [{"k": 1}, {"k": {}}], r"other values: k \(ranks 0, 1\)"),
+        (["w", "w"], [{}, {}], r"different contents: w \(ranks 0, 1\)"),
+        (["w", "w__deep"], [{}, {}], r"directories of other workers: w \(ranks 0, 1\)"),
+        (["a", "b"], [{"k": {"x": 1}}, {"k": {"x": 2}}], r"different values: k\.x \(ranks 0, 1\)"),
+        (["a", "b"], [{"k": 1}, {"k": {}}], r"different values: k \(ranks 0, 1\)"),
     ],
 )
 def test_parts_that_do_not_fit_together(

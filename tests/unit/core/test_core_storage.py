@@ -175,7 +175,7 @@ def test_what_is_neither_file_nor_directory(tmp_path: Path) -> None:
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     manager = DirectoryStorageManager(tmp_path / "s")
     with (
-        pytest.raises(errors.StorageError, match=r"b'bad\\xff' in .* is no UTF-8"),
+        pytest.raises(errors.StorageError, match=r"b'bad\\xff' in .* is not valid UTF-8"),
         manager.store("x") as staging,
     ):
         (staging.path / os.fsdecode(b"bad\xff")).touch()

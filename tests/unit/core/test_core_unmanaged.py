@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -19,15 +16,9 @@ from determined.core import _log_shipper, _unmanaged
 from determined.core._connection import Connection
 from determined.core._log_shipper import LogShipper
 from determined.core._unmanaged import UnmanagedScript
+from tests.waiting import until
 
 TRIAL = "/api/v1/trials/7"
-
-
-def wait_until(condition: Callable[[], Any], timeout: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        threading.Event().wait(0.005)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +45,7 @@ def test_output_is_shipped(
     shipper.start()
     print("one")
     print("tw", end="")
-    wait_until(lambda: lines(service))
+    until("the lines", lambda: lines(service))
     print("o")
     print(det.LOG_FORMAT % {
         "levelname": "WARNING", "process": 7, "name": "n", "message": "careful"
@@ -89,7 +80,7 @@ def test_lines_are_sent_again_under_the_same_number(
     shipper = LogShipper(connection, "3.r", 0)
     shipper.start()
     print("one")
-    wait_until(lambda: len(bodies(service, "/api/v1/task/logs")) > 3)
+    until("four attempts", lambda: len(bodies(service, "/api/v1/task/logs")) > 3)
     print("two")
     shipper.close()
     sent = bodies(service, "/api/v1/task/logs")
@@ -124,13 +115,13 @@ def test_signs_of_life_and_the_end(
     service.before = away
     script = UnmanagedScript(connection, make_info(), 0)
     script.start()
-    wait_until(lambda: len(bodies(service, TRIAL)) > 3)
+    until("four attempts", lambda: len(bodies(service, TRIAL)) > 3)
     script.close(failed)
     said = [record.message for record in caplog.records if "of life" in record.message]
     # Once for the outage, not at each try.
     assert said == [
-        "no sign of life can be given, tried on: starting",
-        "signs of life are given again",
+        "the service does not receive signs of life; sending goes on: starting",
+        "the service receives signs of life again",
     ]
     script.close(not failed)
     sent = bodies(service, TRIAL)
@@ -164,7 +155,7 @@ def test_a_trial_that_a_user_has_ended(
     caplog.set_level(logging.ERROR)
     script = UnmanagedScript(connection, make_info(), 0)
     script.start()
-    wait_until(lambda: "killed by the user" in caplog.text)
+    until("the message", lambda: "killed by the user" in caplog.text)
     with pytest.raises(det.errors.AllocationEnded, match="trial 7 has ended"):
         connection.check()
     script.close(failed=True)
@@ -196,7 +187,7 @@ def test_a_script_that_started_again_elsewhere_ends_in_an_error(
     script.start()
     service.before = superseded
     print("one")
-    wait_until(lambda: lines(service))
+    until("the lines", lambda: lines(service))
     print("two")
     script.close(failed=False)
     assert [line["log"] for line in lines(service)] == ["one\n"]

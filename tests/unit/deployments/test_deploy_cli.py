@@ -59,7 +59,7 @@ def test_down_of_another_name_is_refused(run):
 
 def test_logs_of_nothing_and_of_nobody(run):
     result = run("logs")
-    assert (result.exit_code, "never started here" in result.stderr) == (1, True)
+    assert (result.exit_code, "never started there" in result.stderr) == (1, True)
     result = run("logs", "redis")
     assert (result.exit_code, "no component 'redis'" in result.stderr) == (1, True)
 

@@ -192,7 +192,7 @@ def test_external_database_leaves_postgres_out(layout):
 
 
 def test_settings_of_the_service_are_those_it_knows(layout):
-    from determined_service.settings import Settings
+    from determined_service.base.settings import Settings
 
     state = resolve(layout, db_url="postgresql://u:p@db:5432/")
     (component,) = plan.build(layout, state, ["service"])

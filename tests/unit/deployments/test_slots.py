@@ -5,22 +5,34 @@ import pytest
 from determined_deployments.local import slots
 from determined_deployments.local.errors import ClusterError
 
-TWO_GPUS = """\
-GPU 0: NVIDIA H200 (UUID: GPU-aaaa-1)
-GPU 1: NVIDIA H200 (UUID: GPU-bbbb-2)
-"""
-ONE_PARTITIONED = """\
-GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-aaaa-1)
-  MIG 1g.5gb     Device  0: (UUID: MIG-1111)
-  MIG 1g.5gb     Device  1: (UUID: MIG-2222)
-GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-bbbb-2)
-"""
+
+def nvml_of(monkeypatch, devices):
+    """NVML shows ``devices``, or raises the error."""
+
+    def device_uuids():
+        if isinstance(devices, Exception):
+            raise devices
+        return devices
+
+    monkeypatch.setattr(slots.nvml, "device_uuids", device_uuids)
 
 
-def test_listing_of_gpus():
-    assert slots.parse_nvidia_smi(TWO_GPUS) == ["GPU-aaaa-1", "GPU-bbbb-2"]
-    assert slots.parse_nvidia_smi(ONE_PARTITIONED) == ["MIG-1111", "MIG-2222", "GPU-bbbb-2"]
-    assert slots.parse_nvidia_smi("No devices were found\n") == []
+def test_parts_of_gpus_are_slots(monkeypatch):
+    nvml_of(monkeypatch, ["MIG-1111", "MIG-2222", "GPU-bbbb-2"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    expected = [(0, "MIG-1111"), (1, "MIG-2222"), (2, "GPU-bbbb-2")]
+    kind, found = slots.detect()
+    assert (kind, [(slot.id, slot.device) for slot in found]) == ("cuda", expected)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-22,GPU-b")
+    assert [slot.device for slot in slots.detect()[1]] == ["MIG-2222", "GPU-bbbb-2"]
+
+
+def test_without_nvidia_ml_py_the_cores_are_offered(monkeypatch, caplog):
+    nvml_of(monkeypatch, ImportError("nvidia-ml-py is not installed"))
+    assert slots.detect(2)[0] == "cpu"
+    assert "GPUs cannot be detected, so none is used: nvidia-ml-py is not installed" in caplog.text
+    with pytest.raises(ClusterError, match="no NVIDIA GPU"):
+        slots.detect(gpu=True)
 
 
 @pytest.mark.parametrize(

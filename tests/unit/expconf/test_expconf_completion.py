@@ -128,12 +128,12 @@ def test_valid_configs(text: str) -> None:
     assert typed.model_dump(mode="json") == stored
 
 
-def test_name_and_seed_are_chosen() -> None:
-    before = int(time.time())
+def test_name_and_seed_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1234.5)
     first, second = completed(MINIMAL), completed(MINIMAL)
     assert re.fullmatch(r"Experiment \([a-z]+-[a-z]+-[a-z]+\)", first["name"])
     assert first["name"] != second["name"]
-    assert before <= first["reproducibility"]["experiment_seed"] <= time.time()
+    assert first["reproducibility"]["experiment_seed"] == 1234
     given_ = MINIMAL + "reproducibility: {experiment_seed: 3}\nname: mine\n"
     assert completed(given_, seed=9)["reproducibility"] == {"experiment_seed": 3}
     assert completed(given_)["name"] == "mine"

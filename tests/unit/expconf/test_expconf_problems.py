@@ -70,7 +70,7 @@ def problems(text: str, template: dict | None = None) -> list[str]:
             "name: nothing else\n",
             [
                 "c.yaml: searcher: required field is missing",
-                "c.yaml: entrypoint: required field is missing: what to run for a trial",
+                "c.yaml: entrypoint: required field is missing: the command that runs a trial",
             ],
             id="nothing there",
         ),
@@ -220,7 +220,7 @@ def problems(text: str, template: dict | None = None) -> list[str]:
         pytest.param(
             OK + "checkpoint_storage: {type: gcs, bucket: b, prefix: a/../b}\n",
             [
-                "c.yaml:3: checkpoint_storage.prefix: must not have the component '..', found 'a/../b'"
+                "c.yaml:3: checkpoint_storage.prefix: must not contain the component '..', found 'a/../b'"
             ],
             id="prefix",
         ),

@@ -107,7 +107,7 @@ def test_anchors_and_merge_keys() -> None:
         ("a: !!python/name:os.system\n", 1, "is not supported"),
         ("a: !!binary aGVsbG8=\n", 1, "is not supported"),
         ("a: !mine {b: 1}\n", 1, "'!mine' is not supported"),
-        ("a: &a [1, *a]\n", 1, "part of"),
+        ("a: &a [1, *a]\n", 1, "contains the alias"),
         ("&a\n<<: *a\n", 2, "<<"),
         ("a: {<<: 3}\n", 1, "'<<' takes a mapping"),
         ("[1]: 2\n", 1, "a key must be a word"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from determined.expconf import (
     plugins,
     validate,
 )
-from tests.toy_plugin import install_toy_searcher, offer
+from tests.toy_plugin import offer, toy_site
 
 CLIMB = """\
 entrypoint: python3 train.py
@@ -36,12 +35,8 @@ searcher:
 @pytest.fixture(scope="module", autouse=True)
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder on the search path that the toy package is installed in."""
-    folder = tmp_path_factory.mktemp("site")
-    install_toy_searcher(folder)
-    sys.path.insert(0, str(folder))
-    yield folder
-    sys.path.remove(str(folder))
-    sys.modules.pop("toy_searcher", None)
+    with toy_site(tmp_path_factory.mktemp("site")) as folder:
+        yield folder
 
 
 def stored(text: str, **layers: Any) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import orjson
 import pytest
 
+from determined.common.wire.search import Commit, EventItem
 from determined_flows import recorded_search
 from determined_flows.recorded_search import RecordedSearch
 from determined_searchers import Event, SearcherError, create_searcher, simulate
@@ -25,7 +27,10 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def recorded_events() -> list[dict[str, Any]]:
+DRIVER = uuid4()
+
+
+def recorded_events() -> list[EventItem]:
     """The service's log of a whole search: JSON as the database gives it back."""
     events: list[Event] = []
 
@@ -35,7 +40,7 @@ def recorded_events() -> list[dict[str, Any]]:
 
     simulate(CONFIG, observe=observe)
     return [
-        {"id": number, "event": orjson.loads(orjson.dumps(event.to_json()))}
+        EventItem(number, orjson.loads(orjson.dumps(event.to_json())))
         for number, event in enumerate(events, 1)
     ]
 
@@ -54,8 +59,8 @@ class Store:
         self.snapshots: list[int] = []
         self.operations: list[Any] = []
 
-    def commit(self, body: dict[str, Any]) -> None:
-        body = orjson.loads(orjson.dumps(body))
+    def commit(self, commit: Commit) -> None:
+        body = orjson.loads(orjson.dumps(commit.to_json()))
         if body["snapshot"] is not None:
             self.snapshot, self.snapshot_event_id = body["snapshot"], body["last_event_id"]
             self.snapshots.append(body["last_event_id"])
@@ -74,11 +79,11 @@ class Store:
 def drive(restart_every: int | None, batch: int) -> Store:
     store = Store()
     search = store.restored()
-    store.commit(search.commit(search.begin()))
+    store.commit(search.commit(DRIVER, search.begin()))
     commits = 0
     while store.committed < len(EVENTS):
         events = EVENTS[store.committed : store.committed + batch]
-        store.commit(search.commit(search.handle(events)))
+        store.commit(search.commit(DRIVER, search.handle(events)))
         commits += 1
         if restart_every and commits % restart_every == 0:
             search = store.restored()
@@ -109,14 +114,17 @@ def test_snapshots_become_rarer_as_they_grow() -> None:
     ("change", "words"),
     [
         ({"reproducibility": {"experiment_seed": 4}}, "to event 50, asks for other operations"),
-        ({"searcher": {**CONFIG["searcher"], "max_length": 27}}, "fails .*was to report length"),
+        (
+            {"searcher": {**CONFIG["searcher"], "max_length": 27}},
+            "fails .*was expected to report length",
+        ),
     ],
 )
 def test_a_changed_search_is_noticed(change: dict[str, Any], words: str) -> None:
     store = Store()
     search = store.restored()
-    store.commit(search.commit(search.begin()))
-    store.commit(search.commit(search.handle(EVENTS[:50])))
+    store.commit(search.commit(DRIVER, search.begin()))
+    store.commit(search.commit(DRIVER, search.handle(EVENTS[:50])))
     with pytest.raises(SearcherError, match=words):
         store.restored({**CONFIG, **change})
 
@@ -134,4 +142,4 @@ def test_the_log_is_that_of_the_plain_searcher() -> None:
     assert search.last_event_id == 0
     search.handle(EVENTS)
     assert search.last_event_id == len(EVENTS)
-    assert search.commit([])["progress"] == 1.0
+    assert search.commit(DRIVER, []).progress == 1.0

@@ -139,7 +139,7 @@ def test_fit_called_twice(trial: OneTrial, caplog: pytest.LogCaptureFixture) -> 
     assert "nothing to train" not in caplog.text
     with trial.leg(SINGLE) as context:
         both(context, 3, 3)
-    assert caplog.text.count("nothing to train: model.fit() was told epochs=3, and 3") == 2
+    assert caplog.text.count("nothing to train: model.fit() was called with epochs=3, but 3") == 2
 
 
 def test_epochs_that_begin_later(trial: OneTrial) -> None:
@@ -173,7 +173,7 @@ def test_a_length_that_ended_but_was_not_heard_of(trial: OneTrial) -> None:
 @pytest.mark.parametrize(
     ("searcher", "options", "error"),
     [
-        ({"max_length": {"epochs": 9}}, {}, r"may train 9 epochs.*was told 3: make it epochs=9"),
+        ({"max_length": {"epochs": 9}}, {}, r"may train 9 epochs.*epochs=3: give epochs=9"),
         ({"max_length": {"batches": 9}}, {}, r"in a unit that keras counts, e\.g\. \{epochs: 10\}"),
         ({"max_length": {"epochs": 3}}, {"validation_data": None}, "needs validation_data"),
         ({"metric": "val_loss"}, {}, r"'val_loss'.* it has batches, epochs, loss"),
@@ -267,7 +267,7 @@ def test_a_backend_that_is_not_installed() -> None:
         timeout=60,
     )
     last = done.stderr.splitlines()[-1]
-    assert "keras has the backend jax, which is not installed" in last, done.stderr
+    assert "keras uses the backend jax, which is not installed" in last, done.stderr
     assert "KERAS_BACKEND=torch" in last
 
 

@@ -210,7 +210,9 @@ def test_a_script_that_forgets_the_checkpoint(
             train(context, num_train_epochs=epochs, save_strategy="epoch", resume=False)
     assert caplog.text.count("training begins at step 0") == 1
     assert trial.checkpoints() == [STEPS, STEPS, 2 * STEPS]
-    assert "latest checkpoint is of step 4: call trainer.train(resume_from" in caplog.text
+    assert (
+        "latest checkpoint is of step 4; to go on from it, call trainer.train(resume" in caplog.text
+    )
 
 
 @pytest.mark.parametrize(("unit", "lengths"), [("epochs", [1, 3]), ("batches", [3, 9])])

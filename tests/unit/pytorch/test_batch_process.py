@@ -220,6 +220,6 @@ def test_what_the_context_knows(trial: OneTrial) -> None:
         assert (context.get_distributed_rank(), context.get_distributed_size()) == (0, 1)
         context.report_metrics("inference", 3, {"seen": 2})
         assert context.get_tensorboard_path().is_dir()
-        with pytest.raises(RuntimeError, match="not one of a trial"):
+        with pytest.raises(RuntimeError, match="does not belong to a trial"):
             context.get_hparams()
     assert trial.reports("inference") == {3: {"seen": 2}}

@@ -197,7 +197,7 @@ def test_contexts_answer_in_words(world: World) -> None:
         with pytest.raises(TypeError, match="found 1"):
             context.set_stop_requested(1)
         context.wrap_scaler(torch.amp.GradScaler("cpu"))
-        with pytest.raises(ValueError, match="leave out one"):
+        with pytest.raises(ValueError, match="not both"):
             context.experimental.use_amp()
         with pytest.raises(TypeError, match="object of a PyTorchTrial class"):
             pytorch.Trainer(SmallTrial, context)
@@ -255,4 +255,4 @@ def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: A
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: --trial model_def:MyTrial is for trials on the cluster")
+    assert done.stderr.startswith("error: --trial model_def:MyTrial works only on the cluster")

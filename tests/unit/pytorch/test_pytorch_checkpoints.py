@@ -110,7 +110,7 @@ def test_further_arguments(old: Path) -> None:
         ({"trial_type": "TFKerasTrial"}, "checkpoint of a TFKerasTrial"),
         ({"trial_cls_spec": ""}, "give trial_class"),
         ({"trial_cls_spec": "model_def:Other"}, "cannot be imported.*Other"),
-        ({"trial_cls_spec": "helper:OUTPUTS"}, "no PyTorchTrial"),
+        ({"trial_cls_spec": "helper:OUTPUTS"}, "not a PyTorchTrial"),
         ({"trial_cls_spec": "__main__:Nobody"}, "found none"),
     ],
 )

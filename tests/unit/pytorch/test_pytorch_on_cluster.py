@@ -104,10 +104,13 @@ def test_the_code_decides_where_the_configuration_does_not(cluster: Cluster) -> 
 @pytest.mark.parametrize(
     ("searcher", "error"),
     [
-        ({"name": "single", "metric": "error"}, "nothing says how long to train"),
+        ({"name": "single", "metric": "error"}, "the length of the training is not set"),
         ({**SINGLE, "max_length": 100}, "needs a unit.*found 100"),
         ({"name": "custom", "metric": "error"}, "searcher.unit"),
-        ({"metric": "error", "time_metric": "hours", "max_time": 3}, "nothing says how long"),
+        (
+            {"metric": "error", "time_metric": "hours", "max_time": 3},
+            "length of the training is not set",
+        ),
     ],
 )
 def test_configurations_that_say_no_length(

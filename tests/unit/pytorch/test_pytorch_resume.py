@@ -184,5 +184,7 @@ def test_other_models_are_refused(world: World) -> None:
             context.wrap_model(torch.nn.Linear(1, 1))
 
     first = world.train()
-    with pytest.raises(InvalidCheckpointException, match="has 1 models, the trial has wrapped 2"):
+    with pytest.raises(
+        InvalidCheckpointException, match="has 1 models, but the trial has wrapped 2"
+    ):
         world.train(Two, latest_checkpoint=first.stored[10])

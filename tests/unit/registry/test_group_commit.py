@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from determined_service.errors import BadRequest, NotFound, Unavailable
+from determined_service.base.errors import BadRequest, NotFound, Unavailable
 from determined_service.ingest.group_commit import GroupCommit
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from determined_service.ingest.copy_text import bytea_field, json_field, text_field
 from determined_service.ingest.reports import read_batch
 from determined_service.ingest.summaries import Summaries
-from determined_service.request import parse_json
+from determined_service.web.request import parse_json
 
 values = st.one_of(
     st.integers(-(2**53), 2**53),

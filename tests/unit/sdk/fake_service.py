@@ -134,6 +134,7 @@ class FakeService:
         self.pools: list[Any] = [{"name": "default", "defaultComputePool": True}]
         self.model_def = b""
         self.warnings: list[str] = []
+        self.remarks: list[str] = []
         self.refusal: Refused | None = None
         self.away = False
         self._numbers = itertools.count(1)
@@ -246,7 +247,12 @@ class FakeService:
             raise self.refusal
         made = self.experiments.setdefault(1, experiment(state="ACTIVE"))
         made = made[0] if isinstance(made, list) else made
-        return {"experiment": made, "config": CONFIG, "warnings": self.warnings}
+        return {
+            "experiment": made,
+            "config": CONFIG,
+            "warnings": self.warnings,
+            "remarks": self.remarks,
+        }
 
     def _list(self, request: httpx.Request) -> Any:
         return self._page(request, "experiments", self.experiments.values())

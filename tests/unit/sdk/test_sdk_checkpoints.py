@@ -139,7 +139,7 @@ def test_storage_that_is_not_here(
     client: Determined, stored: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "store").rename(tmp_path / "elsewhere")
-    with pytest.raises(errors.NoDirectStorageAccess, match="not there on this machine"):
+    with pytest.raises(errors.NoDirectStorageAccess, match="does not exist on this machine"):
         client.get_checkpoint(UUID).download(str(tmp_path / "out"))
 
 

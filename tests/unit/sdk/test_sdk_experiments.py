@@ -209,7 +209,7 @@ def test_top_checkpoints_are_the_best_of_different_trials(
     assert found.top_checkpoint().uuid == "a"
     smallest = found.top_checkpoint(sort_by="accuracy", smaller_is_better=True)
     assert smallest.uuid == "b"
-    with pytest.raises(ValueError, match="together"):
+    with pytest.raises(ValueError, match="give both of sort_by and smaller_is_better"):
         found.top_checkpoint(sort_by="accuracy")
 
 
@@ -305,7 +305,7 @@ def test_logs(client: Determined, service: FakeService) -> None:
     asked = service.params[-1]
     assert asked.get_list("rankIds") == ["0", "1"]
     assert asked["timestampAfter"] == "2023-11-14T22:13:20+00:00"
-    with pytest.raises(ValueError, match="head and tail"):
+    with pytest.raises(ValueError, match="head or tail"):
         list(found.logs(head=1, tail=1))
 
 

@@ -243,7 +243,7 @@ def test_a_service_that_fails_for_good_ends_the_runner(runs: Runs) -> None:
     runs.experiment.before = away
     with pytest.raises(errors.MasterNotFoundException, match="nobody there") as raised:
         runs.once()
-    assert "about the answer to event 1: initialOperations" in raised.value.__notes__[0]
+    assert "concerns the answer to event 1: initialOperations" in raised.value.__notes__[0]
     runs.experiment.before = lambda event_id: None
     assert runs.once().state.experiment_completed
 
@@ -284,9 +284,9 @@ def test_an_exception_in_a_handler_leaves_a_search_that_goes_on(
         runs.once(method(sample, TRIALS, 9, concurrent=3, seed=4))
     words = "".join(traceback.format_exception(raised.value))
     assert "a mistake in the method" in words
-    assert "of experiment 5. Nothing of it was sent" in words
+    assert "of experiment 5. No operation was sent" in words
     if runs.kind == "local":
-        assert f"run it again with searcher_dir='{runs.folder}' to go on" in words
+        assert f"run it again with searcher_dir='{runs.folder}' to continue" in words
     runs.once()
     assert experiment.state == "COMPLETED"
     assert experiment.created == 1
@@ -372,7 +372,7 @@ def test_two_runners_in_one_directory(experiment: Experiment, tmp_path: Path, mo
 
     class Second(ASHA):  # type: ignore[misc, valid-type]
         def initial_operations(self, state: Any) -> Any:
-            with pytest.raises(BlockingIOError, match="another search runner is at work in"):
+            with pytest.raises(BlockingIOError, match="another search runner is using"):
                 local(experiment, folder).run(CONFIG, model)
             return super().initial_operations(state)
 

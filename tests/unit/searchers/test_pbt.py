@@ -225,8 +225,11 @@ def test_exploring_stays_in_the_space(chance: float) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"max_length": None}, r"searcher\.max_length: the pbt searcher needs it"),
-        ({"max_time": 9, "time_metric": "epochs"}, r"searcher\.max_length: .* no max_time"),
+        ({"max_length": None}, r"searcher\.max_length: the pbt searcher needs this field"),
+        (
+            {"max_time": 9, "time_metric": "epochs"},
+            r"searcher\.max_length: .* max_time is not allowed",
+        ),
         ({"max_length": {"epochs": 2}}, r"searcher\.num_rounds: max_length 2 cannot be cut into 3"),
         ({"population_size": 1}, r"searcher\.population_size: .* 2, found 1"),
         ({"population_size": None}, r"searcher\.population_size: Field required"),

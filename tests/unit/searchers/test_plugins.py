@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from search_configs import config
 from determined_searchers import SearcherError, create_searcher, simulate
 from determined_searchers.methods import find_method
 from determined_searchers.testing import SearchMethodContract
-from tests.toy_plugin import install_toy_searcher, offer
+from tests.toy_plugin import offer, toy_site
 
 SPACE = {
     "x": {"type": "double", "minval": -1, "maxval": 1},
@@ -23,12 +22,8 @@ SPACE = {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder on the search path that the toy package is installed in."""
-    folder = tmp_path_factory.mktemp("site")
-    install_toy_searcher(folder)
-    sys.path.insert(0, str(folder))
-    yield folder
-    sys.path.remove(str(folder))
-    sys.modules.pop("toy_searcher", None)
+    with toy_site(tmp_path_factory.mktemp("site")) as folder:
+        yield folder
 
 
 @pytest.mark.usefixtures("site")

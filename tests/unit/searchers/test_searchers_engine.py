@@ -217,11 +217,15 @@ def test_repeated_validations_are_told_from_wrong_ones() -> None:
     searcher = scripted([A, ValidateAfter("a", 3)], [ValidateAfter("a", 9)])
     again = [ValidationCompleted("a", 1.0, 3)] * 2
     assert told(searcher, *again) == [("validated", "a", 1.0, 3)]
-    with pytest.raises(SearcherError, match="was to report length 9, but reported length 5"):
+    with pytest.raises(
+        SearcherError, match="was expected to report length 9, but reported length 5"
+    ):
         searcher.handle(ValidationCompleted("a", 1.0, 5))
     told(searcher, ValidationCompleted("a", 1.0, 9), *again, ValidationCompleted("a", 1.0, 9))
     assert len(told(searcher)) == 2
-    with pytest.raises(SearcherError, match="was to report nothing, but reported length 12"):
+    with pytest.raises(
+        SearcherError, match="was expected to report nothing, but reported length 12"
+    ):
         searcher.handle(ValidationCompleted("a", 1.0, 12))
 
 
@@ -438,7 +442,7 @@ def test_a_plug_in_is_found_by_its_entry_point(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"max_trials": None}, r"searcher\.max_trials: the random searcher needs it"),
+        ({"max_trials": None}, r"searcher\.max_trials: the random searcher needs this field"),
         ({"max_trials": 0}, r"searcher\.max_trials: .* at least 1, found 0"),
         ({"max_trials": 2.5}, r"searcher\.max_trials"),
         ({"max_trials": True}, r"searcher\.max_trials"),

@@ -21,7 +21,7 @@ from determined_searchers import (
     ValidateAfter,
     ValidationCompleted,
 )
-from determined_service.control.custom_wire import (
+from determined_service.search.custom_wire import (
     event_json,
     inactive_event,
     queue_json,

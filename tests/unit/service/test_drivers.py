@@ -6,8 +6,8 @@ import datetime
 
 import pytest
 
-from determined_service.control.prefect_gateway import RunState
-from determined_service.control.reconciler import judge_driver
+from determined_service.loops.reconciler import judge_driver
+from determined_service.prefect.gateway import RunState
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from determined_service.control.exits import (
+from determined_service.lifecycle.exits import (
     LOST_IN_A_ROW,
     ExitFacts,
     ExitKind,

@@ -9,7 +9,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from determined_service.control.garbage import Candidate, Policy, keep
+from determined_service.deleting.garbage import Candidate, Policy, keep
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

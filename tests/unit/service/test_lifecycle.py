@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from determined_service.control import lifecycle as states
-from determined_service.control.lifecycle import ALLOCATION, EXPERIMENT, TRIAL, Machine
+from determined_service.state import states
+from determined_service.state.states import ALLOCATION, EXPERIMENT, TRIAL, Machine
 
 MACHINES = [EXPERIMENT, TRIAL, ALLOCATION]
 

@@ -6,15 +6,13 @@ import re
 
 import pytest
 
-from determined_service.control import lifecycle_diagram as diagram
-from determined_service.control.lifecycle import ALLOCATION, MACHINES
+from determined_service.state import diagram
+from determined_service.state.states import ALLOCATION, MACHINES
 
 
 def test_the_page_is_up_to_date() -> None:
     page = diagram.PAGE.read_text()
-    assert diagram.redraw(page) == page, (
-        "run `python -m determined_service.control.lifecycle_diagram`"
-    )
+    assert diagram.redraw(page) == page, "run `python -m determined_service.state.diagram`"
 
 
 @pytest.mark.parametrize("noun", MACHINES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from determined_service.control.mirror import HOLD_S, Row, plan_deliveries
+from determined_service.prefect.mirror import HOLD_S, Row, plan_deliveries
 
 STATES: dict[str, tuple[str, str]] = {
     "pending": ("PENDING", "Pending"),

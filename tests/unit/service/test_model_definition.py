@@ -8,9 +8,9 @@ import tarfile
 
 import pytest
 
-from determined_service.control import model_definition
-from determined_service.control.model_definition import pack
-from determined_service.errors import BadRequest
+from determined_service.base.errors import BadRequest
+from determined_service.submission import model_definition
+from determined_service.submission.model_definition import pack
 
 
 def file(path: str, content: bytes = b"", **more: object) -> dict[str, object]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from determined_searchers import Close, Create, SetProgress, Shutdown, Stop, ValidateAfter
-from determined_service.control.operations import fold
-from determined_service.errors import BadRequest
+from determined_service.base.errors import BadRequest
+from determined_service.search.operations import fold
 
 
 def test_a_trials_operations_become_one_change() -> None:

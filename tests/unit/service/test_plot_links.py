@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from determined_service.base.settings import Settings
 from determined_service.plots import links
-from determined_service.settings import Settings
 
 
 def settings(**values: Any) -> Settings:

@@ -213,12 +213,12 @@ def test_large_searches_are_sampled_and_the_page_says_so(monkeypatch: pytest.Mon
     found = sections(made)
     assert drawn_ids(found["curves"]) == {trial.id for trial in kept}
     for section, said in (
-        ("curves", "Drawn are 30 of 60 trials"),
+        ("curves", "The figure shows 30 of 60 trials"),
         ("curves", "Curves of more than 5 points are thinned"),
-        ("best", "Dots: 40 of 60 trials"),
-        ("best", "not all there are"),
-        ("parallel", "Drawn are 40 of 60 trials"),
-        ("importance", "By 40 of 60 trials"),
+        ("best", "Dots are shown for 40 of 60 trials"),
+        ("best", "leave some points out"),
+        ("parallel", "The figure shows 40 of 60 trials"),
+        ("importance", "Computed from 40 of 60 trials"),
     ):
         assert any(said in note for note in found[section].notes), (section, said)
     assert not sections(asha())["best"].notes
@@ -276,7 +276,7 @@ def test_many_hyperparameters_leave_room_for_the_important_ones() -> None:
     labels = [one.label for one in traces(found["parallel"])[0].dimensions]
     assert len(labels) == 13
     assert "…learning_rate" in labels
-    assert any("for want of room" in note for note in found["parallel"].notes)
+    assert any("to save space" in note for note in found["parallel"].notes)
 
 
 def test_importance_finds_what_the_metric_depends_on() -> None:

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from determined_service.control import reconciler
-from determined_service.control.reconciler import FORGET_S, Reconciler
+from determined_service.loops import reconciler
+from determined_service.loops.reconciler import FORGET_S, Reconciler
 
 
 @pytest.fixture

@@ -1,17 +1,10 @@
-"""Placement, a pure function."""
+"""First in, first out, best fit: one rule at a time."""
 
 from __future__ import annotations
 
-import random
-
-from determined_service.control.scheduler import (
-    MAX_ZERO_SLOT_TASKS,
-    Agent,
-    Placement,
-    Request,
-    Snapshot,
-    place,
-)
+from determined_service.scheduling.first_in_first_out import FirstInFirstOut
+from determined_service.scheduling.scheduler import Decision, Placement
+from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Agent, Request, Snapshot
 
 
 def agent(name: str, slots: int, used: tuple[int, ...] = (), pool: str = "p") -> Agent:
@@ -22,8 +15,12 @@ def request(name: str, slots: int = 1, pool: str = "p", **more: int) -> Request:
     return Request(name, pool, slots, **more)
 
 
+def decide(*requests: Request, agents: tuple[Agent, ...], **more: object) -> Decision:
+    return FirstInFirstOut().decide(Snapshot(requests, agents, **more))  # type: ignore[arg-type]
+
+
 def placed(*requests: Request, agents: tuple[Agent, ...], **more: object) -> dict[str, str]:
-    found = place(Snapshot(requests, agents, **more))  # type: ignore[arg-type]
+    found = decide(*requests, agents=agents, **more).placements
     return {placement.id: placement.agent_id for placement in found}
 
 
@@ -57,7 +54,7 @@ def test_equal_fits_go_to_the_first_agent() -> None:
 
 
 def test_only_free_slots_are_given() -> None:
-    (found,) = place(Snapshot((request("a", 2),), (agent("x", 4, used=(0, 2)),)))
+    (found,) = decide(request("a", 2), agents=(agent("x", 4, used=(0, 2)),)).placements
     assert found == Placement("a", "x", (1, 3))
 
 
@@ -85,22 +82,27 @@ def test_no_agents_no_placements() -> None:
     assert placed(request("a"), request("zero", 0), agents=()) == {}
 
 
-def test_no_slot_is_given_twice() -> None:
-    generator = random.Random(1)
-    for _ in range(200):
-        agents = tuple(
-            agent(
-                f"a{number}",
-                size := generator.randint(0, 6),
-                tuple(slot for slot in range(size) if generator.random() < 0.3),
-            )
-            for number in range(generator.randint(0, 5))
-        )
-        requests = tuple(request(f"r{number}", generator.randint(0, 4)) for number in range(12))
-        held = {(one.id, slot) for one in agents for slot in one.used}
-        for placement in place(Snapshot(requests, agents)):
-            wanted = next(one for one in requests if one.id == placement.id)
-            assert len(placement.slot_ids) == wanted.slots
-            for slot in placement.slot_ids:
-                assert (placement.agent_id, slot) not in held
-                held.add((placement.agent_id, slot))
+def test_a_held_slot_that_was_disabled_is_not_counted() -> None:
+    held = Agent("x", "p", (0, 1), frozenset({2, 3}))
+    assert placed(request("a", 2), agents=(held,)) == {"a": "x"}
+
+
+def test_priority_and_weight_are_not_heeded() -> None:
+    later = Request("important", "p", 1, priority=1, weight=9.0)
+    assert placed(request("first"), later, agents=(agent("x", 1),)) == {"first": "x"}
+
+
+def test_experiments_ahead_in_the_queue() -> None:
+    waiting = (
+        request("a1", group=1),
+        request("elsewhere", pool="q", group=5),
+        request("b1", group=2),
+        request("a2", group=1),
+        request("alone"),
+        request("c1", group=3),
+        request("b2", group=2),
+    )
+    full = (agent("x", 1, used=(0,)), agent("y", 1, used=(0,), pool="q"))
+    decision = decide(*waiting, agents=full)
+    ahead = {group: decision.groups_ahead(group) for group in (1, 2, 3, 4, 5)}
+    assert ahead == {1: 0, 2: 1, 3: 3, 4: 0, 5: 0}

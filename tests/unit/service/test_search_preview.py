@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
 import yaml
 from fastapi import FastAPI
 
-from determined_service import errors
-from determined_service.api import search_preview
-from determined_service.auth import Principal, current_user
+from determined_service.access.principal import USER, Principal
+from determined_service.base import errors
+from determined_service.public import search_preview
 
 CONFIG: dict[str, Any] = {
     "searcher": {
@@ -31,19 +31,30 @@ def changed(**searcher: Any) -> dict[str, Any]:
     return {**CONFIG, "searcher": {k: v for k, v in fields.items() if v is not None}}
 
 
+class AnyToken:
+    """Takes every token for a user's."""
+
+    async def principal(self, token: str) -> Principal:
+        return Principal(USER, 2, "determined", False)
+
+
 @pytest.fixture
 def app() -> FastAPI:
     app = FastAPI(strict_content_type=False)
     errors.install(app)
     app.include_router(search_preview.router)
-    app.dependency_overrides[current_user] = lambda: cast(Principal, None)
+    app.state.preview_worker = search_preview.new_worker()
+    app.state.auth = AnyToken()
     return app
 
 
 @pytest.fixture
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+    headers = {"Authorization": "Bearer any"}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://service", headers=headers
+    ) as client:
         yield client
 
 
@@ -148,11 +159,8 @@ async def test_a_body_that_is_no_json(client: httpx.AsyncClient) -> None:
     assert "not JSON" in answer.json()["error"]["error"]
 
 
-async def test_a_login_is_needed(app: FastAPI, client: httpx.AsyncClient) -> None:
-    def nobody() -> Principal:
-        raise errors.Unauthenticated("no token")
-
-    app.dependency_overrides[current_user] = nobody
+async def test_a_login_is_needed(client: httpx.AsyncClient) -> None:
+    del client.headers["Authorization"]
     for path, body in (
         ("/api/v1/preview-hp-search", {"config": CONFIG}),
         ("/searcher/preview", CONFIG),

@@ -23,10 +23,11 @@ order = json.load(sys.stdin)
 if order.pop("fork"):
     sys.exit(supervise({**order, "base_path": base}))
 from pathlib import Path
+from determined.common.wire.legs import LegSpec
 from determined_tasks.leg import run_leg
 from determined_tasks.task_environment import Place
 place = {**order["place"], "work_dir": Path(order["place"]["work_dir"])}
-run_leg(order["spec"], work_dir=place["work_dir"], place=Place(**place))
+run_leg(LegSpec.from_json(order["spec"]), work_dir=place["work_dir"], place=Place(**place))
 """
 
 

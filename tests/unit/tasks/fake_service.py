@@ -12,6 +12,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.waiting import TIMEOUT_S
+
 Answer = tuple[int, Any]
 
 
@@ -96,9 +98,14 @@ class FakeService:
             self.changed.notify_all()
         return 200, {}
 
-    def wait(self, condition: Callable[[], Any], timeout: float = 20.0) -> None:
+    def wait(self, condition: Callable[[], Any]) -> None:
+        """Returns once the service has been told what makes ``condition`` true."""
         with self.changed:
-            assert self.changed.wait_for(condition, timeout), "the service was not told in time"
+            told = self.changed.wait_for(condition, TIMEOUT_S)
+            last = [call[1:] for call in self.calls[-5:]]
+            assert told, (
+                f"the service was not told within {TIMEOUT_S:g} s; it was told last: {last}"
+            )
 
     def text(self, stdtype: str, source: str = "task") -> str:
         return "".join(

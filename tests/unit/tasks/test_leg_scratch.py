@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
+from determined.common.wire.legs import LegSpec
 from determined_tasks import context_dir, leg
 from determined_tasks.supervision import LegRecord, ProcessName
 from tests.unit.tasks.conftest import LegRunner
 from tests.unit.tasks.fake_service import FakeService, archive, spec
+from tests.waiting import until
 
 WAITS = """
 import os, tempfile, time
@@ -67,8 +68,7 @@ def test_a_second_attempt_removes_what_the_first_left(
     assert record is not None
     assert record.user is not None
     os.kill(record.user.pid, signal.SIGKILL)  # it may hold the lock
-    while record.user.is_alive():
-        time.sleep(0.01)
+    until("the end of the process", lambda: not record.user.is_alive())
     service.model_defs["d2"] = archive({"train.py": "print('again')"})
     legs.run({}, model_def_hash="d2")
     assert "again" in service.text("stdout")
@@ -100,7 +100,7 @@ def test_the_record_comes_before_the_directory(
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     place = leg.Place(work_dir=tmp_path, master=service.url, agent_token="t", agent_id="a1")
-    result = leg.run_leg(spec(), work_dir=tmp_path, place=place)
+    result = leg.run_leg(LegSpec.from_json(spec()), work_dir=tmp_path, place=place)
     assert result.kind == "infrastructure"
     (record,) = seen
     assert record is not None
@@ -118,8 +118,7 @@ def test_clearing_up_waits_for_the_process_to_be_gone(tmp_path: Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", code, str(tmp)], start_new_session=True)
     name = ProcessName.of(writer.pid)
     assert name is not None
-    while not list(tmp.iterdir()):
-        time.sleep(0.01)
+    until("a file", lambda: list(tmp.iterdir()))
     LegRecord("1.a.1", 1, name, name, str(tmp)).clear_up()
     assert not tmp.exists()
     writer.wait()

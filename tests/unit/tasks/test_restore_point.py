@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from determined.common.wire.legs import LegSpec
 from determined.storage import Manifest
 from determined.storage.directory import DirectoryStorageManager
 from determined_tasks import restore_point
 from determined_tasks.exit_reason import LegResult
-from determined_tasks.leg_spec import LegSpec
 from determined_tasks.service_link import ServiceLink
 from tests.unit.tasks.conftest import LegRunner
 from tests.unit.tasks.fake_service import FakeService, spec

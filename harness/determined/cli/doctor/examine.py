@@ -1,4 +1,4 @@
-"""Collects the facts. Nothing here raises because something is down: that is a fact."""
+"""Collects the facts. A part that is down raises no error here: this is one of the facts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from determined.__version__ import __version__
-from determined.cli._state import State
 from determined.cli.doctor.facts import Facts, Local
+from determined.cli.state import State
 from determined.common.local_cluster import DATA_DIR_VARIABLE, LocalCluster
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ _STATUS_TIMEOUT_S = 60.0
 
 
 def examine(shared: State) -> Facts:
-    """Asks whoever answers. Raises CliError for an address that is none or a damaged record."""
+    """Asks every part of the cluster that answers.
+
+    Raises CliError for an invalid address, or a damaged record of the local cluster.
+    """
     from determined.common.api import errors
 
     address = shared.address
@@ -39,7 +42,7 @@ def examine(shared: State) -> Facts:
         return Facts(address.url, __version__, master=master, is_meant=False, local=local)
     not_ready = _not_ready(shared)
     report, problem, ahead, uncertainty = None, None, None, 0.0
-    # Who does not even say whether it is ready would keep us waiting.
+    # A service that does not answer /ready would not answer the next request in time either.
     if "service" not in not_ready:
         try:
             session = shared.session
@@ -48,7 +51,7 @@ def examine(shared: State) -> Facts:
                 "GET", "/api/v1/cluster/health-report", timeout=_REPORT_TIMEOUT_S, max_retries=0
             ).json()
             uncertainty = time.monotonic() - start
-            # Its time is read at the end, just before it answers.
+            # The service reads its clock just before it answers.
             then = before + datetime.timedelta(seconds=uncertainty)
             ahead = (datetime.datetime.fromisoformat(report["time"]) - then).total_seconds()
         except errors.APIException as error:
@@ -67,7 +70,7 @@ def examine(shared: State) -> Facts:
 
 
 def _not_ready(shared: State) -> dict[str, str]:
-    """``problems`` of `/ready`."""
+    """The ``problems`` that `/ready` reports, by part."""
     import httpx
 
     try:
@@ -106,9 +109,9 @@ def _local(record: LocalCluster) -> Local:
 
 
 def local_components(record: LocalCluster) -> tuple[list[dict[str, Any]] | None, str | None]:
-    """The processes of the cluster on this machine, and what kept us from asking."""
-    # Another process: what starts clusters is not a part of the client, and may not be installed.
-    # -P: a module of the working directory (the user's own typer.py) must not be taken for ours.
+    """The processes of the cluster on this machine, or the reason for which they are not known."""
+    # In another process: the package that starts clusters may not be installed.
+    # -P: the user's working directory may contain a module with the name of a library (typer.py).
     command = [sys.executable, "-P", "-m", "determined.cli", "deploy", "local", "status", "--json"]
     try:
         done = subprocess.run(
@@ -130,7 +133,7 @@ def local_components(record: LocalCluster) -> tuple[list[dict[str, Any]] | None,
 def prefect_problem(
     record: LocalCluster, transport: httpx.BaseTransport | None = None
 ) -> str | None:
-    """Why Prefect's API at the record's address does not answer; None: it does."""
+    """The reason for which Prefect's API at the record's address does not answer; None if it does."""
     import httpx
 
     login = tuple((record.prefect_auth or ":").split(":", 1))
@@ -142,7 +145,7 @@ def prefect_problem(
             verify=False,
             transport=transport,
         ) as client:
-            # Not /health, which it answers without its database.
+            # Not /health, which Prefect answers without its database.
             answer = client.get(f"{record.prefect_api_url}/ready")
             if answer.status_code != 200:
                 return f"it says that it is not ready (HTTP {answer.status_code})"

@@ -1,4 +1,4 @@
-"""What is known about a cluster before anybody judges it."""
+"""The facts about a cluster, from which the doctor makes its findings."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ class Local:
 
     data_dir: str
     components: list[dict[str, Any]] | None
-    """As `det deploy local status --json` has them; None: it cannot be asked (``problem``)."""
+    """The output of `det deploy local status --json`; None if it failed (see ``problem``)."""
     problem: str | None = None
     prefect_url: str = ""
     prefect_problem: str | None = None
-    """Why Prefect's API did not answer from here; None: it did."""
+    """The reason for which Prefect's API did not answer this machine; None if it did."""
     disk: dict[str, Any] | None = None
-    """``path``, ``freeBytes``, ``totalBytes`` of the data directory."""
+    """``path``, ``freeBytes`` and ``totalBytes`` of the data directory."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All of it. Seconds and bytes."""
+    """All facts. Times are in seconds, sizes in bytes."""
 
     url: str
     client_version: str
     master: dict[str, Any] | None = None
-    """What the service says of itself; None: it does not answer (``service_problem``)."""
+    """The service's description of itself; None if it does not answer (see ``service_problem``)."""
     service_problem: str | None = None
     is_meant: bool = True
-    """False: another cluster answers at the address."""
+    """False if another cluster answers at the address."""
     not_ready: dict[str, str] = field(default_factory=dict)
-    """``database`` and ``prefect``, as far as the service says that they do not answer."""
+    """The reason for each part (``database``, ``prefect``, ``service``) that is not ready."""
     report: dict[str, Any] | None = None
     report_problem: str | None = None
-    """Why there is no report although the service is ready, say that one is not logged in."""
+    """Why there is no report although the service is ready, for example because of a missing login."""
     service_ahead_s: float | None = None
     """The service's clock minus this machine's."""
     uncertainty_s: float = 0.0
-    """Half of the time that the answer took: what the difference may be wrong by."""
+    """The time that the answer took, by which the clocks' difference may be wrong."""
     local: Local | None = None

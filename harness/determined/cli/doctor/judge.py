@@ -1,4 +1,4 @@
-"""From facts to findings: OK, WARNING or FAILED, what was found, and what to do. No I/O."""
+"""Makes findings of the facts: OK, WARNING or FAILED, what was found, and what to do. No I/O."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from determined.cli import _format as f
 from determined.cli.doctor.facts import Facts
+from determined.cli.output import format as f
 
 Status = Literal["OK", "WARNING", "FAILED"]
 
 CLOCK_S = 2.0
-"""Clocks that differ by more make times of logs and metrics look wrong."""
+"""If two clocks differ by more than this, the times of logs and metrics look wrong."""
 LITTLE_BYTES, TOO_LITTLE_BYTES = 2 * 2**30, 200 * 2**20
 OUTBOX_S = 60.0
 GONE_S = 86400.0
@@ -21,7 +21,7 @@ UP = "det deploy local cluster-up"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's. ``advice``: what to do; None where nothing is to be done."""
+    """One line of the doctor's output. ``advice`` says what to do; None if there is nothing to do."""
 
     check: str
     status: Status
@@ -38,7 +38,7 @@ def judge(facts: Facts) -> list[Finding]:
 
 
 def _component(facts: Facts, name: str) -> dict[str, Any] | None:
-    """The process of the local cluster."""
+    """The local cluster's process of that name; None if there is none."""
     for each in (facts.local.components if facts.local else None) or []:
         if each["component"] == name:
             return each
@@ -54,33 +54,33 @@ _NEEDS = {
 
 
 def _missing(facts: Facts, name: str) -> list[str]:
-    """What the local process ``name`` needs and does not have."""
+    """The processes that the local process ``name`` needs and that do not run."""
     known = {need: _component(facts, need) for need in _NEEDS[name]}
     return [need for need, process in known.items() if process and process["state"] != "running"]
 
 
 def _down(facts: Facts, name: str) -> Finding | None:
-    """The finding about a local process that does not run or does not answer; None: all is well."""
+    """The finding about a local process that does not run or does not answer; None if it does."""
     process = _component(facts, name)
     if process is None or process["state"] == "running":
         return None
-    log = f"; its last words are in {process['log']}" if process.get("log") else ""
+    log = f"; see the end of its log, {process['log']}" if process.get("log") else ""
     if process["state"] == "starting":
-        found = f"its process (pid {process.get('pid')}) lives but does not answer"
+        found = f"its process (pid {process.get('pid')}) is running but does not answer"
         missing = _missing(facts, name)
         if missing:
-            advice = f"it waits for {', '.join(missing)}, and goes on by itself"
+            advice = f"it waits for {', '.join(missing)} and then continues by itself"
             return Finding(name, "WARNING", found, advice)
         advice = (
-            f"wait a moment if it was just started; else `kill -9 {process.get('pid')}` and"
-            f" `{UP}`{log}"
+            f"wait a moment if it was just started; otherwise run `kill -9 {process.get('pid')}`"
+            f" and `{UP}`{log}"
         )
         return Finding(name, "FAILED", found, advice)
     found = {
         "dead": "its process ended without `det deploy local cluster-down`",
         "stopped": "it is not running",
     }[process["state"]]
-    return Finding(name, "FAILED", found, f"`{UP}` starts it again, and nothing is lost{log}")
+    return Finding(name, "FAILED", found, f"`{UP}` starts it again; nothing is lost{log}")
 
 
 def _postgres(facts: Facts) -> Iterator[Finding]:
@@ -103,7 +103,8 @@ def _postgres(facts: Facts) -> Iterator[Finding]:
             yield Finding("postgres", "OK", found)
     elif "database" in facts.not_ready:
         advice = (
-            "see that Postgres runs and takes connections from the service; it goes on by itself"
+            "check that Postgres runs and accepts connections from the service; the service then"
+            " continues by itself"
         )
         yield Finding("postgres", "FAILED", facts.not_ready["database"], advice)
     elif _component(facts, "postgres") is not None:
@@ -113,7 +114,7 @@ def _postgres(facts: Facts) -> Iterator[Finding]:
 def _prefect(facts: Facts) -> Iterator[Finding]:
     known = (facts.report or {}).get("prefect")
     down = _down(facts, "prefect")
-    advice = "trials that run go on; new ones wait until Prefect's server is back"
+    advice = "running trials continue; new trials wait until Prefect's server answers again"
     if down is not None:
         yield down
     elif known is not None and known["problem"]:
@@ -126,7 +127,7 @@ def _prefect(facts: Facts) -> Iterator[Finding]:
         found = f"{facts.local.prefect_url}: {facts.local.prefect_problem}"
         missing = _missing(facts, "prefect")
         if missing:
-            waits = f"it waits for {', '.join(missing)}, and goes on by itself"
+            waits = f"it waits for {', '.join(missing)} and then continues by itself"
             yield Finding("prefect", "WARNING", found, waits)
         else:
             yield Finding("prefect", "FAILED", found, advice)
@@ -141,22 +142,22 @@ def _service(facts: Facts) -> Iterator[Finding]:
         )
         return
     if not facts.is_meant:
-        found = f"another cluster, or something else, answers at {facts.url}"
+        found = f"another cluster or another program answers at {facts.url}"
         yield Finding("service", "FAILED", found, _how_to_reach(facts))
         return
     found = f"version {facts.master.get('version')} answers at {facts.url}"
     if "service" in facts.not_ready:
-        advice = "wait a moment; if it stays so, look at the service's log"
+        advice = "wait a moment; if nothing changes, look at the service's log"
         yield Finding("service", "WARNING", f"{found}, but {facts.not_ready['service']}", advice)
     elif facts.report is None and "database" in facts.not_ready:
-        advice = "it waits for Postgres, and goes on by itself"
+        advice = "it waits for Postgres and then continues by itself"
         yield Finding("service", "WARNING", f"{found}, but it is not ready", advice)
     elif facts.report_problem is not None:
-        advice = "log in (`det user login`): the checks that only the service can make are left out"
+        advice = "log in (`det user login`); without a login the service's own checks are left out"
         yield Finding("service", "WARNING", f"{found}; {facts.report_problem}", advice)
     elif facts.report is not None and not facts.report["postgres"]["isLed"]:
-        advice = "wait 10 s and ask again; if it stays so, restart the service"
-        found += ", but no service process leads: nothing is scheduled"
+        advice = "wait 10 s and try again; if nothing changes, restart the service"
+        found += ", but no service process is the leader, so nothing is scheduled"
         yield Finding("service", "FAILED", found, advice)
     else:
         yield Finding("service", "OK", found)
@@ -164,8 +165,11 @@ def _service(facts: Facts) -> Iterator[Finding]:
 
 def _how_to_reach(facts: Facts) -> str:
     if facts.local is not None:
-        return f"`{UP}`; `det deploy local logs service` shows what it said"
-    return f"see that the service runs at {facts.url}; another address: -m URL or DET_MASTER"
+        return f"run `{UP}`; `det deploy local logs service` shows the service's log"
+    return (
+        f"check that the service runs at {facts.url}, or give another address with -m URL or"
+        " DET_MASTER"
+    )
 
 
 def _agents(facts: Facts) -> Iterator[Finding]:
@@ -174,10 +178,10 @@ def _agents(facts: Facts) -> Iterator[Finding]:
         yield down
     if facts.report is None:
         if down is None and _component(facts, "agent") is not None:
-            yield Finding("agent", "OK", "its process runs")
+            yield Finding("agent", "OK", "its process is running")
         return
     timeout = facts.report["agentTimeoutS"]
-    # One that was silent for a day is no trouble: its machine was taken away.
+    # An agent that was silent for a day is left out: its machine was taken away.
     known = [agent for agent in facts.report["agents"] if agent["silentS"] < GONE_S]
     alive = [agent for agent in known if agent["silentS"] <= timeout]
     if not alive and down is None:
@@ -187,11 +191,11 @@ def _agents(facts: Facts) -> Iterator[Finding]:
         name = f"agent {agent['id']}"
         found = (
             f"{agent['slots']} slots in resource pool {agent['resourcePool']},"
-            f" {agent['allocations']} allocations, heard of {max(agent['silentS'], 0):.0f} s ago"
+            f" {agent['allocations']} allocations, last heartbeat {max(agent['silentS'], 0):.0f} s ago"
         )
         if agent["silentS"] > timeout:
-            advice = "start it again (docs/agent.md); if its machine is gone, nothing waits for it"
-            found = f"not heard of for {f.duration(agent['silentS'])}"
+            advice = "start it again (docs/agent.md); if its machine is gone, do nothing"
+            found = f"no heartbeat for {f.duration(agent['silentS'])}"
             yield Finding(name, "WARNING", found, advice)
         elif not agent["enabled"] or agent["draining"]:
             how = "draining" if agent["draining"] else "disabled"
@@ -204,18 +208,17 @@ def _storage(report: dict[str, Any]) -> Iterator[Finding]:
     known = report["checkpointStorage"]
     name = "checkpoint storage"
     if known is None:
-        found = "the cluster has no default: each experiment's checkpoint_storage says where"
+        found = "the cluster has no default; each experiment sets its checkpoint_storage"
         yield Finding(name, "OK", found)
     elif known["problem"]:
         where = f"{known['path']}: " if known.get("path") else ""
         advice = (
-            "trials cannot save: make room or give the service and the agents the right to write"
+            "trials cannot save checkpoints: free some space, or give the service and the agents"
+            " write permission"
         )
         yield Finding(name, "FAILED", f"{where}{known['problem']}", advice)
     elif not known["tried"]:
-        found = (
-            f"{known['type']} is not reachable from the service; each trial tries it at its start"
-        )
+        found = f"the service does not check {known['type']} storage; each trial checks it when it starts"
         yield Finding(name, "OK", found)
     else:
         found = f"wrote, read and deleted a file in {known['path']} ({known['type']})"
@@ -230,40 +233,40 @@ def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
         nothing = False
         found = f"no flow has driven its search for {f.duration(item['forS'])}"
         advice = (
-            f"`det e describe {item['experimentId']}`; the service starts a lost one again by itself"
-            " while an agent and Prefect are there"
+            f"see `det e describe {item['experimentId']}`; the service restarts a lost flow by itself"
+            " as long as an agent and Prefect are running"
         )
         yield Finding(f"experiment {item['experimentId']}", "WARNING", found, advice)
     for kind, words in (
-        ("notStarted", "was given slots on {agentId} {ago} ago and its process does not run yet"),
-        ("notEnded", "was to be killed on {agentId} {ago} ago and has not ended"),
+        ("notStarted", "got slots on {agentId} {ago} ago, but its process is not running yet"),
+        ("notEnded", "should have been killed on {agentId} {ago} ago, but has not ended"),
     ):
         for item in report["stuck"][kind]:
             nothing = False
             found = words.format(agentId=item["agentId"], ago=f.duration(item["forS"]))
             advice = (
                 f"look at the log of agent {item['agentId']} (its fork server may not be ready);"
-                " once it is restarted it takes up its work again"
+                " an agent that is restarted continues its work"
             )
             yield Finding(f"allocation {item['allocationId']}", "WARNING", found, advice)
     for item in report["stuck"]["notDeleted"]:
         nothing = False
         found = f"could not be deleted: {item['reason'] or 'no reason was recorded'}"
-        advice = f"set that right and repeat `det e delete {item['experimentId']}`"
+        advice = f"remove the cause, then repeat `det e delete {item['experimentId']}`"
         yield Finding(f"experiment {item['experimentId']}", "WARNING", found, advice)
     outbox = report["outbox"]
     if outbox["waiting"] and outbox["oldestS"] > OUTBOX_S:
         nothing = False
         why = f": {outbox['lastError']}" if outbox["lastError"] else ""
         found = (
-            f"{outbox['waiting']} changes wait to be told to Prefect, the oldest for"
+            f"{outbox['waiting']} changes have not reached Prefect yet, the oldest waits for"
             f" {f.duration(outbox['oldestS'])}{why}"
         )
-        advice = "see that Prefect's server answers; until then only its UI is behind"
+        advice = "check that Prefect's server answers; until then only Prefect's UI is out of date"
         yield Finding("outbox", "WARNING", found, advice)
     if nothing:
         waiting = f"{outbox['waiting']} changes on their way to Prefect"
-        yield Finding("stuck", "OK", f"every search is driven, nothing hangs; {waiting}")
+        yield Finding("stuck", "OK", f"every search has its flow, nothing hangs; {waiting}")
 
 
 def _versions(facts: Facts) -> Iterator[Finding]:
@@ -295,7 +298,9 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
             how = "ahead of" if ahead > 0 else "behind"
             far.append(f"{whose} clock is {f.duration(abs(ahead))} {how} {others}")
     if far:
-        advice = "set the clocks by NTP; until then times of logs and metrics look wrong"
+        advice = (
+            "synchronize the clocks with NTP; until then the times of logs and metrics look wrong"
+        )
         yield Finding("clocks", "WARNING", "; ".join(far), advice)
     else:
         found = f"this machine, the service and Postgres agree within {CLOCK_S:.0f} s"
@@ -303,12 +308,12 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
 
 
 def _disks(facts: Facts) -> Iterator[Finding]:
-    # Of the service's own disk only if it is not this machine's.
+    # The service's disk is shown only if the service runs on another machine.
     disk = facts.local.disk if facts.local else (facts.report or {}).get("disk")
     if disk is None:
         return
     if disk.get("problem"):
-        yield Finding("data directory", "FAILED", disk["problem"], "see that it is mounted")
+        yield Finding("data directory", "FAILED", disk["problem"], "check that it is mounted")
     else:
         yield _disk("data directory", disk)
 
@@ -316,7 +321,7 @@ def _disks(facts: Facts) -> Iterator[Finding]:
 def _disk(name: str, disk: dict[str, Any]) -> Finding:
     free = disk["freeBytes"]
     found = f"{f.size(free)} free of {f.size(disk['totalBytes'])} at {disk['path']}"
-    advice = "make room: `det e delete` of old experiments, or move it to a larger disk"
+    advice = "delete old experiments (`det e delete`), or move the data to a larger disk"
     if free < TOO_LITTLE_BYTES:
         return Finding(name, "FAILED", found, advice)
     if free < LITTLE_BYTES:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from determined.cli._groups import group
 from determined.cli.experiment import (
     control,
     delete,
@@ -18,8 +17,9 @@ from determined.cli.experiment import (
     submit,
     validate,
 )
+from determined.cli.groups import group
 
-app: typer.Typer = group("Searches and single trainings.", default="list")
+app: typer.Typer = group("Hyperparameter searches and single training runs.", default="list")
 
 for _module in (submit, validate, lists, show, logs, plot, control, resume, delete, edit, download):
     _module.register(app)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from determined.cli._many import ExperimentIds, each, numbers
-from determined.cli._state import state
-from determined.cli.experiment._path import reference
+from determined.cli.arguments.ids import ExperimentIds, each, numbers
+from determined.cli.experiment.paths import reference
+from determined.cli.state import state
 
 if TYPE_CHECKING:
     from determined.experimental import Experiment
@@ -20,10 +20,13 @@ def wait(
     experiment_ids: ExperimentIds,
     polling_interval: Annotated[
         float | None,
-        typer.Option("--polling-interval", min=0.1, help="seconds between questions [default: 5]"),
+        typer.Option("--polling-interval", min=0.1, help="seconds between polls [default: 5]"),
     ] = None,
 ) -> None:
-    """Wait for the end, watching it on a terminal; exit code 0 for COMPLETED (all of them), else 1."""
+    """Wait until experiments end; exit code 0 if all of them are COMPLETED, else 1.
+
+    On a terminal, the live view of `det flow run` is shown.
+    """
     ended = []
 
     def wait_for(experiment_id: int) -> str:
@@ -36,14 +39,14 @@ def wait(
 
 
 def _end_of(ctx: typer.Context, experiment_id: int, polling_interval: float | None) -> str:
-    from determined.cli import _live
+    from determined.cli.following import live
 
-    if not _live.watched():
+    if not live.watched():
         return str(reference(ctx, experiment_id).wait(polling_interval or 5.0))
-    from determined.cli._follow import follow
+    from determined.cli.following.follow import follow
 
     session = state(ctx).session
-    return follow(session, experiment_id, _live.best_view(), interval_s=polling_interval).state
+    return follow(session, experiment_id, live.best_view(), interval_s=polling_interval).state
 
 
 def _act(
@@ -57,36 +60,36 @@ def _act(
 
 
 def kill(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """End it at once."""
+    """Kill experiments at once."""
     _act(ctx, experiment_ids, lambda experiment: experiment.kill(), "killed experiment {id}")
 
 
 def cancel(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """End it; its trials save a checkpoint first."""
+    """End experiments; their trials may save a checkpoint first."""
     line = (
         "asked experiment {id} to end; its trials may save a checkpoint first"
-        " (at once: det e kill {id})"
+        " (to end it at once: det e kill {id})"
     )
     _act(ctx, experiment_ids, lambda experiment: experiment.cancel(), line)
 
 
 def pause(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """Have its trials save a checkpoint and give up their slots."""
+    """Pause experiments: their trials save a checkpoint and free their slots."""
     _act(ctx, experiment_ids, lambda experiment: experiment.pause(), "paused experiment {id}")
 
 
 def activate(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """Let a paused one go on."""
+    """Let paused experiments continue."""
     _act(ctx, experiment_ids, lambda experiment: experiment.activate(), "activated experiment {id}")
 
 
 def archive(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """Hide one that has ended from lists."""
+    """Hide experiments that have ended from lists."""
     _act(ctx, experiment_ids, lambda experiment: experiment.archive(), "archived experiment {id}")
 
 
 def unarchive(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """Show it in lists again."""
+    """Show archived experiments in lists again."""
     line = "unarchived experiment {id}"
     _act(ctx, experiment_ids, lambda experiment: experiment.unarchive(), line)
 

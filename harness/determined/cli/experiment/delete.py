@@ -6,16 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from determined.cli import _format as f
-from determined.cli import _render
-from determined.cli._confirm import Yes, confirm
-from determined.cli._deletion import Pauses, wait_for_deletion
-from determined.cli._errors import talk
-from determined.cli._many import ExperimentIds, each, numbers
-from determined.cli._render import Column, Format
-from determined.cli._state import state
-from determined.cli.experiment._path import ExperimentId, reference
+from determined.cli.arguments.confirmation import Yes, confirm
+from determined.cli.arguments.ids import ExperimentIds, each, numbers
+from determined.cli.errors import talk
 from determined.cli.experiment.edit import settings
+from determined.cli.experiment.paths import ExperimentId, reference
+from determined.cli.following.deletion import Pauses, wait_for_deletion
+from determined.cli.output import format as f
+from determined.cli.output import render
+from determined.cli.output.render import Column, Format
+from determined.cli.state import state
 
 GOING = (
     Column("Trial ID", "TrialID"),
@@ -28,14 +28,17 @@ GOING = (
 
 
 def delete(ctx: typer.Context, experiment_ids: ExperimentIds, yes: Yes = False) -> None:
-    """Delete ended ones for good: metrics, logs, checkpoints, TensorBoard files, Prefect runs."""
+    """Permanently delete experiments that have ended.
+
+    Metrics, logs, checkpoints, TensorBoard files and Prefect runs are deleted with them.
+    """
     from determined.common.api import errors
 
     ids = numbers(experiment_ids)
     named = f"experiment{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"
     confirm(f"Delete {named} with all metrics, logs and checkpoints? This cannot be undone.", yes)
     refused: dict[int, errors.APIException] = {}
-    # All are asked for first: then they are deleted while the first is waited for.
+    # All deletions are requested before the first wait, so that they run side by side.
     for experiment_id in ids:
         try:
             reference(ctx, experiment_id).delete()
@@ -51,7 +54,7 @@ def delete(ctx: typer.Context, experiment_ids: ExperimentIds, yes: Yes = False) 
 
 
 def delete_tb_files(ctx: typer.Context, experiment_id: ExperimentId, yes: Yes = False) -> None:
-    """Delete the TensorBoard files of an ended one for good."""
+    """Permanently delete the TensorBoard files of an experiment that has ended."""
     confirm(f"Delete the TensorBoard files of experiment {experiment_id} for good?", yes)
     deletion_id = reference(ctx, experiment_id)._delete_tensorboard_files()
     done = f"deleted the TensorBoard files of experiment {experiment_id}"
@@ -70,12 +73,12 @@ def _wait_until_gone(ctx: typer.Context, experiment_id: int) -> str:
             return f"deleted experiment {experiment_id}"
         if found["state"] == "STATE_DELETE_FAILED":
             raise errors.from_status(
-                409, f"experiment {experiment_id} is not deleted: {found['reason']}"
+                409, f"experiment {experiment_id} could not be deleted: {found['reason']}"
             )
         if not pauses.wait():
             return (
-                f"experiment {experiment_id} is still being deleted; is an agent there to delete its "
-                f"files (det a list)?"
+                f"experiment {experiment_id} is not deleted yet; check that an agent is running to"
+                " delete its files (det a list)"
             )
 
 
@@ -85,17 +88,30 @@ def set_gc_policy(
     experiment_id: ExperimentId,
     save_experiment_best: Annotated[
         int,
-        typer.Option("--save-experiment-best", min=0, help="the best of the experiment that stay"),
+        typer.Option(
+            "--save-experiment-best",
+            min=0,
+            help="how many of the experiment's best checkpoints to keep",
+        ),
     ],
     save_trial_best: Annotated[
-        int, typer.Option("--save-trial-best", min=0, help="the best of each trial that stay")
+        int,
+        typer.Option(
+            "--save-trial-best", min=0, help="how many of each trial's best checkpoints to keep"
+        ),
     ],
     save_trial_latest: Annotated[
-        int, typer.Option("--save-trial-latest", min=0, help="the latest of each trial that stay")
+        int,
+        typer.Option(
+            "--save-trial-latest", min=0, help="how many of each trial's latest checkpoints to keep"
+        ),
     ],
     yes: Yes = False,
 ) -> None:
-    """Say which checkpoints stay; the others are deleted (of one that runs: at its end)."""
+    """Change which checkpoints are kept; the others are deleted.
+
+    The checkpoints of an experiment that runs are deleted at its end.
+    """
     policy = {
         "save_experiment_best": save_experiment_best,
         "save_trial_best": save_trial_best,
@@ -103,7 +119,7 @@ def set_gc_policy(
     }
     if not yes:
         _show(ctx, experiment_id, policy)
-        confirm("Change the policy? What it does not keep is deleted for good.", yes)
+        confirm("Change the policy? Checkpoints that it does not keep are deleted for good.", yes)
     reference(ctx, experiment_id).set_gc_policy(**policy)
     talk(f"set the checkpoint policy of experiment {experiment_id}")
 
@@ -112,7 +128,7 @@ def _show(ctx: typer.Context, experiment_id: int, policy: dict[str, Any]) -> Non
     path = f"/experiments/{experiment_id}/preview_gc"
     going = state(ctx).session.get(path, params=policy)["checkpoints"]
     if going:
-        _render.show(GOING, going, Format.TABLE)
+        render.show(GOING, going, Format.TABLE)
     what = "checkpoint" if len(going) == 1 else "checkpoints"
     talk(f"This policy would delete {len(going)} {what} now.")
 

@@ -7,19 +7,22 @@ from typing import Annotated
 
 import typer
 
-from determined.cli._checkpoints import SmallerIsBetter, SortBy, download_all, ranking
-from determined.cli._errors import talk
-from determined.cli._options import Quiet
-from determined.cli.experiment._path import ExperimentId, reference
+from determined.cli.arguments.options import Quiet
+from determined.cli.errors import talk
+from determined.cli.experiment.paths import ExperimentId, reference
+from determined.cli.output.downloads import SmallerIsBetter, SortBy, download_all, ranking
 
 
 def download(
     ctx: typer.Context,
     experiment_id: ExperimentId,
     output_dir: Annotated[
-        Path, typer.Option("-o", "--output-dir", help="each goes to DIR/<uuid>", metavar="DIR")
+        Path,
+        typer.Option(
+            "-o", "--output-dir", help="each checkpoint goes to DIR/<uuid>", metavar="DIR"
+        ),
     ] = Path("checkpoints"),
-    top_n: Annotated[int, typer.Option("--top-n", min=1, help="of how many trials")] = 1,
+    top_n: Annotated[int, typer.Option("--top-n", min=1, help="from how many trials")] = 1,
     sort_by: SortBy = None,
     smaller_is_better: SmallerIsBetter = None,
     quiet: Quiet = False,
@@ -33,9 +36,11 @@ def download(
 def download_model_def(
     ctx: typer.Context,
     experiment_id: ExperimentId,
-    output_dir: Annotated[Path, typer.Option("-o", "--output-dir", metavar="DIR")] = Path(),
+    output_dir: Annotated[
+        Path, typer.Option("-o", "--output-dir", help="the directory to write to", metavar="DIR")
+    ] = Path(),
 ) -> None:
-    """Download the code that was submitted, as experiment_<ID>_model_def.tgz."""
+    """Download an experiment's submitted code as experiment_<ID>_model_def.tgz."""
     archive = reference(ctx, experiment_id).model_definition()
     output_dir.mkdir(parents=True, exist_ok=True)
     target = output_dir / f"experiment_{experiment_id}_model_def.tgz"

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from determined.cli._errors import talk
-from determined.cli._groups import group
-from determined.cli.experiment._path import ExperimentId, reference
+from determined.cli.errors import talk
+from determined.cli.experiment.paths import ExperimentId, reference
+from determined.cli.groups import group
 
 labels = group("Labels of an experiment.")
-settings = group("What is said about an experiment.")
+settings = group("Change an experiment's name, description or checkpoint policy.")
 
 Label = Annotated[str, typer.Argument(help="the label")]
 
@@ -34,7 +34,7 @@ def remove_label(ctx: typer.Context, experiment_id: ExperimentId, label: Label) 
 def set_name(
     ctx: typer.Context, experiment_id: ExperimentId, name: Annotated[str, typer.Argument()]
 ) -> None:
-    """Rename it."""
+    """Change the name."""
     reference(ctx, experiment_id).set_name(name)
     talk(f"experiment {experiment_id} is now called {name!r}")
 
@@ -43,7 +43,7 @@ def set_name(
 def set_description(
     ctx: typer.Context, experiment_id: ExperimentId, description: Annotated[str, typer.Argument()]
 ) -> None:
-    """Describe it anew."""
+    """Change the description."""
     reference(ctx, experiment_id).set_description(description)
     talk(f"set the description of experiment {experiment_id}")
 

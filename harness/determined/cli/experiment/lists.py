@@ -6,12 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from determined.cli import _format as f
-from determined.cli import _render
-from determined.cli._options import Csv, Json, Limit, Offset, Pages, PagesOption, bound, chosen
-from determined.cli._render import Column, Record
-from determined.cli._state import state
-from determined.cli.experiment._path import ExperimentId, path
+from determined.cli.arguments.options import (
+    Csv,
+    Json,
+    Limit,
+    Offset,
+    Pages,
+    PagesOption,
+    bound,
+    chosen,
+)
+from determined.cli.experiment.paths import ExperimentId, path
+from determined.cli.output import format as f
+from determined.cli.output import render
+from determined.cli.output.render import Column, Record
+from determined.cli.state import state
 
 EXPERIMENTS = (
     Column("ID", "id"),
@@ -23,7 +32,7 @@ EXPERIMENTS = (
     Column("Started", f.field("startTime", f.time)),
     Column("Ended", f.field("endTime", f.time)),
     Column("Trials", "numTrials"),
-    # An unmanaged one runs outside of the cluster.
+    # An unmanaged experiment runs outside of the cluster.
     Column("Resource Pool", lambda r: "unmanaged" if r.get("unmanaged") else r.get("resourcePool")),
 )
 PROJECTS = (Column("Workspace", "workspaceName"), Column("Project", "projectName"))
@@ -65,10 +74,11 @@ CHECKPOINTS = (
 def list_experiments(
     ctx: typer.Context,
     all_: Annotated[
-        bool, typer.Option("--all", "-a", help="other users' and archived ones too")
+        bool,
+        typer.Option("--all", "-a", help="also list archived experiments and those of other users"),
     ] = False,
     show_project: Annotated[
-        bool, typer.Option("--show_project", help="workspace and project too")
+        bool, typer.Option("--show_project", help="also show workspace and project")
     ] = False,
     limit: Limit = 200,
     offset: Offset = 0,
@@ -76,7 +86,7 @@ def list_experiments(
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """Your experiments."""
+    """List your experiments."""
     from determined.common.api import authentication
     from determined.common.api import pages as paging
 
@@ -95,7 +105,7 @@ def list_experiments(
         page_size=limit,
     )
     columns = [*EXPERIMENTS, *(PROJECTS if show_project else ()), *(ARCHIVED if all_ else ())]
-    _render.show(columns, found, chosen(json, csv))
+    render.show(columns, found, chosen(json, csv))
 
 
 def list_trials(
@@ -107,7 +117,7 @@ def list_trials(
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """The trials of an experiment."""
+    """List the trials of an experiment."""
     from determined.common.api import pages as paging
 
     found = paging.read(
@@ -118,7 +128,7 @@ def list_trials(
         limit=bound(pages, limit),
         page_size=limit,
     )
-    _render.show(TRIALS, found, chosen(json, csv))
+    render.show(TRIALS, found, chosen(json, csv))
 
 
 def list_checkpoints(
@@ -127,13 +137,16 @@ def list_checkpoints(
     best: Annotated[
         int | None,
         typer.Option(
-            "--best", min=1, metavar="N", help="only the N best that have a validation metric"
+            "--best",
+            min=1,
+            metavar="N",
+            help="only the N best checkpoints that have a validation metric",
         ),
     ] = None,
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """The checkpoints of an experiment, best first."""
+    """List the checkpoints of an experiment, best first."""
     from determined.common.api import pages as paging
     from determined.experimental import client
 
@@ -151,7 +164,7 @@ def list_checkpoints(
     )
     if best:
         found = [item for item in found if _training(item).get("searcherMetric") is not None]
-    _render.show(CHECKPOINTS, found, chosen(json, csv))
+    render.show(CHECKPOINTS, found, chosen(json, csv))
 
 
 def register(app: typer.Typer) -> None:

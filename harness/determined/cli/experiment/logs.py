@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import typer
 
-from determined.cli import _logs
-from determined.cli._errors import CliError, talk
-from determined.cli._state import state
-from determined.cli.experiment._path import ExperimentId
+from determined.cli.errors import CliError, talk
+from determined.cli.experiment.paths import ExperimentId
+from determined.cli.output import log_lines
+from determined.cli.state import state
 
 
 def logs(
     ctx: typer.Context,
     experiment_id: ExperimentId,
-    follow: _logs.Follow = False,
-    json: _logs.JsonLines = False,
-    head: _logs.Head = None,
-    tail: _logs.Tail = None,
-    agent_id: _logs.AgentIds = None,
-    container_id: _logs.ContainerIds = None,
-    rank_id: _logs.RankIds = None,
-    timestamp_before: _logs.Before = None,
-    timestamp_after: _logs.After = None,
-    level: _logs.Level = None,
-    source: _logs.Sources = None,
-    stdtype: _logs.Stdtypes = None,
+    follow: log_lines.Follow = False,
+    json: log_lines.JsonLines = False,
+    head: log_lines.Head = None,
+    tail: log_lines.Tail = None,
+    agent_id: log_lines.AgentIds = None,
+    container_id: log_lines.ContainerIds = None,
+    rank_id: log_lines.RankIds = None,
+    timestamp_before: log_lines.Before = None,
+    timestamp_after: log_lines.After = None,
+    level: log_lines.Level = None,
+    source: log_lines.Sources = None,
+    stdtype: log_lines.Stdtypes = None,
 ) -> None:
-    """Logs of an experiment's first trial; `det trial logs` shows any."""
+    """Print the logs of an experiment's first trial; `det trial logs` prints those of any trial."""
     from determined.experimental import _logs as sdk
 
-    filters = _logs.filters(
+    filters = log_lines.filters(
         follow,
         head,
         tail,
@@ -52,10 +52,12 @@ def logs(
     else:
         first = next(experiment.iter_trials(limit=2), None)
         if first is None:
-            raise CliError(f"experiment {experiment_id} has no trial yet; -f waits for it")
+            raise CliError(
+                f"experiment {experiment_id} has no trial yet; -f waits for its first trial"
+            )
         trial = first
     talk(f"logs of trial {trial.id}, the first of experiment {experiment_id}")
-    _logs.show(sdk.iter_entries(shared.session, trial.id, **filters), json)
+    log_lines.show(sdk.iter_entries(shared.session, trial.id, **filters), json)
 
 
 def register(app: typer.Typer) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from determined.cli._errors import talk
-from determined.cli.experiment._path import ExperimentId, reference
+from determined.cli.errors import talk
+from determined.cli.experiment.paths import ExperimentId, reference
 
 
 def plot(
@@ -17,19 +17,22 @@ def plot(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="the file [default: experiment_<ID>.html]", metavar="FILE"
+            "-o",
+            "--output",
+            help="the file to write [default: experiment_<ID>.html]",
+            metavar="FILE",
         ),
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="show it in a browser")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="open the page in a browser")] = False,
 ) -> None:
-    """Write an HTML page with its learning curves, best metric, hyperparameters and rungs."""
+    """Write an HTML page with learning curves, the best metric, hyperparameters and rungs."""
     path = Path(reference(ctx, experiment_id).plot(output))
     typer.echo(str(path))
     if open_:
         import webbrowser
 
         if not webbrowser.open(path.resolve().as_uri()):
-            talk("found no browser to show it in")
+            talk("found no browser to open the page in")
 
 
 def register(app: typer.Typer) -> None:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from determined.cli._errors import talk
-from determined.cli._options import Overrides
-from determined.cli._state import state
-from determined.cli.experiment._path import ExperimentId, reference
+from determined.cli.arguments.options import Overrides
+from determined.cli.errors import talk
+from determined.cli.experiment.paths import ExperimentId, reference
+from determined.cli.state import state
 
 
 def continue_(
@@ -19,30 +19,34 @@ def continue_(
     experiment_id: ExperimentId,
     config_file: Annotated[
         Path | None,
-        typer.Option("--config-file", help="YAML file laid over the configuration", metavar="FILE"),
+        typer.Option(
+            "--config-file", help="YAML file merged into the configuration", metavar="FILE"
+        ),
     ] = None,
     config: Overrides = None,
     follow: Annotated[
         bool, typer.Option("-f", "--follow-first-trial", help="follow the first trial's logs")
     ] = False,
 ) -> None:
-    """Let one that has ended go on: what was canceled or failed runs again from its checkpoint.
+    """Continue an experiment that has ended: canceled and failed trials go on from their checkpoints.
 
-    Only the configuration of a single trial can be changed: with searcher.max_length it trains longer.
+    The configuration can be changed only if the searcher is `single`; a larger searcher.max_length
+    trains the trial longer.
     """
     from determined import expconf
+    from determined.experimental import _submission
 
     data = dict(expconf.read_yaml(config_file).data) if config_file is not None else {}
     data = expconf.apply_overrides(data, config or ())
     # JSON is YAML.
     body = {"id": experiment_id, "overrideConfig": json.dumps(data) if data else ""}
     answer = state(ctx).session.post("/api/v1/experiments/continue", json=body)
-    for warning in answer.get("warnings") or ():
+    for warning in _submission.warnings_of(answer):
         talk(f"warning: {warning}")
     typer.echo(f"Continued experiment {experiment_id}")
     if follow:
         trial = reference(ctx, experiment_id).await_first_trial()
-        talk(f"following trial {trial.id}, Ctrl-C ends that and leaves the experiment alone")
+        talk(f"following trial {trial.id}; Ctrl-C detaches, and the experiment keeps running")
         for line in trial.iter_logs(follow=True):
             typer.echo(line.rstrip("\n"))
 

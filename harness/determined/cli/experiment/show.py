@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from determined.cli import _render
-from determined.cli._errors import talk
-from determined.cli._many import ExperimentIds, numbers
-from determined.cli._options import Csv, Json, chosen
-from determined.cli._render import Column, Format, Record, Section
-from determined.cli._state import state
-from determined.cli._workloads import WORKLOADS, read_workloads
-from determined.cli.experiment._path import ExperimentId, path
+from determined.cli.arguments.ids import ExperimentIds, numbers
+from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.errors import talk
 from determined.cli.experiment.lists import EXPERIMENTS, TRIALS
+from determined.cli.experiment.paths import ExperimentId, path
+from determined.cli.output import render
+from determined.cli.output.render import Column, Format, Record, Section
+from determined.cli.output.workloads import WORKLOADS, read_workloads
+from determined.cli.state import state
 
 DETAILS = (
     *EXPERIMENTS,
@@ -30,7 +30,7 @@ def describe(
     ctx: typer.Context,
     experiment_ids: ExperimentIds,
     metrics: Annotated[
-        bool, typer.Option("--metrics", help="every training and validation report too")
+        bool, typer.Option("--metrics", help="also show every training and validation report")
     ] = False,
     json: Json = False,
     csv: Csv = False,
@@ -39,14 +39,17 @@ def describe(
         typer.Option("--outdir", help="write CSV files into this directory", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Experiments with their trials: what became of each run and why, what waits for what, and how the
-    logs of failed trials end. CSV has the tables of experiments, trials and reports only."""
-    from determined.cli import _why
+    """Show experiments and their trials: runs and their reasons, waiting requests, failures.
+
+    Failures include the end of the failed trials' logs. CSV contains only the tables of experiments,
+    trials and reports.
+    """
+    from determined.cli.following import explanation
     from determined.common.api import pages
 
     fmt = chosen(json, csv)
     if outdir is not None and fmt is not Format.TABLE:
-        raise typer.BadParameter("--outdir excludes --json and --csv")
+        raise typer.BadParameter("give only one of --outdir, --json and --csv")
     session = state(ctx).session
     documents: list[dict[str, Any]] = []
     for experiment_id in numbers(experiment_ids):
@@ -58,18 +61,18 @@ def describe(
         document = {**answer["experiment"], "trials": trials}
         document["config"] = answer.get("config") or document.get("config")
         if fmt is not Format.CSV and outdir is None:
-            document |= _why.read(session, experiment_id, trials)
+            document |= explanation.read(session, experiment_id, trials)
         documents.append(document)
     sections = _sections(documents, metrics)
     if outdir is None:
         if fmt is Format.TABLE:
-            sections += _why.sections(documents)
-        _render.show_sections(sections, fmt, document=documents)
+            sections += explanation.sections(documents)
+        render.show_sections(sections, fmt, document=documents)
         return
     outdir.mkdir(parents=True, exist_ok=True)
     for section in sections:
         file = outdir / f"{section.title.lower()}.csv"
-        _render.save_csv(section, file)
+        render.save_csv(section, file)
         talk(f"wrote {file}")
 
 

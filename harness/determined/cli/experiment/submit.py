@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from determined.cli import _submit, _test_mode
-from determined.cli._errors import talk
-from determined.cli._options import Includes, Overrides, TestMode
-from determined.cli._state import state
+from determined.cli.arguments.options import Includes, Overrides, TestMode
+from determined.cli.errors import talk
+from determined.cli.state import state
+from determined.cli.submission import submit
+from determined.cli.submission.test_mode import train_one_batch
 
 
 def create(
@@ -22,12 +23,15 @@ def create(
     include: Includes = None,
     config: Overrides = None,
     template: Annotated[
-        str | None, typer.Option("--template", help="lay this template under the file")
+        str | None,
+        typer.Option(
+            "--template", help="take fields that the file does not set from this template"
+        ),
     ] = None,
     project_id: Annotated[
-        int | None, typer.Option("--project_id", help="the project to show it in")
+        int | None, typer.Option("--project_id", help="ID of the experiment's project")
     ] = None,
-    paused: Annotated[bool, typer.Option("--paused", help="do not start it yet")] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="submit the experiment paused")] = False,
     follow: Annotated[
         bool, typer.Option("-f", "--follow-first-trial", help="follow the first trial's logs")
     ] = False,
@@ -35,10 +39,8 @@ def create(
 ) -> None:
     """Submit an experiment."""
     if sum([paused, follow, test_mode]) > 1:
-        raise typer.BadParameter(
-            "--paused, --follow-first-trial and --test-mode exclude each other"
-        )
-    planned = _submit.plan(
+        raise typer.BadParameter("give only one of --paused, --follow-first-trial and --test-mode")
+    planned = submit.plan(
         config_file,
         model_def,
         include,
@@ -48,13 +50,13 @@ def create(
         activate=not paused,
     )
     if test_mode:
-        _test_mode.run(planned, state(ctx))
-    experiment = _submit.send(planned, state(ctx))
-    # A sentence that scripts read the number from.
+        train_one_batch(planned, state(ctx))
+    experiment = submit.send(planned, state(ctx))
+    # Scripts read the number from this sentence.
     typer.echo(f"Created experiment {experiment.id}")
     if follow:
         trial = experiment.await_first_trial()
-        talk(f"following trial {trial.id}, Ctrl-C ends that and leaves the experiment alone")
+        talk(f"following trial {trial.id}; Ctrl-C detaches, and the experiment keeps running")
         for line in trial.iter_logs(follow=True):
             typer.echo(line.rstrip("\n"))
 

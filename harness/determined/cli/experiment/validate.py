@@ -1,4 +1,4 @@
-"""``det e validate`` and ``det e schema``: without any cluster."""
+"""``det e validate`` and ``det e schema``, which need no cluster."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from determined.cli import _render
-from determined.cli._errors import talk
-from determined.cli._options import Json, Overrides
+from determined.cli.arguments.options import Json, Overrides
+from determined.cli.errors import talk
+from determined.cli.output import render
 
 
 def validate(
@@ -17,7 +17,7 @@ def validate(
     config: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Check configuration files; every mistake is named with its line. No cluster is needed."""
+    """Check configuration files, and report every mistake with its line. No cluster is needed."""
     from determined import expconf
 
     report = []
@@ -34,7 +34,7 @@ def validate(
         if not json and not problems:
             typer.echo(f"{path}: valid")
     if json:
-        _render.print_json(report)
+        render.print_json(report)
     if any(entry["problems"] for entry in report):
         raise typer.Exit(1)
 
@@ -43,7 +43,7 @@ def schema() -> None:
     """Print the JSON schema of configuration files, for editors."""
     from determined import expconf
 
-    _render.print_json(expconf.json_schema())
+    render.print_json(expconf.json_schema())
 
 
 def register(app: typer.Typer) -> None:

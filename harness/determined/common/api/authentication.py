@@ -9,7 +9,7 @@ The order, first match wins:
 5. the token kept from an earlier login to this service (of the user named, else the active one),
    if the service still takes it;
 6. the local cluster's own credentials, when that is what is asked;
-7. a password prompt, where there is someone to ask.
+7. a password prompt, if the program is interactive.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _SALT = "GubPEmmotfiK9TMD6Zdw"
 _RETRIES = 2
 
 AskPassword = Callable[[str], str]
-"""Called with a user name; the password typed."""
+"""Called with a user name; returns the password that was typed."""
 
 
 def salt_and_hash(password: str) -> str:
-    """A password in the form in which it is sent; a blank one stays blank."""
+    """The form in which a password is sent; a blank password stays blank."""
     if not password:
         return ""
     return hashlib.sha512((_SALT + password).encode()).hexdigest()
@@ -77,9 +77,8 @@ def connect(
     """A session with the service at ``address``, logged in; see the module for how.
 
     Raises:
-        ValueError: ``address`` is none.
-        UnauthenticatedException: there are no credentials, or they are refused.
-        MasterNotFoundException: nothing answers.
+        ValueError: ``address`` is not an address. UnauthenticatedException: there are no
+        credentials, or they are refused. MasterNotFoundException: nothing answers.
     """
     if not isinstance(address, MasterAddress):
         address = master_address.find(address)
@@ -99,9 +98,10 @@ def logged_in(url: str, token: str, transport: httpx.BaseTransport | None) -> bo
 
 
 def _runs_at(address: MasterAddress, transport: httpx.BaseTransport | None = None) -> bool:
-    """Whether the cluster that is meant answers there: any, or exactly the recorded local one.
+    """Whether the right cluster answers there: any cluster, or for a local address exactly the recorded
+    one.
 
-    While the local cluster is down, the cluster of somebody else may have taken its port.
+    While the local cluster is down, another user's cluster may have taken its port.
     """
     with Session(address.url, transport=_kept_open(transport), max_retries=_RETRIES) as session:
         return address.is_meant(session.get("/api/v1/master"))
@@ -146,7 +146,8 @@ def _token(
         if not _runs_at(address, transport):
             # Its password is not for others.
             raise errors.MasterNotFoundException(
-                f"another cluster answers at {url}; the one in {local.data_dir} is not running"
+                f"another cluster answers at {url}: the one in {local.data_dir} is not running; "
+                "start it with `det deploy local cluster-up`"
             )
         try:
             return fresh(local.username, local.password)
@@ -164,7 +165,7 @@ def _token(
 
 
 def _task_token(url: str) -> str | None:
-    """The token of the task we run in; only ever sent to the service that gave it."""
+    """The token of the task we run in. It is sent only to the service that issued it."""
     token, home = os.environ.get("DET_SESSION_TOKEN"), os.environ.get("DET_MASTER")
     if not token or not home or master_address.canonical(home) != url:
         return None
@@ -172,7 +173,7 @@ def _task_token(url: str) -> str | None:
 
 
 class _KeptOpen(httpx.BaseTransport):
-    """A caller's transport, which several sessions use one after the other."""
+    """Wraps a caller's transport, which several sessions use one after the other."""
 
     def __init__(self, inner: httpx.BaseTransport) -> None:
         self._inner = inner

@@ -28,11 +28,11 @@ class BadRequestException(APIException):
 
 
 class NotFoundException(BadRequestException):
-    """What was asked for does not exist."""
+    """The requested object does not exist."""
 
 
 class ConflictException(BadRequestException):
-    """The state does not allow it; for a training process: its allocation has ended."""
+    """The object's state does not allow the request. For a training process: its allocation has ended."""
 
 
 class ForbiddenException(APIException):
@@ -40,7 +40,7 @@ class ForbiddenException(APIException):
 
 
 class UnauthenticatedException(APIException):
-    """No, or no longer valid, credentials."""
+    """The credentials are missing or no longer valid."""
 
 
 class InvalidCredentialsException(UnauthenticatedException):
@@ -48,7 +48,7 @@ class InvalidCredentialsException(UnauthenticatedException):
 
 
 class BadResponseException(APIException):
-    """The answer is not what the service sends."""
+    """The answer does not come from the service, or cannot be read."""
 
 
 class MasterNotFoundException(APIException):

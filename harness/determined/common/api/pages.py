@@ -1,4 +1,4 @@
-"""Reading lists that the service answers in pages."""
+"""Reads lists that the service returns in pages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def read(
     limit: int | None = None,
     page_size: int = PAGE_SIZE,
 ) -> Iterator[dict[str, Any]]:
-    """The items of ``GET path`` from number ``offset`` on, at most ``limit`` (None: all), one at a
-    time; the next page is asked for when it is needed. ``key`` names the list in the answer."""
+    """The items of ``GET path`` from number ``offset`` on, at most ``limit`` (None: all), one at a time.
+    The next page is requested when it is needed. ``key`` names the list in the answer.
+    """
     given = {name: value for name, value in (params or {}).items() if value is not None}
     left = limit
     while left is None or left > 0:

@@ -1,4 +1,4 @@
-"""Waiting for a service that is away, say because it is being restarted."""
+"""Waits for a service that is away, for example because it is being restarted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ T = TypeVar("T")
 LIMIT_S = 120.0
 PAUSE_S = 1.0
 OUTAGE_RETRIES = 200
-"""Of a request (``max_retries``) of a process that is to survive an outage of ten minutes: about
-750 s, and 600 s if chance is against it by a fifth."""
+"""``max_retries`` for a request of a process that must survive an outage of ten minutes. The waits sum up
+to about 750 s, and to 600 s in unlucky cases.
+"""
 
 
 def patiently(
@@ -25,10 +26,10 @@ def patiently(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """``ask()``, again and again while nothing answers, for ``limit_s`` seconds at most.
+    """Call ``ask()`` again and again while nothing answers, for ``limit_s`` seconds at most.
 
-    ``on_wait`` is called once, when the waiting begins. Raises MasterNotFoundException after it, and
-    whatever else ``ask`` raises at once.
+    ``on_wait`` is called once, when the waiting begins. Raises MasterNotFoundException after ``limit_s``,
+    and any other exception of ``ask`` at once.
     """
     away_since: float | None = None
     while True:

@@ -7,7 +7,6 @@ and no socket is opened.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -17,6 +16,7 @@ import httpx
 import orjson
 
 from determined.common.api import errors
+from determined.common.backoff import Backoff
 
 # httpx logs each request at INFO, httpcore each step of it at DEBUG: in a training script's output
 # that would be our noise.
@@ -25,8 +25,9 @@ for _name in ("httpx", "httpcore"):
         logging.getLogger(_name).setLevel(logging.WARNING)
 
 RETRY_STATUSES = frozenset({502, 503, 504})
+RETRY_SECONDS = (0.1, 5.0)
 SAID_AFTER = 7
-"""Who is so patient is told why nothing happens, after so many repetitions: some ten seconds."""
+"""After this many retries (some ten seconds), say why the request still waits."""
 
 logger = logging.getLogger("determined.api")
 
@@ -60,10 +61,10 @@ def _streamed_error(error: Any) -> errors.APIException:
 class Session:
     """Calls the service at ``master`` (``http://host:port``).
 
-    ``max_retries`` counts repetitions after a connection failure or a 502, 503, 504, with
-    exponential backoff from 0.1 s to 5 s. POST is repeated too: the platform's requests may be
-    repeated safely; the one that may not (creating an experiment) is sent with ``max_retries=0``.
-    Thread-safe; not to be shared across a fork.
+    ``max_retries`` is the number of repetitions after a connection failure or a 502, 503, 504, with waits
+    that grow from 0.1 s to 5 s. POST is repeated too, because the platform's requests may be repeated
+    safely. The only exception, creating an experiment, is sent with ``max_retries=0``. Thread-safe; not to
+    be shared across a fork.
 
     Raises (all methods): the tree in :mod:`determined.common.api.errors`.
     """
@@ -126,7 +127,7 @@ class Session:
             content = orjson.dumps(json, option=orjson.OPT_SERIALIZE_NUMPY)
             headers["Content-Type"] = "application/json"
         retries = self.max_retries if max_retries is None else max_retries
-        delay = 0.1
+        backoff = Backoff(*RETRY_SECONDS)
         for attempt in range(retries + 1):
             last = attempt == retries
             try:
@@ -152,8 +153,7 @@ class Session:
                 logger.warning(
                     "no answer from the service at %s: trying again for some minutes", self.master
                 )
-            time.sleep(delay * random.uniform(0.5, 1.0))
-            delay = min(delay * 2, 5.0)
+            time.sleep(backoff.next_delay())
         raise AssertionError("unreachable")
 
     def _parsed(self, method: str, path: str, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ class Session:
             return orjson.loads(response.content)
         except ValueError as error:
             raise errors.BadResponseException(
-                f"{method} {path}: the answer is not JSON; is {self.master} the service's address?"
+                f"{method} {path}: the answer is not JSON; check that {self.master} is the service's address"
             ) from error
 
     def get(self, path: str, **kwargs: Any) -> Any:
@@ -190,7 +190,7 @@ class Session:
     def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """GET of newline-delimited JSON, one parsed ``result`` at a time, as the lines arrive.
 
-        Raises MasterNotFoundException, too, when the service ends in the middle of the answer.
+        Also raises MasterNotFoundException when the service ends in the middle of the answer.
         """
         timeout = httpx.Timeout(30.0, read=None)
         try:

@@ -1,4 +1,4 @@
-"""HTTPS to a service whose certificate the system does not know."""
+"""HTTPS to a service whose certificate the system does not trust."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import httpx
 
 
 class TlsTransport(httpx.HTTPTransport):
-    """Trusts the PEM file ``cert_path``, expects ``cert_name`` in the certificate (default: the host
-    asked), or trusts anybody (``noverify``)."""
+    """A context that trusts the PEM file ``cert_path`` and expects ``cert_name`` in the certificate
+    (default: the host of the address), or that trusts any certificate (``noverify``).
+    """
 
     def __init__(
         self, cert_path: str | None = None, cert_name: str | None = None, noverify: bool = False

@@ -12,7 +12,9 @@ VERSION = 2
 
 
 def config_dir() -> Path:
-    """``$DET_DEBUG_CONFIG_PATH``, else ``~/.config/determined``, where upstream's tools look too."""
+    """The folder of the tokens: ``$DET_DEBUG_CONFIG_PATH``, else ``~/.config/determined``, which upstream's
+    tools use too.
+    """
     given = os.environ.get("DET_DEBUG_CONFIG_PATH")
     return Path(given) if given else Path.home() / ".config" / "determined"
 
@@ -20,16 +22,16 @@ def config_dir() -> Path:
 class TokenStore:
     """``{"version": 2, "masters": {url: {"active_user": name, "tokens": {name: token}}}}``.
 
-    The file is made with mode 0600 and replaced as a whole. Two commands that log in at the same
-    moment may lose one of the tokens, which costs a login. A file that cannot be understood is
-    treated as empty and overwritten by the next login. ``user=None`` means the active user.
+    The file is made with mode 0600 and replaced as a whole. If two commands log in at the same moment, one
+    of the tokens may be lost and its user must log in again. A file that cannot be understood is treated as
+    empty and overwritten by the next login. ``user=None`` means the active user.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or config_dir() / "auth.json"
 
     def active_user(self, url: str) -> str | None:
-        """Who logged in to ``url`` last."""
+        """The user who logged in to ``url`` last."""
         found = self._entry(url).get("active_user")
         return found if isinstance(found, str) and found else None
 
@@ -40,7 +42,7 @@ class TokenStore:
         return found if isinstance(found, str) else None
 
     def users(self, url: str) -> list[str]:
-        """Whose tokens are kept for ``url``."""
+        """The users whose tokens are kept for ``url``."""
         return sorted(self._tokens(url))
 
     def set_token(self, url: str, user: str, token: str) -> None:

@@ -1,1 +1,3 @@
-"""Interpreters that fork instead of being started again: when that is safe, and what a fork becomes."""
+"""Forking an interpreter instead of starting a new one: when that is safe, and how a fork becomes a
+program.
+"""

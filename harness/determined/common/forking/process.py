@@ -1,4 +1,4 @@
-"""A fork's first steps, and what the kernel (Linux) is told of a process."""
+"""A fork's first steps, and settings of a process in the kernel (Linux)."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def become_subreaper() -> None:
-    """Processes whose parents died become children of this one instead of init's (Linux)."""
+    """Make this process, not init, the parent of descendants whose parents died (Linux)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent() -> None:
-    """The kernel kills this process when its parent dies (Linux)."""
+    """Have the kernel kill this process when its parent dies (Linux)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def set_title(title: str) -> None:
-    """The name that ``ps`` and ``top`` show (Linux, 15 characters)."""
+    """Set the name that ``ps`` and ``top`` show (Linux, 15 characters)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(title[:15])
 
 
 def begin(parent: int, stdout: int, stderr: int) -> None:
-    """In a fork of process ``parent``: a session of its own, that ends with the parent, with nothing
-    open but these two descriptors (and an empty standard input)."""
+    """Detach a fork of process ``parent``: it gets a session of its own, dies with the parent, and has
+    nothing open but these two descriptors and an empty standard input.
+    """
     os.setsid()
     die_with_parent()
     if os.getppid() != parent:  # it died before the kernel knew
@@ -62,8 +63,8 @@ def output_pipes(
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """((read, write) of standard output, the same of standard error) for a process started in the block.
 
-    After it the ends to write to are closed here, and the ends to read from stay open, unless it ends in
-    an exception.
+    After the block the write ends are closed here. The read ends stay open, unless the block ends in an
+    exception.
     """
     out, err = make(), make()
     try:

@@ -1,9 +1,9 @@
 """Runs a script or module as ``__main__`` in a freshly forked interpreter.
 
-What ``python3 script.py`` gives a program is given here as well: its own ``__main__`` module,
-``sys.argv``, ``sys.path[0]``, standard streams, default signal handling, random state, exit hooks and
-exit codes. Two differences remain (docs/agent.md): all forks of one parent share one hash
-seed, and imports done by the parent are not done again.
+The program gets what ``python3 script.py`` gives it: its own ``__main__`` module, ``sys.argv``,
+``sys.path[0]``, standard streams, default signal handling, random state, exit hooks and exit codes. Two
+differences remain (docs/agent.md): all forks of one parent share one hash seed, and imports done by the
+parent are not done again.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def run_as_main(
 ) -> NoReturn:
     """Becomes the program; never returns.
 
-    ``argv`` begins with the script, or with the module's name (``as_module``). File descriptors 0-2
-    and the current directory must be set; ``base_path`` is ``sys.path`` without a script's directory.
-    ``at_end`` is called when all that the program does is done, unless it has been taken over
+    ``argv`` begins with the script, or with the module's name (``as_module``). File descriptors 0-2 and the
+    current directory must be set; ``base_path`` is ``sys.path`` without a script's directory. ``at_end`` is
+    called when the program has finished, exit hooks included, unless it has been taken over
     (:func:`take_end`).
     """
     _reset_interpreter(env)
@@ -69,7 +69,7 @@ _end: list[Callable[[], None]] = []
 
 
 def take_end() -> Callable[[], None] | None:
-    """What was to be called at this program's end, for a fork that ends in its place."""
+    """The function to call at this program's end, for a fork that ends in the program's place."""
     return _end.pop() if _end else None
 
 
@@ -102,14 +102,16 @@ def _reset_interpreter(env: Mapping[str, str]) -> None:
 
 
 def _set_threads(env: Mapping[str, str]) -> None:
-    """torch read ``OMP_NUM_THREADS`` when it was imported, which was before the fork."""
+    """Set torch's threads: torch read ``OMP_NUM_THREADS`` at its import, which was before the fork."""
     torch = sys.modules.get("torch")
     if torch is not None and env.get("OMP_NUM_THREADS", "").isdigit():
         torch.set_num_threads(max(1, int(env["OMP_NUM_THREADS"])))
 
 
 def _open_streams() -> None:
-    """As with ``PYTHONUNBUFFERED=1``: every write reaches the pipe at once."""
+    """Make standard output and error unbuffered, as with ``PYTHONUNBUFFERED=1``: each write reaches the
+    pipe at once.
+    """
     stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     sys.stdin = stdin
     sys.__stdin__ = stdin  # type: ignore[misc]
@@ -130,7 +132,9 @@ def _open_streams() -> None:
 
 
 def _renew_random_state() -> None:
-    """`random` does it by itself at a fork; the others would draw the same numbers in every trial."""
+    """Seed the random generators. `random` seeds itself at a fork; the others would draw the same numbers
+    in every trial.
+    """
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -187,7 +191,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """The traceback as the interpreter would print it: without the frames of this module."""
+    """Print the traceback as the interpreter would, without the frames of this module."""
     shown: TracebackType | None = error.__traceback__
     while shown is not None and shown.tb_frame.f_code.co_filename in _OWN_FILES:
         shown = shown.tb_next
@@ -202,9 +206,9 @@ def _report(error: BaseException) -> int:
 
 
 def _end_program(code: int) -> int:
-    """What the interpreter does last: waits for threads, runs exit hooks, flushes.
+    """Do what an interpreter does at its end: wait for threads, run exit hooks, flush.
 
-    The heap is not torn down: that alone would take longer than a short trial.
+    The heap is not freed, because that alone would take longer than a short trial.
     """
     try:
         threading._shutdown()  # type: ignore[attr-defined]

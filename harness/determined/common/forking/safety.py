@@ -1,4 +1,4 @@
-"""Whether an interpreter may fork and go on with Python: one thread, no accelerator opened."""
+"""Whether an interpreter may fork and continue to run Python: it has one thread and opened no accelerator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class NotForkableError(Exception):
-    """A fork of this process would not be safe (any more); the message says why: ``it …``."""
+    """A fork of this process would not be safe (any more). The message says why; it begins with ``it …``."""
 
 
 @contextlib.contextmanager
@@ -39,22 +39,24 @@ def check() -> None:
 
 
 def settle() -> None:
-    """Makes forks cheap: what is there now is neither visited nor finalised in them."""
+    """Make forks cheap: the garbage collector of a fork ignores the objects that exist now."""
     gc.collect()
     gc.freeze()
     forget_finalizers()
 
 
 def forget_finalizers() -> None:
-    """What libraries want done at exit is not done by this process: torch's takes 40 ms, and a
-    temporary directory made by an import is not a fork's to delete."""
+    """Drop the exit hooks of libraries in this process: torch's hook takes 40 ms, and a fork must not
+    delete a temporary directory that an import has made.
+    """
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         finalizer.atexit = False
 
 
 def shadows_imports(folder: Path) -> bool:
-    """Whether a module in ``folder``, where a program is about to run, is one that was imported
-    here already, from elsewhere: the program's own must win, so it needs a new interpreter."""
+    """Whether ``folder``, where a program is about to run, has a module of a name that was imported here
+    already from elsewhere. The program's own module must win, so the program needs a new interpreter.
+    """
     names = set()
     for entry in folder.iterdir():
         stem, _, suffix = entry.name.partition(".")

@@ -1,4 +1,4 @@
-"""What a script says of its experiment."""
+"""The configuration of a script's unmanaged experiment."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from determined import storage
 
 @dataclasses.dataclass
 class Config:
-    """An unmanaged experiment; on the cluster it is ignored, the experiment has its configuration.
+    """The configuration of an unmanaged experiment. On the cluster it is ignored.
 
     Attributes:
-        name: as lists show it, by default one made up.
+        name: the experiment's name, by default a random one.
         hparams: the trial's hyperparameters.
         data, description, labels, workspace, project, searcher: as in an experiment configuration;
-            ``searcher`` names the metric to compare trials by.
-        checkpoint_storage: a path, a URL, or a section as in the configuration; by default a directory of
-            the user's.
-        external_experiment_id: a name under which the experiment is found again, by another trial of
-            it or when the script starts again.
-        external_trial_id: the same for the trial: a script that starts again goes on with it.
-            Needs ``external_experiment_id``.
+            ``searcher`` has the metric by which trials are compared.
+        checkpoint_storage: a path, a URL, or a section as in the configuration; by default a directory
+            in the user's data directory.
+        external_experiment_id: a name by which another trial, or the script when it starts again,
+            finds the experiment.
+        external_trial_id: the same for the trial: a script that starts again continues it. Needs
+            ``external_experiment_id``.
     """
 
     name: str | None = None
@@ -41,7 +41,7 @@ class Config:
 
 
 class DefaultConfig(Config):
-    """What early releases called :class:`Config`."""
+    """The name of :class:`Config` in early releases."""
 
     def __init__(self, **kwargs: Any) -> None:
         _deprecated("DefaultConfig is deprecated: use Config")
@@ -49,7 +49,7 @@ class DefaultConfig(Config):
 
 
 class UnmanagedConfig(Config):
-    """The part of :class:`Config` that early releases had apart."""
+    """The part of :class:`Config` that was separate in early releases."""
 
     def __init__(self, **kwargs: Any) -> None:
         _deprecated("UnmanagedConfig is deprecated: use Config")
@@ -59,14 +59,14 @@ class UnmanagedConfig(Config):
 def merged(
     config: Config | None, defaults: Config | None, unmanaged: Config | None
 ) -> Config | None:
-    """The one configuration of the three arguments; None: there is none."""
+    """The configuration from the three arguments; None if there is none."""
     if defaults is not None or unmanaged is not None:
         _deprecated("the arguments defaults and unmanaged are deprecated: use config")
     if config is not None:
         return config
     if defaults is None or unmanaged is None:
         return defaults
-    # What only the second one used to have counts where the first has nothing.
+    # The fields that only the second had are used if the first does not set them.
     names = ("workspace", "project", "external_experiment_id", "external_trial_id")
     changes = {name: getattr(defaults, name) or getattr(unmanaged, name) for name in names}
     values = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(Config)}
@@ -80,9 +80,9 @@ def _deprecated(text: str) -> None:
 def experiment_config(
     config: Config, checkpoint_storage: str | dict[str, Any] | None
 ) -> dict[str, Any]:
-    """The experiment configuration for the service, which fills in the rest.
+    """The experiment configuration for the service, which adds the defaults.
 
-    Raises ValueError for a storage that is no path and no known URL.
+    Raises ValueError for a storage that is neither a path nor a known URL.
     """
     section = checkpoint_storage or config.checkpoint_storage or _default_storage()
     if isinstance(section, str):

@@ -1,4 +1,4 @@
-"""Contexts for scripts that run anywhere: on the cluster, or outside of it and reporting to it."""
+"""Contexts for scripts that run anywhere: on the cluster, or outside of it with reports to it."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ def init_context(
     preempt_mode: core.PreemptMode = core.PreemptMode.WorkersAskChief,
     tensorboard_mode: core.TensorboardMode = core.TensorboardMode.AUTO,
 ) -> core.Context:
-    """A context to be used in a ``with`` block.
+    """A context for a ``with`` block.
 
     In a trial on the cluster this is :func:`determined.core.init`. Elsewhere the script's experiment and
-    trial are created at the service, or found again by their external ids; ``context.info`` has
-    ``latest_checkpoint`` to go on from. The end of the block says how the script ended.
+    trial are created at the service, or found by their external ids; ``context.info`` has the
+    ``latest_checkpoint`` from which to continue. The end of the block reports how the script ended.
 
-    ``client``: the login to use; ``defaults`` and ``unmanaged`` are earlier releases' ``config``.
+    ``client`` is the login to use; ``defaults`` and ``unmanaged`` are earlier releases' ``config``.
 
-    In several processes (``distributed``) all call it; rank 0's begins the trial, and all get that one.
+    If there are several processes (``distributed``), all of them call it. Rank 0 starts the trial, and
+    all processes get this trial.
 
-    Raises ValueError without a configuration outside of the cluster, and what the service refuses, in
-    processes other than rank 0 as errors.WorkerError.
+    Raises ValueError if there is no configuration outside of the cluster, and the service's errors;
+    processes other than rank 0 get these as errors.WorkerError.
     """
     global _plot_url
     merged = _config.merged(config, defaults, unmanaged)
@@ -87,9 +88,9 @@ def init(
     preempt_mode: core.PreemptMode = core.PreemptMode.WorkersAskChief,
     tensorboard_mode: core.TensorboardMode = core.TensorboardMode.AUTO,
 ) -> None:
-    """As :func:`init_context`, for the rest of the script: ``core_v2.train`` and its like are set.
+    """Like :func:`init_context`, but for the rest of the script: sets ``core_v2.train`` and the others.
 
-    It ends with :func:`close`, the next ``init()``, or the script.
+    The context ends with :func:`close`, the next ``init()``, or the end of the script.
     """
     global _current
     close()
@@ -112,7 +113,7 @@ def init(
 
 
 def close() -> None:
-    """End what :func:`init` began; no effect when nothing did."""
+    """Close the context of :func:`init`, if there is one."""
     _close()
 
 
@@ -125,7 +126,7 @@ def _close(error: BaseException | None = None) -> None:
 
 
 def url_reverse_webui_exp_view() -> str:
-    """The address of a page about the experiment. Raises RuntimeError outside of an unmanaged one."""
+    """The URL of a page about the unmanaged experiment. Raises RuntimeError if there is none."""
     if not _plot_url:
         raise RuntimeError("there is no unmanaged experiment: call core_v2.init() first")
     return _plot_url
@@ -139,7 +140,7 @@ def _publish(context: core.Context | None) -> None:
 
 
 def _hook_exit() -> None:
-    """Have the end of the script close the context, knowing whether it failed."""
+    """Close the context at the end of the script, and report whether the script failed."""
     global _hooked
     if _hooked:
         return
@@ -148,7 +149,7 @@ def _hook_exit() -> None:
     original = sys.exit
 
     def exit_with(status: Any = None, /) -> Any:
-        # Nobody tells exit handlers the code.
+        # Exit handlers do not get the exit code.
         global _exit_code
         _exit_code = status
         original(status)

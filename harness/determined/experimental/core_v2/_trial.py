@@ -1,4 +1,4 @@
-"""The experiment and the trial of a script outside of the cluster, at the service."""
+"""Creating the unmanaged experiment and trial of a script outside of the cluster."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from determined.experimental.core_v2._config import Config
 
 
 def begin(session: Session, config: Config, experiment: dict[str, Any]) -> tuple[ClusterInfo, str]:
-    """Creates or finds experiment and trial and starts it: its facts, and the address of its plot.
+    """Creates or finds experiment and trial, and starts the trial. Returns its facts and its plot's URL.
 
-    Raises ValueError for an external trial id alone, TypeError for external ids that are no strings, and
-    what calls to the service raise.
+    Raises ValueError for an external trial id without an experiment id, TypeError for external ids that
+    are not strings, and the errors of calls to the service.
     """
     for field in ("external_experiment_id", "external_trial_id"):
         value = getattr(config, field)
@@ -49,7 +49,7 @@ def begin(session: Session, config: Config, experiment: dict[str, Any]) -> tuple
         agent_id="unmanaged",
         slot_ids=[],
         task_id=trial["taskId"],
-        # There is no allocation; the run has a name like one.
+        # There is no allocation, so the run's name takes the form of one.
         allocation_id=f"{trial['taskId']}.{started['trialRunId']}",
         session_token=session.token or "",
         task_type="TRIAL",

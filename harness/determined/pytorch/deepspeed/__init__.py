@@ -1,4 +1,4 @@
-"""Training with DeepSpeed's engines: describe it in a :class:`DeepSpeedTrial`, a :class:`Trainer` runs it.
+"""Training with DeepSpeed's engines: a :class:`DeepSpeedTrial` describes it, a :class:`Trainer` runs it.
 
 ::
 
@@ -7,8 +7,8 @@
     with deepspeed.init(hparams={"lr": 0.01}) as context:
         deepspeed.Trainer(Digits(context), context).fit(max_length=pytorch.Epoch(10))
 
-Without the package deepspeed there are the configurations and places in a topology; importing the other
-names says what to install.
+Without the package deepspeed only the names for configurations and for places in a topology work. Importing
+another name raises an error that says what to install.
 """
 
 import importlib

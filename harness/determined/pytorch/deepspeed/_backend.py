@@ -1,4 +1,4 @@
-"""DeepSpeed's side of a process group."""
+"""DeepSpeed's setup for a process group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARED_MEMORY_OP = "deepspeed_shm_comm"
 
 @contextlib.contextmanager
 def process_group(dist: core.DistributedContext) -> Iterator[None]:
-    """Torch's process group for the block, which DeepSpeed knows of; in one process, too.
+    """Torch's process group for the block, known to DeepSpeed; also for a single process.
 
     With ``DET_MANUAL_INIT_DISTRIBUTED`` in the environment the training code makes it.
     """
@@ -54,7 +54,7 @@ def _compile_nothing() -> None:
 
 @contextlib.contextmanager
 def _local_rank(dist: core.DistributedContext) -> Iterator[None]:
-    """DeepSpeed asks the environment for it, which no launcher set in a single process."""
+    """Set the environment that DeepSpeed reads: for a single process no launcher has set it."""
     if "LOCAL_RANK" in os.environ:
         yield
         return
@@ -66,7 +66,7 @@ def _local_rank(dist: core.DistributedContext) -> Iterator[None]:
 
 
 def gpus() -> int:
-    """Those that DeepSpeed trains on: none where its accelerator is the CPU."""
+    """The GPUs that DeepSpeed trains on; none if its accelerator is the CPU."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()

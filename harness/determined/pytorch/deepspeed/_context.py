@@ -1,4 +1,4 @@
-"""What a DeepSpeedTrial trains with."""
+"""The context of a DeepSpeedTrial."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ logger = logging.getLogger("determined.pytorch")
 
 
 class DeepSpeedTrialContext(TrainingContext):
-    """Wraps DeepSpeed's engines, and is asked where the training stands.
+    """Wraps DeepSpeed's engines, and answers questions about the training.
 
-    Made by :func:`determined.pytorch.deepspeed.init`. ``models`` lists the engines; the first decides
-    about batch sizes and about which process has which part of the data.
+    Made by :func:`determined.pytorch.deepspeed.init`. ``models`` lists the engines. The first engine
+    decides the batch sizes and each process' share of the data.
     """
 
     _kind = "DeepSpeedTrial"
@@ -56,10 +56,10 @@ class DeepSpeedTrialContext(TrainingContext):
         self._accumulates = True
 
     def wrap_model_engine(self, model: Any) -> Any:
-        """``model``, an engine: what ``deepspeed.initialize()`` returns first.
+        """Wrap ``model``, an engine: the first item that ``deepspeed.initialize()`` returns.
 
-        Of a pipeline engine the place of this process in the pipeline is known from now on. Raises
-        TypeError for anything else.
+        For a pipeline engine, this process' place in the pipeline is known from now on. Raises TypeError if
+        ``model`` is not an engine.
         """
         from deepspeed.runtime.engine import DeepSpeedEngine
         from deepspeed.runtime.pipe.engine import PipelineEngine
@@ -75,7 +75,8 @@ class DeepSpeedTrialContext(TrainingContext):
                 self._mpu = make_deepspeed_mpu(model.mpu)
         if self.models and model.train_batch_size() != self.models[0].train_batch_size():
             logger.warning(
-                "engine %d has train_batch_size %d, the first %d: records are counted by the first",
+                "engine %d has train_batch_size %d, but the first engine has %d, which is used "
+                "to count records",
                 len(self.models),
                 model.train_batch_size(),
                 self.models[0].train_batch_size(),
@@ -84,16 +85,16 @@ class DeepSpeedTrialContext(TrainingContext):
         return model
 
     def set_mpu(self, mpu: ModelParallelUnit) -> None:
-        """Say how the model is spread over processes, where neither data parallelism nor a pipeline
-        engine does.
+        """Tell how the model is spread over processes, if it is neither data parallelism nor a pipeline
+        engine.
 
-        Raises errors.InvalidExperimentException before the first ``wrap_model_engine()``, and when it
-        was called already.
+        Raises errors.InvalidExperimentException before the first ``wrap_model_engine()``, and at a second
+        call.
         """
         self._first_engine("set_mpu()")
         if self._mpu_is_set:
             raise errors.InvalidExperimentException(
-                "set_mpu() was called already; a trial has one model parallel unit"
+                "set_mpu() was called already: call it once, since a trial has one model parallel unit"
             )
         self._mpu_is_set = True
         self._mpu = mpu
@@ -144,6 +145,6 @@ class DeepSpeedTrialContext(TrainingContext):
     def _first_engine(self, asker: str) -> Any:
         if not self.models:
             raise errors.InvalidExperimentException(
-                f"{asker} needs an engine: call wrap_model_engine() before"
+                f"{asker} needs an engine: call wrap_model_engine() first"
             )
         return self.models[0]

@@ -1,4 +1,6 @@
-"""The training loop over engines: batches of micro-batches, checkpoints of which every process has a part."""
+"""The training loop over engines, with batches of micro-batches. Every process writes a part of each
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,10 @@ def state_file(rank: int | str) -> str:
 class EngineLoop(TrainingLoop):
     """One call of ``Trainer.fit`` for a DeepSpeedTrial.
 
-    The loop's "batch" is the iterator over micro-batches: training on it is training on as many of them
-    as the engine makes one step from. In a checkpoint there are, beside what
-    :meth:`DeepSpeedTrial.save` writes, of each process ``det_state_dict_rank<n>.pth`` (``callbacks``,
-    ``rng_state``), and of the chief what other trial classes have, too.
+    The loop's "batch" is the iterator over micro-batches: training on a batch means training on the
+    micro-batches of one step of the engine. Beside the files of :meth:`DeepSpeedTrial.save` a checkpoint
+    has a file ``det_state_dict_rank<n>.pth`` (``callbacks``, ``rng_state``) of each process, and from the
+    chief the files that other trial classes have, too.
     """
 
     _trial: DeepSpeedTrial  # type: ignore[assignment]
@@ -44,8 +46,8 @@ class EngineLoop(TrainingLoop):
     def _check_wrapped(self) -> None:
         if not self._context.models:
             raise errors.InvalidModelException(
-                f"{type(self._trial).__name__} has wrapped no engine: give what deepspeed.initialize() "
-                "returns first to context.wrap_model_engine(), in __init__"
+                f"{type(self._trial).__name__} has wrapped no engine: give the first item that "
+                "deepspeed.initialize() returns to context.wrap_model_engine(), in __init__"
             )
 
     @contextlib.contextmanager
@@ -104,8 +106,9 @@ class EngineLoop(TrainingLoop):
         return train_batch
 
     def _check_step(self) -> None:
-        """Raises errors.InvalidModelException in the middle of an engine's batch, for a checkpoint would
-        lose the gradients, and when no engine has ever stepped."""
+        """Raises errors.InvalidModelException in the middle of an engine's batch, because a checkpoint
+        would lose the gradients, and when no engine has ever stepped.
+        """
         context = self._context
         if context.use_pipeline_parallel:
             return
@@ -163,7 +166,7 @@ class EngineLoop(TrainingLoop):
 
 
 def mean(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each metric the mean over the micro-batches that have it; the last of what has no mean."""
+    """For each metric, the mean over the micro-batches that have it, or the last value if it has no mean."""
     if len(outputs) < 2:
         return outputs[0] if outputs else {}
     means: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Where a process stands when a model is spread over several."""
+"""The place of a process when a model is spread over several processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from determined import core
 
 @dataclass
 class ModelParallelUnit:
-    """One process' part in training: which share of the data it sees, and what it does beside training.
+    """One process' part in the training: its share of the data, and whether it reads data and reports
+    metrics.
 
     ``data_parallel_rank`` of ``data_parallel_world_size`` copies of the model; ``should_report_metrics``:
     whether it has the loss; ``should_build_data_loader``: whether it reads data.

@@ -19,15 +19,15 @@ from determined.pytorch.deepspeed._context import DeepSpeedTrialContext
 
 
 class DeepSpeedTrial(LegacyTrial):
-    """A training with DeepSpeed's engines: models and data, what to do with one batch, how to validate.
+    """A training with DeepSpeed's engines: models and data, how to train on one batch, how to validate.
 
     Subclasses make engines in ``__init__`` by ``deepspeed.initialize()`` (model, optimizer and scheduler are
     the engine's) and give them to ``context.wrap_model_engine()``. The Trainer calls the other methods in the
     order of :class:`determined.pytorch.PyTorchTrial`'s.
 
-    A batch is what the engine makes one step of its optimizer from: ``train_batch_size`` records, in each
-    process ``gradient_accumulation_steps`` micro-batches of ``train_micro_batch_size_per_gpu`` records. Data
-    loaders give micro-batches; lengths, periods and ``batch_idx`` count batches.
+    A batch is the data for one step of the engine's optimizer: ``train_batch_size`` records, which are in
+    each process ``gradient_accumulation_steps`` micro-batches of ``train_micro_batch_size_per_gpu``
+    records. Data loaders give micro-batches; lengths, periods and ``batch_idx`` count batches.
 
     Engines, callbacks' states and random generators of every process, and the position in the data are in
     checkpoints. Callbacks are called in every process, those around checkpoints, too.
@@ -51,17 +51,17 @@ class DeepSpeedTrial(LegacyTrial):
         ``engine.train_batch(dataloader_iter)`` does it all. ``dataloader_iter`` is None in a process that
         reads no data.
 
-        Returns the loss, or a dict of metrics, averaged over micro-batches and processes. What a process
-        returns whose ``ModelParallelUnit`` says that it reports no metrics is not looked at.
+        Returns the loss, or a dict of metrics, averaged over micro-batches and processes. The result is
+        ignored in a process whose ``ModelParallelUnit`` says that it reports no metrics.
         """
 
     @abc.abstractmethod
     def build_training_data_loader(self) -> DataLoader | TorchDataLoader[Any] | None:
-        """The training data, in micro-batches. Called where data are read."""
+        """The training data, in micro-batches. Called in processes that read data."""
 
     @abc.abstractmethod
     def build_validation_data_loader(self) -> DataLoader | TorchDataLoader[Any] | None:
-        """The validation data, in micro-batches. Called where data are read."""
+        """The validation data, in micro-batches. Called in processes that read data."""
 
     def build_callbacks(self) -> dict[str, PyTorchCallback]:
         """Callbacks by name; the names are kept in checkpoints."""
@@ -74,19 +74,21 @@ class DeepSpeedTrial(LegacyTrial):
         ``evaluation_reducer()`` says; with a pipeline engine those of ``engine.eval_batch(dataloader_iter)``.
 
         Define this or :meth:`evaluate_full_dataset`. Gradients are off, engines in evaluation mode. All
-        processes evaluate equally many batches, for an engine may have them work together: what some have
-        more is left out.
+        processes evaluate the same number of batches, because an engine may need all of them for each
+        batch. Surplus batches of some processes are left out.
         """
         raise NotImplementedError
 
     def evaluation_reducer(self) -> Reducer | dict[str, Reducer]:
-        """How metrics of ``evaluate_batch`` become one: for all, or by name (AVG for those left out)."""
+        """How the values of a metric of ``evaluate_batch`` become one: for all metrics, or by name (AVG for
+        the others).
+        """
         return Reducer.AVG
 
     def evaluate_full_dataset(self, data_loader: TorchDataLoader[Any]) -> dict[str, Any]:
         """Validation metrics of all the data, computed in the chief only.
 
-        Engines that need all processes (ZeRO stage 3, pipelines) cannot do that.
+        Do not define it for engines that need all processes (ZeRO stage 3, pipelines).
         """
         raise NotImplementedError
 

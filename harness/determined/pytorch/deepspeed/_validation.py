@@ -17,12 +17,12 @@ logger = logging.getLogger("determined.pytorch")
 
 
 def of_all(dist: core.DistributedContext, length: int | None) -> list[int]:
-    """The lengths of the loaders of all processes that have one; called by all together."""
+    """The lengths of the loaders, from all processes that have a loader; all processes call it together."""
     return [found for found in dist.allgather(length) if found is not None]
 
 
 class EngineValidation(Validation):
-    """Evaluates as many batches in every process as there are in the one with the fewest."""
+    """Evaluates the same number of batches in every process: that of the process with the fewest."""
 
     _context: DeepSpeedTrialContext  # type: ignore[assignment]
     trial_class = DeepSpeedTrial
@@ -63,7 +63,7 @@ class EngineValidation(Validation):
         except TypeError:
             raise errors.InvalidModelException(
                 "build_validation_data_loader() must return a loader with a length, found "
-                f"{type(loader).__name__}: all processes evaluate equally many batches"
+                "{type(loader).__name__}: all processes must evaluate the same number of batches"
             ) from None
 
     def _evaluated(self) -> Iterator[tuple[Any, int]]:
@@ -78,7 +78,7 @@ class EngineValidation(Validation):
 
 
 def _in_one_shape(output: Any) -> Any:
-    """Single numbers without a dimension: of a pipeline's loss some stages have a list of one."""
+    """Single numbers without a dimension: some stages of a pipeline have the loss as a list of one."""
     if not isinstance(output, dict):
         return output
     return {

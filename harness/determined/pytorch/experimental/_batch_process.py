@@ -38,20 +38,19 @@ def torch_batch_process(
     """Give every batch of ``dataset`` to an object of ``batch_processor_cls``, once.
 
     In a trial of several slots (under ``determined.launch.torch_distributed``) the batches are dealt out to
-    the processes one by one; where they do not come out even, some have one less, and none is given twice.
-    A trial goes on from its last checkpoint; off the cluster there is nothing to go on from.
+    the processes one by one. If they cannot be divided evenly, some processes have one batch less; no batch
+    is given twice. A trial goes on from its last checkpoint; off the cluster there is nothing to go on
+    from.
 
     Args:
-        dataset: with a length and indices.
-        batch_size: records per batch; default 1, or what ``dataloader_kwargs`` says.
-        max_batches: the most batches per process.
-        checkpoint_interval: batches of each process between checkpoints, at which all wait for each
-            other. Preemption is asked for there.
-        dataloader_kwargs: further arguments of ``torch.utils.data.DataLoader``; none that changes the order.
-        distributed_context: default: that of torch's launcher, if it started this process (torch's process
-            group is then made, too).
+        dataset: a dataset with a length and indices. batch_size: records per batch; default 1, or the value
+        in ``dataloader_kwargs``. max_batches: the most batches per process. checkpoint_interval: batches of
+        each process between checkpoints. At a checkpoint all processes wait for each other and check for
+        preemption. dataloader_kwargs: further arguments of ``torch.utils.data.DataLoader``, except those
+        that change the order. distributed_context: by default the context of torch's launcher, if it
+        started this process (torch's process group is then made, too).
 
-    Raises TypeError and ValueError for arguments that make no sense.
+    Raises TypeError and ValueError for invalid arguments.
     """
     loader = _loader(dataset, batch_size, dataloader_kwargs or {})
     _check_positive("checkpoint_interval", checkpoint_interval)
@@ -79,7 +78,9 @@ def torch_batch_process(
             processor.on_finish()
             stored = dist.gather(context._uploaded)
             if stored is not None and any(stored):
-                logger.info("what upload_path() took is in %s of the checkpoint storage", output_id)
+                logger.info(
+                    "the files of upload_path() are in %s of the checkpoint storage", output_id
+                )
 
 
 def _process(
@@ -117,7 +118,7 @@ def _process(
 
 
 def _save(core_context: core.Context, done: int, output_id: str) -> None:
-    """A checkpoint that says how far all processes are; called when all of them have come so far."""
+    """Write a checkpoint with the progress of all processes; called when all of them have reached it."""
     everybody = core_context.distributed.gather(done)
     if everybody is None:
         return
@@ -132,7 +133,7 @@ def _save(core_context: core.Context, done: int, output_id: str) -> None:
 
 
 def _position(core_context: core.Context) -> tuple[int, str]:
-    """(batches that each process has processed, the id of what it stores)."""
+    """(batches that each process has processed, the id of the output in the checkpoint storage)."""
     info = core_context.info
     metadata: dict[str, Any] = {}
     if info is not None and info.latest_checkpoint is not None:
@@ -153,7 +154,7 @@ def _contexts(dist: core.DistributedContext | None) -> Iterator[core.Context]:
     info = get_cluster_info()
     if dist is None and info is not None and len(info.slot_ids) > 1:
         raise ValueError(
-            f"this trial has {len(info.slot_ids)} slots, and this process is alone: start the script by "
+            f"this trial has {len(info.slot_ids)} slots but only one process: start the script by "
             "python3 -m determined.launch.torch_distributed -- python3 ..."
         )
     with core.init(distributed=dist) as core_context, _parallel.process_group(own):
@@ -165,8 +166,8 @@ def _loader(
 ) -> _data.DataLoader:
     if isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__"):
         raise TypeError(
-            "the dataset must have indices, for processes share it out and go on in the middle; found an "
-            "IterableDataset"
+            "the dataset must have indices, because processes divide it and resume in the "
+            "middle; found an IterableDataset"
         )
     if not isinstance(dataset, Sized):
         raise TypeError(
@@ -175,14 +176,17 @@ def _loader(
     for name in OWN:
         if name in options:
             raise ValueError(
-                f"leave {name} out of dataloader_kwargs: which batches a process takes is decided here"
+                f"leave {name} out of dataloader_kwargs: torch_batch_process() decides which "
+                "batches a process takes"
             )
     if options.get("shuffle"):
         raise ValueError(
-            "leave shuffle out of dataloader_kwargs: positions are counted in the dataset's order"
+            "leave shuffle out of dataloader_kwargs: the progress is counted in the dataset's order"
         )
     if batch_size is not None and "batch_size" in options:
-        raise ValueError("batch_size is given twice: as an argument and in dataloader_kwargs")
+        raise ValueError(
+            "batch_size is given twice, as an argument and in dataloader_kwargs: give it once"
+        )
     size = options.get("batch_size", 1) if batch_size is None else batch_size
     _check_positive("batch_size", size)
     return _data.DataLoader(dataset, **{**options, "batch_size": size, "shuffle": False})

@@ -1,4 +1,4 @@
-"""What users subclass for batch inference, and what it asks."""
+"""The class that users subclass for batch inference, and its context."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from determined.pytorch._reducer import MetricReducer, Reducers
 
 
 def get_default_device(core_context: core.Context) -> torch.device:
-    """This process' GPU (by its rank on the machine), or the CPU where there is none."""
+    """This process' GPU (by its rank on the machine), or the CPU if there is no GPU."""
     return _device.of_process(core_context.distributed.local_rank, torch.cuda.device_count())
 
 
 class TorchBatchProcessorContext:
-    """What a :class:`TorchBatchProcessor` has of the cluster; ``device`` is its process' device.
+    """A :class:`TorchBatchProcessor`'s access to the cluster; ``device`` is its process' device.
 
     ``storage_path``: where :meth:`upload_path` stores files, relative to the checkpoint storage.
     """
@@ -41,7 +41,9 @@ class TorchBatchProcessorContext:
         """The trial's hyperparameters. Raises RuntimeError off the cluster, where there are none."""
         info = get_cluster_info()
         if info is None or info.task_type != "TRIAL":
-            raise RuntimeError("hyperparameters are a trial's: this process is not one of a trial")
+            raise RuntimeError(
+                "there are no hyperparameters, because this process does not belong to a trial"
+            )
         return info.trial.hparams
 
     def to_device(self, data: Any, warned_types: set[type] | None = None) -> Any:
@@ -56,10 +58,10 @@ class TorchBatchProcessorContext:
 
     @contextlib.contextmanager
     def upload_path(self) -> Iterator[Path]:
-        """An empty directory; what the block writes there is stored when it ends well.
+        """An empty directory; files that the block writes there are stored when the block ends well.
 
-        All files of this process come together in ``<output id>/rank_<rank>`` of the checkpoint storage;
-        one of the same name is replaced, so name them by the batch: batches since the last checkpoint
+        All files of this process go to ``<output id>/rank_<rank>`` in the checkpoint storage. A file
+        replaces one of the same name. Name files by the batch, because batches since the last checkpoint
         are processed again after a crash. Raises errors.StorageError.
         """
         with tempfile.TemporaryDirectory(prefix="determined-output-") as folder:
@@ -85,11 +87,11 @@ class TorchBatchProcessorContext:
         return self._reducers.wrap(reducer, name, for_training, for_validation)
 
     def reset_reducers(self) -> None:
-        """Begin anew with all reducers."""
+        """Reset all reducers."""
         self._reducers.reset()
 
     def report_metrics(self, group: str, steps_completed: int, metrics: dict[str, Any]) -> None:
-        """As ``core_context.train.report_metrics()``; of several processes let one report."""
+        """As ``core_context.train.report_metrics()``; let only one process report."""
         self._core_context.train.report_metrics(group, steps_completed, metrics)
 
     def report_task_using_model_version(self, model_version: Any) -> None:
@@ -114,27 +116,27 @@ class TorchBatchProcessorContext:
 
 
 class TorchBatchProcessor(metaclass=abc.ABCMeta):
-    """What is done with the data. In every process, in this order::
+    """The work on the data. Every process calls the methods in this order::
 
         __init__
           process_batch ...                     batch after batch
           on_checkpoint_start                   every checkpoint_interval batches, and after the last
         on_finish
 
-    After a pause or a crash it begins with ``__init__`` again, and with the first batch after the last
-    checkpoint: that all work before it is safe is what ``on_checkpoint_start`` is for.
+    After a pause or a crash the process begins with ``__init__`` again, and with the first batch after the
+    last checkpoint. So ``on_checkpoint_start`` must store the results of all batches before it.
     """
 
     @abc.abstractmethod
     def __init__(self, context: TorchBatchProcessorContext) -> None:
-        """Load the model, open what is needed."""
+        """Load the model and open files."""
 
     @abc.abstractmethod
     def process_batch(self, batch: Any, batch_idx: int) -> None:
         """``batch_idx`` counts the batches of this process from 0, also after a resume."""
 
     def on_checkpoint_start(self) -> None:  # noqa: B027 - may be left out
-        """Make safe what the batches so far have given: they are not processed again."""
+        """Store the results of the batches so far: these batches are not processed again."""
 
     def on_finish(self) -> None:  # noqa: B027
-        """All batches of this process are processed, and a checkpoint says so."""
+        """Called when all batches of this process are processed and a checkpoint has recorded it."""

@@ -1,6 +1,6 @@
 """A LightningModule as a PyTorchTrial: our Trainer trains it, in our checkpoints, with exact resume.
 
-Where Lightning's own Trainer is to train: :mod:`determined.lightning`.
+To train with Lightning's own Trainer, use :mod:`determined.lightning`.
 """
 
 from determined._optional import require

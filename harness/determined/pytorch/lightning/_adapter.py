@@ -45,15 +45,15 @@ class LightningAdapter(pytorch.PyTorchTrial):
             def build_training_data_loader(self): ...  # a determined.pytorch.DataLoader
             def build_validation_data_loader(self): ...
 
-    Of the module are used: ``prepare_data``, ``setup``, ``configure_optimizers`` (one optimizer),
-    ``training_step`` and ``validation_step``, ``log`` and ``log_dict``, the hooks around training, epochs,
-    batches, validations and checkpoints. Metrics are what it logs, the loss, and the scalars of a dict that
-    ``validation_step`` returns. ``self.trainer`` has ``current_epoch``, ``global_step`` and the ranks.
+    The adapter uses these parts of the module: ``prepare_data``, ``setup``, ``configure_optimizers`` (one
+    optimizer), ``training_step`` and ``validation_step``, ``log`` and ``log_dict``, the hooks around
+    training, epochs, batches, validations and checkpoints. Metrics are the logged values, the loss, and the
+    scalars of a dict that ``validation_step`` returns. ``self.trainer`` has ``current_epoch``,
+    ``global_step`` and the ranks.
 
     Args:
-        precision: 32, or 16 for mixed precision by torch.amp.
-        amp_backend: "native"; NVIDIA's apex.amp has ended.
-        amp_level: of apex.amp, without effect.
+        precision: 32, or 16 for mixed precision by torch.amp. amp_backend: "native"; NVIDIA no
+        longer develops apex.amp. amp_level: an option of apex.amp, without effect.
 
     Raises errors.InvalidModelException for manual optimization and for overridden hooks that only
     Lightning's own Trainer calls (those train with :mod:`determined.lightning`).
@@ -136,11 +136,11 @@ class LightningAdapter(pytorch.PyTorchTrial):
         return {"lightning_module": hooks}
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        """``self.log()`` of the module; what is said of steps, progress bars and loggers has no effect."""
+        """``self.log()`` of the module; arguments about steps, progress bars and loggers have no effect."""
         if not _is_scalar(value):
             raise TypeError(
-                f"self.log({name!r}, ...) takes a number or a tensor of one, found "
-                f"{type(value).__name__}; log what compute() of a torchmetrics.Metric returns"
+                f"self.log({name!r}, ...) takes a number or a tensor with one number, found "
+                f"{type(value).__name__}; of a torchmetrics.Metric log the result of compute()"
             )
         self._logged[name] = value.detach() if isinstance(value, torch.Tensor) else value
 
@@ -154,7 +154,7 @@ class LightningAdapter(pytorch.PyTorchTrial):
 
 
 class TrainingStep(nn.Module):
-    """``training_step`` as a forward pass, for DistributedDataParallel sees only those.
+    """``training_step`` as a forward pass, because DistributedDataParallel sees only forward passes.
 
     Its state is the module's, without a prefix.
     """

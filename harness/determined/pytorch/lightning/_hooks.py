@@ -1,4 +1,4 @@
-"""What a LightningModule hears of the training, and what it may ask."""
+"""The hooks that are called on a LightningModule, and the attributes of its ``self.trainer``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from determined.pytorch.lightning._optimizers import Schedule
 
 
 class TrainerView:
-    """``self.trainer`` of the module, with what our Trainer knows: where the training stands, and ranks."""
+    """``self.trainer`` of the module, with what our Trainer knows: position and ranks."""
 
     sanity_checking = False
 
@@ -77,8 +77,8 @@ class Hooks(pytorch.PyTorchCallback):
             if schedule.is_plateau:
                 if schedule.monitor not in metrics:
                     raise KeyError(
-                        f"ReduceLROnPlateau monitors {schedule.monitor!r}, and the validation has no "
-                        f"such metric; it has {', '.join(metrics) or 'none'}"
+                        f"ReduceLROnPlateau monitors {schedule.monitor!r}, but the validation has no such "
+                        f"metric; it has {', '.join(metrics) or 'none'}"
                     )
                 schedule.scheduler.step(float(metrics[schedule.monitor]))
 

@@ -1,4 +1,4 @@
-"""What ``configure_optimizers()`` of a LightningModule returns, in its several forms."""
+"""Reads the several forms of the result of a LightningModule's ``configure_optimizers()``."""
 
 from __future__ import annotations
 

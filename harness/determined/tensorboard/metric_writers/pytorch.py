@@ -1,4 +1,4 @@
-"""A writer of event files that model code of Determined's earlier releases makes for itself."""
+"""A writer of event files for model code that was written for Determined's earlier releases."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from determined.core import _tensorboard
 
 
 class TorchWriter:
-    """``writer`` is a ``torch.utils.tensorboard.SummaryWriter`` in the directory of the process' event files,
-    which are uploaded; off the cluster in a temporary one.
+    """``writer`` is a ``torch.utils.tensorboard.SummaryWriter`` in the directory of the process' event
+    files, which are uploaded. Off the cluster it writes to a temporary directory.
 
     New code has ``PyTorchTrialContext.get_tensorboard_writer()``, or a SummaryWriter of its own in
     ``core_context.train.get_tensorboard_path()``. Raises ImportError without the package tensorboard.
@@ -36,11 +36,11 @@ class TorchWriter:
         self.writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """What was added so far is in the file after this."""
+        """Write the points that were added so far to the file."""
         self.writer.flush()
 
     def reset(self) -> None:
-        """What comes goes to a new file."""
+        """Close the file; later points go to a new file."""
         self.writer.close()
 
 

@@ -1,0 +1,30 @@
+"""The launchers by name."""
+
+from __future__ import annotations
+
+import importlib
+
+from determined_deployments.agent.launchers.base import Launcher
+
+BUILT_IN = {
+    "fork_server": "determined_deployments.agent.launchers.fork_server.launcher:ForkServerLauncher",
+}
+
+
+def load(name: str) -> type[Launcher]:
+    """The launcher of the agent's setting ``launcher``: a name in BUILT_IN, or ``module:Class``.
+
+    Raises ValueError.
+    """
+    place = BUILT_IN.get(name, name)
+    module, _, attribute = place.partition(":")
+    if not attribute:
+        known = ", ".join(sorted(BUILT_IN))
+        raise ValueError(f"launcher: {name!r} is not known; known are {known}, or module:Class")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"launcher: {name!r} cannot be loaded: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Launcher)):
+        raise ValueError(f"launcher: {name!r} is not a subclass of Launcher")
+    return found

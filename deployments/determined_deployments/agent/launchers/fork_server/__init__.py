@@ -1,0 +1,1 @@
+"""Jobs as forks of interpreters that have done their imports (docs/agent.md)."""

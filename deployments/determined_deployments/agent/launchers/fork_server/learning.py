@@ -1,0 +1,194 @@
+"""Keeps, for each model definition, a fork server that has already imported what its trials import.
+
+Before the first leg, the imports are read from the source (:mod:`determined_tasks.static_imports`). The
+other modules that the leg imported are added for the legs after it. Only installed packages count, never
+user code. The zygotes are forks of the ``trial`` zygote with the experiment's own environment variables
+set, because packages read those at import. They serve every experiment with the same code, entrypoint and
+variables, and end a while after the last leg that uses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from determined.common.api import errors
+from determined.common.wire.legs import LegSpec
+from determined_deployments.agent.launchers.fork_server.server import ForkServer, ZygotePlan
+from determined_deployments.agent.launchers.fork_server.zygote import ROOT
+from determined_tasks import context_dir, imported_modules, static_imports
+from determined_tasks.context_dir import ModelDefinitionError
+
+logger = logging.getLogger(__name__)
+
+TRIAL = "trial"
+FOLDER = "imports"
+# A zygote outlives its last leg here by this much.
+KEEP_SECONDS = 60.0
+# Fewer new modules are not worth a process.
+FEWEST_MODULES = 5
+# So long a leg waits for a zygote that is being made: to import the same meanwhile, next to it, would
+# make both slower.
+PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class _Foresight:
+    """What is known from the source.
+
+    ``waits``: it imports slow packages that the ``trial`` zygote has, so its legs wait for that zygote.
+    ``zygote``: it has a zygote of its own.
+    """
+
+    waits: bool = False
+    zygote: bool = False
+
+
+@dataclass
+class _Code:
+    env: dict[str, str] = field(default_factory=dict)
+    legs: int = 0
+    foresight: asyncio.Task[_Foresight] | None = None
+    learnt: bool = False
+    taught: bool = False
+    """A zygote with what was learnt is wanted."""
+    expiry: asyncio.TimerHandle | None = None
+
+
+def key_of(spec: LegSpec) -> str:
+    """The zygote's name for legs like this one."""
+    what = [spec.model_def_hash, spec.entrypoint, spec.environment_variables]
+    text = json.dumps(what, sort_keys=True)
+    return f"code-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _told(code: _Code) -> _Foresight:
+    if code.foresight is None or not code.foresight.done():
+        return _Foresight()
+    return code.foresight.result()
+
+
+def _learnt(key: str) -> str:
+    """The zygote with what a leg of the code was seen to import."""
+    return f"{key}-learnt"
+
+
+class Learning:
+    """Which zygote a trial's next leg is forked from.
+
+    ``fetch`` gets the archive of a model definition by its hash (raises APIException); ``imported``
+    are the modules that the ``trial`` zygote has anyway.
+    """
+
+    def __init__(
+        self,
+        forks: ForkServer,
+        work_dir: Path,
+        fetch: Callable[[str], Awaitable[bytes]],
+        imported: Collection[str] = (),
+    ) -> None:
+        self._forks = forks
+        self._work_dir = work_dir
+        self._fetch = fetch
+        self._imported = {name.partition(".")[0] for name in imported} - {"determined"}
+        self._folder = work_dir / FOLDER
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in self._folder.iterdir():  # of an earlier agent: packages may have changed
+            path.unlink(missing_ok=True)
+        self._codes: dict[str, _Code] = {}
+
+    def before_leg(self, spec: LegSpec) -> tuple[list[str], str | None]:
+        """A leg is about to start: the zygotes it may be forked from, the warmest first; and where it
+        is to write what it imported."""
+        if spec.experiment_id is None:
+            return [TRIAL, ROOT], None
+        key = key_of(spec)
+        code = self._codes.setdefault(key, _Code())
+        code.legs += 1
+        if code.expiry is not None:
+            code.expiry.cancel()
+            code.expiry = None
+        code.env = spec.user_environment()
+        # The last leg may have told of its end a moment before its process ends.
+        self._learn(key, code)
+        names = [_learnt(key), key, TRIAL, ROOT]
+        return names, None if code.learnt else str(self._path(key))
+
+    async def settle(self, spec: LegSpec) -> None:
+        """Returns when the leg's zygotes are ready, or will not be ready soon."""
+        if spec.experiment_id is None:
+            return
+        key = key_of(spec)
+        code = self._codes[key]
+        if code.foresight is None:
+            code.foresight = asyncio.create_task(self._foresee(key, code, spec))
+        await asyncio.wait({code.foresight}, timeout=PATIENCE_SECONDS)
+        foresight = _told(code)
+        if foresight.waits or foresight.zygote or code.taught:
+            await self._forks.wait_started(TRIAL, PATIENCE_SECONDS)
+        for name in (key, _learnt(key)):
+            await self._forks.wait_started(name, PATIENCE_SECONDS)
+
+    async def _foresee(self, key: str, code: _Code, spec: LegSpec) -> _Foresight:
+        """Asks for a zygote that imports the packages that the source names."""
+        model_def, entrypoint = spec.model_def_hash, spec.entrypoint
+        if not model_def or not entrypoint:
+            return _Foresight()
+        try:
+            source = context_dir.cached(self._work_dir, model_def)
+            if source is None:
+                archive = await self._fetch(model_def)
+                unpack = context_dir.unpacked
+                source = await asyncio.to_thread(
+                    unpack, self._work_dir, model_def, lambda _: archive
+                )
+            named = await asyncio.to_thread(static_imports.read, entrypoint, source)
+        except (errors.APIException, ModelDefinitionError, OSError) as error:
+            # The leg will say more.
+            logger.info("%s: cannot read the imports from its source: %s", key, error)
+            return _Foresight()
+        tops = {name: name.partition(".")[0] for name in named}
+        modules = [name for name in named if tops[name] not in {"determined", *self._imported}]
+        if modules and self._codes.get(key) is code:
+            self._forks.want(ZygotePlan(key, TRIAL, optional=modules, env=code.env))
+        return _Foresight(not self._imported.isdisjoint(tops.values()), bool(modules))
+
+    def after_leg(self, spec: LegSpec) -> None:
+        """A leg has ended: learns from it, if there is anything to learn yet."""
+        key = key_of(spec)
+        code = self._codes.get(key) if spec.experiment_id is not None else None
+        if code is None:
+            return
+        code.legs -= 1
+        self._learn(key, code)
+        if code.legs == 0:
+            loop = asyncio.get_running_loop()
+            code.expiry = loop.call_later(KEEP_SECONDS, self._forget, key)
+
+    def _learn(self, key: str, code: _Code) -> None:
+        if code.learnt:
+            return
+        modules = imported_modules.read(self._path(key))
+        if modules is None:
+            return
+        code.learnt = True
+        self._path(key).unlink(missing_ok=True)
+        if len(modules) < FEWEST_MODULES:
+            return
+        logger.info("%s: %d modules learnt", key, len(modules))
+        code.taught = True
+        parent = key if _told(code).zygote else TRIAL
+        self._forks.want(ZygotePlan(_learnt(key), parent, optional=modules, env=code.env))
+
+    def _forget(self, key: str) -> None:
+        self._forks.drop(_learnt(key))
+        self._forks.drop(key)
+        self._codes.pop(key, None)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.json"

@@ -1,0 +1,24 @@
+"""The modules that every agent's zygotes import before any job is known."""
+
+from __future__ import annotations
+
+# Imported before trials are forked. Torch is not required.
+TRIAL_MODULES = ["determined.core"]
+TRIAL_OPTIONAL = [
+    "numpy",
+    "torch",
+    "torch.nn",
+    "torch.utils.data",
+    "determined.storage.directory",
+    "determined.storage.shared_fs",
+    # Used by the first connection.
+    "stringprep",
+    "encodings.idna",
+    # Used by the first report.
+    "tensorboard.compat.proto.event_pb2",
+    "tensorboard.summary.writer.record_writer",
+    "determined_deployments.agent.launchers.fork_server.warm_up:torch_optimizer",
+]
+FLOW = "flow"
+FLOW_MODULES = ["prefect.flow_engine", "prefect.engine", "determined_deployments.agent.flow_run"]
+FLOW_OPTIONAL = ["determined_flows.experiment"]

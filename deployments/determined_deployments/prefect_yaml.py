@@ -1,0 +1,129 @@
+"""Reads ``prefect.yaml``: the deployments it declares, checked by Prefect's own models.
+
+A mistake names the file and the entry. One wrong entry does not keep the others from being read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+ACTIONS = ("build", "push", "pull")
+
+
+class PrefectYamlError(ValueError):
+    """Mistakes in a ``prefect.yaml``, one a line; each names the file and the entry."""
+
+    def __init__(self, mistakes: Iterable[str]) -> None:
+        self.mistakes = list(mistakes)
+        super().__init__("\n".join(self.mistakes))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One deployment of the file.
+
+    ``config`` and ``actions`` (the file's own ``build``, ``push`` and ``pull``) have the form that
+    ``prefect deploy`` works with: only the keys that the file gives.
+    """
+
+    path: Path
+    number: int
+    config: dict[str, Any]
+    actions: dict[str, Any]
+
+    @property
+    def where(self) -> str:
+        """The entry in an error message."""
+        return where(self.path, self.number, self.config)
+
+
+def where(path: Path, number: int, config: object) -> str:
+    name = config.get("name") if isinstance(config, dict) else None
+    return f"{path}: deployment {name!r}" if name else f"{path}: deployment number {number}"
+
+
+def read(path: Path) -> tuple[list[Entry], list[str]]:
+    """The valid entries of the file, and what is wrong with the others.
+
+    Raises PrefectYamlError when the file as a whole cannot be used.
+    """
+    from prefect.cli.deploy._models import DeploymentConfig, PrefectYamlModel
+    from prefect.settings import get_current_settings
+    from pydantic import ValidationError
+
+    document = _load(path)
+    declared = document.get("deployments") or []
+    if not isinstance(declared, list):
+        raise PrefectYamlError([f"{path}: deployments: must be a list"])
+    try:
+        model = PrefectYamlModel.model_validate({**document, "deployments": []})
+    except ValidationError as error:
+        raise PrefectYamlError(f"{path}: {line}" for line in lines_of(error)) from None
+    # An omitted `pull` and one of null have Prefect make a step; an empty list has it make none.
+    actions = {"build": model.build or [], "push": model.push or [], "pull": model.pull}
+    default_pool = get_current_settings().deployments.default_work_pool_name
+    entries: list[Entry] = []
+    mistakes: list[str] = []
+    for number, raw in enumerate(declared, 1):
+        place = where(path, number, raw)
+        try:
+            config = DeploymentConfig.model_validate(raw).model_dump(
+                exclude_unset=True, mode="json"
+            )
+        except ValidationError as error:
+            mistakes += [f"{place}: {line}" for line in lines_of(error)]
+            continue
+        pool = config["work_pool"] = config.get("work_pool") or {}
+        pool["name"] = pool.get("name") or default_pool
+        missing = [key for key in ("name", "entrypoint") if not config.get(key)]
+        missing += [] if pool["name"] else ["work_pool.name"]
+        if missing:
+            mistakes += [f"{place}: {key} is missing" for key in missing]
+            continue
+        entries.append(Entry(path, number, config, actions))
+    return entries, mistakes
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise PrefectYamlError([f"{path}: {error.strerror or error}"]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PrefectYamlError([f"{path}: not valid YAML: {error}"]) from None
+    if not isinstance(document, dict):
+        raise PrefectYamlError([f"{path}: must be a mapping with the key deployments"])
+    return document
+
+
+def lines_of(error: ValidationError) -> list[str]:
+    """One line for each mistake. Where Prefect accepts several forms, the mistakes are those of the first."""
+    lines: list[str] = []
+    forms: dict[str, str] = {}
+    for item in error.errors():
+        keys: list[str] = []
+        form = ""
+        for part in map(str, item["loc"]):
+            if not _is_form(part):
+                keys.append(part)
+            elif not form:
+                form = part
+                if forms.setdefault(".".join(keys), form) != form:
+                    break
+        else:
+            place = ".".join(keys) or "the entry"
+            lines.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
+    return lines
+
+
+def _is_form(part: str) -> bool:
+    """Whether this part of an error's place names a model, a type or a function, not a key of the file."""
+    return part in ("int", "str") or "[" in part or part != part.lower()

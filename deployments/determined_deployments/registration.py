@@ -1,0 +1,239 @@
+"""Registers one deployment of ``prefect.yaml``, with the function behind ``prefect deploy``.
+
+Prefect keeps a record of what was registered, in a variable of its own for each deployment. An entry
+that says the same as at its last registration is left alone, whatever people changed in Prefect since.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from determined_deployments import registered_schedules
+from determined_deployments.prefect_yaml import Entry
+from determined_deployments.registered_schedules import digest
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.responses import DeploymentResponse
+
+logger = logging.getLogger(__name__)
+
+KEPT = ("paused", "concurrency_limit", "tags", "parameters")
+"""Settings that people may change in Prefect: an update keeps them, unless the file gives or gave them."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The record of a deployment's last registration. ``entry`` is a digest of the whole entry.
+
+    ``schedules``: ids in Prefect by their names in the file; ``given``: the keys of the file's entry.
+    """
+
+    deployment_id: str
+    entry: str
+    schedules: dict[str, str]
+    triggers: str
+    given: list[str] = field(default_factory=list)
+
+    @classmethod
+    async def read(cls, client: PrefectClient, name: str) -> Record | None:
+        """The record, or None when there is none that can be used."""
+        variable = await client.read_variable_by_name(_variable(name))
+        value = variable.value if variable is not None else None
+        try:
+            return cls(**value) if isinstance(value, dict) else None
+        except TypeError:
+            return None
+
+    async def write(self, client: PrefectClient, name: str) -> None:
+        from prefect.client.schemas.actions import VariableCreate, VariableUpdate
+        from prefect.exceptions import ObjectAlreadyExists
+
+        variable = _variable(name)
+        tags = ["determined", "prefect.yaml"]
+        try:
+            await client.create_variable(
+                VariableCreate(name=variable, value=asdict(self), tags=tags)
+            )
+        except ObjectAlreadyExists:
+            await client.update_variable(VariableUpdate(name=variable, value=asdict(self)))
+
+
+def _variable(name: str) -> str:
+    return f"determined-deployment-{digest(name)[:16]}"
+
+
+async def register_entry(client: PrefectClient, entry: Entry) -> tuple[str, UUID]:
+    """Creates or updates the deployment; returns its full name and id. The working directory must be the
+    file's.
+
+    Raises Prefect's errors, and those of importing the flow.
+    """
+    from prefect.exceptions import ObjectNotFound
+    from prefect.flows import load_flow_from_entrypoint
+
+    resolved = await _resolved(entry)
+    flow: Any = load_flow_from_entrypoint(resolved["entrypoint"])
+    name = f"{flow.name}/{resolved['name']}"
+    schedules = resolved.get("schedules") or []
+    says = digest([resolved, entry.config, entry.actions, _place(entry), _interface(flow)])
+    record = await Record.read(client, name)
+    try:
+        existing = await client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        await _deploy(client, entry.config, entry)
+        deployment_id = (await client.read_deployment_by_name(name)).id
+        ids = await registered_schedules.note(client, deployment_id, schedules)
+        logger.info("deployment %s registered", name)
+    else:
+        deployment_id = existing.id
+        if record is not None and record.deployment_id != str(deployment_id):
+            record = None  # of a deployment that was deleted meanwhile
+        if record is not None and record.entry == says:
+            return name, deployment_id
+        for item in schedules:
+            registered_schedules.build(item)  # a mistake in one keeps all as it is
+        await _update(client, entry, existing, record)
+        before = record.schedules if record is not None else None
+        ids = await registered_schedules.reconcile(client, deployment_id, schedules, before)
+        logger.info("deployment %s updated", name)
+    given = [key for key, value in entry.config.items() if value is not None]
+    triggers = digest(entry.config.get("triggers"))
+    await Record(str(deployment_id), says, ids, triggers, given).write(client, name)
+    return name, deployment_id
+
+
+async def _resolved(entry: Entry) -> dict[str, Any]:
+    """The entry with Prefect's variables, blocks and the environment put in, as `prefect deploy` does."""
+    from prefect.cli.deploy._config import (
+        _handle_deprecated_schedule_fields,
+        _merge_with_default_deploy_config,
+    )
+    from prefect.utilities.templating import (
+        apply_values,
+        resolve_block_document_references,
+        resolve_variables,
+    )
+
+    config: Any = _handle_deprecated_schedule_fields(
+        _merge_with_default_deploy_config(entry.config)
+    )
+    config = await resolve_block_document_references(config)
+    config = await resolve_variables(config)
+    resolved: Any = apply_values(config, dict(os.environ), remove_notset=False)
+    return dict(resolved)
+
+
+def _place(entry: Entry) -> str | None:
+    """The directory that Prefect notes for runs, when the file gives no steps of its own."""
+    pull = entry.config["pull"] if "pull" in entry.config else entry.actions["pull"]
+    return str(Path.cwd()) if pull is None or pull == {} else None
+
+
+def _interface(flow: Any) -> list[Any]:
+    """What a deployment takes over from its flow."""
+    from prefect.utilities.callables import parameter_schema
+
+    return [flow.description, flow.version, parameter_schema(flow).model_dump()]
+
+
+async def _deploy(client: PrefectClient, config: Mapping[str, Any], entry: Entry) -> None:
+    from prefect.cli.deploy._core import _run_single_deploy
+    from rich.console import Console
+
+    output = io.StringIO()
+    try:
+        await _run_single_deploy(
+            dict(config),
+            entry.actions,
+            client=client,
+            prefect_file=entry.path,
+            console=Console(file=output, width=120),
+            is_interactive=lambda: False,
+        )
+    finally:
+        logger.debug("%s", output.getvalue())
+
+
+async def _update(
+    client: PrefectClient, entry: Entry, existing: DeploymentResponse, record: Record | None
+) -> None:
+    """Updates all but the schedules."""
+    config = deepcopy(entry.config)
+    # The schedules are brought together afterwards; without any here, Prefect leaves them.
+    config.pop("schedule", None)
+    config["schedules"] = []
+    theirs = _kept(config, existing, record)
+    # Before the update: Prefect would take the limit, and the slots in use, away for a moment.
+    config.update({key: theirs[key] for key in ("paused", "concurrency_limit") if key in theirs})
+    switched_off = await _switched_off(client, existing, entry, record)
+    await _deploy(client, config, entry)
+    await _set_kept(client, existing.id, theirs)
+    await _switch_off(client, existing, entry, switched_off)
+
+
+def _kept(
+    config: Mapping[str, Any], existing: DeploymentResponse, record: Record | None
+) -> dict[str, Any]:
+    """Settings that people made in Prefect and the file does not mention."""
+    given = {key for key in config if config[key] is not None}
+    given |= set(record.given) if record is not None else set()
+    limit: Any = None
+    if existing.global_concurrency_limit is not None:
+        limit = existing.global_concurrency_limit.limit
+        if existing.concurrency_options is not None:
+            limit = {"limit": limit, **existing.concurrency_options.model_dump(mode="json")}
+    there: dict[str, Any] = {
+        "paused": existing.paused,
+        "tags": existing.tags,
+        "parameters": existing.parameters,
+        "concurrency_limit": limit,
+    }
+    return {key: there[key] for key in KEPT if key not in given and there[key]}
+
+
+async def _set_kept(client: PrefectClient, deployment_id: UUID, kept: Mapping[str, Any]) -> None:
+    from prefect.client.schemas.actions import DeploymentUpdate
+
+    # Not by way of the entry: there, braces in a parameter would be taken for a template.
+    changes = {key: kept[key] for key in ("tags", "parameters") if key in kept}
+    if changes:
+        await client.update_deployment(deployment_id, DeploymentUpdate(**changes))
+
+
+async def _of_triggers(
+    client: PrefectClient, existing: DeploymentResponse, entry: Entry
+) -> list[Any]:
+    """The automations that were made from the entry's triggers. Prefect does not say which it owns, but
+    it names them."""
+    triggers = entry.config.get("triggers") or []
+    made = f"{existing.name}__automation_"
+    names = {item.get("name") or f"{made}{number}" for number, item in enumerate(triggers, 1)}
+    related = await client.read_resource_related_automations(f"prefect.deployment.{existing.id}")
+    return [automation for automation in related if automation.name in names]
+
+
+async def _switched_off(
+    client: PrefectClient, existing: DeploymentResponse, entry: Entry, record: Record | None
+) -> set[str]:
+    """The automations that somebody switched off, unless the file says something new about triggers."""
+    if record is not None and record.triggers != digest(entry.config.get("triggers")):
+        return set()
+    automations = await _of_triggers(client, existing, entry)
+    return {automation.name for automation in automations if not automation.enabled}
+
+
+async def _switch_off(
+    client: PrefectClient, existing: DeploymentResponse, entry: Entry, names: set[str]
+) -> None:
+    for automation in await _of_triggers(client, existing, entry) if names else ():
+        if automation.name in names and automation.enabled:
+            await client.pause_automation(automation.id)

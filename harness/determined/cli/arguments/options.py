@@ -1,0 +1,65 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from determined.cli.output.render import Format
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Csv = Annotated[bool, typer.Option("--csv", help="print CSV")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="items per page")]
+Offset = Annotated[int, typer.Option("--offset", min=0, help="items to skip")]
+Includes = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "-i", "--include", help="another file or directory to send; may be repeated", metavar="PATH"
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        help="set one field, e.g. searcher.max_trials=8; may be repeated",
+        metavar="A.B=VALUE",
+    ),
+]
+TestMode = Annotated[
+    bool,
+    typer.Option(
+        "-t",
+        "--test-mode",
+        "--test",
+        help="train one trial of one batch first; submit only if that works",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="print only the paths")]
+OutputDir = Annotated[
+    Path | None, typer.Option("-o", "--output-dir", help="the directory to write to", metavar="DIR")
+]
+
+
+class Pages(StrEnum):
+    """How much of a list to fetch."""
+
+    ONE = "1"
+    ALL = "all"
+
+
+PagesOption = Annotated[Pages, typer.Option("--pages", help="fetch one page, or all of them")]
+
+
+def chosen(json: bool, csv: bool) -> Format:
+    """The output format. Raises a usage error for two formats."""
+    if json and csv:
+        raise typer.BadParameter("give --json or --csv, not both")
+    return Format.JSON if json else Format.CSV if csv else Format.TABLE
+
+
+def bound(pages: Pages, limit: int) -> int | None:
+    """How many items to fetch in total; None for all items."""
+    return limit if pages is Pages.ONE else None

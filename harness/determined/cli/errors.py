@@ -1,0 +1,66 @@
+"""Errors and messages for the person at the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+
+
+class CliError(Exception):
+    """An error that its message explains completely; it is shown without a traceback."""
+
+
+def talk(message: str = "") -> None:
+    """Prints a line for the person at the terminal, to stderr. Data goes to stdout instead."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def explain(error: BaseException) -> str | None:
+    """The message for the user; None for a fault in this program, which is shown with its traceback."""
+    # The module of an error that was raised is loaded already, so nothing is imported here.
+    api = sys.modules.get("determined.common.api.errors")
+    if api is not None and isinstance(error, api.APIException):
+        hint = ""
+        if isinstance(error, api.MasterNotFoundException):
+            hint = (
+                "; start a cluster on this machine with `det deploy local cluster-up`, or give the"
+                " address of a cluster with -m or DET_MASTER"
+            )
+        return f"{error.message}{hint}"
+    expconf = sys.modules.get("determined.expconf.problems")
+    if expconf is not None and isinstance(error, expconf.ConfigError):
+        return str(error)
+    context = sys.modules.get("determined.common.context")
+    if context is not None and isinstance(error, context.ContextError):
+        return str(error)
+    failures = sys.modules.get("determined.errors")
+    if failures is not None and isinstance(
+        error,
+        failures.StorageError
+        | failures.CheckpointStateException
+        | failures.NoDirectStorageAccess
+        | failures.ProxiedDownloadFailed,
+    ):
+        return str(error)
+    if isinstance(error, CliError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def fail(error: Exception, *, verbose: bool) -> typer.Exit:
+    """Prints the message of ``error`` to stderr and returns the exit to raise.
+
+    Raises ``error`` itself if it is a fault in this program.
+    """
+    message = explain(error)
+    if message is None:
+        raise error
+    if verbose or os.environ.get("DET_DEBUG"):
+        traceback.print_exception(error)
+    talk(message if "\n" in message else f"error: {message}")
+    return typer.Exit(1)

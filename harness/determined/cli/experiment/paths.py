@@ -1,0 +1,26 @@
+"""The REST path of an experiment, and the argument that names one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from determined.cli.state import state
+
+if TYPE_CHECKING:
+    from determined.experimental import Experiment
+
+ExperimentId = Annotated[int, typer.Argument(help="experiment ID", metavar="ID")]
+
+
+def path(experiment_id: int, rest: str = "") -> str:
+    """``/api/v1/experiments/<id><rest>``."""
+    return f"/api/v1/experiments/{experiment_id}{rest}"
+
+
+def reference(ctx: typer.Context, experiment_id: int) -> Experiment:
+    """The SDK's object for an experiment, without a request to the service."""
+    from determined.experimental import Experiment
+
+    return Experiment(experiment_id, state(ctx).session)

@@ -1,0 +1,91 @@
+"""The tables that `det experiment describe` adds to upstream's: runs, waiting requests, failures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from determined.cli.following.last_words import ASKED, last_words
+from determined.cli.output import format as f
+from determined.cli.output.render import Column, Record, Section
+from determined.cli.output.runs import RUNS
+from determined.common.api import errors
+from determined.common.api.session import Session
+
+LOGS_OF = 3
+"""How many failed trials to show log tails for."""
+
+LEGS = (Column("Trial ID", "trialId"), *RUNS)
+WAITING = (
+    Column("Experiment ID", "experimentId"),
+    Column("Trial ID", "trialId"),
+    Column("Since", f.field("since", f.time)),
+    Column("Reason", "reason"),
+)
+FAILURES = (
+    Column("Trial ID", "trialId"),
+    Column("Restarts", "restarts"),
+    Column("Reason", "reason"),
+)
+LAST_WORDS = (Column("Log", "line"),)
+
+
+def read(session: Session, experiment_id: int, trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Reads ``waiting`` and ``failures`` of the experiment, and adds ``legs`` to each trial.
+
+    A failure has ``trialId``, ``restarts``, ``reason`` and ``lastLogs``: lines of text for the first
+    :data:`LOGS_OF` failures, None for the others.
+    """
+    found = session.get(f"/api/v1/experiments/{experiment_id}/explanation")
+    by_trial: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for leg in found["legs"]:
+        by_trial[leg["trialId"]].append(leg)
+    for trial in trials:
+        trial["legs"] = by_trial[trial["id"]]
+    failed = [trial for trial in trials if f.state(trial["state"]) == "ERROR"]
+    failures = [
+        {
+            "trialId": trial["id"],
+            "restarts": trial.get("restarts"),
+            "reason": trial.get("reason"),
+            "lastLogs": _last_logs(session, trial["id"]) if number < LOGS_OF else None,
+        }
+        for number, trial in enumerate(failed)
+    ]
+    return {"waiting": found["waiting"], "failures": failures}
+
+
+def _last_logs(session: Session, trial_id: int) -> list[str]:
+    from determined.experimental import _logs
+
+    try:
+        return last_words(list(_logs.iter_entries(session, trial_id, tail=ASKED)))
+    except errors.APIException as error:
+        return [f"(its logs cannot be read: {error.message})"]
+
+
+def sections(documents: Sequence[dict[str, Any]]) -> list[Section]:
+    """The tables of runs, waiting requests and failed trials; empty tables are left out."""
+    legs: list[Record] = [
+        leg for document in documents for trial in document["trials"] for leg in trial["legs"]
+    ]
+    waiting: list[Record] = [
+        {**item, "experimentId": document["id"]}
+        for document in documents
+        for item in document["waiting"]
+    ]
+    failures: list[Record] = [failure for each in documents for failure in each["failures"]]
+    found = []
+    if legs:
+        found.append(Section("Runs", LEGS, legs))
+    if waiting:
+        found.append(Section("Waiting", WAITING, waiting))
+    if failures:
+        found.append(Section("Failed trials", FAILURES, failures))
+    for failure in failures:
+        if failure["lastLogs"]:
+            lines = [{"line": line} for line in failure["lastLogs"]]
+            title = f"End of the logs of trial {failure['trialId']} (all: det t logs {failure['trialId']})"
+            found.append(Section(title, LAST_WORDS, lines))
+    return found

@@ -1,0 +1,102 @@
+"""The root of the command tree, and the options before the command."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from determined.cli import errors
+from determined.cli.groups import LazyGroup
+from determined.cli.state import State
+
+
+class Root(LazyGroup):
+    """The group `det`. It turns the errors of all commands into messages."""
+
+    modules = {
+        "agent|a": ("determined.cli.agent", "the machines that run trials"),
+        "checkpoint|c": (
+            "determined.cli.checkpoint",
+            "the saved states of models: describe, download, delete",
+        ),
+        "cluster": ("determined.cli.cluster", "checks of the whole cluster"),
+        "experiment|e": (
+            "determined.cli.experiment",
+            "hyperparameter searches and single training runs",
+        ),
+        "flow|f": ("determined.cli.flow", "from a YAML file to a trained model in one command"),
+        "master": ("determined.cli.master", "the service behind the REST API"),
+        "preview-search": (
+            "determined.cli.preview_search",
+            "which trials a search would create, and how long each would train",
+        ),
+        "slot|s": ("determined.cli.slot", "the GPUs or CPU cores of the agents"),
+        "trial|t": ("determined.cli.trial", "training runs with one set of hyperparameters each"),
+        "user|u": ("determined.cli.user", "users, login and logout"),
+        "version": ("determined.cli.version", "the versions of det and of the service"),
+    }
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            found = ctx.find_object(State)
+            raise errors.fail(error, verbose=found is not None and found.verbose) from None
+
+
+app = typer.Typer(
+    cls=Root,
+    help="Run Determined's experiments and hyperparameter searches on Prefect.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from determined.__version__ import __version__
+
+        typer.echo(f"det {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    user: Annotated[
+        str | None, typer.Option("-u", "--user", help="log in as this user", metavar="NAME")
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--master",
+            metavar="URL",
+            help="address of the service; default: the first of $DET_MASTER, $DET_MASTER_ADDR,"
+            " the local cluster, http://localhost:8080",
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="show the traceback of an error")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
+    ] = False,
+) -> None:
+    given = ctx.find_object(State)
+    ctx.obj = State(
+        master=master,
+        user=user,
+        verbose=verbose,
+        transport=given.transport if given is not None else None,
+    )
+    if ctx.invoked_subcommand is None:
+        # `det -v` alone is how Determined's users ask for the version.
+        _print_version(verbose)
+        typer.echo(ctx.get_help())

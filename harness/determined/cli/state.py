@@ -1,0 +1,104 @@
+"""The state that all commands share: the root options, the service's address, the login."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import httpx
+
+    from determined.common.api import Session
+    from determined.common.api.authentication import AskPassword
+    from determined.common.master import MasterAddress
+    from determined.experimental import Determined
+
+
+@dataclass
+class State:
+    """The root options; ``transport`` replaces the network in tests."""
+
+    master: str | None = None
+    user: str | None = None
+    verbose: bool = False
+    transport: httpx.BaseTransport | None = None
+
+    @cached_property
+    def address(self) -> MasterAddress:
+        """The service's address. Raises CliError for an invalid one."""
+        from determined.cli.errors import CliError
+        from determined.common import master
+
+        try:
+            return master.find(self.master)
+        except ValueError as error:
+            raise CliError(str(error)) from error
+
+    @cached_property
+    def master_info(self) -> dict[str, Any]:
+        """The service's public description of itself.
+
+        Raises MasterNotFoundException if the service does not answer within seconds.
+        """
+        from determined.common.api import Session
+
+        with Session(
+            self.address.url, timeout=5.0, max_retries=0, transport=self.transport_or_tls()
+        ) as session:
+            found = session.get("/api/v1/master")
+        # Another program may listen there and answer with any JSON.
+        return found if isinstance(found, dict) else {}
+
+    def forget_address(self) -> None:
+        """Forgets the address: a local cluster that was just started has a new one."""
+        for name in ("address", "master_info"):
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def session(self) -> Session:
+        """A session that is logged in; the login happens at the first use."""
+        from determined.common.api import authentication
+
+        return authentication.connect(
+            self.address, self.user, ask=_asker(), transport=self.transport_or_tls()
+        )
+
+    @cached_property
+    def client(self) -> Determined:
+        """The SDK's client on :attr:`session`."""
+        from determined.experimental import Determined
+
+        return Determined._with_session(self.session)
+
+    def transport_or_tls(self) -> httpx.BaseTransport | None:
+        """The transport that trusts ``$DET_MASTER_CERT_FILE`` (a PEM file, or ``noverify``)."""
+        certificate = os.environ.get("DET_MASTER_CERT_FILE")
+        if self.transport is not None or not certificate:
+            return self.transport
+        from determined.common.api.tls import TlsTransport
+
+        noverify = certificate.lower() == "noverify"
+        name = os.environ.get("DET_MASTER_CERT_NAME")
+        return TlsTransport(None if noverify else certificate, name, noverify)
+
+
+def state(ctx: typer.Context) -> State:
+    """The shared state of this invocation."""
+    found = ctx.find_object(State)
+    assert found is not None
+    return found
+
+
+def _ask_password(user: str) -> str:
+    return getpass.getpass(f"Password for user {user!r}: ")
+
+
+def _asker() -> AskPassword | None:
+    """The function that asks the user for a password; None without a terminal."""
+    return _ask_password if sys.stdin.isatty() and sys.stderr.isatty() else None

@@ -1,0 +1,94 @@
+"""The resource pool of a planned submission, and its slots. Nothing is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from determined.cli.state import State
+from determined.cli.submission import bring_up
+
+if TYPE_CHECKING:
+    from determined.experimental._submission import Submission
+
+# An agent is not counted if its last heartbeat is older than the newest one by more than this.
+_SILENT = timedelta(minutes=5)
+
+
+def ask(planned: Submission, resources: dict[str, Any], shared: State) -> dict[str, Any]:
+    """The cluster's answer about a submission, as JSON. Raises APIException.
+
+    If no cluster answers, or the user is not logged in to it, ``note`` is the reason, and
+    ``started_when_run`` tells whether `det flow run` would start a cluster. ``refusal`` is the reason
+    for which the cluster would refuse the submission. ``slots`` and ``free_slots`` are the pool's.
+    ``trials_at_once`` is how many trials fit side by side if all slots are free; it is None if trials
+    need no slots or the pool is not known.
+    """
+    url = shared.address.url
+    found: dict[str, Any] = {
+        "master": url,
+        "note": None,
+        "started_when_run": False,
+        "refusal": None,
+        "resource_pool": resources["resource_pool"] or None,
+        "slots": None,
+        "free_slots": None,
+        "trials_at_once": None,
+    }
+    reason = bring_up.reason_to_start(shared)
+    if reason is not None:
+        return {**found, "note": reason, "started_when_run": True}
+    if not bring_up.answers(shared):
+        return {**found, "note": f"no cluster answers at {url}"}
+    if not bring_up.knows_us(shared):
+        return {**found, "note": f"not logged in to the cluster at {url} (`det user login`)"}
+    return {**found, "refusal": _refusal(planned, shared), **_slots(resources, shared)}
+
+
+def _refusal(planned: Submission, shared: State) -> str | None:
+    from determined.common.api import errors
+
+    # Without the files: the check does not need them, and they may be large.
+    body = {name: value for name, value in planned.body().items() if name != "modelDefinition"}
+    try:
+        shared.session.post("/api/v1/experiments", json={**body, "validateOnly": True})
+    except errors.BadRequestException as error:
+        return error.message
+    return None
+
+
+def _slots(resources: dict[str, Any], shared: State) -> dict[str, Any]:
+    from determined.common.api import pages
+
+    pool = resources["resource_pool"]
+    if not pool:
+        pools = pages.read(shared.session, "/api/v1/resource-pools", "resourcePools")
+        pool = next((one["name"] for one in pools if one.get("defaultComputePool")), "default")
+    sizes = list(_agents(pool, shared))
+    each = resources["slots_per_trial"]
+    return {
+        "resource_pool": pool,
+        "slots": sum(total for total, _ in sizes),
+        "free_slots": sum(free for _, free in sizes),
+        # A trial has all its slots on one agent.
+        "trials_at_once": sum(total // each for total, _ in sizes) if each else None,
+    }
+
+
+def _agents(pool: str, shared: State) -> Iterator[tuple[int, int]]:
+    """The number of slots and of free slots of each live agent of the pool."""
+    from determined.common.api import pages
+
+    agents = [
+        (datetime.fromisoformat(agent["lastHeartbeat"]), agent)
+        for agent in pages.read(shared.session, "/api/v1/agents", "agents")
+        if pool in (agent.get("resourcePools") or ())
+    ]
+    # Heartbeats are compared with each other, because this machine's clock may be wrong.
+    latest = max((heard for heard, _ in agents), default=None)
+    for heard, agent in agents:
+        if latest is None or latest - heard > _SILENT or agent.get("draining"):
+            continue
+        usable = [slot for slot in (agent.get("slots") or {}).values() if slot.get("enabled")]
+        yield len(usable), sum(not slot.get("container") for slot in usable)

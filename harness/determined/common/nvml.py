@@ -1,0 +1,80 @@
+"""The machine's NVIDIA GPUs, by NVML (the package nvidia-ml-py)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+logger = logging.getLogger("determined.nvml")
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[Any]:
+    """The NVML library, None without a driver. Raises ImportError without the package."""
+    try:
+        import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as error:
+        raise ImportError(
+            "nvidia-ml-py is not installed: pip install 'determined-prefect[gpu]'"
+        ) from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        logger.debug("no GPUs are found, because NVML fails: %s", error)
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def handles(nvml: Any) -> list[Any]:
+    """The whole GPUs, without their MIG parts; an empty list if ``nvml`` is None."""
+    if nvml is None:
+        return []
+    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+
+
+def device_uuids() -> list[str]:
+    """The devices that CUDA programs can use, in the order of the bus: ``GPU-…``, and ``MIG-…`` for each
+    part of a GPU in MIG mode. Such a GPU as a whole is not a device.
+
+    A GPU that NVML cannot read is left out with a warning. Raises ImportError without the package.
+    """
+    found: list[str] = []
+    with opened() as nvml:
+        for index in range(nvml.nvmlDeviceGetCount() if nvml is not None else 0):
+            try:
+                gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+                devices = _parts(nvml, gpu) if _is_partitioned(nvml, gpu) else [gpu]
+                found += [nvml.nvmlDeviceGetUUID(device) for device in devices]
+            except nvml.NVMLError as error:
+                logger.warning("GPU %d is left out, because NVML cannot read it: %s", index, error)
+                continue
+            if not devices:
+                logger.warning(
+                    "GPU %d is left out: its MIG mode is on, but it has no parts; create some with "
+                    "nvidia-smi",
+                    index,
+                )
+    return found
+
+
+def _is_partitioned(nvml: Any, gpu: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(gpu)
+    except nvml.NVMLError:  # the GPU has no such mode, or the driver is too old to know of it
+        return False
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _parts(nvml: Any, gpu: Any) -> list[Any]:
+    parts = []
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        # The places that no part takes, and in a container the parts of others.
+        with contextlib.suppress(nvml.NVMLError):
+            parts.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index))
+    return parts

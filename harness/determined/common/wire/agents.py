@@ -1,0 +1,96 @@
+"""Messages of agents: registration, requests for work, claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from determined.common.wire.legs import LegSpec
+from determined.common.wire.message import Message, checked
+from determined.common.wire.times import HEARTBEAT_S
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Device(Message):
+    """The device of a slot: ``type`` as in the agent's ``slot_type``, ``uuid`` of a GPU."""
+
+    type: str = ""
+    uuid: str = ""
+    brand: str = ""
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Slot(Message):
+    """One slot of an agent."""
+
+    id: int
+    device: Device = field(default_factory=Device)
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Registration(Message):
+    """The registration of an agent that has started.
+
+    ``session`` is its own new id, ``version`` its release, ``wire`` its
+    :data:`~determined.common.wire.version.VERSION`. ``allocations``: those whose supervisors are alive.
+    ``worker_type``: the type of its work pool in Prefect.
+    """
+
+    session: UUID
+    resource_pool: str = "default"
+    host: str = ""
+    version: str = ""
+    wire: int = 0
+    slot_type: str = "cpu"
+    slots: list[Slot] = field(default_factory=list)
+    allocations: list[str] = field(default_factory=list)
+    worker_type: str = "determined-process"
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Registered(Message):
+    """The answer. ``kill``: allocations whose processes must die; ``wire``: the service's version."""
+
+    cluster_id: str
+    kill: list[str]
+    heartbeat_s: float = HEARTBEAT_S
+    wire: int = 0
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class WorkRequest(Message):
+    """A request for work, which is the agent's heartbeat too.
+
+    ``running``: allocations that the agent has started and not yet reported as ended. ``prefect_poll_seq``:
+    the last number that it received, see :class:`Work`.
+    """
+
+    session: UUID
+    running: list[str] = field(default_factory=list)
+    prefect_poll_seq: int = -1
+    timeout_s: float = HEARTBEAT_S
+    wire: int = 0
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Work(Message):
+    """Work for an agent. When ``prefect_poll_seq`` has changed, the agent asks Prefect for runs at once."""
+
+    launch: list[LegSpec]
+    kill: list[str]
+    prefect_poll_seq: int
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Claim(Message):
+    """The request for a trial's waiting leg, from a Prefect worker that executes the trial's run itself."""
+
+    flow_run_id: UUID
+    agent_id: str = "prefect-worker"

@@ -1,0 +1,139 @@
+"""The order to start a leg of a task, and what the leg's supervisor reports."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+from uuid import UUID
+
+from determined.common.wire.message import Message, checked
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts(Message):
+    """The data to verify a checkpoint with. ``storage``: its storage, if that is not the experiment's."""
+
+    resources: dict[str, int]
+    checksums: dict[str, Any] | None = None
+    storage: dict[str, Any] | None = None
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class LegSpec(Message):
+    """The order to start one allocation of one task.
+
+    ``entrypoint`` is as in the experiment configuration. ``env`` holds ``DET_*`` variables that only the
+    service knows, ``environment_variables`` the user's ``KEY=VALUE`` items. ``checkpoint`` describes the
+    ``latest_checkpoint``.
+    """
+
+    allocation_id: str
+    task_id: str
+    entrypoint: str | list[str]
+    session_token: str
+    cluster_id: str
+    task_type: str = "TRIAL"
+    experiment_id: int | None = None
+    trial_id: int | None = None
+    run_id: int = 1
+    flow_run_id: UUID | None = None
+    slot_ids: list[int] = field(default_factory=list)
+    resource_pool: str = "default"
+    model_def_hash: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    hparams: dict[str, Any] = field(default_factory=dict)
+    trial_seed: int = 0
+    latest_checkpoint: str | None = None
+    steps_completed: int = 0
+    checkpoint: CheckpointFacts | None = None
+    owner: str = "determined"
+    cluster_name: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    environment_variables: list[str] = field(default_factory=list)
+
+    def user_environment(self) -> dict[str, str]:
+        """``environment_variables`` as a dict; an item without ``=`` is the empty string."""
+        pairs = (item.partition("=") for item in self.environment_variables)
+        return {name: value for name, _, value in pairs if name}
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Started(Message):
+    """The report that the process runs, and where."""
+
+    pid: int | None = None
+    host: str | None = None
+
+
+class ExitKind(enum.StrEnum):
+    """How a process ended, as far as its supervisor can tell."""
+
+    EXITED = "exited"
+    FAILED_TO_START = "failed_to_start"
+    """The user's files or configuration must change before another try can help."""
+    INFRASTRUCTURE = "infrastructure"
+    """The training code did not cause it; it does not count as a restart."""
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Exited(Message):
+    """The report that the process is gone. ``reason``: in words, if more is known than the code or the
+    signal.
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    kind: ExitKind = ExitKind.EXITED
+    reason: str | None = None
+
+
+# Of log lines there are millions: they are dicts on both sides.
+class LogLine(TypedDict):
+    """One line as it was printed, its newline included; ``t`` in seconds since the epoch."""
+
+    t: float
+    stdtype: str
+    level: str | None
+    rank: int | None
+    source: str
+    log: str
+
+
+class LogOwner(TypedDict):
+    """Whose lines they are."""
+
+    task_id: str
+    allocation_id: str
+    agent_id: str
+
+
+class LogBatch(LogOwner):
+    """Lines of a ``stream`` (a UUID); the service stores a number ``seq`` of it once."""
+
+    stream: str
+    seq: int
+    lines: list[LogLine]
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class DamagedCheckpoint(Message):
+    """The report that the checkpoint to start from is damaged. ``reason``: why, in words."""
+
+    uuid: UUID
+    reason: str
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class StartFrom(Message):
+    """The checkpoint that the trial starts from instead, if any."""
+
+    latest_checkpoint: str | None = None
+    steps_completed: int = 0
+    checkpoint: CheckpointFacts | None = None

@@ -1,0 +1,35 @@
+"""Addresses under ``/internal/v1``: templates for the service's routes, to which clients apply
+``.format(…)``.
+"""
+
+from __future__ import annotations
+
+PREFIX = "/internal/v1"
+
+REGISTER = f"{PREFIX}/agents/{{agent_id}}/register"
+WORK = f"{PREFIX}/agents/{{agent_id}}/work"
+CLAIM = f"{PREFIX}/trials/{{trial_id}}/claim"
+
+RUNNING = f"{PREFIX}/allocations/{{allocation_id}}/running"
+EXIT = f"{PREFIX}/allocations/{{allocation_id}}/exit"
+LOGS = f"{PREFIX}/logs"
+MODEL_DEFINITION = f"{PREFIX}/model_defs/{{hash}}"
+DAMAGED_CHECKPOINT = f"{PREFIX}/trials/{{trial_id}}/damaged_checkpoint"
+
+SEARCH = f"{PREFIX}/experiments/{{experiment_id}}/search"
+ATTACH = f"{SEARCH}/attach"
+EVENTS = f"{SEARCH}/events"
+FOLLOW = f"{SEARCH}/follow"
+COMMIT = f"{SEARCH}/commit"
+FAIL = f"{SEARCH}/fail"
+TRIAL_RUN = f"{PREFIX}/trials/{{trial_id}}/run"
+
+DELETION = f"{PREFIX}/deletions/{{deletion_id}}"
+DELETED = f"{DELETION}/deleted"
+DELETION_END = f"{DELETION}/end"
+KNOWN_CHECKPOINTS = f"{PREFIX}/checkpoints/known"
+
+RUN_COOKIE = "determined-run"
+"""The header in which the process of an unmanaged trial names its run: ``<trial>.<run>``. It gives no
+rights; a run that is over loses its rights by it.
+"""

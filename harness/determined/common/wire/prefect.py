@@ -1,0 +1,32 @@
+"""Our names in Prefect, which service, agents and flows must spell alike."""
+
+from __future__ import annotations
+
+import datetime
+
+EXPERIMENT_FLOW = "experiment"
+TRIAL_FLOW = "trial"
+DELETION_FLOW = "checkpoint-gc"
+
+# A deployment has the name of its flow (prefect.yaml).
+EXPERIMENT_DEPLOYMENT = f"{EXPERIMENT_FLOW}/{EXPERIMENT_FLOW}"
+TRIAL_DEPLOYMENT = f"{TRIAL_FLOW}/{TRIAL_FLOW}"
+DELETION_DEPLOYMENT = f"{DELETION_FLOW}/{DELETION_FLOW}"
+
+EXPERIMENT_ENTRYPOINT = "determined_flows.experiment.run_experiment"
+
+AWAITING_SLOTS = "AwaitingSlots"
+"""The state of a trial's run (SCHEDULED by type) that waits for slots."""
+FAR_FUTURE = datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC)
+"""The time for which such a run is scheduled. Prefect hands out only runs whose time has come, so no worker
+takes this run by itself, and Prefect's UI shows it in the queue.
+"""
+
+# A state's type is upper case; its name, where it is Prefect's own, is the same word.
+SCHEDULED = "Scheduled"
+PENDING = "Pending"
+RUNNING = "Running"
+PAUSED = "Paused"
+COMPLETED = "Completed"
+CANCELLED = "Cancelled"
+FAILED = "Failed"

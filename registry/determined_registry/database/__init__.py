@@ -1,0 +1,1 @@
+"""The schema: tables, and the migrations that lead to them."""

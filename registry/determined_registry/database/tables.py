@@ -1,0 +1,496 @@
+"""Every table of the platform, as SQLAlchemy Core metadata.
+
+One truth for the service, for Alembic (which compares its migrations against this metadata) and for
+tests. Core rather than ORM: every state change in the service is one explicit transaction, and
+the hot paths (metrics, logs) use COPY.
+
+Times are ``timestamptz``. Floats that JSON cannot hold (NaN, infinities) are kept in jsonb as the
+strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+def _now() -> sa.DefaultClause:
+    return sa.DefaultClause(sa.text("now()"))
+
+
+def _json(text: str) -> sa.DefaultClause:
+    return sa.DefaultClause(sa.text(f"'{text}'::jsonb"))
+
+
+TS = sa.DateTime(timezone=True)
+Uuid = UUID(as_uuid=True)
+
+# One row: who this cluster is, so that a database keeps its identity wherever it is served from.
+cluster = sa.Table(
+    "cluster",
+    metadata,
+    sa.Column("singleton", sa.Boolean, primary_key=True),
+    sa.Column("id", Uuid, nullable=False),
+    sa.Column("created_at", TS, nullable=False, server_default=_now()),
+    sa.CheckConstraint("singleton", name="one_row"),
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    sa.Column("username", sa.Text, nullable=False, unique=True),
+    sa.Column("display_name", sa.Text),
+    # A slow hash of what the client sends; the client already hashes (docs/service.md). NULL: no login.
+    sa.Column("password_hash", sa.Text),
+    sa.Column("admin", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("active", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("remote", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("modified_at", TS, nullable=False, server_default=_now()),
+)
+
+user_sessions = sa.Table(
+    "user_sessions",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    # SHA-256 of the bearer token: a stolen table lets nobody in.
+    sa.Column("token_hash", sa.Text, nullable=False, unique=True),
+    sa.Column("created_at", TS, nullable=False, server_default=_now()),
+    sa.Column("expires_at", TS, nullable=False),
+)
+
+model_definitions = sa.Table(
+    "model_definitions",
+    metadata,
+    # SHA-256 hex of the tar.gz: equal directories are stored once.
+    sa.Column("hash", sa.Text, primary_key=True),
+    sa.Column("archive", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", TS, nullable=False, server_default=_now()),
+)
+
+pools = sa.Table(
+    "pools",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("description", sa.Text, nullable=False, server_default=""),
+    sa.Column("worker_type", sa.Text, nullable=False, server_default="determined-process"),
+    # Bumped when a run waits in the Prefect work pool, so that agents ask Prefect now, not at
+    # their next poll.
+    sa.Column("prefect_poll_seq", sa.BigInteger, nullable=False, server_default="0"),
+)
+
+experiments = sa.Table(
+    "experiments",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("description", sa.Text, nullable=False, server_default=""),
+    sa.Column("notes", sa.Text, nullable=False, server_default=""),
+    sa.Column("labels", JSONB, nullable=False, server_default=_json("[]")),
+    sa.Column("config", JSONB, nullable=False),
+    sa.Column("original_config", sa.Text, nullable=False, server_default=""),
+    sa.Column("model_def_hash", sa.ForeignKey("model_definitions.hash")),
+    sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("job_id", Uuid, nullable=False, server_default=sa.text("gen_random_uuid()")),
+    sa.Column("parent_id", sa.ForeignKey("experiments.id", ondelete="SET NULL")),
+    sa.Column("project_id", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("resource_pool", sa.Text, nullable=False, server_default="default"),
+    sa.Column("archived", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Its processes run outside of the platform and report by themselves.
+    sa.Column("unmanaged", sa.Boolean, nullable=False, server_default=sa.false()),
+    # The name under which an unmanaged experiment is found again.
+    sa.Column("external_id", sa.Text, unique=True),
+    sa.Column("progress", sa.Float(53), nullable=False, server_default="0"),
+    sa.Column("start_time", TS, nullable=False, server_default=_now()),
+    sa.Column("end_time", TS),
+    sa.Column("flow_run_id", Uuid),
+)
+
+searches = sa.Table(
+    "searches",
+    metadata,
+    sa.Column(
+        "experiment_id",
+        sa.ForeignKey("experiments.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    sa.Column("snapshot", JSONB),
+    # Id of the last event the snapshot knows of; -1: there is no snapshot (yet).
+    sa.Column("snapshot_event_id", sa.BigInteger, nullable=False, server_default="-1"),
+    # Of the operations committed after that event: a driver that replays them compares.
+    sa.Column("operations_digest", sa.Text),
+    # Id of the last event whose operations are committed; -1: not even the initial operations.
+    sa.Column("committed_event_id", sa.BigInteger, nullable=False, server_default="-1"),
+    sa.Column("last_event_id", sa.BigInteger, nullable=False, server_default="0"),
+    # The flow process that drives the search; a second one that attaches takes over.
+    sa.Column("driver", Uuid),
+    sa.Column("driver_seen_at", TS),
+)
+
+search_events = sa.Table(
+    "search_events",
+    metadata,
+    sa.Column(
+        "experiment_id",
+        sa.ForeignKey("experiments.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("event", JSONB, nullable=False),
+    sa.Column("created_at", TS, nullable=False, server_default=_now()),
+)
+
+# Everything that is run for somebody: what processes, slots, tokens and logs belong to. Of which kind it is
+# decides what is started and what its end means (service, lifecycle.kinds).
+tasks = sa.Table(
+    "tasks",
+    metadata,
+    # A trial's is "<experiment>.<request id>", a deletion's "checkpoint-gc.<deletion>".
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    # For whom it acts: its processes' tokens are this user's.
+    sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("flow_run_id", Uuid),
+    sa.Column("start_time", TS, nullable=False, server_default=_now()),
+    # The rest is NULL for trials: `trials` and `experiments` say it.
+    sa.Column("name", sa.Text),
+    sa.Column("project_id", sa.Integer),
+    sa.Column("config", JSONB(none_as_null=True)),
+    sa.Column("state", sa.Text),
+    sa.Column("reason", sa.Text),
+    sa.Column("end_time", TS),
+)
+# Of the kinds whose state is here, what has not ended; then everything, the latest first.
+sa.Index(
+    "ix_tasks_open",
+    tasks.c.kind,
+    postgresql_where=sa.text("state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"),
+)
+sa.Index("ix_tasks_start_time", tasks.c.start_time)
+
+trials = sa.Table(
+    "trials",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("request_id", sa.Text, nullable=False),
+    sa.Column(
+        "task_id",
+        sa.Text,
+        # As Postgres words it, which Alembic compares.
+        sa.Computed("(((experiment_id)::text || '.'::text) || request_id)", persisted=True),
+        sa.ForeignKey("tasks.id", ondelete="CASCADE"),
+        nullable=False,
+        unique=True,
+    ),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("hparams", JSONB, nullable=False),
+    sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("end_time", TS),
+    # Legs so far (the run_count of its run in Prefect) and how many of them ended in a counted failure.
+    sa.Column("run_count", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("restarts", sa.Integer, nullable=False, server_default="0"),
+    # The current searcher operation: absolute target length, its ordinal, whether it is done.
+    sa.Column("op_length", sa.BigInteger),
+    sa.Column("op_index", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("op_complete", sa.Boolean, nullable=False, server_default=sa.true()),
+    # The searcher will give no further operation / told it to stop (reports form).
+    sa.Column("closed", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("stop_requested", sa.Boolean, nullable=False, server_default=sa.false()),
+    # An ExitReason the trial reported itself (INVALID_HP, USER_REQUESTED_STOP).
+    sa.Column("early_exit", sa.Text),
+    sa.Column("warm_start_checkpoint", Uuid),
+    sa.Column("latest_checkpoint", Uuid),
+    sa.Column("steps_completed", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("progress", sa.Float(53), nullable=False, server_default="0"),
+    sa.Column("runner_state", sa.Text, nullable=False, server_default=""),
+    sa.Column("run_metadata", JSONB, nullable=False, server_default=_json("{}")),
+    # What answers for the trial since its experiment was continued (service, submission.continuation):
+    # {"lengths": {length: metric}, "completed": bool, "exit": ExitReason}. NULL: it never was.
+    sa.Column("known", JSONB),
+    sa.Column("latest_validation_id", sa.BigInteger),
+    sa.Column("best_validation_id", sa.BigInteger),
+    # The searcher metric of the best validation, as reported; NULL: none yet.
+    sa.Column("searcher_metric_value", sa.Float(53)),
+    # Of an unmanaged experiment: the name under which it is found again, and its last sign of life.
+    sa.Column("external_id", sa.Text),
+    sa.Column("seen_at", TS),
+    sa.UniqueConstraint("experiment_id", "request_id"),
+    sa.UniqueConstraint("experiment_id", "external_id"),
+)
+
+allocations = sa.Table(
+    "allocations",
+    metadata,
+    # "<task id>.<run id>", as Determined names them.
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, index=True),
+    # Of a trial's; NULL for every other kind of task.
+    sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE")),
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), index=True),
+    sa.Column("run_id", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("resource_pool", sa.Text, nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("priority", sa.Integer, nullable=False, server_default="42"),
+    sa.Column("preemptible", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("slot_ids", JSONB, nullable=False, server_default=_json("[]")),
+    sa.Column("token_hash", sa.Text, unique=True),
+    # Kept so that a launch repeated to a restarted agent carries the same token; cleared at end.
+    sa.Column("token", sa.Text),
+    sa.Column("requested_at", TS, nullable=False, server_default=_now()),
+    sa.Column("assigned_at", TS),
+    sa.Column("started_at", TS),
+    sa.Column("ended_at", TS),
+    sa.Column("preempt_requested_at", TS),
+    sa.Column("preempt_acked_at", TS),
+    sa.Column("kill_requested_at", TS),
+    sa.Column("pid", sa.Integer),
+    sa.Column("exit_code", sa.Integer),
+    sa.Column("exit_signal", sa.Integer),
+)
+sa.Index(
+    "ix_allocations_live",
+    allocations.c.state,
+    postgresql_where=allocations.c.state != "TERMINATED",
+)
+
+# The containers of an allocation that has several: whoever places it writes them with the assignment.
+# One without rows has a single container, on `allocations.agent_id`.
+allocation_resources = sa.Table(
+    "allocation_resources",
+    metadata,
+    sa.Column(
+        "allocation_id", sa.ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True
+    ),
+    # "<allocation id>.<agent id>"; DET_RESOURCES_ID of its processes.
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("slot_ids", JSONB, nullable=False, server_default=_json("[]")),
+    # Where the others reach it, once its process has said so.
+    sa.Column("address", sa.Text),
+    sa.Column("posted_at", TS),
+)
+
+# What processes of an allocation have handed in to be gathered; the last two rounds are kept.
+allocation_gathers = sa.Table(
+    "allocation_gathers",
+    metadata,
+    sa.Column(
+        "allocation_id", sa.ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True
+    ),
+    # Of one process for one gathering: a repeated request changes nothing.
+    sa.Column("request_uuid", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, nullable=False),
+    sa.Column("num_peers", sa.Integer, nullable=False),
+    sa.Column("data", JSONB, nullable=False),
+    sa.Column("posted_at", TS, nullable=False, server_default=_now()),
+)
+
+# One leg of a task, from start to end of its process(es): what `det trial describe` lists.
+legs = sa.Table(
+    "legs",
+    metadata,
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("run_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("allocation_id", sa.ForeignKey("allocations.id", ondelete="CASCADE")),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("start_time", TS),
+    sa.Column("end_time", TS),
+)
+
+log_policy_matches = sa.Table(
+    "log_policy_matches",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), nullable=False),
+    # The leg whose log it was, and the agent that it ran on.
+    sa.Column("run_id", sa.Integer, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    # cancel_retries | exclude_node | NULL: shown only
+    sa.Column("action", sa.Text),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("line", sa.Text, nullable=False),
+    sa.Column("matched_at", TS, nullable=False, server_default=_now()),
+    sa.UniqueConstraint("trial_id", "run_id", "name"),
+)
+
+metrics = sa.Table(
+    "metrics",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("run_id", sa.Integer, nullable=False),
+    sa.Column("group_name", sa.Text, nullable=False),
+    sa.Column("steps_completed", sa.BigInteger, nullable=False),
+    sa.Column("end_time", TS, nullable=False),
+    sa.Column("metrics", JSONB, nullable=False),
+    sa.Column("batch_metrics", JSONB),
+    # A later leg began again at or before this step: kept, but no longer part of the trial's curve.
+    sa.Column("archived", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Index("ix_metrics_trial", "trial_id", "group_name", "steps_completed"),
+)
+
+# What is known of one metric of a trial without reading its reports. A table of its own, not a
+# column of trials: each report adds to it, and must not wait for (or hold up) a state change.
+metric_summaries = sa.Table(
+    "metric_summaries",
+    metadata,
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("group_name", sa.Text, primary_key=True),
+    sa.Column("metric", sa.Text, primary_key=True),
+    # number | boolean | string | date | object | array | null; "string" when types are mixed.
+    sa.Column("type", sa.Text, nullable=False),
+    # Reports that hold the metric, whatever its value.
+    sa.Column("count", sa.BigInteger, nullable=False),
+    # Over the finite numbers among them; NULL: none yet.
+    sa.Column("finite_count", sa.BigInteger, nullable=False),
+    sa.Column("sum", sa.Float(53)),
+    sa.Column("min", sa.Float(53)),
+    sa.Column("max", sa.Float(53)),
+    sa.Column("last", JSONB),
+    sa.Column("last_steps", sa.BigInteger, nullable=False),
+)
+
+# A sender of numbered batches (metrics or logs): the last number stored, so that a batch which is
+# sent again after a lost answer is not stored twice.
+report_streams = sa.Table(
+    "report_streams",
+    metadata,
+    sa.Column("stream_id", Uuid, primary_key=True),
+    sa.Column("last_seq", sa.BigInteger, nullable=False),
+    sa.Column("updated_at", TS, nullable=False, server_default=_now()),
+)
+
+# What a run of the flow `checkpoint-gc` removes from checkpoint storage: a task of kind CHECKPOINT_GC, whose
+# row has its state, its last run in Prefect, its start and end.
+deletions = sa.Table(
+    "deletions",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column(
+        "task_id",
+        sa.Text,
+        sa.Computed("('checkpoint-gc.'::text || (id)::text)", persisted=True),
+        sa.ForeignKey("tasks.id", ondelete="CASCADE"),
+        nullable=False,
+        unique=True,
+    ),
+    # "policy": what the experiment's policy does not keep, and what killed processes left;
+    # "checkpoints": what a user named; "tensorboard": an experiment's TensorBoard files;
+    # "experiment": everything, and then its rows.
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE")),
+    # Of kind "checkpoints": only the files that match. NULL: the whole checkpoints.
+    sa.Column("globs", JSONB(none_as_null=True)),
+    # Runs made for it so far in Prefect, the ids of all but the last, and when the last one spoke.
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("earlier_run_ids", JSONB, nullable=False, server_default=_json("[]")),
+    sa.Column("seen_at", TS, nullable=False, server_default=_now()),
+)
+# Whose rows are still to be erased.
+sa.Index(
+    "ix_deletions_of_experiments", deletions.c.id, postgresql_where=deletions.c.kind == "experiment"
+)
+
+checkpoints = sa.Table(
+    "checkpoints",
+    metadata,
+    sa.Column("uuid", Uuid, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("task_id", sa.Text),
+    sa.Column("allocation_id", sa.Text),
+    sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE"), index=True),
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), index=True),
+    sa.Column("report_time", TS, nullable=False, server_default=_now()),
+    sa.Column("steps_completed", sa.BigInteger, nullable=False, server_default="0"),
+    # {relative path: bytes}; directories end in "/" and have size 0.
+    sa.Column("resources", JSONB, nullable=False, server_default=_json("{}")),
+    # Bytes in all.
+    sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
+    # {relative path: "sha256:<hex>"}
+    sa.Column("checksums", JSONB, nullable=False, server_default=_json("{}")),
+    sa.Column("metadata", JSONB, key="user_metadata", nullable=False, server_default=_json("{}")),
+    # Why it is in state ERROR: which file is missing or differs.
+    sa.Column("reason", sa.Text),
+    # A checkpoint_storage section, when it is not the experiment's.
+    sa.Column("storage", JSONB(none_as_null=True)),
+    # Its files are about to be deleted: nothing may start from it any more.
+    sa.Column("deletion_id", sa.ForeignKey("deletions.id", ondelete="SET NULL"), index=True),
+)
+
+task_logs = sa.Table(
+    "task_logs",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("task_id", sa.Text, nullable=False),
+    sa.Column("allocation_id", sa.Text),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("container_id", sa.Text),
+    sa.Column("rank_id", sa.Integer),
+    sa.Column("timestamp", TS, nullable=False),
+    sa.Column("level", sa.Text),
+    sa.Column("stdtype", sa.Text),
+    sa.Column("source", sa.Text),
+    # bytea, not text: Postgres' text cannot hold NUL bytes, and users print them.
+    sa.Column("log", sa.LargeBinary, nullable=False),
+    sa.Index("ix_task_logs_task", "task_id", "id"),
+)
+
+agents = sa.Table(
+    "agents",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("resource_pool", sa.ForeignKey("pools.name"), nullable=False),
+    sa.Column("host", sa.Text, nullable=False, server_default=""),
+    sa.Column("version", sa.Text, nullable=False, server_default=""),
+    sa.Column("slot_type", sa.Text, nullable=False, server_default="cpu"),
+    # A new value at each start of the agent process.
+    sa.Column("session", Uuid, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("registered_at", TS, nullable=False, server_default=_now()),
+    sa.Column("last_heartbeat", TS, nullable=False, server_default=_now()),
+)
+
+slots = sa.Table(
+    "slots",
+    metadata,
+    sa.Column("agent_id", sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("slot_id", sa.Integer, primary_key=True, autoincrement=False),
+    # {"type": "cpu"|"cuda", "uuid": ..., "brand": ...}
+    sa.Column("device", JSONB, nullable=False, server_default=_json("{}")),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+)
+
+# What Prefect must still be told, in order per entity. Written in the transaction that changes
+# the state, delivered after it: Prefect may be away and nothing is lost or told twice.
+prefect_outbox = sa.Table(
+    "prefect_outbox",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    # "task:<id>" or "experiment:<id>": deliveries to one entity keep their order.
+    sa.Column("entity", sa.Text, nullable=False, index=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("payload", JSONB, nullable=False),
+    sa.Column("created_at", TS, nullable=False, server_default=_now()),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("last_error", sa.Text),
+)

@@ -1,0 +1,1 @@
+"""The subject of a request, and its rights."""

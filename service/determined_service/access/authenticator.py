@@ -1,0 +1,170 @@
+"""Tokens to principals.
+
+Verified tokens are remembered for a second or so, because metrics ingest is hot. A remembered
+allocation is forgotten as soon as its topic is announced, so an ended one does not pass.
+
+The process of an unmanaged trial sends its user's token, and a cookie that names its run of the trial. Once
+the script has started again, every request of the earlier run gets Conflict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hmac
+import time
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.database.tables import allocations, tasks, user_sessions, users
+from determined_service.access.principal import (
+    AGENT,
+    ALLOCATION,
+    USER,
+    AllocationRef,
+    Principal,
+    RunRef,
+    ended,
+)
+from determined_service.access.tokens import token_hash
+from determined_service.base import topics
+from determined_service.base.db import Database
+from determined_service.base.errors import Unauthenticated
+from determined_service.base.hub import Hub
+from determined_service.base.settings import Settings
+
+REMEMBER_S = 1.0
+REMEMBER_MAX = 4096
+AGENT_USER = "determined"
+
+_RUN_COUNT = sa.text(
+    """
+    SELECT t.run_count FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    WHERE t.id = :id AND e.unmanaged
+    """
+)
+
+
+async def find_principal(conn: AsyncConnection, token: str) -> Principal:
+    """Looks ``token`` up among allocations and sessions; Unauthenticated, or Conflict when ended."""
+    wanted = token_hash(token)
+    row = (
+        await conn.execute(
+            sa.select(
+                allocations.c.id,
+                allocations.c.task_id,
+                allocations.c.experiment_id,
+                allocations.c.trial_id,
+                allocations.c.run_id,
+                allocations.c.state,
+                users.c.id.label("user_id"),
+                users.c.username,
+            )
+            .select_from(
+                allocations.join(tasks, tasks.c.id == allocations.c.task_id).join(
+                    users, users.c.id == tasks.c.owner_id
+                )
+            )
+            .where(allocations.c.token_hash == wanted)
+        )
+    ).first()
+    if row is not None:
+        if row.state == "TERMINATED":
+            raise ended(row.id)
+        ref = AllocationRef(row.id, row.task_id, row.experiment_id, row.trial_id, row.run_id)
+        return Principal(ALLOCATION, row.user_id, row.username, False, ref)
+    found = (
+        await conn.execute(
+            sa.select(users.c.id, users.c.username, users.c.admin)
+            .join(user_sessions, user_sessions.c.user_id == users.c.id)
+            .where(
+                user_sessions.c.token_hash == wanted,
+                user_sessions.c.expires_at > sa.func.now(),
+                users.c.active,
+            )
+        )
+    ).first()
+    if found is None:
+        raise Unauthenticated("the token is not valid or has expired: log in again")
+    return Principal(USER, found.id, found.username, found.admin)
+
+
+@dataclass(slots=True)
+class _Remembered:
+    principal: Principal
+    until: float
+    changed: asyncio.Event
+    unsubscribe: contextlib.ExitStack
+
+
+class Authenticator:
+    """Verifies tokens for one process; see the module's docstring for what it remembers."""
+
+    def __init__(self, db: Database, hub: Hub, settings: Settings) -> None:
+        self._db = db
+        self._hub = hub
+        self._agent_token = settings.agent_token.get_secret_value().encode()
+        self._agent: Principal | None = None
+        self._known: dict[str, _Remembered] = {}
+
+    def is_agent(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._agent_token)
+
+    async def principal(self, token: str) -> Principal:
+        """Raises Unauthenticated, or Conflict for an ended allocation."""
+        known = self._known.get(token)
+        if known is not None:
+            if time.monotonic() < known.until and not known.changed.is_set():
+                return known.principal
+            self.forget(token)
+        if self.is_agent(token):
+            return await self.agent()
+        async with self._db.tx() as conn:
+            found = await find_principal(conn, token)
+            if found.allocation is not None:
+                self._remember(token, found)
+                # Again, now that the topic is subscribed: an end that committed between the first
+                # look and the subscription would go unheard.
+                found = await find_principal(conn, token)
+        if found.allocation is None:
+            self._remember(token, found)
+        return found
+
+    def _remember(self, token: str, principal: Principal) -> None:
+        if len(self._known) >= REMEMBER_MAX:
+            for old in list(self._known):
+                self.forget(old)
+        self.forget(token)
+        stack = contextlib.ExitStack()
+        ref = principal.allocation
+        awaited = () if ref is None else (topics.allocation(ref.id),)
+        changed = stack.enter_context(self._hub.subscribe(awaited))
+        self._known[token] = _Remembered(principal, time.monotonic() + REMEMBER_S, changed, stack)
+
+    def forget(self, token: str) -> None:
+        """The next request with ``token`` is looked up anew."""
+        known = self._known.pop(token, None)
+        if known is not None:
+            known.unsubscribe.close()
+
+    async def in_run(self, principal: Principal, run: RunRef) -> Principal:
+        """The same one, as the process of that run. Raises Conflict when a later run has begun."""
+        async with self._db.tx() as conn:
+            run_count = (await conn.execute(_RUN_COUNT, {"id": run.trial_id})).scalar_one_or_none()
+        if run_count is None:
+            return principal
+        run.require_last(run_count)
+        return dataclasses.replace(principal, run=run)
+
+    async def agent(self) -> Principal:
+        """The principal behind the agents' shared secret."""
+        if self._agent is None:
+            async with self._db.tx() as conn:
+                user_id = (
+                    await conn.execute(sa.select(users.c.id).where(users.c.username == AGENT_USER))
+                ).scalar_one()
+            self._agent = Principal(AGENT, user_id, AGENT_USER, True)
+        return self._agent

@@ -1,0 +1,165 @@
+"""The dependencies by which a route declares its rules of access.
+
+Every route has one of these among its parameters, so none can be reached without passing
+:func:`~determined_service.access.rules.authorise`:
+
+* ``may(action, kind, verb)``: the path names the target. The route's function gets the
+  :class:`Principal`, or is not called.
+* ``may_named(action, kind, verb)``: the body names the targets. The function gets a :class:`Gate`, which
+  gives the principal away only for targets that it has been shown.
+* the readers (``ExperimentReader`` …): as ``may(Action.READ, kind)``.
+* ``AgentAuth``: agents and flows only.
+"""
+
+# Without `from __future__ import annotations`: FastAPI reads the annotations of `__call__` as they are.
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+
+from determined.common.wire.paths import RUN_COOKIE
+from determined_service.access.authenticator import Authenticator
+from determined_service.access.principal import Principal, RunRef
+from determined_service.access.rules import RULES, Action, authorise, owner_decides
+from determined_service.access.targets import Id, Kind, Owner, Owners, Target, missing, read_id
+from determined_service.access.tokens import bearer_token
+from determined_service.base.errors import ApiError, Conflict, Forbidden
+
+_bearer = HTTPBearer(
+    auto_error=False, description="A token that `POST /api/v1/auth/login` returned."
+)
+Bearer = Annotated[object, Security(_bearer)]
+
+
+async def asker(request: Request) -> Principal:
+    """Who asks, with any valid token; ``principal.run`` is set when a process outside of the cluster does."""
+    auth: Authenticator = request.app.state.auth
+    found = await auth.principal(bearer_token(request.headers))
+    run = RunRef.read(request.cookies.get(RUN_COOKIE, ""))
+    if run is not None and found.allocation is None:
+        return await auth.in_run(found, run)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Lets one subject through to the targets that it may do the action to."""
+
+    subject: Principal
+    action: Action
+    kind: Kind
+    verb: str
+    owners: Owners
+
+    async def refusals(
+        self, ids: Collection[Id], kind: Kind | None = None
+    ) -> tuple[Principal, dict[Id, ApiError]]:
+        """The subject, and why it may not do this to some of ``ids``: they are not to be touched."""
+        kind = kind or self.kind
+        found: dict[Id, Owner | None] = {}
+        look_up = owner_decides(self.subject, self.action, kind)
+        if look_up:
+            found = await self.owners.find(kind, ids, self.subject.user_id)
+        refused: dict[Id, ApiError] = {}
+        for one in ids:
+            if look_up and one not in found:
+                refused[one] = missing(kind, [one])
+                continue
+            try:
+                authorise(self.subject, self.action, Target(kind, one, found.get(one)), self.verb)
+            except Forbidden as refusal:
+                refused[one] = refusal
+        return self.subject, refused
+
+    async def admit(self, *ids: Id, kind: Kind | None = None) -> Principal:
+        """The subject, if it may do this to each of ``ids`` (without any: to things of this kind at all).
+
+        Raises Forbidden; NotFound when some do not exist and it is no administrator, who hears of it from
+        whoever looks for them. ``kind``: where a body may name its target in several ways.
+        """
+        if not ids:
+            authorise(self.subject, self.action, Target(kind or self.kind), self.verb)
+            return self.subject
+        subject, refused = await self.refusals(ids, kind)
+        for refusal in refused.values():
+            if isinstance(refusal, Forbidden):
+                raise refusal
+        if refused:
+            raise missing(kind or self.kind, refused.keys())
+        return subject
+
+
+PARAMETERS = {
+    Kind.USER: "user_id",
+    Kind.EXPERIMENT: "experiment_id",
+    Kind.TRIAL: "trial_id",
+    Kind.TASK: "task_id",
+    Kind.ALLOCATION: "allocation_id",
+    Kind.CHECKPOINT: "uuid",
+}
+"""The name of the path's part that holds a target's id."""
+
+
+class Rule:
+    """A row of the table that a route stands under. Raises KeyError when the table has no such row."""
+
+    def __init__(self, action: Action, kind: Kind, verb: str = "") -> None:
+        self.grant = RULES[action, kind]
+        self.action, self.kind, self.verb = action, kind, verb
+
+    def gate(self, request: Request, subject: Principal) -> Gate:
+        return Gate(subject, self.action, self.kind, self.verb, request.app.state.owners)
+
+
+class May(Rule):
+    """The dependency behind :func:`may`."""
+
+    async def __call__(self, request: Request, _: Bearer = None) -> Principal:
+        subject = await asker(request)
+        text = request.path_params.get(PARAMETERS.get(self.kind, ""))
+        one = None if self.action == Action.READ or text is None else read_id(self.kind, text)
+        if one is not None and owner_decides(subject, self.action, self.kind):
+            return await self.gate(request, subject).admit(one)
+        authorise(subject, self.action, Target(self.kind, one), self.verb)
+        return subject
+
+
+class MayNamed(Rule):
+    """The dependency behind :func:`may_named`."""
+
+    async def __call__(self, request: Request, _: Bearer = None) -> Gate:
+        return self.gate(request, await asker(request))
+
+
+class MayNamedUnlessEnded(MayNamed):
+    """None instead of Conflict: the allocation, or the run, whose process asks has ended."""
+
+    async def __call__(self, request: Request, _: Bearer = None) -> Gate | None:  # type: ignore[override]
+        try:
+            return self.gate(request, await asker(request))
+        except Conflict:
+            return None
+
+
+def may(action: Action, kind: Kind, verb: str = "") -> Any:
+    """For ``Annotated[Principal, may(…)]``: the path names the target, or the action needs none."""
+    return Depends(May(action, kind, verb))
+
+
+def may_named(action: Action, kind: Kind, verb: str = "") -> Any:
+    """For ``Annotated[Gate, may_named(…)]``: the body names the targets."""
+    return Depends(MayNamed(action, kind, verb))
+
+
+ClusterReader = Annotated[Principal, may(Action.READ, Kind.CLUSTER)]
+UserReader = Annotated[Principal, may(Action.READ, Kind.USER)]
+ExperimentReader = Annotated[Principal, may(Action.READ, Kind.EXPERIMENT)]
+TrialReader = Annotated[Principal, may(Action.READ, Kind.TRIAL)]
+TaskReader = Annotated[Principal, may(Action.READ, Kind.TASK)]
+CheckpointReader = Annotated[Principal, may(Action.READ, Kind.CHECKPOINT)]
+TrialReporter = Annotated[Principal, may(Action.REPORT, Kind.TRIAL, "report for")]
+AllocationReporter = Annotated[Principal, may(Action.REPORT, Kind.ALLOCATION, "report for")]
+AgentAuth = Annotated[Principal, may(Action.SERVE, Kind.CLUSTER)]

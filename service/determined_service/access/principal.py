@@ -1,0 +1,89 @@
+"""The subject of a request: :class:`Principal`.
+
+There are three kinds. A user asks with a session's token. An allocation (a training process) asks with
+its own token; it acts for its experiment's owner, never as an administrator, and only while the
+allocation lives. An agent or a flow asks with the cluster's shared secret; it acts as the user
+``determined``, with an administrator's rights.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from determined_service.base.errors import Conflict
+
+USER = "user"
+ALLOCATION = "allocation"
+AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationRef:
+    """The allocation whose token was sent."""
+
+    id: str
+    task_id: str
+    experiment_id: int | None
+    trial_id: int | None
+    run_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRef:
+    """A run of an unmanaged trial; ``str()`` of it is the cookie's value."""
+
+    trial_id: int
+    run_id: int
+
+    @classmethod
+    def read(cls, text: str) -> RunRef | None:
+        """The run that the text names; None if it names no run."""
+        found = re.fullmatch(r"(\d{1,9})\.(\d{1,9})", text, re.ASCII)
+        return None if found is None else cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.trial_id}.{self.run_id}"
+
+    def superseded(self, run_count: int) -> Conflict | None:
+        """The refusal of this run if it is not the trial's last one, ``run_count``."""
+        if self.run_id >= run_count:
+            return None
+        return Conflict(
+            f"run {self.run_id} of trial {self.trial_id} has ended: "
+            f"its script has started again, as run {run_count}"
+        )
+
+    def require_last(self, run_count: int) -> None:
+        """Raises Conflict when the script has started again: ``run_count`` is the trial's last run."""
+        refusal = self.superseded(run_count)
+        if refusal is not None:
+            raise refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The subject of a request. For an allocation, ``user_id`` and ``username`` are those of its
+    experiment's owner.
+    """
+
+    kind: str  # USER, ALLOCATION or AGENT
+    user_id: int
+    username: str
+    admin: bool
+    allocation: AllocationRef | None = None
+    run: RunRef | None = None  # of an unmanaged trial's process
+
+    def run_of(self, trial_id: int) -> RunRef | None:
+        """The run of that unmanaged trial whose process asks, if the process named it."""
+        return self.run if self.run is not None and self.run.trial_id == trial_id else None
+
+    @property
+    def sender(self) -> str | None:
+        """The allocation whose process asks; None: a user or an agent."""
+        return None if self.allocation is None else self.allocation.id
+
+
+def ended(allocation_id: str) -> Conflict:
+    """The refusal of every request with an ended allocation's token."""
+    return Conflict(f"allocation {allocation_id} has ended")

@@ -1,0 +1,121 @@
+"""The rules of access: :func:`authorise`, which every route calls, and its table.
+
+A subject (:class:`~determined_service.access.principal.Principal`) asks for an action on a target:
+
+| action | target | who may |
+|---|---|---|
+| read | everything | whoever is logged in |
+| create | experiment | whoever is logged in; the new experiment is theirs |
+| create | user | administrators |
+| change | experiment, trial, checkpoint | the owner, administrators |
+| change | user | the user itself (its display name and password), administrators; no training process |
+| administer | user | administrators (name, rights and state of an account) |
+| delete | experiment, checkpoint | the owner, administrators |
+| delete | session | whoever sends its token |
+| report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
+| serve | cluster | agents and flows |
+
+The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
+counts as its task's owner, except for reports and accounts. Only administrators may change
+things without an owner.
+An action that the table does not name for a kind of target cannot be declared by a route.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from determined_service.access.principal import AGENT, Principal
+from determined_service.access.targets import Kind, Target
+from determined_service.base.errors import Forbidden, Unauthenticated
+
+
+class Action(StrEnum):
+    """What a subject asks for."""
+
+    READ = "read"
+    CREATE = "create"
+    CHANGE = "change"
+    ADMINISTER = "administer"
+    DELETE = "delete"
+    REPORT = "report"
+    SERVE = "serve"
+
+
+class Grant(StrEnum):
+    """Who may, in one word."""
+
+    LOGGED_IN = "logged in"
+    OWNER = "owner"
+    ITSELF = "itself"
+    SENDER = "sender"
+    ADMINISTRATOR = "administrator"
+    AGENT = "agent"
+
+
+RULES: dict[tuple[Action, Kind], Grant] = {
+    **{(Action.READ, kind): Grant.LOGGED_IN for kind in Kind},
+    (Action.CREATE, Kind.EXPERIMENT): Grant.LOGGED_IN,
+    (Action.CREATE, Kind.USER): Grant.ADMINISTRATOR,
+    (Action.CHANGE, Kind.EXPERIMENT): Grant.OWNER,
+    (Action.CHANGE, Kind.TRIAL): Grant.OWNER,
+    (Action.CHANGE, Kind.CHECKPOINT): Grant.OWNER,
+    (Action.CHANGE, Kind.USER): Grant.ITSELF,
+    (Action.ADMINISTER, Kind.USER): Grant.ADMINISTRATOR,
+    (Action.DELETE, Kind.EXPERIMENT): Grant.OWNER,
+    (Action.DELETE, Kind.CHECKPOINT): Grant.OWNER,
+    (Action.DELETE, Kind.SESSION): Grant.LOGGED_IN,
+    (Action.REPORT, Kind.TRIAL): Grant.SENDER,
+    (Action.REPORT, Kind.TASK): Grant.SENDER,
+    (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,
+    (Action.SERVE, Kind.CLUSTER): Grant.AGENT,
+}
+
+
+def owner_decides(subject: Principal, action: Action, kind: Kind) -> bool:
+    """Whether :func:`authorise` needs the target's owner: reads, administrators and a training process that
+    reports cost no look at the database."""
+    grant = RULES[action, kind]
+    if subject.admin or (grant == Grant.SENDER and subject.allocation is not None):
+        return False
+    return grant in (Grant.OWNER, Grant.ITSELF, Grant.SENDER)
+
+
+def authorise(subject: Principal, action: Action, target: Target, verb: str = "") -> None:
+    """Returns if the subject may do this to the target; else raises Forbidden, and says who may.
+
+    ``verb`` says it in words that stand before the target's name ("pause", "delete the files of").
+    Raises Unauthenticated where only agents may ask, and KeyError for what the table does not name.
+    """
+    grant = RULES[action, target.kind]
+    verb = verb or action
+    if grant == Grant.AGENT:
+        if subject.kind != AGENT:
+            raise Unauthenticated("this address is for agents: send the cluster's agent token")
+    elif grant == Grant.SENDER and subject.allocation is not None:
+        _require_own(subject, target)
+    elif grant == Grant.LOGGED_IN or subject.admin:
+        return
+    elif grant == Grant.ADMINISTRATOR:
+        raise Forbidden(f"only an administrator may {verb} {target}")
+    elif grant == Grant.ITSELF and subject.allocation is not None:
+        raise Forbidden("a training process may not change its owner")
+    elif target.owner is None:
+        reason = " without naming one" if target.id is None else ": it belongs to no user"
+        raise Forbidden(f"only an administrator may {verb} {target}{reason}")
+    elif target.owner.id != subject.user_id:
+        noun = "user" if target.kind == Kind.USER else "its owner"
+        raise Forbidden(
+            f"only {noun} {target.owner.username} or an administrator may {verb} {target}"
+        )
+
+
+def _require_own(subject: Principal, target: Target) -> None:
+    """An allocation reports for itself and its trial only."""
+    own = subject.allocation
+    assert own is not None
+    ids = {Kind.TRIAL: own.trial_id, Kind.TASK: own.task_id, Kind.ALLOCATION: own.id}
+    if target.id is None or ids[target.kind] != target.id:
+        raise Forbidden(
+            f"this is the token of allocation {own.id}, which may not report for {target}"
+        )

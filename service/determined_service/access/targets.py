@@ -1,0 +1,135 @@
+"""The target of a request: a :class:`Target` and its owner.
+
+All owners are looked up here. The trials and checkpoints of an experiment belong to the experiment's owner,
+a task's allocations to the task's, and a user belongs to itself. Owners never change, so
+:class:`Owners` may remember that a user owns something: a script that reports its metrics with its user's
+token costs the database one query, not one for each batch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_service.base.db import Database
+from determined_service.base.errors import ApiError, BadRequest, NotFound
+from determined_service.base.ids import parse_uuid
+
+
+class Kind(StrEnum):
+    """Kinds of targets."""
+
+    CLUSTER = "cluster"
+    SESSION = "session"
+    USER = "user"
+    EXPERIMENT = "experiment"
+    TRIAL = "trial"
+    TASK = "task"
+    ALLOCATION = "allocation"
+    CHECKPOINT = "checkpoint"
+
+
+Id = int | str | UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The user that something belongs to."""
+
+    id: int
+    username: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing, or all things of a kind (``id`` None). ``owner`` is None until it has been looked up, and
+    of what belongs to nobody."""
+
+    kind: Kind
+    id: Id | None = None
+    owner: Owner | None = None
+
+    def __str__(self) -> str:
+        if self.kind == Kind.CLUSTER:
+            return "the cluster"
+        return f"{self.kind}s" if self.id is None else f"{self.kind} {self.id}"
+
+
+def read_id(kind: Kind, text: str) -> Id:
+    """The id that a path names. Raises BadRequest, or NotFound for a malformed UUID."""
+    if kind == Kind.CHECKPOINT:
+        return parse_uuid(text, kind)
+    if kind in (Kind.TASK, Kind.ALLOCATION):
+        return text
+    if not text.isdecimal() or len(text) > 18:
+        raise BadRequest(f"the id of this {kind} must be a whole number, not {text!r}")
+    return int(text)
+
+
+def missing(kind: Kind, ids: Collection[Id]) -> ApiError:
+    """The refusal when no such things exist."""
+    if len(ids) == 1:
+        return NotFound(f"{kind} {next(iter(ids))} does not exist")
+    return NotFound(f"no such {kind}: {', '.join(sorted(map(str, ids)))}")
+
+
+_OWNER = "u.id AS owner_id, u.username FROM"
+_OF_EXPERIMENT = "JOIN experiments e ON e.id = x.experiment_id JOIN users u ON u.id = e.owner_id"
+_OF_TASK = "JOIN users u ON u.id = k.owner_id"
+_PERHAPS = _OF_EXPERIMENT.replace("JOIN", "LEFT JOIN")
+_FIND: Mapping[Kind, sa.TextClause] = {
+    kind: sa.text(f"SELECT {statement}")
+    for kind, statement in {
+        Kind.USER: f"u.id, {_OWNER} users u WHERE u.id = ANY(:ids)",
+        Kind.EXPERIMENT: (
+            f"e.id, {_OWNER} experiments e JOIN users u ON u.id = e.owner_id WHERE e.id = ANY(:ids)"
+        ),
+        Kind.TRIAL: f"x.id, {_OWNER} trials x {_OF_EXPERIMENT} WHERE x.id = ANY(:ids)",
+        Kind.TASK: f"k.id, {_OWNER} tasks k {_OF_TASK} WHERE k.id = ANY(:ids)",
+        Kind.ALLOCATION: (
+            f"x.id, {_OWNER} allocations x JOIN tasks k ON k.id = x.task_id {_OF_TASK} "
+            f"WHERE x.id = ANY(:ids)"
+        ),
+        Kind.CHECKPOINT: f"x.uuid AS id, {_OWNER} checkpoints x {_PERHAPS} WHERE x.uuid = ANY(:ids)",
+    }.items()
+}
+
+
+async def find_owners(
+    conn: AsyncConnection, kind: Kind, ids: Collection[Id]
+) -> dict[Id, Owner | None]:
+    """Those of ``ids`` that exist, each with its owner; None: it belongs to nobody."""
+    rows = await conn.execute(_FIND[kind], {"ids": list(ids)})
+    return {
+        row.id: None if row.owner_id is None else Owner(row.owner_id, row.username) for row in rows
+    }
+
+
+class Owners:
+    """Looks owners up for one process; remembers the ``size`` last things of which a user turned out to be
+    the owner (never that it did not: the thing may be made later)."""
+
+    def __init__(self, db: Database, size: int = 10_000) -> None:
+        self._db = db
+        self._size = size
+        self._known: OrderedDict[tuple[Kind, Id], Owner] = OrderedDict()
+
+    async def find(self, kind: Kind, ids: Collection[Id], asker: int) -> dict[Id, Owner | None]:
+        """As :func:`find_owners`, for the user ``asker``."""
+        known = {one: self._known.get((kind, one)) for one in ids}
+        if all(owner is not None and owner.id == asker for owner in known.values()):
+            return known
+        async with self._db.tx() as conn:
+            found = await find_owners(conn, kind, ids)
+        for one, owner in found.items():
+            if owner is not None and owner.id == asker and kind != Kind.CHECKPOINT:
+                self._known[kind, one] = owner
+        while len(self._known) > self._size:
+            self._known.popitem(last=False)
+        return found

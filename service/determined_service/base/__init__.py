@@ -1,0 +1,1 @@
+"""Shared by all other packages of the service: the database, announcements, settings, refusals, JSON."""

@@ -1,0 +1,42 @@
+"""The connection pool and the one way to change state: :meth:`Database.tx`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import orjson
+from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+
+def sqlalchemy_url(db_url: str) -> str:
+    """``postgresql://…`` with psycopg 3 as the driver."""
+    return make_url(db_url).set(drivername="postgresql+psycopg").render_as_string(False)
+
+
+class Database:
+    """One pool per process.
+
+    Connections are not tried before use (that would cost each transaction a round trip): after a
+    restart of Postgres the first transaction fails, the pool is emptied, and the client gets 503 and asks
+    again.
+    """
+
+    def __init__(self, db_url: str, *, pool_size: int = 10) -> None:
+        self.engine: AsyncEngine = create_async_engine(
+            sqlalchemy_url(db_url),
+            pool_size=pool_size,
+            max_overflow=10,
+            # Postgres gives a jsonb 1e300 back as 301 digits: a float to orjson, an int to json.
+            json_deserializer=orjson.loads,
+        )
+
+    @contextlib.asynccontextmanager
+    async def tx(self) -> AsyncIterator[AsyncConnection]:
+        """One transaction: commits at the end of the block, rolls back on any exception."""
+        async with self.engine.begin() as conn:
+            yield conn
+
+    async def close(self) -> None:
+        await self.engine.dispose()

@@ -1,0 +1,68 @@
+"""Passwords: what clients send, and what the database keeps of it.
+
+Determined's clients never send a password as typed: they send the hex SHA-512 of a fixed salt and
+the password (``isHashed: true``). The salt hides the text, nothing more, so the database keeps an
+Argon2id hash of what was sent.
+
+The functions are slow on purpose (about 40 ms and 19 MiB): call them in a thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+# The constant in every published client.
+CLIENT_SALT = "GubPEmmotfiK9TMD6Zdw"
+
+# As slow as the scrypt before it; OWASP asks for two passes over this memory at least.
+_HASHER = PasswordHasher(time_cost=4, memory_cost=19 * 1024, parallelism=1)
+
+# A hash that no password has: users that do not exist cost as much time as wrong passwords.
+_NOBODY = (
+    f"$argon2id$v=19$m={_HASHER.memory_cost},t={_HASHER.time_cost},p={_HASHER.parallelism}"
+    f"${'A' * 22}${'A' * 43}"
+)
+
+_SCRYPT = "scrypt"
+
+
+def as_sent(password: str) -> str:
+    """The form in which a client sends ``password``; a blank one is sent blank."""
+    if not password:
+        return ""
+    return hashlib.sha512((CLIENT_SALT + password).encode()).hexdigest()
+
+
+def store(sent: str) -> str:
+    """What to keep of ``sent``."""
+    return _HASHER.hash(sent)
+
+
+def matches(sent: str, kept: str | None) -> bool:
+    """Whether ``sent`` is the password of which ``kept`` was stored; never for None.
+
+    Takes as long for None as for a hash.
+    """
+    if kept is not None and kept.startswith(f"{_SCRYPT}$"):
+        return _matches_scrypt(sent, kept)
+    try:
+        return _HASHER.verify(kept or _NOBODY, sent) and kept is not None
+    except (VerificationError, InvalidHashError):
+        return False
+
+
+def is_outdated(kept: str) -> bool:
+    """Whether ``kept`` has an older format or other costs than :func:`store` gives it now."""
+    return kept.startswith(f"{_SCRYPT}$") or _HASHER.check_needs_rehash(kept)
+
+
+def _matches_scrypt(sent: str, kept: str) -> bool:
+    """The format before Argon2id: scrypt with N = 2**14, r = 8, p = 1."""
+    _, salt, digest = kept.split("$")
+    found = hashlib.scrypt(sent.encode(), salt=base64.b64decode(salt), n=2**14, r=8, p=1)
+    return hmac.compare_digest(found, base64.b64decode(digest))

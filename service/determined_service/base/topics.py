@@ -1,0 +1,52 @@
+"""Topics that Postgres announces when a change commits; they wake long polls and loops."""
+
+from __future__ import annotations
+
+SCHEDULER = "scheduler"
+"""Slots or requests for slots have changed."""
+OUTBOX = "outbox"
+"""There is something to tell Prefect."""
+RECONCILER = "reconciler"
+"""Makes the reconciler's next pass come soon."""
+DELETIONS = "deletions"
+"""There is something to delete from checkpoint storage, or a deletion has ended."""
+
+
+def experiment(experiment_id: int) -> str:
+    """The experiment, or something that is shown of it, has changed."""
+    return f"experiment:{experiment_id}"
+
+
+def trial(trial_id: int) -> str:
+    """The trial has changed: what it is to do, where it is."""
+    return f"trial:{trial_id}"
+
+
+def task(task_id: str) -> str:
+    """The task has changed; a trial announces itself as a trial."""
+    return f"task:{task_id}"
+
+
+def allocation(allocation_id: str) -> str:
+    """The allocation has changed: its state, its signals, its gang's rendezvous."""
+    return f"allocation:{allocation_id}"
+
+
+def search(experiment_id: int) -> str:
+    """The search has new events, a new driver, or has committed."""
+    return f"search:{experiment_id}"
+
+
+def logs(task_id: str) -> str:
+    """The task has printed something."""
+    return f"logs:{task_id}"
+
+
+def agent(agent_id: str) -> str:
+    """There is something for the agent to start or to kill."""
+    return f"agent:{agent_id}"
+
+
+def pool(name: str) -> str:
+    """Prefect has a run for agents of the resource pool."""
+    return f"pool:{name}"

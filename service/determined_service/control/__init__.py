@@ -1,1 +1,0 @@
-"""State changes, scheduling, the mirror to Prefect."""

@@ -1,0 +1,1 @@
+"""Deletions from checkpoint storage, and checkpoints that were found damaged there."""

@@ -1,0 +1,97 @@
+"""Gives up checkpoints that are damaged: nothing starts from them any more."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.wire.legs import CheckpointFacts, StartFrom
+from determined_registry.database.tables import checkpoints, trials
+from determined_service.base import topics
+from determined_service.base.errors import NotFound
+from determined_service.ingest.values import replace_nul
+from determined_service.state.change import Change
+
+c = checkpoints.c
+
+_LATEST = sa.text(
+    """
+    SELECT coalesce(t.latest_checkpoint, t.warm_start_checkpoint) AS uuid,
+           CASE WHEN t.latest_checkpoint IS NULL THEN 0 ELSE coalesce(c.steps_completed, 0) END
+               AS steps_completed,
+           c.resources, c.checksums, c.storage
+    FROM trials t
+    LEFT JOIN checkpoints c ON c.uuid = coalesce(t.latest_checkpoint, t.warm_start_checkpoint)
+    WHERE t.id = :id
+    """
+)
+
+
+async def give_up_checkpoint(change: Change, trial_id: int, uuid: UUID, reason: str) -> StartFrom:
+    """Marks the checkpoint as ERROR with the ``reason``; what the trial starts from instead.
+
+    That is the checkpoint before it, else the trial's warm start (which may be ``uuid`` itself: there is
+    no other), else nothing. May be repeated. Raises NotFound when there is no such trial.
+    """
+    await lock_users(change.conn, uuid)
+    marked = await change.conn.execute(
+        sa.update(checkpoints)
+        .where(c.uuid == uuid, c.state.in_(("COMPLETED", "ERROR")))
+        .values(state="ERROR", reason=replace_nul(reason))
+        .returning(c.experiment_id)
+    )
+    experiment_id = marked.scalar_one_or_none()
+    await forget_latest(change.conn, uuid)
+    row = (await change.conn.execute(_LATEST, {"id": trial_id})).first()
+    if row is None:
+        raise NotFound(f"trial {trial_id} does not exist")
+    change.notify(topics.trial(trial_id))
+    if experiment_id is not None:
+        change.notify(topics.experiment(experiment_id))
+    return StartFrom(
+        latest_checkpoint=row.uuid and str(row.uuid),
+        steps_completed=row.steps_completed,
+        checkpoint=checkpoint_facts(row),
+    )
+
+
+async def lock_users(conn: AsyncConnection, *uuids: UUID) -> None:
+    """Locks the trials whose latest checkpoint is one of these: before the checkpoints' own rows, as
+    everywhere."""
+    await conn.execute(
+        sa.select(trials.c.id)
+        .where(trials.c.latest_checkpoint.in_(uuids))
+        .order_by(trials.c.id)
+        .with_for_update(key_share=True)
+    )
+
+
+async def forget_latest(conn: AsyncConnection, *uuids: UUID) -> None:
+    """The next leg of a trial whose latest checkpoint was one of these starts from the one before."""
+    before = (
+        sa.select(c.uuid)
+        .where(
+            c.trial_id == trials.c.id,
+            c.state == "COMPLETED",
+            c.deletion_id.is_(None),
+            c.uuid.not_in(uuids),
+        )
+        .order_by(c.report_time.desc(), c.steps_completed.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    await conn.execute(
+        sa.update(trials)
+        .where(trials.c.latest_checkpoint.in_(uuids))
+        .values(latest_checkpoint=before)
+    )
+
+
+def checkpoint_facts(row: sa.Row[Any]) -> CheckpointFacts | None:
+    """What a leg needs to verify the checkpoint it starts from; None: there is no row of it."""
+    if row.resources is None:
+        return None
+    return CheckpointFacts(row.resources, row.checksums, row.storage)

@@ -1,0 +1,385 @@
+"""Deletions from checkpoint storage: the requests and their progress.
+
+The service does not reach the storage. It marks the checkpoints (from then on nothing starts from
+them), and a run of the flow ``checkpoint-gc`` removes the files and says so; then the rows follow.
+Everything here may be repeated, and a run that was killed is followed by another
+(:mod:`determined_service.prefect.deletion_runs`).
+
+A deletion is a task of kind CHECKPOINT_GC: its owner, state, reason, last run, start and end are in its
+task's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.wire.deletions import DONE, FAILED, REQUESTED, DeletionWork, Place
+from determined_registry.database.tables import checkpoints, deletions, experiments, tasks, trials
+from determined_service.base import topics
+from determined_service.base.errors import Conflict, NotFound
+from determined_service.deleting.damage import forget_latest, lock_users
+from determined_service.deleting.garbage import Policy, outside_policy
+from determined_service.deleting.remains import state_without
+from determined_service.state import states
+from determined_service.state.change import Change
+from determined_service.state.states import EXPERIMENT, TASK, transition
+from determined_service.state.task_kinds import CHECKPOINT_GC
+
+POLICY = "policy"
+CHECKPOINTS = "checkpoints"
+EXPERIMENT_WHOLE = "experiment"
+TENSORBOARD = "tensorboard"
+
+SHOWN_STATE: Mapping[str, str] = {
+    states.ACTIVE: REQUESTED,
+    states.COMPLETED: DONE,
+    states.ERROR: FAILED,
+}
+"""By the task's state, what the flow and the API call the state of a deletion."""
+
+c = checkpoints.c
+d = deletions.c
+
+# What a storage manager of the script's own has stored, nobody else finds.
+_DELETABLE = sa.func.coalesce(c.storage["type"].astext, "") != "own"
+
+
+async def collect_garbage(change: Change, experiment_id: int) -> int:
+    """Has what the experiment's policy does not keep deleted, in its owner's name; the deletion's id."""
+    return await _request(change, POLICY, experiment_id, None)
+
+
+async def delete_checkpoints(
+    change: Change, uuids: Collection[UUID], globs: Sequence[str] | None = None, *, owner_id: int
+) -> int | None:
+    """Has the checkpoints deleted, or their files that match ``globs``; the deletion's id.
+
+    ``owner_id``: the user who asks.
+
+    None when all of them are deleted already. Raises NotFound, naming every one that does not exist;
+    Conflict when a trial that has not ended is to start from one.
+    """
+    wanted = set(uuids)
+    await lock_users(change.conn, *wanted)
+    found = await change.conn.execute(sa.select(c.uuid, c.state).where(c.uuid.in_(wanted)))
+    known = {row.uuid: row.state for row in found}
+    missing = sorted(map(str, wanted - known.keys()))
+    if missing:
+        raise NotFound(f"no such checkpoint: {', '.join(missing)}")
+    there = {uuid for uuid, state in known.items() if state != "DELETED"}
+    if not there:
+        return None
+    await _refuse_foreign(change.conn, there)
+    await _refuse_needed(change.conn, c.uuid.in_(there))
+    deletion_id = await _request(change, CHECKPOINTS, None, owner_id, globs)
+    await _mark(change, deletion_id, there)
+    return deletion_id
+
+
+async def delete_experiment(change: Change, experiment_id: int, *, owner_id: int) -> int | None:
+    """Has the ended experiment deleted with all it left; the deletion's id, None when it is under way.
+
+    Raises NotFound; Conflict when it has not ended, or a trial of another experiment that has not
+    ended is to start from one of its checkpoints.
+    """
+    if not await transition(change, EXPERIMENT, experiment_id, states.DELETING, reason=None):
+        return None
+    await _refuse_needed(change.conn, c.experiment_id == experiment_id, besides=experiment_id)
+    deletion_id = await _request(change, EXPERIMENT_WHOLE, experiment_id, owner_id)
+    found = await change.conn.execute(
+        sa.select(c.uuid).where(c.experiment_id == experiment_id, c.state != "DELETED", _DELETABLE)
+    )
+    await _mark(change, deletion_id, set(found.scalars()))
+    return deletion_id
+
+
+async def delete_tensorboard_files(change: Change, experiment_id: int, *, owner_id: int) -> int:
+    """Has the TensorBoard files of the (ended) experiment's trials deleted; the deletion's id."""
+    return await _request(change, TENSORBOARD, experiment_id, owner_id)
+
+
+_REQUEST = sa.text(
+    """
+    WITH deletion AS (
+        INSERT INTO deletions (kind, experiment_id, globs)
+        VALUES (:kind, :experiment_id, cast(:globs AS jsonb))
+        RETURNING id, task_id, experiment_id
+    ), task AS (
+        INSERT INTO tasks (id, kind, owner_id, state, name)
+        SELECT d.task_id, :task_kind, coalesce(cast(:owner_id AS integer), e.owner_id), :state,
+               'Checkpoint deletion' || coalesce(' of experiment ' || e.id, '') || ' #' || d.id
+        FROM deletion d LEFT JOIN experiments e ON e.id = d.experiment_id
+    )
+    SELECT id FROM deletion
+    """
+)
+
+
+async def _request(
+    change: Change,
+    kind: str,
+    experiment_id: int | None,
+    owner_id: int | None,
+    globs: Sequence[str] | None = None,
+) -> int:
+    """``owner_id`` None: the experiment's owner."""
+    found = await change.conn.execute(
+        _REQUEST,
+        {
+            "kind": kind,
+            "experiment_id": experiment_id,
+            "globs": None if globs is None else orjson.dumps(list(globs)).decode(),
+            "owner_id": owner_id,
+            "task_kind": CHECKPOINT_GC,
+            "state": states.ACTIVE,
+        },
+    )
+    change.notify(topics.DELETIONS)
+    return int(found.scalar_one())
+
+
+async def _refuse_foreign(conn: AsyncConnection, uuids: Collection[UUID]) -> None:
+    found = await conn.execute(sa.select(c.uuid).where(c.uuid.in_(uuids), ~_DELETABLE).limit(1))
+    foreign = found.scalar_one_or_none()
+    if foreign is not None:
+        raise Conflict(
+            f"checkpoint {foreign} was stored by the training code's own storage manager: only the "
+            "training code can delete it (core_context.checkpoint.delete())"
+        )
+
+
+async def _refuse_needed(
+    conn: AsyncConnection, of: sa.ColumnElement[bool], besides: int | None = None
+) -> None:
+    # A live trial's own latest checkpoint may go: it starts from the one before then.
+    live: list[sa.ColumnElement[bool]] = [
+        trials.c.state.not_in(states.TERMINAL),
+        trials.c.latest_checkpoint.is_(None),
+    ]
+    if besides is not None:
+        live.append(trials.c.experiment_id != besides)
+    found = await conn.execute(
+        sa.select(c.uuid, trials.c.id, trials.c.experiment_id)
+        .join(trials, trials.c.warm_start_checkpoint == c.uuid)
+        .where(of, *live)
+        .limit(1)
+    )
+    row = found.first()
+    if row is not None:
+        raise Conflict(
+            f"trial {row.id} of experiment {row.experiment_id} is to start from checkpoint {row.uuid}: "
+            "wait until that trial has ended, or kill it"
+        )
+
+
+async def _mark(change: Change, deletion_id: int, uuids: Collection[UUID]) -> None:
+    """Nothing starts from these checkpoints any more."""
+    if not uuids:
+        return
+    await lock_users(change.conn, *uuids)
+    await change.conn.execute(
+        sa.update(checkpoints).where(c.uuid.in_(uuids)).values(deletion_id=deletion_id)
+    )
+    await forget_latest(change.conn, *uuids)
+
+
+async def prepare(change: Change, deletion_id: int) -> bool:
+    """Before its first run: whether there is anything to do in the storage.
+
+    Of kind "policy" this is where the checkpoints are chosen.
+    """
+    row = await _lock(change, deletion_id)
+    if row.state != states.ACTIVE:
+        return False
+    if row.kind == POLICY:
+        storage = await change.conn.execute(
+            sa.select(experiments.c.config["checkpoint_storage"]).where(
+                experiments.c.id == row.experiment_id
+            )
+        )
+        policy = Policy.of(storage.scalar_one() or {})
+        await _mark(
+            change, deletion_id, await outside_policy(change.conn, row.experiment_id, policy)
+        )
+    found = await change.conn.execute(_TO_DO, {"id": deletion_id})
+    return bool(found.scalar_one())
+
+
+# A leg that did not end by itself may have left something behind, and a whole experiment leaves
+# TensorBoard files.
+_TO_DO = sa.text(
+    """
+    SELECT d.kind = 'tensorboard' OR EXISTS (SELECT FROM checkpoints WHERE deletion_id = d.id)
+      OR EXISTS (
+        SELECT FROM legs l JOIN trials t ON t.task_id = l.task_id
+        WHERE t.experiment_id = d.experiment_id
+          AND (d.kind = 'experiment' OR l.state NOT IN ('COMPLETED', 'PREEMPTED')))
+    FROM deletions d WHERE d.id = :id
+    """
+)
+
+
+async def _lock(change: Change, deletion_id: int) -> sa.Row[Any]:
+    """The deletion, locked after its experiment. Raises NotFound."""
+    await change.conn.execute(
+        sa.text(
+            "SELECT FROM experiments WHERE id = (SELECT experiment_id FROM deletions WHERE id = :id)"
+            " FOR NO KEY UPDATE"
+        ),
+        {"id": deletion_id},
+    )
+    found = await change.conn.execute(
+        sa.select(deletions, tasks.c.state)
+        .join(tasks, tasks.c.id == d.task_id)
+        .where(d.id == deletion_id)
+        .with_for_update(key_share=True)
+    )
+    row = found.first()
+    if row is None:
+        raise NotFound(f"deletion {deletion_id} does not exist")
+    return row
+
+
+_WORK = sa.text(
+    """
+    SELECT c.uuid, coalesce(c.storage, e.config -> 'checkpoint_storage') AS storage
+    FROM checkpoints c LEFT JOIN experiments e ON e.id = c.experiment_id
+    WHERE c.deletion_id = :id
+    ORDER BY c.uuid
+    """
+)
+
+
+async def work(conn: AsyncConnection, deletion_id: int, cluster_id: str) -> DeletionWork:
+    """What a run has to do: per storage the checkpoints, and what else is to go. Raises NotFound.
+
+    The processes of checkpoints that were never finished are gone, or the service refuses to hear of them.
+    """
+    row = (
+        await conn.execute(
+            sa.select(
+                deletions,
+                tasks.c.state,
+                experiments.c.config["checkpoint_storage"].label("storage"),
+                experiments.c.state.label("experiment_state"),
+            )
+            .join(tasks, tasks.c.id == d.task_id)
+            .outerjoin(experiments, experiments.c.id == d.experiment_id)
+            .where(d.id == deletion_id)
+        )
+    ).first()
+    if row is None:
+        raise NotFound(f"deletion {deletion_id} does not exist")
+    unfinished_of: str | None = None
+    discard: list[str] = []
+    if row.experiment_id is not None:
+        unfinished_of = f"{cluster_id}.{row.experiment_id}."
+        if row.kind in (EXPERIMENT_WHOLE, TENSORBOARD):
+            discard = [f"{cluster_id}/tensorboard/experiment/{row.experiment_id}"]
+    places: dict[bytes, Place] = {}
+
+    def place(storage: dict[str, Any]) -> Place:
+        key = orjson.dumps(storage, option=orjson.OPT_SORT_KEYS)
+        return places.setdefault(key, Place(storage, [], unfinished_of, discard))
+
+    if row.state == states.ACTIVE:
+        if row.storage is not None:
+            place(row.storage)
+        for item in await conn.execute(_WORK, {"id": deletion_id}):
+            place(item.storage or {}).checkpoints.append(str(item.uuid))
+    return DeletionWork(
+        kind=row.kind,
+        state=SHOWN_STATE[row.state],
+        experiment_id=row.experiment_id,
+        experiment_has_ended=row.experiment_state in states.ENDED,
+        globs=row.globs,
+        places=list(places.values()),
+        task_id=row.task_id,
+    )
+
+
+async def note_deleted(
+    change: Change, deletion_id: int, left: Mapping[UUID, Mapping[str, int]]
+) -> None:
+    """Files are gone: by checkpoint, the resources that are left. May be repeated. Raises NotFound."""
+    await _lock(change, deletion_id)
+    await lock_users(change.conn, *left)
+    found = await change.conn.execute(
+        sa.select(c.uuid, c.state, c.resources, c.experiment_id)
+        .where(c.uuid.in_(left))
+        .order_by(c.uuid)
+        .with_for_update()
+    )
+    for row in list(found):
+        resources = dict(left[row.uuid])
+        state = state_without(row.state, row.resources, resources)
+        await change.conn.execute(
+            sa.update(checkpoints)
+            .where(c.uuid == row.uuid)
+            .values(
+                state=state,
+                resources=resources,
+                size=sum(resources.values()),
+                checksums=sa.case(
+                    (sa.literal(state) == "DELETED", sa.cast({}, checkpoints.c.checksums.type)),
+                    else_=c.checksums,
+                ),
+                deletion_id=None,
+            )
+        )
+        if state == "COMPLETED":
+            await change.conn.execute(_LATEST_AGAIN, {"uuid": row.uuid})
+        change.notify(topics.experiment(row.experiment_id))
+    await change.conn.execute(
+        sa.update(deletions).where(d.id == deletion_id).values(seen_at=sa.func.now())
+    )
+
+
+# Its globs matched nothing: it is what it was.
+_LATEST_AGAIN = sa.text(
+    """
+    UPDATE trials t SET latest_checkpoint = c.uuid
+    FROM checkpoints c LEFT JOIN trials own ON own.id = c.trial_id
+         LEFT JOIN checkpoints now ON now.uuid = own.latest_checkpoint
+    WHERE c.uuid = :uuid AND t.id = c.trial_id
+      AND (now.uuid IS NULL OR now.report_time < c.report_time)
+    """
+)
+
+
+async def end(change: Change, deletion_id: int, error: str | None) -> None:
+    """Every file that can be removed is gone; ``error``: some could not. May be repeated.
+
+    Raises NotFound; Conflict when some are left, without an error.
+    """
+    row = await _lock(change, deletion_id)
+    if row.state != states.ACTIVE:
+        return
+    if error is not None:
+        await _fail(change, row, error)
+        return
+    left = await change.conn.execute(sa.select(c.uuid).where(c.deletion_id == deletion_id).limit(1))
+    if left.first() is not None:
+        raise Conflict(f"deletion {deletion_id} still has checkpoints to delete")
+    await transition(change, TASK, row.task_id, states.COMPLETED, reason=None)
+    change.notify(topics.DELETIONS)
+
+
+async def _fail(change: Change, row: sa.Row[Any], reason: str) -> None:
+    """Gives the locked deletion up; an experiment that was to be deleted says why it was not."""
+    await transition(change, TASK, row.task_id, states.ERROR, reason=reason)
+    if row.kind == EXPERIMENT_WHOLE:
+        await transition(change, EXPERIMENT, row.experiment_id, states.DELETE_FAILED, reason=reason)
+    change.notify(topics.DELETIONS)
+
+
+async def known_checkpoints(conn: AsyncConnection, uuids: Iterable[UUID]) -> set[UUID]:
+    """Those of ``uuids`` that there are rows of, whatever their state."""
+    found = await conn.execute(sa.select(c.uuid).where(c.uuid.in_(list(uuids))))
+    return set(found.scalars())

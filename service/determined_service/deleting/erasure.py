@@ -1,0 +1,62 @@
+"""Erases the rest of a deleted experiment: its runs in Prefect, and its rows."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_service.base import topics
+from determined_service.state.change import Change
+from determined_service.state.prefect_states import EXPERIMENT_ENTITY, TASK_ENTITY
+
+_RUNS = sa.text(
+    """
+    SELECT flow_run_id FROM tasks WHERE flow_run_id IS NOT NULL AND id IN (
+        SELECT task_id FROM trials WHERE experiment_id = :id
+        UNION SELECT task_id FROM deletions WHERE experiment_id = :id)
+    UNION SELECT flow_run_id FROM experiments WHERE id = :id AND flow_run_id IS NOT NULL
+    UNION SELECT cast(jsonb_array_elements_text(earlier_run_ids) AS uuid)
+          FROM deletions WHERE experiment_id = :id
+    """
+)
+# In this order; what refers to the tasks, the experiment, or its trials, goes with them.
+_ROWS = (
+    """
+    DELETE FROM task_logs WHERE task_id IN (
+        SELECT task_id FROM trials WHERE experiment_id = :id
+        UNION SELECT task_id FROM deletions WHERE experiment_id = :id)
+    """,
+    f"""
+    DELETE FROM prefect_outbox WHERE entity = '{EXPERIMENT_ENTITY}' || :id OR entity IN (
+        SELECT '{TASK_ENTITY}' || task_id FROM trials WHERE experiment_id = :id)
+    """,
+    """
+    DELETE FROM tasks WHERE id IN (
+        SELECT task_id FROM trials WHERE experiment_id = :id
+        UNION SELECT task_id FROM deletions WHERE experiment_id = :id)
+    """,
+    """
+    WITH gone AS (DELETE FROM experiments WHERE id = :id RETURNING model_def_hash)
+    DELETE FROM model_definitions m USING gone
+    WHERE m.hash = gone.model_def_hash AND NOT EXISTS (
+        SELECT FROM experiments e WHERE e.model_def_hash = m.hash AND e.id <> :id)
+    """,
+)
+
+
+async def runs_of(conn: AsyncConnection, experiment_id: int) -> list[UUID]:
+    """The experiment's runs in Prefect: its own, its trials', and those that deleted its files."""
+    return list((await conn.execute(_RUNS, {"id": experiment_id})).scalars())
+
+
+async def erase(change: Change, experiment_id: int) -> None:
+    """Deletes every row of the experiment; there may be none. Its files and runs are gone."""
+    await change.conn.execute(
+        sa.text("SELECT FROM experiments WHERE id = :id FOR UPDATE"), {"id": experiment_id}
+    )
+    for statement in _ROWS:
+        parameters = sa.bindparam("id", type_=sa.Integer)
+        await change.conn.execute(sa.text(statement).bindparams(parameters), {"id": experiment_id})
+    change.notify(topics.experiment(experiment_id))

@@ -1,0 +1,146 @@
+"""Which checkpoints of an experiment its policy keeps: :func:`keep`, a pure function, and its facts."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How many checkpoints stay: the best of the experiment, the best and the latest of each trial."""
+
+    save_experiment_best: int = 0
+    save_trial_best: int = 1
+    save_trial_latest: int = 1
+
+    @classmethod
+    def of(cls, storage: Mapping[str, Any]) -> Policy:
+        """The policy in a ``checkpoint_storage`` section."""
+        return cls(
+            **{name: storage[name] for name in cls.__slots__ if storage.get(name) is not None}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A checkpoint that may be kept. ``loss``: the searcher's metric of the validation at the same step,
+    negated where larger is better; None when there was none, or it is no finite number."""
+
+    uuid: UUID
+    trial_id: int
+    steps_completed: int
+    report_time: datetime
+    loss: float | None = None
+    validation_id: int | None = None
+
+
+def keep(candidates: Iterable[Candidate], policy: Policy) -> set[UUID]:
+    """The union of the best of the experiment, the best of each trial and the latest of each trial.
+
+    A checkpoint without a metric counts only among the latest. Of equally good ones the one that was
+    validated first counts as better; of equally late ones the one that was reported last as later.
+    """
+    by_trial: dict[int, list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        by_trial[candidate.trial_id].append(candidate)
+    every = [candidate for trial in by_trial.values() for candidate in trial]
+    kept = set(_best(every, policy.save_experiment_best))
+    for trial in by_trial.values():
+        kept |= set(_best(trial, policy.save_trial_best))
+        kept |= set(_latest(trial, policy.save_trial_latest))
+    return kept
+
+
+def _best(candidates: list[Candidate], count: int) -> list[UUID]:
+    ranked = [
+        (c.loss, c.validation_id, c.report_time, c.uuid)
+        for c in candidates
+        if c.loss is not None and math.isfinite(c.loss) and c.validation_id is not None
+    ]
+    return [uuid for *_, uuid in sorted(ranked)[:count]]
+
+
+def _latest(candidates: list[Candidate], count: int) -> list[UUID]:
+    ranked = sorted((c.steps_completed, c.report_time, c.uuid) for c in candidates)
+    return [uuid for *_, uuid in ranked[::-1][:count]]
+
+
+_CHECKPOINTS = sa.text(
+    """
+    SELECT c.uuid, c.trial_id, c.steps_completed, c.report_time, v.id AS validation_id,
+           v.value * CASE WHEN e.config -> 'searcher' ->> 'smaller_is_better' = 'false'
+                          THEN -1 ELSE 1 END AS loss
+    FROM checkpoints c
+    JOIN experiments e ON e.id = c.experiment_id
+    LEFT JOIN deletions d ON d.id = c.deletion_id
+    LEFT JOIN tasks k ON k.id = d.task_id
+    LEFT JOIN LATERAL (
+        SELECT m.id, CASE WHEN jsonb_typeof(m.metrics -> name) = 'number'
+                          THEN (m.metrics ->> name)::float8 END AS value
+        FROM metrics m, (SELECT e.config -> 'searcher' ->> 'metric') AS searcher (name)
+        WHERE m.trial_id = c.trial_id AND m.group_name = 'validation'
+          AND m.steps_completed = c.steps_completed AND NOT m.archived
+        ORDER BY m.id DESC LIMIT 1
+    ) v ON true
+    WHERE c.experiment_id = :id AND c.trial_id IS NOT NULL
+      AND c.state IN ('COMPLETED', 'PARTIALLY_DELETED')
+      AND (c.deletion_id IS NULL OR k.state = 'ERROR')
+      -- Only the script knows where its own storage manager has put them.
+      AND coalesce(c.storage ->> 'type', '') <> 'own'
+    """
+)
+# What a trial has started from is part of its record; what a live one may start from, it needs.
+_IN_USE = sa.text(
+    """
+    SELECT warm_start_checkpoint AS uuid FROM trials WHERE warm_start_checkpoint = ANY(:uuids)
+    UNION
+    SELECT latest_checkpoint FROM trials
+    WHERE latest_checkpoint = ANY(:uuids) AND state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')
+    UNION
+    SELECT cast(config -> 'searcher' ->> 'source_checkpoint_uuid' AS uuid) FROM experiments
+    WHERE config -> 'searcher' ->> 'source_checkpoint_uuid' = ANY(cast(:uuids AS text[]))
+    """
+)
+
+
+async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: Policy) -> list[UUID]:
+    """The checkpoints of the experiment that ``policy`` does not keep and nothing needs, in order.
+
+    One that was found damaged takes no other's rank, and is left to its user: it may be of use yet,
+    and nothing is deleted on the word of one machine that did not find it whole.
+    """
+    rows = list(await conn.execute(_CHECKPOINTS, {"id": experiment_id}))
+    candidates = [
+        Candidate(
+            row.uuid,
+            row.trial_id,
+            row.steps_completed,
+            row.report_time,
+            row.loss,
+            row.validation_id,
+        )
+        for row in rows
+    ]
+    kept = keep(candidates, policy)
+    doomed = [row.uuid for row in rows if row.uuid not in kept]
+    needed = await in_use(conn, doomed)
+    return sorted(uuid for uuid in doomed if uuid not in needed)
+
+
+async def in_use(conn: AsyncConnection, uuids: Iterable[UUID]) -> set[UUID]:
+    """Those of ``uuids`` that no policy deletes: trials have started from them, or are about to."""
+    given = [str(uuid) for uuid in uuids]
+    if not given:
+        return set()
+    statement = _IN_USE.bindparams(sa.bindparam("uuids", type_=sa.ARRAY(sa.Uuid(as_uuid=False))))
+    found = await conn.execute(statement, {"uuids": given})
+    return {UUID(str(uuid)) for uuid in found.scalars()}

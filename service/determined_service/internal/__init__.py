@@ -1,0 +1,27 @@
+"""Routes for agents, flows and supervisors under ``/internal/v1``; not for users."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from determined_service.internal import agents, allocations, custom_search, search, storage
+from determined_service.lifecycle.agents import Heartbeats, KillReminders
+from determined_service.search.drivers import Drivers
+
+
+def routers() -> list[APIRouter]:
+    """Every router of this package."""
+    return [
+        allocations.router,
+        agents.router,
+        search.router,
+        storage.router,
+        custom_search.router,
+    ]
+
+
+def start(app: FastAPI) -> None:
+    """Make the objects that the routes keep between requests."""
+    app.state.heartbeats = Heartbeats()
+    app.state.kill_reminders = KillReminders()
+    app.state.drivers = Drivers()

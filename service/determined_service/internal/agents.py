@@ -1,0 +1,86 @@
+"""Routes of agents: registration and work."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from determined.common.wire import paths
+from determined.common.wire.agents import Claim, Registered, Registration, Work, WorkRequest
+from determined.common.wire.times import HEARTBEAT_S
+from determined.common.wire.version import VERSION
+from determined_service.access.dependencies import AgentAuth
+from determined_service.base import topics
+from determined_service.base.errors import Conflict
+from determined_service.base.json import JsonResponse
+from determined_service.lifecycle import agents as agenting
+from determined_service.lifecycle import claims
+from determined_service.lifecycle.launch import leg_specs
+from determined_service.state.change import changing, reader
+from determined_service.state.task_kinds import TRIAL
+from determined_service.web.state import Db, HubOf, SettingsOf
+from determined_service.web.waiting import poll, wait_seconds
+
+router = APIRouter(tags=["Agents"])
+
+
+@router.post(paths.REGISTER)
+async def register(
+    agent_id: str, given: Registration, agent: AgentAuth, db: Db, settings: SettingsOf
+) -> Response:
+    """Registers an agent. ``kill`` in the answer: processes that must die.
+
+    400 for an agent of a release that this service does not understand.
+    """
+    kill = await agenting.register(db, agent_id, given)
+    return JsonResponse(Registered(str(settings.cluster_id), kill, wire=VERSION))
+
+
+@router.post(paths.WORK)
+async def work(
+    request: Request,
+    agent_id: str,
+    given: WorkRequest,
+    agent: AgentAuth,
+    db: Db,
+    hub: HubOf,
+    settings: SettingsOf,
+) -> Response:
+    """The legs to launch and to kill; waits until there are some. Every call is a heartbeat."""
+    heartbeats: agenting.Heartbeats = request.app.state.heartbeats
+    reminders: agenting.KillReminders = request.app.state.kill_reminders
+    agenting.require_understood(agent_id, given.wire)
+    last: Work | None = None
+
+    async def check() -> Work | None:
+        nonlocal last
+        async with reader(db).connect() as conn:
+            last, urgent, unstarted = await agenting.find_work(conn, agent_id, given, settings)
+        if unstarted:
+            await agenting.kill_unstarted(db, agent_id, given.running)
+        return last if urgent or reminders.is_due(given.session, last.kill) else None
+
+    pool = await heartbeats.beat(db, agent_id, given.session)
+    awaited = [topics.agent(agent_id), topics.pool(pool)]
+    timeout = wait_seconds(given.timeout_s, limit=HEARTBEAT_S * 2)
+    found = await poll(request, hub, awaited, check, timeout)
+    if last is None:
+        return JsonResponse({})  # it hung up before there was an answer
+    reminders.note(given.session, last.kill)
+    return JsonResponse(found or last)
+
+
+@router.post(paths.CLAIM)
+async def claim(
+    trial_id: int, given: Claim, agent: AgentAuth, db: Db, settings: SettingsOf
+) -> Response:
+    """The waiting leg of the trial, for a worker that is not an agent; 409 when none waits."""
+    try:
+        async with changing(db) as change:
+            allocation_id = await claims.claim(change, trial_id, given.flow_run_id, given.agent_id)
+            (spec,) = await leg_specs(change.conn, {allocation_id: TRIAL}, settings)
+    except Conflict:
+        async with changing(db) as change:
+            await claims.correct_run(change, trial_id)
+        raise
+    return JsonResponse(spec)

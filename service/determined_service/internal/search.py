@@ -1,0 +1,134 @@
+"""Routes of the flow that drives a search."""
+
+from __future__ import annotations
+
+import uuid
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from determined.common.wire import paths
+from determined.common.wire.search import (
+    Attachment,
+    Commit,
+    Driven,
+    Events,
+    SearchFailure,
+    TrialRun,
+)
+from determined_registry.database.tables import experiments, searches
+from determined_service.access.dependencies import AgentAuth
+from determined_service.base.errors import NotFound
+from determined_service.base.json import JsonResponse
+from determined_service.internal.driver_poll import poll_as_driver
+from determined_service.lifecycle import trials as trialing
+from determined_service.search import driving as searching
+from determined_service.state.change import changing, reader
+from determined_service.web.state import Db, HubOf
+
+router = APIRouter(tags=["Search"])
+
+
+@router.post(paths.ATTACH)
+async def attach(experiment_id: int, given: Attachment, agent: AgentAuth, db: Db) -> Response:
+    """Makes the caller the driver of the search; answers all data that it needs to continue."""
+    async with changing(db) as change:
+        found = await searching.attach(change, experiment_id, given.driver, given.flow_run_id)
+    return JsonResponse(found)
+
+
+@router.get(paths.SEARCH)
+async def get_search(experiment_id: int, agent: AgentAuth, db: Db) -> Response:
+    """The driver of the search, and how far the search is."""
+    async with reader(db).connect() as conn:
+        found = await conn.execute(
+            sa.select(
+                experiments.c.state,
+                experiments.c.reason,
+                experiments.c.flow_run_id,
+                searches.c.driver,
+                searches.c.driver_seen_at,
+                searches.c.committed_event_id,
+                searches.c.last_event_id,
+            )
+            .join(searches, searches.c.experiment_id == experiments.c.id)
+            .where(experiments.c.id == experiment_id)
+        )
+    row = found.first()
+    if row is None:
+        raise NotFound(f"experiment {experiment_id} does not exist")
+    return JsonResponse(Driven(**row._mapping))
+
+
+@router.get(paths.EVENTS)
+async def read_events(
+    request: Request,
+    experiment_id: int,
+    driver: uuid.UUID,
+    agent: AgentAuth,
+    db: Db,
+    hub: HubOf,
+    after: int = 0,
+    state: str | None = None,
+    timeout_s: float = 0.0,
+) -> Response:
+    """Events after the id ``after``; waits for one, or until the state is not ``state``."""
+    last: Events | None = None
+
+    async def check() -> Events | None:
+        nonlocal last
+        async with reader(db).connect() as conn:
+            last = await searching.read_events(conn, experiment_id, driver, after)
+        # Without `state` the caller learns of changes by the announcement alone.
+        changed = state is not None and last.state != state
+        return last if last.events or changed or last.ended else None
+
+    found = await poll_as_driver(request, db, hub, experiment_id, driver, check, timeout_s)
+    return JsonResponse(found or last)
+
+
+@router.post(paths.COMMIT)
+async def commit(experiment_id: int, given: Commit, agent: AgentAuth, db: Db) -> Response:
+    """Applies the operations and stores the state of the search, in one transaction, once."""
+    if not given.operations:
+        async with reader(db).connect() as conn:
+            quiet = await searching.commit_quietly(
+                conn,
+                experiment_id,
+                given.driver,
+                last_event_id=given.last_event_id,
+                snapshot=given.snapshot,
+                operations_digest=given.operations_digest,
+                progress=given.progress,
+            )
+        if quiet is not None:
+            return JsonResponse(quiet)
+    async with changing(db) as change:
+        found = await searching.commit(
+            change,
+            experiment_id,
+            given.driver,
+            last_event_id=given.last_event_id,
+            operations=given.operations,
+            snapshot=given.snapshot,
+            operations_digest=given.operations_digest,
+            progress=given.progress,
+        )
+    return JsonResponse(found)
+
+
+@router.post(paths.FAIL)
+async def fail(experiment_id: int, given: SearchFailure, agent: AgentAuth, db: Db) -> Response:
+    """Ends the experiment in error."""
+    async with changing(db) as change:
+        await searching.fail(change, experiment_id, given.driver, given.error)
+    return JsonResponse({})
+
+
+@router.post(paths.TRIAL_RUN)
+async def set_trial_run(trial_id: int, given: TrialRun, agent: AgentAuth, db: Db) -> Response:
+    """Notes that the run exists, so that the states kept for it are delivered."""
+    async with reader(db).connect() as conn:
+        await trialing.set_flow_run(conn, trial_id, given.flow_run_id)
+    return JsonResponse({})

@@ -1,0 +1,62 @@
+"""Reports from legs and flows about checkpoint storage."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from determined.common.wire import paths
+from determined.common.wire.deletions import CheckpointNames, Deleted, DeletionEnd
+from determined.common.wire.legs import DamagedCheckpoint
+from determined_service.access.dependencies import AgentAuth
+from determined_service.base.json import JsonResponse
+from determined_service.deleting import deletions as deleting
+from determined_service.deleting.damage import give_up_checkpoint
+from determined_service.state.change import changing, reader
+from determined_service.web.state import Db, SettingsOf
+
+router = APIRouter(tags=["Checkpoints"])
+
+
+@router.post(paths.DAMAGED_CHECKPOINT)
+async def damaged_checkpoint(
+    trial_id: int, given: DamagedCheckpoint, agent: AgentAuth, db: Db
+) -> Response:
+    """The checkpoint to start from is damaged; answers the checkpoint to start from instead."""
+    async with changing(db) as change:
+        found = await give_up_checkpoint(change, trial_id, given.uuid, given.reason)
+    return JsonResponse(found)
+
+
+@router.get(paths.DELETION)
+async def deletion_work(
+    deletion_id: int, agent: AgentAuth, db: Db, settings: SettingsOf
+) -> Response:
+    """The things to delete, by storage."""
+    async with reader(db).connect() as conn:
+        found = await deleting.work(conn, deletion_id, str(settings.cluster_id))
+    return JsonResponse(found)
+
+
+@router.post(paths.DELETED)
+async def note_deleted(deletion_id: int, given: Deleted, agent: AgentAuth, db: Db) -> Response:
+    """Files were deleted from the storage; the report is also a sign of life."""
+    async with changing(db) as change:
+        await deleting.note_deleted(change, deletion_id, given.left)
+    return JsonResponse({})
+
+
+@router.post(paths.DELETION_END)
+async def end_deletion(deletion_id: int, given: DeletionEnd, agent: AgentAuth, db: Db) -> Response:
+    """The run has tried to delete everything."""
+    async with changing(db) as change:
+        await deleting.end(change, deletion_id, given.error)
+    return JsonResponse({})
+
+
+@router.post(paths.KNOWN_CHECKPOINTS)
+async def known_checkpoints(given: CheckpointNames, agent: AgentAuth, db: Db) -> Response:
+    """The checkpoints that the service knows."""
+    async with reader(db).connect() as conn:
+        found = await deleting.known_checkpoints(conn, given.uuids)
+    return JsonResponse(CheckpointNames(sorted(found)))

@@ -1,0 +1,1 @@
+"""The life cycle of experiments, trials, legs and agents."""

@@ -1,0 +1,256 @@
+"""Agents: their registration, their orders to start and to kill, and when they count as lost."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.wire import version
+from determined.common.wire.agents import Registration, Work, WorkRequest
+from determined.common.wire.times import HEARTBEAT_S
+from determined_registry.database.tables import agents, allocations, pools, slots
+from determined_service.base import topics
+from determined_service.base.db import Database
+from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.settings import Settings
+from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.launch import leg_specs
+from determined_service.lifecycle.legs import end_leg
+from determined_service.state import states
+from determined_service.state.change import Change, changing, reader
+
+
+def require_understood(agent_id: str, wire: int, release: str = "") -> None:
+    """Raises BadRequest, which says what to upgrade, for an agent that speaks another version."""
+    refusal = version.refusal(agent_id, wire, release)
+    if refusal is not None:
+        raise BadRequest(refusal)
+
+
+async def register(db: Database, agent_id: str, facts: Registration) -> list[str]:
+    """The agent ``agent_id`` is here, with these slots and these processes still alive.
+
+    Processes of its earlier life that are gone end as lost. Returns the allocations whose
+    processes must die. Raises BadRequest for an agent that is not understood.
+    """
+    require_understood(agent_id, facts.wire, facts.version)
+    async with changing(db) as change:
+        await _store(change, agent_id, facts)
+        known = await _held(change.conn, agent_id)
+    gone = [
+        key
+        for key, row in known.items()
+        if row.state == states.RUNNING and key not in facts.allocations
+    ]
+    for key in gone:
+        async with changing(db) as change:
+            await end_leg(
+                change,
+                key,
+                Exit(ExitKind.INFRASTRUCTURE, reason=f"agent {agent_id} restarted without it"),
+            )
+    return [
+        key
+        for key in facts.allocations
+        if key not in known or known[key].kill_requested_at is not None
+    ]
+
+
+async def _store(change: Change, agent_id: str, facts: Registration) -> None:
+    conn = change.conn
+    pool = {"name": facts.resource_pool, "worker_type": facts.worker_type}
+    await conn.execute(
+        insert(pools)
+        .values(pool)
+        .on_conflict_do_update(
+            index_elements=[pools.c.name],
+            set_={"worker_type": facts.worker_type},
+            where=pools.c.worker_type != facts.worker_type,
+        )
+    )
+    values = {
+        "resource_pool": facts.resource_pool,
+        "host": facts.host,
+        "version": facts.version,
+        "slot_type": facts.slot_type,
+        "session": facts.session,
+        "registered_at": sa.func.now(),
+        "last_heartbeat": sa.func.now(),
+    }
+    await conn.execute(
+        insert(agents)
+        .values(id=agent_id, **values)
+        .on_conflict_do_update(index_elements=[agents.c.id], set_=values)
+    )
+    ids = [slot.id for slot in facts.slots]
+    await conn.execute(
+        sa.delete(slots).where(slots.c.agent_id == agent_id, slots.c.slot_id.not_in(ids))
+    )
+    # A slot that an administrator disabled stays so.
+    await conn.execute(
+        sa.text(
+            """
+            INSERT INTO slots (agent_id, slot_id, device)
+            SELECT :agent_id, (item ->> 'id')::int, coalesce(item -> 'device', '{}')
+            FROM jsonb_array_elements(cast(:slots AS jsonb)) AS item
+            ON CONFLICT (agent_id, slot_id) DO UPDATE SET device = excluded.device
+            """
+        ),
+        {"agent_id": agent_id, "slots": orjson.dumps(facts.slots).decode()},
+    )
+    change.notify(topics.SCHEDULER, topics.agent(agent_id))
+
+
+async def _held(conn: AsyncConnection, agent_id: str) -> dict[str, sa.Row[Any]]:
+    found = await conn.execute(
+        sa.select(allocations.c.id, allocations.c.state, allocations.c.kill_requested_at)
+        .where(allocations.c.agent_id == agent_id, allocations.c.state != states.TERMINATED)
+        .order_by(allocations.c.id)
+    )
+    return {row.id: row for row in found}
+
+
+class Heartbeats:
+    """Writes an agent's sign of life, but not each time that it speaks."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, tuple[uuid.UUID, float, str]] = {}
+
+    async def beat(self, db: Database, agent_id: str, session: uuid.UUID) -> str:
+        """Returns the agent's resource pool. Raises Conflict when another session is registered."""
+        now = time.monotonic()
+        known, at, pool = self._written.get(agent_id, (None, 0.0, ""))
+        if known == session and now - at < HEARTBEAT_S * 0.8:
+            return pool
+        async with reader(db).connect() as conn:
+            found = await conn.execute(
+                sa.update(agents)
+                .where(agents.c.id == agent_id, agents.c.session == session)
+                .values(last_heartbeat=sa.func.now())
+                .returning(agents.c.resource_pool)
+            )
+        row = found.first()
+        if row is None:
+            self._written.pop(agent_id, None)
+            raise unknown_session(agent_id)
+        self._written[agent_id] = (session, now, row.resource_pool)
+        return str(row.resource_pool)
+
+
+def unknown_session(agent_id: str) -> Conflict:
+    """The agent must register (again)."""
+    return Conflict(f"agent {agent_id} is not registered with this session: register first")
+
+
+_WORK = sa.text(
+    """
+    SELECT g.session, p.prefect_poll_seq,
+           coalesce((SELECT jsonb_agg(jsonb_build_object(
+                        'id', a.id, 'kind', k.kind, 'state', a.state,
+                        'kill', a.kill_requested_at IS NOT NULL)
+                        ORDER BY a.assigned_at, a.id)
+                     FROM allocations a JOIN tasks k ON k.id = a.task_id
+                     WHERE a.agent_id = g.id AND a.state IN ('ASSIGNED', 'RUNNING')), '[]') AS held
+    FROM agents g JOIN pools p ON p.name = g.resource_pool
+    WHERE g.id = :agent_id
+    """
+)
+
+
+async def find_work(
+    conn: AsyncConnection, agent_id: str, asked: WorkRequest, settings: Settings
+) -> tuple[Work, bool, bool]:
+    """What the agent is to do, whether anything of it but ``kill`` is new to it, and whether
+    something is to be killed that the agent was never told to start (see :func:`kill_unstarted`).
+
+    Raises Conflict: register first.
+    """
+    running = asked.running
+    row = (await conn.execute(_WORK, {"agent_id": agent_id})).first()
+    if row is None or row.session != asked.session:
+        raise unknown_session(agent_id)
+    held = {item["id"]: item for item in row.held}
+    begin = {
+        key: item["kind"]
+        for key, item in held.items()
+        if item["state"] == states.ASSIGNED and not item["kill"] and key not in running
+    }
+    kill = [key for key in running if key not in held or held[key]["kill"]]
+    launch = await leg_specs(conn, begin, settings) if begin else []
+    unstarted = any(
+        item["state"] == states.ASSIGNED and item["kill"] and key not in running
+        for key, item in held.items()
+    )
+    urgent = bool(begin or row.prefect_poll_seq != asked.prefect_poll_seq)
+    return Work(launch, kill, row.prefect_poll_seq), urgent, unstarted
+
+
+class KillReminders:
+    """Who was told to kill what, and when: while a process dies, its agent need not be told at once
+    each time it asks."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[uuid.UUID, str], float] = {}
+
+    def is_due(self, session: uuid.UUID, kill: Sequence[str]) -> bool:
+        """Whether one of ``kill`` was not told within the last heartbeat."""
+        now = time.monotonic()
+        return any(
+            now - self._told.get((session, key), -HEARTBEAT_S) >= HEARTBEAT_S for key in kill
+        )
+
+    def note(self, session: uuid.UUID, kill: Sequence[str]) -> None:
+        """The agent is being told."""
+        if not kill:
+            return
+        now = time.monotonic()
+        self._told = {key: at for key, at in self._told.items() if now - at < 2 * HEARTBEAT_S}
+        self._told.update({(session, key): now for key in kill})
+
+
+async def kill_unstarted(db: Database, agent_id: str, running: Sequence[str]) -> None:
+    """Ends allocations that were to be killed before the agent had heard of them."""
+    async with reader(db).connect() as conn:
+        found = await conn.execute(
+            sa.select(allocations.c.id).where(
+                allocations.c.agent_id == agent_id,
+                allocations.c.state == states.ASSIGNED,
+                allocations.c.kill_requested_at.is_not(None),
+                allocations.c.id.not_in(list(running)),
+            )
+        )
+        ids = list(found.scalars())
+    for key in ids:
+        async with changing(db) as change:
+            await end_leg(
+                change, key, Exit(ExitKind.INFRASTRUCTURE, reason="killed before it started")
+            )
+
+
+_LOST = sa.text(
+    """
+    SELECT a.id, g.id AS agent_id, extract(epoch FROM now() - g.last_heartbeat)::float8 AS silent_s
+    FROM allocations a JOIN agents g ON g.id = a.agent_id
+    WHERE a.state IN ('ASSIGNED', 'RUNNING')
+      AND g.last_heartbeat < now() - make_interval(secs => :timeout)
+    ORDER BY a.id
+    """
+)
+
+
+async def end_lost(db: Database, agent_timeout_s: float) -> list[str]:
+    """Ends what ran on agents without a sign of life; returns those allocations."""
+    async with reader(db).connect() as conn:
+        lost = list(await conn.execute(_LOST, {"timeout": agent_timeout_s}))
+    for row in lost:
+        async with changing(db) as change:
+            reason = f"agent {row.agent_id} lost for {row.silent_s:.0f} s"
+            await end_leg(change, row.id, Exit(ExitKind.INFRASTRUCTURE, reason=reason))
+    return [row.id for row in lost]

@@ -1,0 +1,148 @@
+"""Checkpoints as training processes report them, and their metadata."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.database.tables import allocations, checkpoints, trials
+from determined_service.access.principal import Principal, ended
+from determined_service.base import topics
+from determined_service.base.errors import Conflict, NotFound
+from determined_service.lifecycle import unmanaged
+from determined_service.state.change import Change
+
+STATES = frozenset({"ACTIVE", "COMPLETED", "ERROR", "DELETED", "PARTIALLY_DELETED"})
+STORED = ("ACTIVE", "COMPLETED")
+
+c = checkpoints.c
+_USABLE = c.state.in_(STORED) & c.deletion_id.is_(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A checkpoint whose files are in storage. ``storage``: where, if not in the experiment's."""
+
+    uuid: UUID
+    state: str
+    steps_completed: int
+    resources: Mapping[str, int]
+    checksums: Mapping[str, str]
+    metadata: Mapping[str, Any]
+    storage: Mapping[str, Any] | None = None
+    report_time: datetime.datetime | None = None
+    # The allocation that made it. One of an unmanaged trial has none, and is of a task.
+    allocation_id: str | None = None
+    task_id: str | None = None
+
+
+async def report(change: Change, given: Report, principal: Principal) -> None:
+    """Stores the checkpoint; may be repeated. It becomes the trial's latest, from which the next leg starts.
+
+    Raises NotFound; Conflict when the sender has ended, or the checkpoint is another experiment's.
+    """
+    conn = change.conn
+    own = principal.allocation
+    if own is not None and own.trial_id is not None:
+        # Whoever ends the allocation holds this lock, so what is seen of it below stays true.
+        await conn.execute(
+            sa.select(trials.c.id)
+            .where(trials.c.id == own.trial_id)
+            .with_for_update(key_share=True)
+        )
+    sender = await _sender(conn, principal, given.allocation_id, given.task_id)
+    if sender is not None and sender.state == "TERMINATED" and own is not None:
+        raise ended(sender.id)
+    trial_id = sender.trial_id if sender is not None else None
+    experiment_id = sender.experiment_id if sender is not None else None
+    values: dict[str, Any] = {
+        "uuid": given.uuid,
+        "state": given.state,
+        "task_id": sender.task_id if sender is not None else given.task_id,
+        "allocation_id": sender.id if sender is not None else None,
+        "experiment_id": experiment_id,
+        "trial_id": trial_id,
+        "steps_completed": given.steps_completed,
+        "resources": given.resources,
+        "size": sum(given.resources.values()),
+        "checksums": given.checksums,
+        "user_metadata": given.metadata,
+        "storage": given.storage,
+    }
+    if given.report_time is not None:
+        values["report_time"] = given.report_time
+    if trial_id is not None and given.state == "COMPLETED":
+        # Before the checkpoint's row: locks in the service's order.
+        await _make_latest(conn, trial_id, given)
+    await _store(conn, values)
+    if trial_id is not None and experiment_id is not None:
+        change.notify(topics.trial(trial_id), topics.experiment(experiment_id))
+
+
+async def _sender(
+    conn: AsyncConnection, principal: Principal, allocation_id: str | None, task_id: str | None
+) -> sa.Row[Any] | None:
+    """Whose checkpoint it is: an allocation's trial, or an unmanaged trial, which has none.
+
+    Raises NotFound, Conflict for an unmanaged trial whose script has started again since.
+    """
+    found = await conn.execute(
+        sa.select(
+            allocations.c.id,
+            allocations.c.task_id,
+            allocations.c.experiment_id,
+            allocations.c.trial_id,
+            allocations.c.state,
+        ).where(allocations.c.id == allocation_id)
+    )
+    row: sa.Row[Any] | None = found.first()
+    if row is None and task_id is not None:
+        row = await unmanaged.find_sender(conn, task_id, principal)
+    if row is None and allocation_id is not None:
+        raise NotFound(f"allocation {allocation_id!r} does not exist")
+    return row
+
+
+async def _make_latest(conn: AsyncConnection, trial_id: int, given: Report) -> None:
+    given_up = sa.exists(sa.select(c.uuid).where(c.uuid == given.uuid, ~_USABLE))
+    await conn.execute(
+        sa.update(trials)
+        .where(trials.c.id == trial_id, ~given_up)
+        .values(latest_checkpoint=given.uuid, steps_completed=given.steps_completed)
+    )
+
+
+async def _store(conn: AsyncConnection, values: Mapping[str, Any]) -> None:
+    same_experiment = c.experiment_id.is_not_distinct_from(values["experiment_id"])
+    stored = await conn.execute(
+        insert(checkpoints)
+        .values({c[name]: value for name, value in values.items()})
+        .on_conflict_do_update(
+            index_elements=[c.uuid],
+            # A late repetition brings nothing back that was found damaged or deleted.
+            where=_USABLE & same_experiment,
+            set_={c[name]: value for name, value in values.items() if name != "uuid"},
+        )
+        .returning(c.uuid)
+    )
+    if stored.first() is not None:
+        return
+    found = await conn.execute(
+        sa.select(c.uuid).where(c.uuid == values["uuid"], sa.not_(same_experiment))
+    )
+    if found.first() is not None:
+        raise Conflict(f"there is a checkpoint {values['uuid']} already, of another experiment")
+
+
+async def replace_metadata(change: Change, uuid: UUID, metadata: Mapping[str, Any]) -> None:
+    """``metadata`` takes the place of the checkpoint's."""
+    await change.conn.execute(
+        sa.update(checkpoints).where(c.uuid == uuid).values({c.user_metadata: metadata})
+    )

@@ -1,0 +1,249 @@
+"""Decides what follows when a process ends: :func:`decide_exit`, a pure function with its table."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+
+from determined.common.wire.legs import ExitKind
+from determined_searchers import ExitReason
+from determined_service.state import states
+
+LOST_IN_A_ROW = 10
+"""So many legs lost by the platform one after the other end the trial: no hot loop for ever."""
+
+
+class Outcome(StrEnum):
+    """How one leg ended (the state of its row once it has)."""
+
+    COMPLETED = "COMPLETED"
+    PREEMPTED = "PREEMPTED"
+    CANCELED = "CANCELED"
+    ERROR = "ERROR"
+    LOST = "LOST"
+
+
+class Next(StrEnum):
+    """What the trial does now."""
+
+    END = "end"  # it is over
+    REQUEUE = "requeue"  # it wants slots again, from its latest checkpoint
+    WAIT = "wait"  # it holds no slots until the search or the user goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """What is known of the end of a process."""
+
+    kind: ExitKind
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExitFacts:
+    """All that the decision looks at."""
+
+    exit_code: int | None = 0
+    exit_signal: int | None = None
+    kind: ExitKind = ExitKind.EXITED
+    reason: str | None = None
+    started: bool = True
+    preempt_requested: bool = False
+    preempt_acked: bool = False
+    kill_requested: bool = False
+    experiment_state: str = states.ACTIVE
+    trial_state: str = states.ACTIVE
+    reports_form: bool = False
+    op_complete: bool = True
+    closed: bool = False
+    stop_requested: bool = False
+    early_exit: str | None = None
+    restarts: int = 0
+    max_restarts: int = 0
+    lost_in_a_row: int = 0
+    no_restart: str | None = None
+    """Why a failure is not to be retried, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitDecision:
+    """What to write: the leg's outcome, the trial's next step, the searcher's event if any."""
+
+    outcome: Outcome
+    reason: str
+    next: Next
+    trial_state: str | None = None
+    event: ExitReason | None = None
+    counts: bool = False
+    """Whether this exit uses up one of ``max_restarts``."""
+
+
+def describe_exit(facts: ExitFacts) -> str:
+    """The end of the process in words."""
+    if facts.kind is ExitKind.INFRASTRUCTURE:
+        return facts.reason or "lost by the platform"
+    if facts.kind is ExitKind.FAILED_TO_START:
+        return f"could not start: {facts.reason or 'no reason given'}"
+    if facts.exit_code is None and facts.exit_signal is None and facts.reason:
+        return facts.reason
+    if facts.exit_signal:
+        words = (
+            f"process was killed by signal {facts.exit_signal} ({_signal_name(facts.exit_signal)})"
+        )
+        unknown = not facts.reason and not facts.kill_requested
+        if facts.exit_signal == signal.SIGKILL and unknown:
+            words += ", perhaps out of memory"
+    else:
+        words = f"process exited with code {facts.exit_code or 0}"
+    return f"{words}: {facts.reason}" if facts.reason else words
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def decide_exit(facts: ExitFacts) -> ExitDecision:
+    """The first of these that applies:
+
+    1. the trial or its experiment is being killed or stopped: it ends;
+    2. it called its hyperparameters invalid: completed, and the searcher hears of it;
+    3. the platform lost the leg, or killed it for not heeding a preemption: again, uncounted;
+    4. exit code 0: see :func:`_clean_exit`;
+    5. it could not start, for a reason that will not go away, or must not be retried: error;
+    6. anything else is a failure: again while restarts are left, else error.
+    """
+    words = describe_exit(facts)
+    failed = bool(facts.exit_signal or facts.exit_code or facts.kind is not ExitKind.EXITED)
+    stopping = _stopping(facts)
+    if stopping is not None:
+        return _stopped(facts, stopping, words, failed)
+    if facts.early_exit in (ExitReason.INVALID_HP, ExitReason.INIT_INVALID_HP):
+        return ExitDecision(
+            Outcome.COMPLETED,
+            "the trial called its hyperparameters invalid",
+            Next.END,
+            states.COMPLETED,
+            ExitReason(facts.early_exit),
+        )
+    if facts.stop_requested:
+        return ExitDecision(
+            Outcome.ERROR if failed else Outcome.COMPLETED,
+            f"stopped early by the searcher; {words}"
+            if failed
+            else "stopped early by the searcher",
+            Next.END,
+            states.COMPLETED,
+        )
+    if facts.kind is ExitKind.INFRASTRUCTURE:
+        return _lost(facts, words)
+    if failed and facts.kill_requested and facts.preempt_requested:
+        return ExitDecision(
+            Outcome.PREEMPTED,
+            "did not exit in time after the preemption signal and was killed",
+            _again(facts),
+        )
+    if not failed:
+        return _clean_exit(facts, words)
+    if facts.kind is ExitKind.FAILED_TO_START and facts.reason:
+        return _error(words)
+    if facts.no_restart is not None:
+        return _error(f"{words}; no restart: {facts.no_restart}", counts=True)
+    if facts.restarts >= facts.max_restarts:
+        return _error(words, counts=True)
+    return ExitDecision(Outcome.ERROR, words, _again(facts), counts=True)
+
+
+def _again(facts: ExitFacts) -> Next:
+    return Next.REQUEUE if facts.experiment_state == states.ACTIVE else Next.WAIT
+
+
+def _error(words: str, *, counts: bool = False) -> ExitDecision:
+    return ExitDecision(
+        Outcome.ERROR, words, Next.END, states.ERROR, ExitReason.ERRORED, counts=counts
+    )
+
+
+def _stopping(facts: ExitFacts) -> str | None:
+    """The more severe of the trial's and the experiment's stopping states, if any."""
+    severity = (
+        states.STOPPING_KILLED,
+        states.STOPPING_ERROR,
+        states.STOPPING_CANCELED,
+        states.STOPPING_COMPLETED,
+    )
+    found = {facts.trial_state, facts.experiment_state}
+    return next((state for state in severity if state in found), None)
+
+
+def _stopped(facts: ExitFacts, stopping: str, words: str, failed: bool) -> ExitDecision:
+    all_done = facts.op_complete and facts.closed and not facts.reports_form
+    if not failed and (all_done or stopping == states.STOPPING_COMPLETED):
+        return ExitDecision(Outcome.COMPLETED, words, Next.END, states.COMPLETED)
+    verb = {
+        states.STOPPING_KILLED: "killed by the user",
+        states.STOPPING_ERROR: "stopped because the experiment failed",
+        states.STOPPING_CANCELED: "canceled by the user",
+        states.STOPPING_COMPLETED: "stopped because the search is complete",
+    }[stopping]
+    crashed = failed and not facts.kill_requested
+    return ExitDecision(
+        Outcome.ERROR if crashed else Outcome.CANCELED,
+        f"{verb}; {words}" if crashed else verb,
+        Next.END,
+        states.CANCELED,
+        ExitReason.USER_CANCELED,
+    )
+
+
+def _lost(facts: ExitFacts, words: str) -> ExitDecision:
+    if facts.lost_in_a_row + 1 >= LOST_IN_A_ROW:
+        return ExitDecision(
+            Outcome.LOST,
+            f"given up after {LOST_IN_A_ROW} legs in a row that the platform lost; the last: {words}",
+            Next.END,
+            states.ERROR,
+            ExitReason.ERRORED,
+        )
+    return ExitDecision(Outcome.LOST, words, _again(facts))
+
+
+def _clean_exit(facts: ExitFacts, words: str) -> ExitDecision:
+    """Exit code 0. "Acknowledged" means that it is not final: preempted, or out of operations.
+
+    * asked to stop from code: completed;
+    * operations form, nothing left to do and closed: completed;
+    * acknowledged: again if there is something to do, else it waits for the search;
+    * not acknowledged: the code decided that it is done. In the operations form that is an early
+      end the searcher must hear of; in the reports form it is how every trial ends.
+    """
+    done = ExitDecision(Outcome.COMPLETED, words, Next.END, states.COMPLETED)
+    early = ExitDecision(
+        Outcome.COMPLETED,
+        "the training code ended before the searcher's target"
+        if facts.early_exit is None
+        else "the training code asked to stop",
+        Next.END,
+        states.COMPLETED,
+        ExitReason.USER_REQUESTED_STOP,
+    )
+    if facts.early_exit == ExitReason.USER_REQUESTED_STOP:
+        return early
+    if facts.reports_form:
+        if facts.preempt_acked and facts.preempt_requested:
+            return ExitDecision(Outcome.PREEMPTED, "preempted", _again(facts))
+        return done
+    if facts.op_complete and facts.closed:
+        return done
+    if not facts.preempt_acked:
+        return early
+    if facts.op_complete:
+        return ExitDecision(Outcome.COMPLETED, "out of operations", Next.WAIT)
+    words = "preempted" if facts.preempt_requested else "out of operations"
+    outcome = Outcome.PREEMPTED if facts.preempt_requested else Outcome.COMPLETED
+    return ExitDecision(outcome, words, _again(facts))

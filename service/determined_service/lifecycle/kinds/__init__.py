@@ -1,0 +1,1 @@
+"""The kinds of task: what each starts, when it is ready, what its end means. The core knows none by name."""

@@ -1,0 +1,222 @@
+"""What a kind of task decides: :class:`TaskKind`, and :class:`SlotKind` for those that hold slots.
+
+The core (allocations, placement, launch, the end of a leg, kill, tokens, logs, reconciler) knows a task's id,
+kind and owner, and asks the kind, a stateless object of :mod:`.table`, for the rest:
+
+1. somebody creates the task (:func:`determined_service.lifecycle.tasks.create`) and requests slots for it;
+2. the scheduler places the allocation, its agent asks for work: :meth:`SlotKind.orders`;
+3. the process runs: :meth:`SlotKind.started`; the API shows it as ready when :meth:`SlotKind.is_ready`;
+4. the leg ends, whoever says so: :meth:`SlotKind.lock_leg` locks what that may change, :meth:`SlotKind.judge`
+   decides, the core ends the allocation (its token is worth nothing from then on) and writes the leg's
+   outcome, and what the kind returned goes on from there, all in one transaction;
+5. a user may end the task before: :meth:`TaskKind.kill`.
+
+Everything may be called again after a crash, and changes nothing that was changed already. A kind whose
+state is in its task's row needs little beside a ``name`` and an :meth:`SlotKind.order`; trials, whose
+state is in a table of their own, override most.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.wire.legs import ExitKind, LegSpec
+from determined_registry.database.tables import tasks
+from determined_service.base import topics
+from determined_service.base.errors import NotFound
+from determined_service.base.settings import Settings
+from determined_service.lifecycle import allocations as allocating
+from determined_service.lifecycle.exits import Exit, ExitFacts, Outcome, describe_exit
+from determined_service.state import prefect_states, states
+from determined_service.state.change import Change
+from determined_service.state.states import TASK, transition
+
+KILLED = "killed by the user"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """What the API shows of a task. ``topic`` is announced when its state changes."""
+
+    name: str
+    state: str
+    reason: str | None
+    end_time: datetime | None
+    project_id: int | None
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class LegEnd:
+    """How a leg ended, in words. ``go_on`` is called when its allocation has ended."""
+
+    outcome: Outcome
+    reason: str
+    go_on: Callable[[Change], Awaitable[None]]
+
+
+_LOCK = sa.text("SELECT id, state, reason FROM tasks WHERE id = :id FOR NO KEY UPDATE")
+
+
+class TaskKind(ABC):
+    """A kind of task. What is here serves those whose state is in their task's row."""
+
+    name: ClassVar[str]
+    """What ``tasks.kind`` holds, and the environment of its processes (``DET_TASK_TYPE``)."""
+
+    mirrored: ClassVar[bool] = True
+    """Whether the service tells Prefect the state of its run; False: its flow does."""
+
+    async def facts(self, conn: AsyncConnection, task_ids: Sequence[str]) -> dict[str, TaskFacts]:
+        """Of the tasks of this kind among ``task_ids``."""
+        found = await conn.execute(sa.select(tasks).where(tasks.c.id.in_(task_ids)))
+        return {
+            row.id: TaskFacts(
+                name=row.name or row.id,
+                state=row.state,
+                reason=row.reason,
+                end_time=row.end_time,
+                project_id=row.project_id,
+                topic=topics.task(row.id),
+            )
+            for row in found
+        }
+
+    async def config(self, conn: AsyncConnection, task_id: str) -> Mapping[str, Any] | None:
+        """The task's configuration; None: it has none."""
+        found = await conn.execute(sa.select(tasks.c.config).where(tasks.c.id == task_id))
+        return found.scalar_one_or_none()
+
+    async def hold(self, change: Change, task_id: str) -> None:
+        """Locks what every change of the task's state locks first. Raises NotFound."""
+        if (await change.conn.execute(_LOCK, {"id": task_id})).first() is None:
+            raise NotFound(f"task {task_id} does not exist")
+
+    @abstractmethod
+    async def kill(self, change: Change, task_id: str) -> None:
+        """Ends the task; one that has ended stays as it is. Raises NotFound, Conflict."""
+
+
+_LOCK_LEG = sa.text(
+    """
+    SELECT a.id, a.task_id, a.run_id, a.state, a.agent_id, a.kill_requested_at,
+           a.preempt_requested_at, k.state AS task_state
+    FROM tasks k JOIN allocations a ON a.task_id = k.id
+    WHERE a.id = :id
+    FOR NO KEY UPDATE OF k, a
+    """
+)
+_ORDERS = sa.text(
+    """
+    SELECT a.id, a.task_id, a.run_id, a.slot_ids, a.resource_pool, a.token, a.agent_id,
+           k.flow_run_id, k.name, k.config, u.username, g.slot_type
+    FROM allocations a
+    JOIN tasks k ON k.id = a.task_id
+    JOIN users u ON u.id = k.owner_id
+    LEFT JOIN agents g ON g.id = a.agent_id
+    -- Without a token it has ended a moment ago.
+    WHERE a.id = ANY(:ids) AND a.token IS NOT NULL
+    """
+)
+
+
+class SlotKind(TaskKind):
+    """A kind of task whose processes hold slots, or wait for some."""
+
+    order_rows: ClassVar[sa.TextClause] = _ORDERS
+    """Selects what :meth:`order` needs of the allocations ``:ids``; for the core, what this one selects."""
+
+    @abstractmethod
+    def order(self, row: sa.Row[Any]) -> dict[str, Any]:
+        """What to start: the fields of a LegSpec that the core does not fill in, ``entrypoint`` at least.
+
+        ``row`` is one of ``order_rows``; here it has the task's ``name`` and ``config``.
+        """
+
+    async def orders(
+        self, conn: AsyncConnection, allocation_ids: Sequence[str], settings: Settings
+    ) -> list[LegSpec]:
+        """The order of each allocation, in any order."""
+        found = await conn.execute(self.order_rows, {"ids": list(allocation_ids)})
+        return [
+            LegSpec(
+                allocation_id=row.id,
+                task_id=row.task_id,
+                task_type=self.name,
+                run_id=row.run_id,
+                flow_run_id=row.flow_run_id,
+                slot_ids=row.slot_ids,
+                resource_pool=row.resource_pool,
+                session_token=row.token,
+                cluster_id=str(settings.cluster_id),
+                cluster_name=settings.cluster_name,
+                owner=row.username,
+                env={"DET_USER": row.username},
+                **self.order(row),
+            )
+            for row in found
+        ]
+
+    def is_ready(self, allocation: sa.Row[Any]) -> bool:
+        """Whether its users can use what runs."""
+        return bool(allocation.state == states.RUNNING)
+
+    async def started(self, change: Change, leg: sa.Row[Any]) -> None:
+        """The process of ``leg`` (its allocation's row) runs."""
+        change.notify(topics.task(leg.task_id))
+
+    async def lock_leg(self, change: Change, allocation_id: str) -> sa.Row[Any] | None:
+        """The allocation's row, locked after everything that its end may change; None: there is none."""
+        return (await change.conn.execute(_LOCK_LEG, {"id": allocation_id})).first()
+
+    async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
+        """What the end of ``leg`` (the row of :meth:`lock_leg`) means. Here: it is the task's end."""
+        words = describe_exit(
+            ExitFacts(
+                exit_code=exit.exit_code,
+                exit_signal=exit.exit_signal,
+                kind=exit.kind,
+                reason=exit.reason,
+                kill_requested=leg.kill_requested_at is not None,
+            )
+        )
+        if leg.task_state == states.STOPPING_KILLED:
+            outcome, state, words = Outcome.CANCELED, states.CANCELED, KILLED
+        elif exit.kind is ExitKind.INFRASTRUCTURE:
+            outcome, state = Outcome.LOST, states.ERROR
+        elif exit.exit_code or exit.exit_signal or exit.kind is not ExitKind.EXITED:
+            outcome, state = Outcome.ERROR, states.ERROR
+        else:
+            outcome, state = Outcome.COMPLETED, states.COMPLETED
+
+        async def go_on(change: Change) -> None:
+            await self._end(change, leg.task_id, state, words)
+
+        return LegEnd(outcome, words, go_on)
+
+    async def kill(self, change: Change, task_id: str) -> None:
+        """A process is killed, and its end is the task's; a task without one ends now."""
+        await self.hold(change, task_id)
+        found = await change.conn.execute(sa.select(tasks.c.state).where(tasks.c.id == task_id))
+        if found.scalar_one() in states.TERMINAL:
+            return
+        live = await allocating.live_of_task(change, task_id)
+        if live is not None and live.state != states.REQUESTED:
+            await transition(change, TASK, task_id, states.STOPPING_KILLED, reason=KILLED)
+            await allocating.kill(change, live.id)
+            return
+        if live is not None:
+            await allocating.withdraw(change, live.id, KILLED)
+        await self._end(change, task_id, states.CANCELED, KILLED)
+
+    async def _end(self, change: Change, task_id: str, state: str, reason: str) -> None:
+        await transition(change, TASK, task_id, state, reason=reason)
+        if self.mirrored:
+            prefect_states.ended(change, prefect_states.task_entity(task_id), state, reason)

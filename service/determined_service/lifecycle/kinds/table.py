@@ -1,0 +1,54 @@
+"""The kinds there are, by name. One more is one more line in :data:`KINDS`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_service.base.errors import NotFound
+from determined_service.lifecycle.kinds.base import SlotKind, TaskFacts, TaskKind
+from determined_service.lifecycle.kinds.checkpoint_gc import CheckpointGc
+from determined_service.lifecycle.kinds.trial import Trial
+
+KINDS: dict[str, TaskKind] = {kind.name: kind for kind in (Trial(), CheckpointGc())}
+
+_KIND_OF = sa.text("SELECT kind FROM tasks WHERE id = :id")
+_KIND_OF_LEG = sa.text(
+    "SELECT k.kind FROM allocations a JOIN tasks k ON k.id = a.task_id WHERE a.id = :id"
+)
+
+
+def slot_kind(name: str) -> SlotKind:
+    """The kind of a task that has allocations."""
+    kind = KINDS[name]
+    assert isinstance(kind, SlotKind), f"tasks of kind {name} hold no slots"
+    return kind
+
+
+async def kind_of(conn: AsyncConnection, task_id: str) -> TaskKind:
+    """Raises NotFound."""
+    name = (await conn.execute(_KIND_OF, {"id": task_id})).scalar_one_or_none()
+    if name is None:
+        raise NotFound(f"task {task_id!r} does not exist")
+    return KINDS[name]
+
+
+async def kind_of_leg(conn: AsyncConnection, allocation_id: str) -> SlotKind:
+    """The kind of the allocation's task. Raises NotFound."""
+    name = (await conn.execute(_KIND_OF_LEG, {"id": allocation_id})).scalar_one_or_none()
+    if name is None:
+        raise NotFound(f"allocation {allocation_id} does not exist")
+    return slot_kind(name)
+
+
+async def facts_of(conn: AsyncConnection, kinds: Mapping[str, str]) -> dict[str, TaskFacts]:
+    """Of each task in ``kinds`` (task id to the name of its kind): one statement for each kind."""
+    by_kind: dict[str, list[str]] = {}
+    for task_id, name in kinds.items():
+        by_kind.setdefault(name, []).append(task_id)
+    found: dict[str, TaskFacts] = {}
+    for name, ids in by_kind.items():
+        found |= await KINDS[name].facts(conn, ids)
+    return found

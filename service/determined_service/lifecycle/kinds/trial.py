@@ -1,0 +1,232 @@
+"""A trial: its experiment's code, one leg after the other, until its searcher is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.wire.legs import ExitKind
+from determined_registry.database.tables import legs, trials
+from determined_searchers import ExitReason
+from determined_service.base import topics
+from determined_service.base.errors import NotFound
+from determined_service.deleting.damage import checkpoint_facts
+from determined_service.lifecycle import experiments as experimenting
+from determined_service.lifecycle import log_actions, trial_queue
+from determined_service.lifecycle import trials as trialing
+from determined_service.lifecycle.exits import (
+    Exit,
+    ExitDecision,
+    ExitFacts,
+    Next,
+    Outcome,
+    decide_exit,
+)
+from determined_service.lifecycle.kinds.base import LegEnd, SlotKind, TaskFacts
+from determined_service.lifecycle.trial_end import TrialIds, end_trial
+from determined_service.state import prefect_states, states
+from determined_service.state.change import Change
+from determined_service.state.task_kinds import TRIAL as TRIAL_KIND
+
+_FACTS = sa.text(
+    """
+    SELECT t.task_id, t.id, t.state, t.reason, t.end_time, e.id AS experiment_id, e.name, e.project_id
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.task_id = ANY(:ids)
+    """
+)
+_CONFIG = sa.text(
+    """
+    SELECT e.config FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.task_id = :id
+    """
+)
+_IDS = sa.text("SELECT id, experiment_id FROM trials WHERE task_id = :id")
+_SPECS = sa.text(
+    """
+    SELECT a.id, a.task_id, t.experiment_id, t.id AS trial_id, a.run_id, a.slot_ids, a.resource_pool,
+           a.token, a.agent_id, k.flow_run_id, t.hparams, t.seed,
+           coalesce(t.latest_checkpoint, t.warm_start_checkpoint) AS checkpoint,
+           -- Steps of a checkpoint of this trial; one taken from elsewhere starts from zero.
+           CASE WHEN t.latest_checkpoint IS NULL THEN 0 ELSE coalesce(c.steps_completed, 0) END
+               AS steps_completed,
+           c.resources, c.checksums, c.storage,
+           e.config, e.model_def_hash, u.username, g.slot_type
+    FROM allocations a
+    JOIN tasks k ON k.id = a.task_id
+    JOIN users u ON u.id = k.owner_id
+    JOIN trials t ON t.task_id = k.id
+    JOIN experiments e ON e.id = t.experiment_id
+    LEFT JOIN agents g ON g.id = a.agent_id
+    LEFT JOIN checkpoints c ON c.uuid = coalesce(t.latest_checkpoint, t.warm_start_checkpoint)
+    -- Without a token it has ended a moment ago.
+    WHERE a.id = ANY(:ids) AND a.token IS NOT NULL
+    """
+)
+# One statement locks in the order of the list after OF.
+_LOCK = sa.text(
+    """
+    SELECT a.id, a.state, a.task_id, t.id AS trial_id, t.experiment_id, a.run_id, a.agent_id, a.started_at,
+           a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at,
+           t.state AS trial_state, t.request_id, t.op_complete, t.closed, t.stop_requested,
+           t.early_exit, t.restarts, e.state AS experiment_state,
+           e.config -> 'searcher' AS searcher,
+           coalesce((e.config ->> 'max_restarts')::int, 0) AS max_restarts
+    FROM experiments e
+    JOIN trials t ON t.experiment_id = e.id
+    JOIN allocations a ON a.task_id = t.task_id
+    WHERE a.id = :id
+    FOR NO KEY UPDATE OF e, t, a
+    """
+)
+
+
+class Trial(SlotKind):
+    """Its state is in ``trials``, its configuration and project in ``experiments``."""
+
+    name = TRIAL_KIND
+    order_rows = _SPECS
+
+    async def facts(self, conn: AsyncConnection, task_ids: Sequence[str]) -> dict[str, TaskFacts]:
+        found = await conn.execute(_FACTS, {"ids": list(task_ids)})
+        return {
+            row.task_id: TaskFacts(
+                name=f"Trial {row.id} (Experiment {row.experiment_id}: {row.name})",
+                state=row.state,
+                reason=row.reason,
+                end_time=row.end_time,
+                project_id=row.project_id,
+                topic=topics.trial(row.id),
+            )
+            for row in found
+        }
+
+    async def config(self, conn: AsyncConnection, task_id: str) -> Mapping[str, Any] | None:
+        """Its experiment's."""
+        return (await conn.execute(_CONFIG, {"id": task_id})).scalar_one_or_none()
+
+    async def hold(self, change: Change, task_id: str) -> None:
+        """Locks the experiment: every change of a trial's state holds it."""
+        trial = await self._find(change, task_id)
+        await experimenting.lock_experiment(change, trial.experiment_id)
+
+    async def kill(self, change: Change, task_id: str) -> None:
+        """The search goes on without it."""
+        await trialing.kill(change, (await self._find(change, task_id)).id)
+
+    async def _find(self, change: Change, task_id: str) -> sa.Row[Any]:
+        row = (await change.conn.execute(_IDS, {"id": task_id})).first()
+        if row is None:
+            raise NotFound(f"task {task_id!r} does not exist")
+        return row
+
+    def order(self, row: sa.Row[Any]) -> dict[str, Any]:
+        environment = row.config.get("environment") or {}
+        return {
+            "experiment_id": row.experiment_id,
+            "trial_id": row.trial_id,
+            "entrypoint": row.config.get("entrypoint"),
+            "model_def_hash": row.model_def_hash,
+            "config": row.config,
+            "hparams": row.hparams,
+            "trial_seed": row.seed,
+            "latest_checkpoint": row.checkpoint and str(row.checkpoint),
+            "steps_completed": row.steps_completed,
+            "checkpoint": checkpoint_facts(row),
+            "environment_variables": _variables(environment, row.slot_type or "cpu"),
+        }
+
+    async def started(self, change: Change, leg: sa.Row[Any]) -> None:
+        change.notify(topics.trial(leg.trial_id), topics.experiment(leg.experiment_id))
+
+    async def lock_leg(self, change: Change, allocation_id: str) -> sa.Row[Any] | None:
+        """Its experiment, itself, the allocation: as everywhere."""
+        return (await change.conn.execute(_LOCK, {"id": allocation_id})).first()
+
+    async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
+        """By :func:`~determined_service.lifecycle.exits.decide_exit`."""
+        decision = decide_exit(await _facts(change, leg, exit))
+
+        async def go_on(change: Change) -> None:
+            change.notify(topics.trial(leg.trial_id), topics.experiment(leg.experiment_id))
+            await _go_on(change, leg, decision)
+            await experimenting.finish_if_quiet(change, leg.experiment_id, leg.experiment_state)
+
+        return LegEnd(decision.outcome, decision.reason, go_on)
+
+
+def _variables(environment: dict[str, Any], slot_type: str) -> list[str]:
+    """``environment_variables`` for a kind of slot; the section is a list, or one per kind."""
+    given = environment.get("environment_variables") or []
+    if isinstance(given, dict):
+        given = given.get(slot_type) or []
+    return [str(item) for item in given]
+
+
+async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
+    lost = 0
+    no_restart = None
+    if exit.kind is ExitKind.INFRASTRUCTURE:
+        lost = await _lost_in_a_row(change, row.task_id)
+    elif exit.exit_code or exit.exit_signal:
+        no_restart = await log_actions.no_restart(change.conn, row.trial_id, row.run_id)
+    return ExitFacts(
+        exit_code=exit.exit_code,
+        exit_signal=exit.exit_signal,
+        kind=exit.kind,
+        reason=exit.reason,
+        preempt_requested=row.preempt_requested_at is not None,
+        preempt_acked=row.preempt_acked_at is not None,
+        kill_requested=row.kill_requested_at is not None,
+        experiment_state=row.experiment_state,
+        trial_state=row.trial_state,
+        reports_form=trial_queue.is_reports_form(row.searcher),
+        op_complete=row.op_complete,
+        closed=row.closed,
+        stop_requested=row.stop_requested,
+        early_exit=row.early_exit,
+        restarts=row.restarts,
+        max_restarts=row.max_restarts,
+        lost_in_a_row=lost,
+        no_restart=no_restart,
+    )
+
+
+async def _lost_in_a_row(change: Change, task_id: str) -> int:
+    found = await change.conn.execute(
+        sa.select(legs.c.state)
+        .where(legs.c.task_id == task_id)
+        .order_by(legs.c.run_id.desc())
+        .limit(20)
+    )
+    count = 0
+    for state in found.scalars():
+        if state != Outcome.LOST:
+            break
+        count += 1
+    return count
+
+
+async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> None:
+    if decision.counts:
+        await change.conn.execute(
+            sa.update(trials)
+            .where(trials.c.id == row.trial_id)
+            .values(restarts=trials.c.restarts + 1)
+        )
+    trial = TrialIds(row.trial_id, row.experiment_id, row.request_id, row.task_id)
+    match decision.next:
+        case Next.END:
+            assert decision.trial_state is not None
+            await end_trial(change, trial, decision.trial_state, decision.reason, decision.event)
+        case Next.REQUEUE if nowhere := await log_actions.no_agent_left(change.conn, row.trial_id):
+            reason = f"{decision.reason}; {nowhere}"
+            await end_trial(change, trial, states.ERROR, reason, ExitReason.ERRORED)
+        case Next.REQUEUE:
+            await trial_queue.request(change, [row.trial_id])
+            prefect_states.awaiting_slots(change, row.task_id, decision.reason)
+        case Next.WAIT if row.experiment_state == states.PAUSED:
+            prefect_states.paused(change, row.task_id, decision.reason)
+        case Next.WAIT:
+            prefect_states.paused(change, row.task_id, "waits for the searcher's next operation")

@@ -1,0 +1,26 @@
+"""The orders with which agents start legs: :func:`leg_specs`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.wire.legs import LegSpec
+from determined_service.base.settings import Settings
+from determined_service.lifecycle.kinds.table import slot_kind
+
+
+async def leg_specs(
+    conn: AsyncConnection, kinds: Mapping[str, str], settings: Settings
+) -> list[LegSpec]:
+    """One order for each allocation in ``kinds`` (its id, and the name of its task's
+    kind), in that order."""
+    by_kind: dict[str, list[str]] = {}
+    for allocation_id, name in kinds.items():
+        by_kind.setdefault(name, []).append(allocation_id)
+    found: dict[str, LegSpec] = {}
+    for name, ids in by_kind.items():
+        for order in await slot_kind(name).orders(conn, ids, settings):
+            found[order.allocation_id] = order
+    return [found[key] for key in kinds if key in found]

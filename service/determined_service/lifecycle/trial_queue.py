@@ -1,0 +1,60 @@
+"""A trial's requests for slots: when it wants some, and its next leg's place in the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from determined_registry.database.tables import allocations
+from determined_searchers.settings import Form, read_form
+from determined_service.base import topics
+from determined_service.lifecycle.allocations import lock_live
+from determined_service.state import states
+from determined_service.state.change import Change
+
+# The leg number grows in the same statement, so two requests can never share an id.
+_REQUEST = sa.text(
+    """
+    WITH numbered AS (
+        UPDATE trials SET run_count = run_count + 1
+        WHERE id = ANY(:ids)
+        RETURNING id, experiment_id, task_id, run_count
+    )
+    INSERT INTO allocations
+        (id, task_id, experiment_id, trial_id, run_id, state, resource_pool, slots, priority)
+    SELECT n.task_id || '.' || n.run_count, n.task_id, n.experiment_id, n.id, n.run_count,
+           :state, e.resource_pool,
+           coalesce((e.config #>> '{resources,slots_per_trial}')::int, 1),
+           coalesce((e.config #>> '{resources,priority}')::int, 42)
+    FROM numbered n JOIN experiments e ON e.id = n.experiment_id
+    ORDER BY n.id
+    """
+)
+
+
+def is_reports_form(searcher: Mapping[str, Any]) -> bool:
+    """Whether trials under this ``searcher`` section decide themselves how long they train."""
+    return read_form(searcher) is Form.REPORTS
+
+
+def wants_slots(reports: bool, op_complete: bool, closed: bool) -> bool:
+    """Whether a trial that has not ended and holds no slots should queue for some.
+
+    One that has done all it ever will (``closed``) does so only if its last process did not exit
+    cleanly: it gets another chance to.
+    """
+    return reports or not op_complete or closed
+
+
+async def request(change: Change, trial_ids: Sequence[int]) -> None:
+    """Puts the (locked) trials into the queue for slots, as their next leg."""
+    if trial_ids:
+        await change.conn.execute(_REQUEST, {"ids": list(trial_ids), "state": states.REQUESTED})
+        change.notify(topics.SCHEDULER)
+
+
+async def live_of_experiment(change: Change, experiment_id: int) -> list[sa.Row[Any]]:
+    """The experiment's allocations that have not ended, locked."""
+    return await lock_live(change, allocations.c.experiment_id == experiment_id)

@@ -1,0 +1,1 @@
+"""Background loops, which only the leading service process runs."""

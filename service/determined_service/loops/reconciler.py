@@ -1,0 +1,361 @@
+"""Ends or restarts everything that would otherwise stay stuck. Every pass may run twice.
+
+* agents without a sign of life: their legs end as lost;
+* processes that do not heed a preemption in time, or linger after calling their hyperparameters
+  invalid: killed;
+* searches whose driver is gone: their Prefect run is scheduled again;
+* allocations that their agent does not start: they go back into the queue;
+* unmanaged trials without a heartbeat: set to ERROR;
+* runs that somebody cancels in Prefect's UI, or that are stuck there (`prefect.watch`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from determined.common.backoff import Backoff
+from determined.common.wire.times import UNMANAGED_HEARTBEAT_S
+from determined_service.base.db import Database
+from determined_service.lifecycle import agents, trial_queue, unmanaged
+from determined_service.lifecycle import allocations as allocating
+from determined_service.lifecycle import experiments as experimenting
+from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.legs import end_leg
+from determined_service.prefect.gateway import ENDED, Gateway, RunGone, RunState
+from determined_service.prefect.mirror import bump_pools
+from determined_service.prefect.watch import PrefectWatch
+from determined_service.search.drivers import DRIVER_LOST_S, DRIVER_QUIET_S
+from determined_service.state import prefect_states, states
+from determined_service.state.change import changing, reader
+from determined_service.state.prefect_states import EXPERIMENT_ENTITY, TASK_ENTITY
+
+logger = logging.getLogger(__name__)
+
+PASS_S = 5.0
+SUSPECT_S = 0.5
+"""How long a driver's hang-up is left alone: its agent tells Prefect of a crash only after a moment."""
+# How often Prefect is asked for the run of a driver that stays quiet.
+ASK_AGAIN_SECONDS = (PASS_S, 300.0)
+PREEMPTION_TIMEOUT_S = 3600
+INVALID_HP_GRACE_S = 10.0
+MAX_REVIVALS = 10
+"""After this many restarts of its run in a row, an experiment is given up."""
+FORGET_S = 600.0
+
+_TO_KILL = sa.text(
+    """
+    SELECT a.id FROM allocations a
+    JOIN tasks k ON k.id = a.task_id
+    LEFT JOIN trials t ON t.task_id = k.id LEFT JOIN experiments e ON e.id = t.experiment_id
+    WHERE a.state IN ('ASSIGNED', 'RUNNING') AND a.kill_requested_at IS NULL
+      AND a.preempt_requested_at IS NOT NULL
+      AND a.preempt_requested_at + make_interval(secs => coalesce(
+            (coalesce(k.config, e.config) ->> 'preemption_timeout')::float8, :default)) < now()
+    ORDER BY a.id
+    """
+)
+_INVALID = sa.text(
+    """
+    SELECT a.id FROM allocations a JOIN trials t ON t.task_id = a.task_id
+    WHERE a.state IN ('ASSIGNED', 'RUNNING') AND a.kill_requested_at IS NULL
+      AND t.early_exit IN ('INVALID_HP', 'INIT_INVALID_HP')
+    ORDER BY a.id
+    """
+)
+_UNSTARTED = sa.text(
+    """
+    SELECT a.id, a.agent_id, extract(epoch FROM now() - a.assigned_at)::float8 AS waited_s
+    FROM allocations a
+    WHERE a.state = 'ASSIGNED' AND a.assigned_at < now() - make_interval(secs => :timeout)
+    ORDER BY a.id
+    """
+)
+_QUIET_DRIVERS = sa.text(
+    """
+    SELECT e.id, e.flow_run_id, e.state, s.committed_event_id,
+           extract(epoch FROM now() - s.driver_seen_at)::float8 AS silent_s
+    FROM experiments e JOIN searches s ON s.experiment_id = e.id
+    WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')
+      AND e.flow_run_id IS NOT NULL
+      AND NOT e.unmanaged
+      AND coalesce(s.driver_seen_at, e.start_time) < now() - make_interval(secs => :quiet)
+    ORDER BY e.id
+    """
+)
+_UNSETTLED = sa.text(
+    """
+    SELECT e.id, e.flow_run_id, e.state, e.reason,
+           EXISTS (SELECT FROM trials t JOIN tasks k ON k.id = t.task_id
+                   WHERE t.experiment_id = e.id AND k.flow_run_id IS NULL) AS runs_missing
+    FROM experiments e JOIN searches s ON s.experiment_id = e.id
+    WHERE e.state IN ('COMPLETED', 'CANCELED', 'ERROR') AND e.flow_run_id IS NOT NULL
+      AND s.driver_seen_at < now() - make_interval(secs => :quiet)
+      AND e.end_time BETWEEN now() - make_interval(secs => :forget)
+                         AND now() - make_interval(secs => :quiet)
+    """
+)
+_QUIETLY_STOPPING = sa.text(
+    """
+    SELECT e.id FROM experiments e
+    WHERE e.state LIKE 'STOPPING%' AND NOT EXISTS (
+        SELECT FROM allocations a WHERE a.experiment_id = e.id AND a.state <> 'TERMINATED')
+    """
+)
+# No change leaves a trial like this; should one do so, the experiment would wait for ever.
+_STRANDED = sa.text(
+    """
+    SELECT t.id, t.task_id, t.experiment_id, t.op_complete, t.closed, e.config -> 'searcher' AS searcher
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    WHERE t.state = 'ACTIVE' AND e.state = 'ACTIVE' AND NOT e.unmanaged AND NOT EXISTS (
+        SELECT FROM allocations a WHERE a.task_id = t.task_id AND a.state <> 'TERMINATED')
+    """
+)
+_WITHOUT_RUN = sa.text(
+    f"""
+    SELECT e.id, e.name FROM experiments e
+    WHERE e.state = 'ACTIVE' AND e.flow_run_id IS NULL AND NOT e.unmanaged
+      AND e.start_time < now() - interval '30 s'
+      AND NOT EXISTS (SELECT FROM prefect_outbox o WHERE o.entity = '{EXPERIMENT_ENTITY}' || e.id)
+    """
+)
+_DROP_ORPHANS = sa.text(
+    f"""
+    DELETE FROM prefect_outbox o
+    USING tasks k LEFT JOIN trials t ON t.task_id = k.id
+                  LEFT JOIN experiments e ON e.id = t.experiment_id
+    WHERE o.entity = '{TASK_ENTITY}' || k.id AND k.flow_run_id IS NULL
+      AND coalesce(k.end_time, e.end_time) < now() - make_interval(secs => :forget)
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Revivals:
+    """How often in a row an experiment's run was started again: with no event answered in between,
+    the last time at ``at`` (monotonic seconds)."""
+
+    count: int
+    committed_event_id: int
+    at: float
+
+
+class Reconciler:
+    """One per cluster (the leader's). ``gateway`` None: there is no Prefect to ask.
+
+    ``start_timeout_s``: how long an agent may take to start what it was given. ``stuck_run_s``: how
+    long a run may be Cancelling or Pending in Prefect.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        gateway: Gateway | None,
+        agent_timeout_s: float,
+        *,
+        start_timeout_s: float = 300.0,
+        stuck_run_s: float = 300.0,
+    ) -> None:
+        self._db = db
+        self._start_timeout_s = start_timeout_s
+        self._watch = (
+            None if gateway is None else PrefectWatch(db, gateway, stuck_run_s, agent_timeout_s)
+        )
+        self._gateway = gateway
+        self._agent_timeout_s = agent_timeout_s
+        self._began = time.monotonic()
+        self._invalid_since: dict[str, float] = {}
+        self._ask_again: dict[int, tuple[float, Backoff]] = {}
+        self._revivals: dict[int, Revivals] = {}
+        self._settled: set[int] = set()
+
+    async def run_pass(self) -> None:
+        """Looks at everything once."""
+        await self._end_lost_agents()
+        await self._end_unstarted()
+        await self._kill_overdue()
+        await self._kill_invalid()
+        await self._finish_stuck()
+        await self._give_up_unmanaged()
+        if self._gateway is not None:
+            await self._revive_drivers(self._gateway)
+            await self._settle_runs(self._gateway)
+        if self._watch is not None:
+            await self._watch.look()
+
+    async def _end_lost_agents(self) -> None:
+        # Agents could not show themselves while no service ran.
+        if time.monotonic() - self._began < self._agent_timeout_s:
+            return
+        for lost in await agents.end_lost(self._db, self._agent_timeout_s):
+            logger.warning("allocation %s ended: its agent is lost", lost)
+
+    async def _give_up_unmanaged(self) -> None:
+        # Their processes could not show themselves while no service ran.
+        if time.monotonic() - self._began < UNMANAGED_HEARTBEAT_S:
+            return
+        for trial_id in await unmanaged.give_up_silent(self._db):
+            logger.warning("unmanaged trial %s ended: %s", trial_id, unmanaged.SILENT)
+
+    async def _end_unstarted(self) -> None:
+        # Agents could start nothing while no service told them to.
+        if time.monotonic() - self._began < self._agent_timeout_s:
+            return
+        for row in await self._select(_UNSTARTED, timeout=self._start_timeout_s):
+            reason = f"agent {row.agent_id} did not start it within {row.waited_s:.0f} s"
+            logger.warning("allocation %s goes back into the queue: %s", row.id, reason)
+            async with changing(self._db) as change:
+                # Its agent is told to kill it, should it be about to start it.
+                await end_leg(
+                    change,
+                    row.id,
+                    Exit(ExitKind.INFRASTRUCTURE, reason=reason),
+                    only_in=states.ASSIGNED,
+                )
+
+    async def _select(self, statement: sa.Executable, **parameters: Any) -> list[sa.Row[Any]]:
+        async with reader(self._db).connect() as conn:
+            return list(await conn.execute(statement, parameters))
+
+    async def _kill_overdue(self) -> None:
+        rows = await self._select(_TO_KILL, default=PREEMPTION_TIMEOUT_S)
+        for row in rows:
+            logger.warning("allocation %s did not heed its preemption in time", row.id)
+            async with changing(self._db) as change:
+                await allocating.kill(change, row.id)
+
+    async def _kill_invalid(self) -> None:
+        now = time.monotonic()
+        found = {row.id for row in await self._select(_INVALID)}
+        self._invalid_since = {key: self._invalid_since.get(key, now) for key in found}
+        for key, since in self._invalid_since.items():
+            if now - since >= INVALID_HP_GRACE_S:
+                async with changing(self._db) as change:
+                    await allocating.kill(change, key)
+
+    async def _finish_stuck(self) -> None:
+        for row in await self._select(_QUIETLY_STOPPING):
+            async with changing(self._db) as change:
+                experiment = await experimenting.lock_experiment(change, row.id)
+                await experimenting.finish_if_quiet(change, row.id, experiment.state)
+        for row in await self._select(_STRANDED):
+            reports = trial_queue.is_reports_form(row.searcher)
+            if trial_queue.wants_slots(reports, row.op_complete, row.closed):
+                await self._queue_again(row)
+        for row in await self._select(_WITHOUT_RUN):
+            async with changing(self._db) as change:
+                await experimenting.lock_experiment(change, row.id)
+                await experimenting.request_run(change, row.id, row.name)
+        async with reader(self._db).connect() as conn:
+            await conn.execute(_DROP_ORPHANS, {"forget": FORGET_S})
+
+    async def _queue_again(self, row: sa.Row[Any]) -> None:
+        async with changing(self._db) as change:
+            await experimenting.lock_experiment(change, row.experiment_id)
+            trials = await experimenting.live_trials(change, row.experiment_id)
+            active = {trial.id for trial in trials if trial.state == states.ACTIVE}
+            live = await allocating.live_of_task(change, row.task_id)
+            if live is None and row.id in active:
+                logger.warning("trial %s had no place in the queue: it queues again", row.id)
+                await trial_queue.request(change, [row.id])
+
+    async def _revive_drivers(self, gateway: Gateway) -> None:
+        now = time.monotonic()
+        rows = await self._select(_QUIET_DRIVERS, quiet=DRIVER_QUIET_S)
+        quiet = {row.id for row in rows}
+        self._ask_again = {key: at for key, at in self._ask_again.items() if key in quiet}
+        for row in rows:
+            at, backoff = self._ask_again.get(row.id, (0.0, Backoff(*ASK_AGAIN_SECONDS)))
+            if now < at:
+                continue
+            self._ask_again[row.id] = (now + backoff.next_delay(), backoff)
+            await self._revive(gateway, row)
+
+    async def _revive(self, gateway: Gateway, row: sa.Row[Any]) -> None:
+        try:
+            run = await gateway.read_state(row.flow_run_id)
+        except RunGone:
+            async with changing(self._db) as change:
+                await experimenting.fail(change, row.id, "its run was deleted in Prefect")
+            return
+        silent_s = DRIVER_LOST_S if row.silent_s is None else row.silent_s
+        verdict = judge_driver(run, silent_s, datetime.datetime.now(datetime.UTC))
+        if verdict == "wait":
+            return
+        if verdict == "poll":
+            async with changing(self._db) as change:
+                await bump_pools(change, row.id)
+        elif verdict == "cancel":
+            async with changing(self._db) as change:
+                await experimenting.cancel(change, row.id)
+        elif self._count_revival(row) > MAX_REVIVALS:
+            reason = f"its driver failed {MAX_REVIVALS} times in a row; the last: {run.message}"
+            async with changing(self._db) as change:
+                await experimenting.fail(change, row.id, reason)
+        else:
+            logger.warning(
+                "experiment %s has no driver (its run is %s): starting it again",
+                row.id,
+                run.name,
+            )
+            await gateway.set_state(
+                row.flow_run_id, "SCHEDULED", "Scheduled", "the driver was lost: started again"
+            )
+            async with changing(self._db) as change:
+                await bump_pools(change, row.id)
+
+    def _count_revival(self, row: sa.Row[Any]) -> int:
+        now = time.monotonic()
+        last = self._revivals.get(row.id)
+        in_a_row = (
+            last is not None
+            and last.committed_event_id == row.committed_event_id
+            and now - last.at < FORGET_S
+        )
+        count = last.count + 1 if last is not None and in_a_row else 1
+        self._revivals[row.id] = Revivals(count, row.committed_event_id, now)
+        return count
+
+    async def _settle_runs(self, gateway: Gateway) -> None:
+        """Ends the Prefect runs of ended experiments whose driver died before it could, or has
+        them started once more if it died before it made the runs of all trials."""
+        for row in await self._select(_UNSETTLED, quiet=DRIVER_LOST_S, forget=FORGET_S):
+            if row.id in self._settled:
+                continue
+            try:
+                run = await gateway.read_state(row.flow_run_id)
+            except RunGone:
+                run = None
+            if row.runs_missing and run is not None and run.type not in ("CANCELLED", "CANCELLING"):
+                logger.warning("experiment %s lacks runs of trials: starting its run again", row.id)
+                words = "started again: runs of its trials are missing"
+                await gateway.set_state(row.flow_run_id, "SCHEDULED", "Scheduled", words)
+                async with changing(self._db) as change:
+                    await bump_pools(change, row.id)
+                continue
+            if run is not None and run.type not in ENDED:
+                async with changing(self._db) as change:
+                    entity = prefect_states.experiment_entity(row.id)
+                    prefect_states.ended(change, entity, row.state, row.reason)
+            self._settled.add(row.id)
+
+
+def judge_driver(run: RunState, silent_s: float, now: datetime.datetime) -> str:
+    """What to do about a driver that has not spoken for ``silent_s`` seconds.
+
+    "wait" (it may come back), "poll" (its run waits for an agent: remind them), "cancel" (somebody
+    cancelled it in Prefect), "restart".
+    """
+    if run.type in ("CANCELLED", "CANCELLING"):
+        return "cancel"
+    if run.type == "SCHEDULED":
+        return "poll"
+    if run.type in ENDED:
+        return "restart"
+    in_state_s = (now - run.since).total_seconds()
+    return "restart" if min(silent_s, in_state_s) >= DRIVER_LOST_S else "wait"

@@ -1,0 +1,3 @@
+"""Exchange between Prefect and the service: the states that Prefect gets, and the changes that users make
+there.
+"""

@@ -1,0 +1,304 @@
+"""The few calls that the service makes to Prefect's API, with Prefect's own client.
+
+Prefect is imported when the gateway opens; the rest of the service does not need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+from uuid import UUID
+
+from determined.common.wire.prefect import (
+    DELETION_DEPLOYMENT,
+    EXPERIMENT_DEPLOYMENT,
+    EXPERIMENT_FLOW,
+    FAR_FUTURE,
+    SCHEDULED,
+    TRIAL_FLOW,
+)
+from determined_service.base.settings import Settings
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.objects import FlowRun
+
+FLOWS = (EXPERIMENT_FLOW, TRIAL_FLOW)
+"""The names of our flows and of their deployments."""
+PAGE = 200
+MAX_PAGES = 25
+
+ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "CRASHED"})
+
+
+class RunGone(Exception):
+    """Prefect does not know the run (any more): somebody deleted it."""
+
+
+class NotDeployed(Exception):
+    """The deployment does not exist yet: ``prefect deploy`` has not been run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A flow run as far as the service cares. ``since``: when it entered the state."""
+
+    type: str
+    name: str
+    message: str | None
+    since: datetime.datetime
+    run_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that is Cancelling or Pending ``since``. ``is_ours``: it was made from one of our deployments."""
+
+    id: UUID
+    type: str
+    name: str
+    since: datetime.datetime
+    is_ours: bool
+
+
+class Gateway(Protocol):
+    """The calls that the mirror and the reconciler need; implemented by :class:`PrefectGateway`, or by a
+    fake in tests.
+    """
+
+    async def create_experiment_run(
+        self, experiment_id: int, *, key: str, name: str, tags: Sequence[str]
+    ) -> tuple[UUID, str | None]:
+        """Creates the run, once per ``key``; returns it and its work pool. Raises NotDeployed."""
+
+    async def put_artifact(self, run_id: UUID, key: str, markdown: str, description: str) -> None:
+        """Shows ``markdown`` among the run's artifacts; one that is there already stays."""
+
+    async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
+        """Sets the state whatever the present one is. Raises RunGone."""
+
+    async def read_state(self, run_id: UUID) -> RunState:
+        """The present state. Raises RunGone."""
+
+    async def cancelling(self) -> list[UUID]:
+        """Runs that somebody asked Prefect to cancel and that have not ended."""
+
+    async def cancelled_since(self, since: datetime.datetime) -> list[UUID]:
+        """Runs of our flows that ended as Cancelled at ``since`` or later."""
+
+    async def unfinished(self) -> list[OpenRun]:
+        """Runs of our flows that are Cancelling or Pending (InfrastructurePending too)."""
+
+    def is_away(self, error: Exception) -> bool:
+        """Whether ``error`` means that Prefect does not answer at all."""
+
+
+class PrefectGateway:
+    """``async with PrefectGateway(settings) as gateway``; one connection pool."""
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.prefect_api_url is not None
+        self._url = settings.prefect_api_url
+        secret = settings.prefect_auth
+        self._auth = None if secret is None else secret.get_secret_value()
+        self._client: PrefectClient
+        self._deployments: dict[str, tuple[UUID, str | None]] = {}
+
+    async def __aenter__(self) -> Self:
+        from prefect.client.orchestration import PrefectClient
+
+        # trust_env: a proxy meant for the internet must not stand between.
+        self._client = PrefectClient(
+            self._url, auth_string=self._auth, httpx_settings={"trust_env": False}
+        )
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._client.__aexit__(kind, error, traceback)
+
+    async def create_experiment_run(
+        self, experiment_id: int, *, key: str, name: str, tags: Sequence[str]
+    ) -> tuple[UUID, str | None]:
+        parameters = {"experiment_id": experiment_id}
+        return await self._create_run(EXPERIMENT_DEPLOYMENT, parameters, key, name, tags)
+
+    async def create_deletion_run(
+        self, deletion_id: int, *, key: str, name: str, tags: Sequence[str]
+    ) -> tuple[UUID, str | None]:
+        """As :meth:`create_experiment_run`, of the flow that deletes from checkpoint storage."""
+        parameters = {"deletion_id": deletion_id}
+        return await self._create_run(DELETION_DEPLOYMENT, parameters, key, name, tags)
+
+    async def _create_run(
+        self, deployment: str, parameters: dict[str, Any], key: str, name: str, tags: Sequence[str]
+    ) -> tuple[UUID, str | None]:
+        from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+
+        if deployment not in self._deployments:
+            try:
+                found = await self._client.read_deployment_by_name(deployment)
+            except ObjectNotFound as error:
+                raise NotDeployed(
+                    f"Prefect has no deployment {deployment!r} yet: run `prefect deploy`"
+                ) from error
+            self._deployments[deployment] = (found.id, found.work_pool_name)
+        deployment_id, pool = self._deployments[deployment]
+        try:
+            run = await self._client.create_flow_run_from_deployment(
+                deployment_id,
+                parameters=parameters,
+                name=name,
+                tags=tags,
+                idempotency_key=key,
+            )
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != 404:
+                raise
+            del self._deployments[deployment]
+            raise NotDeployed(f"the deployment {deployment!r} was deleted") from error
+        return run.id, pool
+
+    async def delete_run(self, run_id: UUID) -> None:
+        """Deletes the run with its artifacts; one that is gone already is no error."""
+        from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+        from prefect.exceptions import ObjectNotFound
+
+        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+        for artifact in await self._client.read_artifacts(artifact_filter=of_run):
+            with contextlib.suppress(ObjectNotFound):
+                await self._client.delete_artifact(artifact.id)
+        with contextlib.suppress(ObjectNotFound):
+            await self._client.delete_flow_run(run_id)
+
+    async def put_artifact(self, run_id: UUID, key: str, markdown: str, description: str) -> None:
+        from prefect.client.schemas.filters import (
+            ArtifactFilter,
+            ArtifactFilterFlowRunId,
+            ArtifactFilterKey,
+        )
+
+        of_run = ArtifactFilterFlowRunId(any_=[run_id])
+        wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=of_run)
+        if await self._client.read_artifacts(artifact_filter=wanted, limit=1):
+            return
+        # Not create_artifact(): it would start a thread that tells Prefect of an event.
+        await self._client.request(
+            "POST",
+            "/artifacts/",
+            json={
+                "key": key,
+                "type": "markdown",
+                "data": markdown,
+                "description": description,
+                "flow_run_id": str(run_id),
+            },
+        )
+
+    async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
+        from prefect.client.schemas.objects import State, StateDetails, StateType
+        from prefect.exceptions import ObjectNotFound
+
+        details = StateDetails()
+        if type == "SCHEDULED":
+            now = name == SCHEDULED
+            when = datetime.datetime.now(datetime.UTC) if now else FAR_FUTURE
+            details = StateDetails.model_validate({"scheduled_time": when})
+        state: State[Any] = State(
+            type=StateType(type), name=name, message=message or None, state_details=details
+        )
+        try:
+            # Forced: Prefect would refuse a run that is scheduled in the far future to run.
+            await self._client.set_flow_run_state(run_id, state, force=True)
+        except ObjectNotFound as error:
+            raise RunGone(str(run_id)) from error
+
+    async def read_state(self, run_id: UUID) -> RunState:
+        from prefect.exceptions import ObjectNotFound
+
+        try:
+            run = await self._client.read_flow_run(run_id)
+        except ObjectNotFound as error:
+            raise RunGone(str(run_id)) from error
+        state = run.state
+        assert state is not None  # every run of a deployment has one
+        return RunState(
+            state.type.value, state.name or "", state.message, state.timestamp, run.run_count
+        )
+
+    async def cancelling(self) -> list[UUID]:
+        return [run.id for run in await self._find(["CANCELLING"])]
+
+    async def cancelled_since(self, since: datetime.datetime) -> list[UUID]:
+        return [run.id for run in await self._find(["CANCELLED"], ended_after=since)]
+
+    async def unfinished(self) -> list[OpenRun]:
+        from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+
+        runs = await self._find(["CANCELLING", "PENDING"])
+        if not runs:
+            return []
+        named = DeploymentFilter(name=DeploymentFilterName(any_=list(FLOWS)))
+        ours = {found.id for found in await self._client.read_deployments(deployment_filter=named)}
+        return [
+            OpenRun(
+                run.id,
+                run.state.type.value,
+                run.state.name or "",
+                run.state.timestamp,
+                run.deployment_id in ours,
+            )
+            for run in runs
+            if run.state is not None
+        ]
+
+    async def _find(
+        self, types: Sequence[str], *, ended_after: datetime.datetime | None = None
+    ) -> list[FlowRun]:
+        """Runs of our flows in a state of one of ``types``, page by page."""
+        from prefect.client.schemas.filters import (
+            FlowFilter,
+            FlowFilterName,
+            FlowRunFilter,
+            FlowRunFilterEndTime,
+            FlowRunFilterState,
+            FlowRunFilterStateType,
+        )
+        from prefect.client.schemas.objects import StateType
+        from prefect.client.schemas.sorting import FlowRunSort
+
+        kinds = FlowRunFilterStateType(any_=[StateType(kind) for kind in types])
+        ended = (
+            None
+            if ended_after is None
+            else FlowRunFilterEndTime.model_validate({"after_": ended_after})
+        )
+        wanted = FlowRunFilter(state=FlowRunFilterState(type=kinds), end_time=ended)
+        found: list[FlowRun] = []
+        for page in range(MAX_PAGES):
+            # Without a sort the server of Prefect 3.8.8 refuses its own client's request.
+            runs = await self._client.read_flow_runs(
+                flow_filter=FlowFilter(name=FlowFilterName(any_=list(FLOWS))),
+                flow_run_filter=wanted,
+                sort=FlowRunSort.ID_DESC,
+                limit=PAGE,
+                offset=page * PAGE,
+            )
+            found += runs
+            if len(runs) < PAGE:
+                break
+        return found
+
+    def is_away(self, error: Exception) -> bool:
+        import httpx
+
+        return isinstance(error, httpx.TransportError)

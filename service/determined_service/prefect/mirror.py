@@ -1,0 +1,311 @@
+"""Reports changes of state to Prefect: delivers the outbox, in order per entity, beside the control path.
+
+A row is deleted once Prefect has answered. After a crash between the two the row is delivered again. This
+is noticed (a row that was tried before is compared with the run's present state), so that Prefect's
+``run_count`` stays the number of legs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from determined.common.backoff import Backoff
+from determined_registry.database.tables import experiments
+from determined_service.base import topics
+from determined_service.base.db import Database
+from determined_service.base.hub import Hub, wait_at_most
+from determined_service.base.settings import Settings
+from determined_service.plots import links
+from determined_service.prefect.gateway import Gateway, NotDeployed, RunGone
+from determined_service.state import states
+from determined_service.state.change import Change, changing, reader
+from determined_service.state.prefect_states import (
+    CREATE_RUN,
+    EXPERIMENT_ENTITY,
+    LINK_PLOT,
+    SET_STATE,
+    TASK_ENTITY,
+    experiment_of,
+)
+
+logger = logging.getLogger(__name__)
+
+CONCURRENCY = 8
+HOLD_S = 1.0
+"""How long a passing state must last before it is delivered: each call costs Prefect some 15 ms."""
+GAP_S = 0.05
+"""Least time between two looks at the outbox."""
+SWEEP_S = 60.0
+LINK_ATTEMPTS = 3
+# The first wait and the longest: while Prefect does not answer, and for one run that it refuses.
+AWAY_SECONDS = (0.5, 15.0)
+AGAIN_SECONDS = (1.0, 30.0)
+"""How often adding a link to a plot is tried, not counting the tries while Prefect is away."""
+PASSING = frozenset({"PENDING", "SCHEDULED", "PAUSED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the outbox, with what is known of its entity. ``age_s``: since it was written."""
+
+    id: int
+    entity: str
+    kind: str
+    payload: dict[str, Any]
+    attempts: int
+    age_s: float
+    run_id: UUID | None
+    experiment_state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """``row`` is to be delivered; ``ids`` (itself and rows it replaces) may be deleted then."""
+
+    row: Row
+    ids: tuple[int, ...]
+
+
+def plan_deliveries(rows: Sequence[Row]) -> tuple[list[Delivery], float | None]:
+    """The rows of one entity to deliver now, and the seconds after which to look again.
+
+    A passing state (Pending, AwaitingSlots, Paused) that another state follows is never delivered. As the
+    last state it is delivered when it has lasted :data:`HOLD_S`. Running and end states are always
+    delivered.
+    """
+    deliveries: list[Delivery] = []
+    replaced: list[int] = []
+    for place, row in enumerate(rows):
+        passing = row.kind == SET_STATE and row.payload["type"] in PASSING
+        if passing and any(later.kind == SET_STATE for later in rows[place + 1 :]):
+            replaced.append(row.id)
+        elif passing and row.age_s < HOLD_S:
+            return deliveries, HOLD_S - row.age_s
+        else:
+            deliveries.append(Delivery(row, (*replaced, row.id)))
+            replaced = []
+    return deliveries, None
+
+
+_ROWS = sa.text(
+    f"""
+    SELECT o.id, o.entity, o.kind, o.payload, o.attempts,
+           extract(epoch FROM now() - o.created_at)::float8 AS age_s,
+           coalesce(k.flow_run_id, e.flow_run_id) AS run_id, e.state AS experiment_state
+    FROM prefect_outbox o
+    LEFT JOIN tasks k ON starts_with(o.entity, '{TASK_ENTITY}')
+        AND k.id = substr(o.entity, {len(TASK_ENTITY) + 1})
+    -- CASE, because a cast may be made before what stands beside it is looked at.
+    LEFT JOIN experiments e ON e.id = CASE WHEN starts_with(o.entity, '{EXPERIMENT_ENTITY}')
+        THEN split_part(o.entity, ':', 2)::int END
+    WHERE o.entity <> ALL(:busy) AND (k.id IS NULL OR k.flow_run_id IS NOT NULL)
+    -- New runs first: somebody waits for them.
+    ORDER BY o.kind <> '{CREATE_RUN}', o.id
+    LIMIT 1000
+    """
+)
+
+
+class Mirror:
+    """One per cluster (the leader's); :meth:`run` goes on until it is cancelled."""
+
+    def __init__(self, db: Database, hub: Hub, gateway: Gateway, settings: Settings) -> None:
+        self._db = db
+        self._hub = hub
+        self._gateway = gateway
+        self._settings = settings
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._waits: dict[str, Backoff] = {}
+        self._not_before: dict[str, float] = {}
+        self._away_until = 0.0
+        self._away = Backoff(*AWAY_SECONDS)
+
+    async def run(self) -> None:
+        """Deliver rows whenever there are any."""
+        with self._hub.subscribe([topics.OUTBOX]) as event:
+            try:
+                while True:
+                    event.clear()
+                    wait = await self._dispatch(event)
+                    await wait_at_most(event, wait)
+                    await asyncio.sleep(GAP_S)
+            finally:
+                left = list(self._tasks.values())
+                for task in left:
+                    task.cancel()
+                await asyncio.gather(*left, return_exceptions=True)
+
+    async def _dispatch(self, event: asyncio.Event) -> float:
+        """Starts deliveries; returns the seconds after which to look again unasked."""
+        now = time.monotonic()
+        if now < self._away_until:
+            return self._away_until - now
+        room = CONCURRENCY - len(self._tasks)
+        if room <= 0:
+            return SWEEP_S
+        waiting = {entity: at for entity, at in self._not_before.items() if at > now}
+        async with reader(self._db).connect() as conn:
+            found = await conn.execute(_ROWS, {"busy": [*self._tasks, *waiting]})
+            rows = [Row(**row._mapping) for row in found]
+        look_again = [SWEEP_S, *(at - now for at in waiting.values())]
+        # Rows come in two runs (new ones, others); an entity's are brought together, in order.
+        entities = dict.fromkeys(row.entity for row in rows)
+        by_entity = {
+            entity: list(group)
+            for entity, group in groupby(
+                sorted(rows, key=lambda row: (row.entity, row.id)), lambda row: row.entity
+            )
+        }
+        for entity in entities:
+            deliveries, later = plan_deliveries(by_entity[entity])
+            if later is not None:
+                look_again.append(later)
+            if deliveries and room > 0:
+                room -= 1
+                self._tasks[entity] = asyncio.create_task(
+                    self._deliver_then_wake(entity, deliveries, event), name=f"mirror {entity}"
+                )
+        return max(min(look_again), GAP_S)
+
+    async def _deliver_then_wake(
+        self, entity: str, deliveries: Sequence[Delivery], event: asyncio.Event
+    ) -> None:
+        try:
+            await self._deliver(entity, deliveries)
+        finally:
+            del self._tasks[entity]
+            event.set()
+
+    async def _deliver(self, entity: str, deliveries: Sequence[Delivery]) -> None:
+        try:
+            for delivery in deliveries:
+                if delivery.row.kind == CREATE_RUN:
+                    await self._create_run(delivery)
+                elif delivery.row.kind == LINK_PLOT:
+                    await self._link_plot(delivery)
+                else:
+                    await self._set_state(delivery)
+        except Exception as error:
+            await self._put_off(deliveries[0].row, entity, error)
+        else:
+            self._waits.pop(entity, None)
+            self._not_before.pop(entity, None)
+            self._away.reset()
+
+    async def _put_off(self, row: Row, entity: str, error: Exception) -> None:
+        away = self._gateway.is_away(error)
+        if away:
+            if not self._away.tries:
+                logger.warning(
+                    "Prefect does not answer (%s); the states are delivered later", error
+                )
+            self._away_until = time.monotonic() + self._away.next_delay()
+        backoff = self._waits.setdefault(entity, Backoff(*AGAIN_SECONDS))
+        self._not_before[entity] = time.monotonic() + backoff.next_delay()
+        if not away:
+            log = logger.warning if backoff.tries in (1, 5) else logger.debug
+            detail = None if isinstance(error, NotDeployed) else error
+            log("Prefect refused the state of %s: %s", entity, error, exc_info=detail)
+        with contextlib.suppress(sa.exc.SQLAlchemyError):
+            async with self._db.tx() as conn:
+                await conn.execute(
+                    sa.text(
+                        "UPDATE prefect_outbox SET attempts = attempts + 1, last_error = :error "
+                        "WHERE entity = :entity AND id >= :id"
+                    ),
+                    {"error": str(error), "entity": entity, "id": row.id},
+                )
+
+    async def _set_state(self, delivery: Delivery) -> None:
+        row = delivery.row
+        payload = row.payload
+        run_id = row.run_id
+        if run_id is not None:
+            try:
+                if not (row.attempts and await self._is_told(run_id, payload)):
+                    await self._gateway.set_state(
+                        run_id, payload["type"], payload["name"], payload["message"]
+                    )
+            except RunGone:
+                logger.info("%s has no run in Prefect any more", row.entity)
+        async with reader(self._db).connect() as conn:
+            await conn.execute(_DELETE, {"ids": list(delivery.ids)})
+
+    async def _is_told(self, run_id: UUID, payload: dict[str, Any]) -> bool:
+        found = await self._gateway.read_state(run_id)
+        told = (found.type, found.name, found.message or "")
+        return told == (payload["type"], payload["name"], payload["message"])
+
+    async def _create_run(self, delivery: Delivery) -> None:
+        row = delivery.row
+        experiment_id = experiment_of(row.entity)
+        if row.run_id is not None or row.experiment_state in (None, *states.ENDED):
+            async with reader(self._db).connect() as conn:
+                await conn.execute(_DELETE, {"ids": list(delivery.ids)})
+            return
+        run_id, pool = await self._gateway.create_experiment_run(
+            experiment_id,
+            key=f"determined-{self._settings.cluster_id}-experiment-{experiment_id}",
+            name=row.payload["name"],
+            tags=["determined", f"experiment-{experiment_id}"],
+        )
+        async with changing(self._db) as change:
+            await change.conn.execute(
+                sa.update(experiments)
+                .where(experiments.c.id == experiment_id)
+                .values(flow_run_id=run_id)
+            )
+            await change.conn.execute(_DELETE, {"ids": list(delivery.ids)})
+            await bump_pools(change, experiment_id, pool)
+            change.notify(topics.experiment(experiment_id))
+            change.tell_prefect(row.entity, LINK_PLOT)
+
+    async def _link_plot(self, delivery: Delivery) -> None:
+        """Add a link to the experiment's plot to the artifacts of its run."""
+        row = delivery.row
+        experiment_id = experiment_of(row.entity)
+        if row.run_id is not None:
+            address = links.link(self._settings, experiment_id)
+            try:
+                await self._gateway.put_artifact(
+                    row.run_id,
+                    key=f"determined-experiment-{experiment_id}",
+                    markdown=f"[Plot of experiment {experiment_id}]({address})",
+                    description="Learning curves, best metric, hyperparameters and rungs, always up to date.",
+                )
+            except Exception as error:
+                # The states that wait behind it matter more.
+                if self._gateway.is_away(error) or row.attempts < LINK_ATTEMPTS:
+                    raise
+                logger.warning("Prefect refuses the link to the plot of %s: %s", row.entity, error)
+        async with reader(self._db).connect() as conn:
+            await conn.execute(_DELETE, {"ids": list(delivery.ids)})
+
+
+_DELETE = sa.text("DELETE FROM prefect_outbox WHERE id = ANY(:ids)")
+
+
+async def bump_pools(change: Change, experiment_id: int, work_pool: str | None = None) -> None:
+    """Tell the agents in ``work_pool`` and in the experiment's resource pool to ask Prefect now."""
+    found = await change.conn.execute(
+        sa.text(
+            """
+            UPDATE pools SET prefect_poll_seq = prefect_poll_seq + 1
+            WHERE name = :pool
+               OR name = (SELECT resource_pool FROM experiments WHERE id = :experiment_id)
+            RETURNING name
+            """
+        ),
+        {"pool": work_pool, "experiment_id": experiment_id},
+    )
+    change.notify(*(topics.pool(row.name) for row in found))

@@ -1,0 +1,112 @@
+"""The REST API for users, the SDK and training processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from fastapi import APIRouter, FastAPI
+
+from determined_service.ingest.group_commit import GroupCommit
+from determined_service.ingest.logs import LogLines, LogsWriter
+from determined_service.ingest.metrics import MetricsWriter
+from determined_service.ingest.reports import Batch
+from determined_service.lifecycle.progress import ProgressEvents
+from determined_service.public import (
+    agents,
+    allocations,
+    bulk,
+    checkpoint_reports,
+    checkpoints,
+    custom_search,
+    deletions,
+    experiment_actions,
+    experiments,
+    explanation,
+    gangs,
+    health,
+    health_report,
+    login,
+    master,
+    metrics,
+    model_definitions,
+    plots,
+    reports,
+    search_preview,
+    task_logs,
+    tasks,
+    trial_actions,
+    trials,
+    unmanaged,
+    users,
+)
+from determined_service.scheduling.queue import Queue
+
+TAGS = [
+    {"name": "Authentication", "description": "Sessions and their tokens."},
+    {"name": "Users", "description": "The accounts that may log in."},
+    {"name": "Cluster", "description": "The cluster, its agents, slots and resource pools."},
+    {"name": "Experiments", "description": "Searches: their configurations, states and progress."},
+    {"name": "Trials", "description": "Trainings with one hyperparameter setting each."},
+    {"name": "Metrics", "description": "The metrics that trials report."},
+    {"name": "Checkpoints", "description": "The checkpoints that trials have stored."},
+    {"name": "Logs", "description": "The output of tasks."},
+    {"name": "Tasks", "description": "Everything that has allocations and logs."},
+    {"name": "Health", "description": "Whether the service is up, and ready."},
+]
+
+
+def routers() -> list[APIRouter]:
+    """Every router of this package. If two routes match, the first one answers."""
+    modules = (
+        # What is asked most comes first: routes are tried in order.
+        experiment_actions,
+        bulk,
+        explanation,
+        trial_actions,
+        allocations,
+        gangs,
+        unmanaged,
+        custom_search,
+        health,
+        health_report,
+        login,
+        users,
+        master,
+        agents,
+        experiments,
+        model_definitions,
+        metrics,
+        trials,
+        reports,
+        search_preview,
+        plots,
+        checkpoint_reports,
+        checkpoints,
+        deletions,
+        tasks,
+        task_logs,
+    )
+    return [module.router for module in modules]
+
+
+async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
+    """Starts the ingest queues (``app.state.metrics_queue`` and ``logs_queue``), which ``stack`` ends, and
+    makes what the routes remember between requests."""
+    app.state.progress_events = ProgressEvents()
+    app.state.preview_worker = stack.enter_context(search_preview.new_worker())
+    app.state.queue = Queue(app.state.db, app.state.settings.agent_timeout_s)
+    app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
+    # Log lines may be a megabyte each: fewer at once.
+    app.state.logs_queue = GroupCommit[LogLines](app.state.db, LogsWriter().write, max_items=64)
+    tasks_running = [
+        asyncio.create_task(app.state.metrics_queue.run(), name="metrics"),
+        asyncio.create_task(app.state.logs_queue.run(), name="logs"),
+    ]
+
+    async def stop() -> None:
+        for task in tasks_running:
+            task.cancel()
+        await asyncio.gather(*tasks_running, return_exceptions=True)
+
+    stack.push_async_callback(stop)

@@ -1,0 +1,211 @@
+"""Agents, their slots, and the pools they serve."""
+
+# Parameters are named as in the API.
+# ruff: noqa: N803
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.database.tables import agents, allocations, pools, slots
+from determined_service.access.dependencies import ClusterReader
+from determined_service.base.errors import NotFound
+from determined_service.views.paging import Limit, Offset, pagination, window
+from determined_service.views.values import SCHEDULER_TYPE, moment
+from determined_service.web.state import Db
+
+router = APIRouter(prefix="/api/v1", tags=["Cluster"])
+
+_TYPES = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA", "rocm": "TYPE_ROCM"}
+
+
+async def _live_allocations(conn: AsyncConnection) -> dict[str, list[sa.Row[Any]]]:
+    rows = await conn.execute(
+        sa.select(allocations).where(
+            allocations.c.state.in_(("ASSIGNED", "RUNNING")), allocations.c.agent_id.is_not(None)
+        )
+    )
+    found: dict[str, list[sa.Row[Any]]] = defaultdict(list)
+    for row in rows:
+        found[row.agent_id].append(row)
+    return found
+
+
+def _container(allocation: sa.Row[Any]) -> dict[str, Any]:
+    running = allocation.state == "RUNNING"
+    return {
+        "id": allocation.id,
+        "parent": allocation.id,
+        "state": "STATE_RUNNING" if running else "STATE_ASSIGNED",
+        "devices": [],
+    }
+
+
+def _slot_json(slot: sa.Row[Any], agent: sa.Row[Any], held: dict[int, Any]) -> dict[str, Any]:
+    allocation = held.get(slot.slot_id)
+    return {
+        "id": str(slot.slot_id),
+        "enabled": slot.enabled and agent.enabled,
+        "draining": agent.draining,
+        "device": {
+            "id": slot.slot_id,
+            "type": _TYPES.get(slot.device.get("type", ""), "TYPE_UNSPECIFIED"),
+            "uuid": slot.device.get("uuid") or "",
+            "brand": slot.device.get("brand") or "",
+        },
+        "container": _container(allocation) if allocation is not None else None,
+    }
+
+
+def _stats(found: list[dict[str, Any]], key: str) -> dict[str, Any]:
+    by_kind: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for slot in found:
+        by_kind[slot["device"][key]].append(slot)
+    return {
+        kind: {
+            "total": len(members),
+            "disabled": sum(not slot["enabled"] for slot in members),
+            "draining": sum(slot["draining"] for slot in members),
+            "states": dict(
+                Counter(slot["container"]["state"] for slot in members if slot["container"])
+            ),
+        }
+        for kind, members in by_kind.items()
+    }
+
+
+async def _agents(conn: AsyncConnection, where: sa.ColumnElement[bool]) -> list[dict[str, Any]]:
+    live = await _live_allocations(conn)
+    by_agent: dict[str, list[sa.Row[Any]]] = defaultdict(list)
+    for slot in await conn.execute(sa.select(slots).order_by(slots.c.slot_id)):
+        by_agent[slot.agent_id].append(slot)
+    found = []
+    for agent in await conn.execute(sa.select(agents).where(where).order_by(agents.c.id)):
+        mine = live.get(agent.id, [])
+        held = {slot_id: one for one in mine for slot_id in one.slot_ids}
+        its_slots = [_slot_json(slot, agent, held) for slot in by_agent[agent.id]]
+        found.append(
+            {
+                "id": agent.id,
+                "registeredTime": moment(agent.registered_at),
+                "lastHeartbeat": moment(agent.last_heartbeat),
+                "addresses": [agent.host] if agent.host else [],
+                "resourcePools": [agent.resource_pool],
+                "enabled": agent.enabled,
+                "draining": agent.draining,
+                "version": agent.version,
+                "slots": {slot["id"]: slot for slot in its_slots},
+                "containers": {one.id: _container(one) for one in mine},
+                "slotStats": {
+                    "typeStats": _stats(its_slots, "type"),
+                    "brandStats": _stats(its_slots, "brand"),
+                },
+            }
+        )
+    return found
+
+
+@router.get("/agents")
+async def list_agents(
+    user: ClusterReader,
+    db: Db,
+    offset: Offset = 0,
+    limit: Limit = -1,
+    excludeSlots: bool = False,
+    excludeContainers: bool = False,
+) -> dict[str, Any]:
+    """Every agent that has ever registered and was not removed, with its slots and their work."""
+    async with db.tx() as conn:
+        found = await _agents(conn, sa.true())
+    for agent in found:
+        if excludeSlots:
+            agent["slots"] = {}
+        if excludeContainers:
+            agent["containers"] = {}
+    start, end = window(len(found), offset, limit)
+    return {"agents": found[start:end], "pagination": pagination(len(found), offset, limit)}
+
+
+@router.get("/agents/{agent_id}")
+async def get_agent(agent_id: str, user: ClusterReader, db: Db) -> dict[str, Any]:
+    """One agent."""
+    async with db.tx() as conn:
+        found = await _agents(conn, agents.c.id == agent_id)
+    if not found:
+        raise NotFound(f"agent {agent_id!r} does not exist")
+    return {"agent": found[0]}
+
+
+@router.get("/agents/{agent_id}/slots")
+async def list_slots(agent_id: str, user: ClusterReader, db: Db) -> dict[str, Any]:
+    """One agent's slots."""
+    found = await get_agent(agent_id, user, db)
+    return {"slots": list(found["agent"]["slots"].values())}
+
+
+def _pool_json(pool: sa.Row[Any], members: list[dict[str, Any]]) -> dict[str, Any]:
+    every = [slot for agent in members for slot in agent["slots"].values()]
+    usable = [slot for slot in every if slot["enabled"]]
+    types = {slot["device"]["type"] for slot in every}
+    return {
+        "name": pool.name,
+        "description": pool.description,
+        "type": "RESOURCE_POOL_TYPE_STATIC",
+        "workerType": pool.worker_type,
+        "numAgents": len(members),
+        "slotsAvailable": len(usable),
+        "slotsUsed": sum(slot["container"] is not None for slot in every),
+        "slotType": types.pop() if len(types) == 1 else "TYPE_UNSPECIFIED",
+        "slotsPerAgent": max((len(agent["slots"]) for agent in members), default=0),
+        "auxContainerCapacity": 0,
+        "auxContainersRunning": sum(
+            len(agent["containers"]) for agent in members if not agent["slots"]
+        ),
+        "defaultComputePool": pool.name == "default",
+        "defaultAuxPool": pool.name == "default",
+        "preemptible": False,
+        "minAgents": 0,
+        "maxAgents": 0,
+        "schedulerType": SCHEDULER_TYPE,
+        "schedulerFittingPolicy": "FITTING_POLICY_BEST",
+        "location": "",
+        "imageId": "",
+        "instanceType": "",
+        "masterUrl": "",
+        "masterCertName": "",
+        "startupScript": "",
+        "containerStartupScript": "",
+        "agentDockerNetwork": "",
+        "agentDockerRuntime": "",
+        "agentDockerImage": "",
+        "agentFluentImage": "",
+        "maxIdleAgentPeriod": 0,
+        "maxAgentStartingPeriod": 0,
+        "auxContainerCapacityPerAgent": 0,
+        "clusterName": "",
+        "resourceManagerMetadata": {},
+        "details": {},
+    }
+
+
+@router.get("/resource-pools")
+async def list_resource_pools(
+    user: ClusterReader, db: Db, offset: Offset = 0, limit: Limit = -1
+) -> dict[str, Any]:
+    """Every pool, with its agents and slots counted."""
+    async with db.tx() as conn:
+        rows = (await conn.execute(sa.select(pools).order_by(pools.c.name))).all()
+        members = await _agents(conn, sa.true())
+    found = [
+        _pool_json(row, [agent for agent in members if row.name in agent["resourcePools"]])
+        for row in rows
+    ]
+    start, end = window(len(found), offset, limit)
+    return {
+        "resourcePools": found[start:end],
+        "pagination": pagination(len(found), offset, limit),
+    }

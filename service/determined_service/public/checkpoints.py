@@ -1,0 +1,152 @@
+"""Reads checkpoints: a single one, its metrics, and the lists of experiments and trials."""
+
+# Parameters are named as in the API.
+# ruff: noqa: N803
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from determined_registry.database.tables import checkpoints, metrics
+from determined_service.access.dependencies import CheckpointReader
+from determined_service.base.ids import parse_uuid
+from determined_service.base.json import JsonResponse
+from determined_service.views.checkpoints import (
+    SEARCHER_LOSS,
+    SORT_KEYS,
+    checkpoint_json,
+    get_checkpoint,
+    metric_value,
+    select_checkpoints,
+)
+from determined_service.views.experiments import require_experiment
+from determined_service.views.metrics import report_json
+from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.trials import require_trial
+from determined_service.views.values import state_names
+from determined_service.web.state import Db
+
+router = APIRouter(prefix="/api/v1", tags=["Checkpoints"])
+
+c = checkpoints.c
+
+
+@router.get("/checkpoints/{uuid}")
+async def read_checkpoint(uuid: str, user: CheckpointReader, db: Db) -> Response:
+    """One checkpoint."""
+    wanted = parse_uuid(uuid, "checkpoint")
+    async with db.tx() as conn:
+        return JsonResponse({"checkpoint": await get_checkpoint(conn, wanted)})
+
+
+@router.get("/checkpoints/{uuid}/metrics")
+async def read_metrics(
+    uuid: str, user: CheckpointReader, db: Db, metricGroup: str | None = None
+) -> Response:
+    """The metrics that the trial reported at the checkpoint's step."""
+    wanted = parse_uuid(uuid, "checkpoint")
+    async with db.tx() as conn:
+        await get_checkpoint(conn, wanted)
+        statement = (
+            sa.select(metrics)
+            .join(
+                checkpoints,
+                (c.trial_id == metrics.c.trial_id)
+                & (c.steps_completed == metrics.c.steps_completed),
+            )
+            .where(c.uuid == wanted, ~metrics.c.archived)
+            .order_by(metrics.c.id)
+        )
+        if metricGroup:
+            statement = statement.where(metrics.c.group_name == metricGroup)
+        rows = (await conn.execute(statement)).all()
+    return JsonResponse({"metrics": [report_json(row) for row in rows]})
+
+
+class _Listing:
+    """The query of both lists: which checkpoints of an experiment or trial, and in which order."""
+
+    def __init__(
+        self,
+        states: Annotated[list[str], Query(default_factory=list)],
+        offset: Offset = 0,
+        limit: Limit = 0,
+        sortByAttr: str = "SORT_BY_UNSPECIFIED",
+        sortByMetric: str | None = None,
+        orderBy: OrderBy = "ORDER_BY_UNSPECIFIED",
+    ) -> None:
+        self.states = states
+        self.offset, self.limit = offset, limit
+        self.sort_by_attr, self.sort_by_metric, self.order_by = sortByAttr, sortByMetric, orderBy
+
+
+Listing = Annotated[_Listing, Depends()]
+
+
+@router.get("/experiments/{experiment_id}/checkpoints")
+async def list_of_experiment(
+    experiment_id: int,
+    user: CheckpointReader,
+    db: Db,
+    listing: Listing,
+) -> Response:
+    """An experiment's checkpoints. Without `orderBy` they are sorted by the searcher's metric, the best
+    first.
+    """
+    async with db.tx() as conn:
+        await require_experiment(conn, experiment_id)
+        return await _page(
+            conn,
+            c.experiment_id == experiment_id,
+            states=listing.states,
+            sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
+            window=(listing.offset, listing.limit),
+        )
+
+
+@router.get("/trials/{trial_id}/checkpoints")
+async def list_of_trial(
+    trial_id: int,
+    user: CheckpointReader,
+    db: Db,
+    listing: Listing,
+) -> Response:
+    """A trial's checkpoints. Without `orderBy` they are sorted by the searcher's metric, the best first."""
+    async with db.tx() as conn:
+        await require_trial(conn, trial_id)
+        return await _page(
+            conn,
+            c.trial_id == trial_id,
+            states=listing.states,
+            sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
+            window=(listing.offset, listing.limit),
+        )
+
+
+async def _page(
+    conn: Any,
+    of: sa.ColumnElement[bool],
+    *,
+    states: list[str],
+    sort: tuple[str, str | None, str],
+    window: tuple[int, int],
+) -> Response:
+    by_attribute, by_metric, order_by = sort
+    keys = SORT_KEYS
+    if by_metric:
+        keys = {"METRIC": metric_value(sa.literal(by_metric))}
+        by_attribute = "SORT_BY_METRIC"
+    elif by_attribute == "SORT_BY_SEARCHER_METRIC" and order_by == "ORDER_BY_UNSPECIFIED":
+        keys = {"SEARCHER_METRIC": SEARCHER_LOSS}
+    statement = (
+        select_checkpoints().where(of).order_by(*ordered(keys, by_attribute, order_by, c.uuid))
+    )
+    if states:
+        statement = statement.where(c.state.in_(state_names(states)))
+    rows, pages = await fetch_page(conn, statement, *window)
+    return JsonResponse(
+        {"checkpoints": [checkpoint_json(row) for row in rows], "pagination": pages}
+    )

@@ -1,0 +1,215 @@
+"""Deletes checkpoints and experiments, and lists the checkpoints that an experiment's policy would delete."""
+
+# Parameters are named as in the API.
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import Annotated
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from determined_registry.database.tables import checkpoints, deletions, experiments, tasks
+from determined_service.access.dependencies import (
+    CheckpointReader,
+    ExperimentReader,
+    Gate,
+    may,
+    may_named,
+)
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.errors import BadRequest, Conflict, NotFound
+from determined_service.base.ids import parse_uuid
+from determined_service.base.json import JsonResponse
+from determined_service.deleting import deletions as deleting
+from determined_service.deleting.garbage import Policy, outside_policy
+from determined_service.lifecycle.experiments import lock_experiment
+from determined_service.state import states
+from determined_service.state.change import Change, changing
+from determined_service.views.checkpoints import select_checkpoints
+from determined_service.views.experiments import require_experiment
+from determined_service.views.values import moment, state
+from determined_service.web.state import Db
+
+router = APIRouter(tags=["Checkpoints"])
+api = "/api/v1"
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class NamedCheckpoints(BaseModel):
+    """``v1DeleteCheckpointsRequest``."""
+
+    checkpointUuids: list[str]  # noqa: N815 - the name in the API
+
+
+class NamedFiles(NamedCheckpoints):
+    """``v1CheckpointsRemoveFilesRequest``; globs are relative to a checkpoint, ``**`` crosses directories."""
+
+    checkpointGlobs: list[str]  # noqa: N815 - the name in the API
+
+
+@router.delete(f"{api}/checkpoints")
+async def delete_checkpoints(
+    given: NamedCheckpoints,
+    gate: Annotated[Gate, may_named(Action.DELETE, Kind.CHECKPOINT)],
+    db: Db,
+) -> Response:
+    """Requests the deletion of checkpoints, in a flow run of its own; answers `deletionId` (null: they are
+    gone).
+
+    From now on no trial starts from them.
+    """
+    return await _delete(db, gate, given.checkpointUuids, None)
+
+
+@router.post(f"{api}/checkpoints/rm")
+async def remove_files(
+    given: NamedFiles,
+    gate: Annotated[Gate, may_named(Action.DELETE, Kind.CHECKPOINT, "delete files of")],
+    db: Db,
+) -> Response:
+    """Requests the deletion of the checkpoints' files that match a glob; answers `deletionId`.
+
+    A checkpoint that loses files is PARTIALLY_DELETED, and no trial starts from it any more. A checkpoint
+    that loses all files is DELETED.
+    """
+    for glob in given.checkpointGlobs:
+        if not glob or glob.startswith("/") or ".." in glob.split("/"):
+            raise BadRequest(
+                f"glob {glob!r}: must be relative to the checkpoint, such as '*.pt' or 'logs/**'"
+            )
+    if not given.checkpointGlobs:
+        raise BadRequest("checkpointGlobs is empty: name files, or delete the checkpoints")
+    return await _delete(db, gate, given.checkpointUuids, given.checkpointGlobs)
+
+
+async def _delete(db: Db, gate: Gate, given: list[str], globs: list[str] | None) -> Response:
+    uuids = {parse_uuid(name, "checkpoint") for name in given}
+    if not uuids:
+        raise BadRequest("checkpointUuids is empty: name checkpoints")
+    await gate.admit(*uuids)
+    async with changing(db) as change:
+        deletion_id = await deleting.delete_checkpoints(
+            change, uuids, globs, owner_id=gate.subject.user_id
+        )
+    return JsonResponse({"deletionId": deletion_id})
+
+
+@router.delete(f"{api}/experiments/{{experiment_id}}", tags=["Experiments"])
+async def delete_experiment(
+    experiment_id: int, user: Annotated[Principal, may(Action.DELETE, Kind.EXPERIMENT)], db: Db
+) -> Response:
+    """Requests the deletion of an experiment that has ended: rows, logs, checkpoints, TensorBoard files,
+    Prefect runs.
+
+    The experiment is DELETING until it is gone. If that fails it is DELETE_FAILED with a reason, and the
+    deletion may be requested again.
+    """
+    async with changing(db) as change:
+        what = f"be deleted (det e kill {experiment_id} ends it)"
+        await _lock_ended(change, experiment_id, states.ENDED, what)
+        await deleting.delete_experiment(change, experiment_id, owner_id=user.user_id)
+    return JsonResponse({})
+
+
+@router.delete(f"{api}/experiments/{{experiment_id}}/tensorboard-files", tags=["Experiments"])
+async def delete_tensorboard_files(
+    experiment_id: int,
+    user: Annotated[
+        Principal, may(Action.DELETE, Kind.EXPERIMENT, "delete the TensorBoard files of")
+    ],
+    db: Db,
+) -> Response:
+    """Requests the deletion of an ended experiment's TensorBoard files; answers `deletionId`."""
+    async with changing(db) as change:
+        what = "have its TensorBoard files deleted"
+        await _lock_ended(change, experiment_id, states.TERMINAL, what)
+        deletion_id = await deleting.delete_tensorboard_files(
+            change, experiment_id, owner_id=user.user_id
+        )
+    return JsonResponse({"deletionId": deletion_id})
+
+
+async def _lock_ended(
+    change: Change, experiment_id: int, ended: Collection[str], what: str
+) -> None:
+    """Locks the experiment. Raises NotFound, Conflict unless its state is among ``ended``."""
+    experiment = await lock_experiment(change, experiment_id)
+    if experiment.state not in ended:
+        raise Conflict(
+            f"experiment {experiment_id} is {experiment.state}: only an experiment that has ended can "
+            f"{what}"
+        )
+
+
+@router.get(f"{api}/deletions/{{deletion_id}}")
+async def read_deletion(deletion_id: int, user: CheckpointReader, db: Db) -> Response:
+    """The progress of a deletion: state REQUESTED, DONE or FAILED, and the reason."""
+    async with db.tx() as conn:
+        found = await conn.execute(
+            sa.select(deletions, tasks.c.state, tasks.c.reason, tasks.c.flow_run_id)
+            .join(tasks, tasks.c.id == deletions.c.task_id)
+            .where(deletions.c.id == deletion_id)
+        )
+    row = found.first()
+    if row is None:
+        raise NotFound(f"deletion {deletion_id} does not exist (any more)")
+    return JsonResponse(
+        {
+            "id": row.id,
+            "taskId": row.task_id,
+            "state": state(deleting.SHOWN_STATE[row.state]),
+            "reason": row.reason,
+            "experimentId": row.experiment_id,
+            "flowRunId": row.flow_run_id and str(row.flow_run_id),
+        }
+    )
+
+
+# Determined's command line asks at this address, and for these keys.
+@router.get("/experiments/{experiment_id}/preview_gc", tags=["Experiments"])
+async def preview_gc(
+    experiment_id: int,
+    user: ExperimentReader,
+    db: Db,
+    save_experiment_best: Annotated[int, Query(ge=0)] = 0,
+    save_trial_best: Annotated[int, Query(ge=0)] = 0,
+    save_trial_latest: Annotated[int, Query(ge=0)] = 0,
+) -> Response:
+    """The checkpoints that this policy would delete now."""
+    policy = Policy(save_experiment_best, save_trial_best, save_trial_latest)
+    async with db.tx() as conn:
+        await require_experiment(conn, experiment_id)
+        doomed = await outside_policy(conn, experiment_id, policy)
+        rows = await conn.execute(
+            select_checkpoints()
+            .where(checkpoints.c.uuid.in_(doomed))
+            .order_by(checkpoints.c.trial_id, checkpoints.c.report_time)
+        )
+        metric = await conn.execute(
+            sa.select(experiments.c.config["searcher"]["metric"].astext).where(
+                experiments.c.id == experiment_id
+            )
+        )
+    found = [
+        {
+            "UUID": str(row.uuid),
+            "TrialID": row.trial_id,
+            "StepsCompleted": row.steps_completed,
+            "State": row.state,
+            "ReportTime": moment(row.report_time),
+            "Resources": row.resources,
+            "ValidationMetrics": row.validation_metrics or {},
+            "SearcherMetric": row.searcher_metric,
+        }
+        for row in rows
+    ]
+    return JsonResponse(
+        {"checkpoints": found, "metric_name": metric.scalar_one(), "policy": asdict(policy)}
+    )

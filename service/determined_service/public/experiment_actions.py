@@ -1,0 +1,254 @@
+"""Submits experiments, and pauses, activates, ends, archives or continues them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
+
+from determined_service.access.dependencies import Gate, may, may_named
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.db import Database
+from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.json import JsonResponse
+from determined_service.base.settings import Settings
+from determined_service.lifecycle import experiments as experimenting
+from determined_service.lifecycle import unmanaged
+from determined_service.plots import links
+from determined_service.scheduling import unheeded
+from determined_service.state.change import Change, changing
+from determined_service.submission import continuation, submit
+from determined_service.views.experiments import get_experiment, planned_experiment
+from determined_service.web.state import Db, SettingsOf
+
+router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
+
+
+Creator = Annotated[Principal, may(Action.CREATE, Kind.EXPERIMENT)]
+
+
+class NewExperiment(BaseModel):
+    """``CreateExperimentRequest``; ours: ``flowRunId``. Unknown fields are ignored, as upstream."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    config: str = Field(description="The experiment configuration, YAML text.")
+    model_definition: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="Files: `path`, `type` (48 file, 53 directory), `content` (base64), `mode`.",
+    )
+    activate: bool = Field(default=True, description="False: the experiment is created paused.")
+    validate_only: bool = Field(
+        default=False, description="Only check the submission, store nothing."
+    )
+    parent_id: int | None = None
+    project_id: int | None = None
+    template: str | None = None
+    unmanaged: bool = Field(
+        default=False,
+        description="The experiment's processes run outside of the cluster and report by themselves.",
+    )
+    flow_run_id: uuid.UUID | None = Field(
+        default=None,
+        description="The Prefect run that submits the experiment and will drive its search.",
+    )
+
+    def submission(self) -> submit.Submission:
+        return submit.Submission(
+            config=self.config,
+            model_definition=self.model_definition,
+            activate=self.activate,
+            parent_id=self.parent_id,
+            project_id=self.project_id,
+            template=self.template,
+            flow_run_id=self.flow_run_id,
+        )
+
+
+@router.post("")
+async def create_experiment(
+    given: NewExperiment, user: Creator, db: Db, settings: SettingsOf
+) -> Response:
+    """Checks the whole submission, stores it and starts its search."""
+    if given.unmanaged:
+        return await create_unmanaged(given, None, user, db, settings)
+    submission = given.submission()
+    run = submission.flow_run_id
+    if run is not None and (known := await _submitted_by(db, run)) is not None:
+        return await _answer(db, known, ())
+    async with db.tx() as conn:
+        plan = await submit.plan(conn, submission, settings)
+    if given.validate_only:
+        planned = planned_experiment(plan.config, given.config, user.username, user.user_id)
+        return JsonResponse(
+            {
+                "experiment": planned,
+                "config": plan.config,
+                "warnings": list(plan.warnings),
+                "remarks": unheeded.remarks(plan.config),
+            }
+        )
+    try:
+        async with changing(db) as change:
+            experiment_id = await submit.store(change, plan, submission, user.user_id)
+    except Conflict:
+        known = None if run is None else await _submitted_by(db, run)
+        if known is None:
+            raise
+        experiment_id = known
+    return await _answer(db, experiment_id, plan.warnings)
+
+
+@router.put("/by-external-id/{external_id:path}")
+async def put_experiment(
+    external_id: str, given: NewExperiment, user: Creator, db: Db, settings: SettingsOf
+) -> Response:
+    """The unmanaged experiment of this name; a new one when there is none yet."""
+    if not given.unmanaged:
+        raise BadRequest(
+            "only unmanaged experiments have external ids: set unmanaged, or create it without one"
+        )
+    return await create_unmanaged(given, external_id, user, db, settings)
+
+
+async def create_unmanaged(
+    given: NewExperiment, external_id: str | None, user: Principal, db: Database, settings: Settings
+) -> Response:
+    """Stores an unmanaged experiment, unless there is one of that external id. The answer has `plotUrl`, a
+    page that opens without a login.
+    """
+    config = submit.complete_config(given.config, settings, unmanaged=True)
+    async with changing(db) as change:
+        experiment_id = await unmanaged.put_experiment(
+            change, config, given.config, user.user_id, external_id, given.project_id
+        )
+    return await _answer(db, experiment_id, (), plotUrl=links.link(settings, experiment_id))
+
+
+class Continuation(BaseModel):
+    """``ContinueExperimentRequest``."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    id: int
+    override_config: str | None = Field(
+        default=None,
+        description="YAML text that overrides fields of the configuration; for single trials only.",
+    )
+
+
+@router.post("/continue")
+async def continue_experiment(
+    given: Continuation,
+    gate: Annotated[Gate, may_named(Action.CHANGE, Kind.EXPERIMENT, "continue")],
+    db: Db,
+) -> Response:
+    """Continues an experiment that has ended, in place: its canceled and failed trials run again."""
+    await gate.admit(given.id)
+    text = given.override_config or ""
+    warnings: tuple[str, ...] = ()
+    async with changing(db) as change:
+        overrides = bool(text.strip())
+        found = await continuation.require_continuable(change, given.id, overrides)
+        if overrides:
+            warnings = await continuation.reconfigure(change, given.id, text)
+        await continuation.begin_again(change, found)
+    return await _answer(db, given.id, warnings)
+
+
+async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
+    async with db.tx() as conn:
+        return await submit.find_by_run(conn, flow_run_id)
+
+
+async def _answer(
+    db: Database, experiment_id: int, warnings: tuple[str, ...], **more: str
+) -> Response:
+    async with db.tx() as conn:
+        found = await get_experiment(conn, experiment_id)
+    config = found["config"]
+    # Beside the warnings, which Determined's clients read as an enumeration.
+    remarks = [] if found["unmanaged"] else unheeded.remarks(config)
+    return JsonResponse(
+        {
+            "experiment": found,
+            "config": config,
+            "warnings": list(warnings),
+            "remarks": remarks,
+            **more,
+        }
+    )
+
+
+async def _do(db: Database, act: Callable[[Change], Awaitable[None]]) -> Response:
+    async with changing(db) as change:
+        await act(change)
+    return JsonResponse({})
+
+
+@router.post("/{experiment_id}/activate")
+async def activate(
+    experiment_id: int,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "activate")],
+    db: Db,
+) -> Response:
+    """Activates a paused experiment, which then goes on."""
+    return await _do(db, lambda change: experimenting.activate(change, experiment_id))
+
+
+@router.post("/{experiment_id}/pause")
+async def pause(
+    experiment_id: int,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "pause")],
+    db: Db,
+) -> Response:
+    """Pauses an experiment: every trial saves a checkpoint and gives its slots back."""
+    by = user.username
+    return await _do(db, lambda change: experimenting.pause(change, experiment_id, by))
+
+
+@router.post("/{experiment_id}/cancel")
+async def cancel(
+    experiment_id: int,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "cancel")],
+    db: Db,
+) -> Response:
+    """Cancels an experiment: every trial saves a checkpoint and exits for good."""
+    return await _do(db, lambda change: experimenting.cancel(change, experiment_id))
+
+
+@router.post("/{experiment_id}/kill")
+async def kill(
+    experiment_id: int,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "kill")],
+    db: Db,
+) -> Response:
+    """Kills every process of the experiment now."""
+    return await _do(db, lambda change: experimenting.kill(change, experiment_id))
+
+
+@router.post("/{experiment_id}/archive")
+async def archive(
+    experiment_id: int,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "archive")],
+    db: Db,
+) -> Response:
+    """Hides an experiment that has ended from lists."""
+    return await _do(db, lambda change: experimenting.archive(change, experiment_id, True))
+
+
+@router.post("/{experiment_id}/unarchive")
+async def unarchive(
+    experiment_id: int,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "unarchive")],
+    db: Db,
+) -> Response:
+    """Shows an archived experiment in lists again."""
+    return await _do(db, lambda change: experimenting.archive(change, experiment_id, False))

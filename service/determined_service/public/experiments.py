@@ -1,0 +1,228 @@
+"""Finds, reads and renames experiments."""
+
+# Parameters are named as in the API.
+# ruff: noqa: N803
+from __future__ import annotations
+
+from operator import ge, gt, le, lt
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from determined_registry.database.tables import experiments, metrics, trials, users
+from determined_service.access.dependencies import ExperimentReader, may
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.errors import BadRequest, NotFound
+from determined_service.base.json import JsonResponse
+from determined_service.ingest.values import finite
+from determined_service.lifecycle.details import describe, relabel, set_policy
+from determined_service.state.change import changing
+from determined_service.views.experiments import (
+    SHOWN_STATE,
+    SORT_KEYS,
+    get_experiment,
+    require_experiment,
+    select_experiments,
+)
+from determined_service.views.experiments import experiment_json as to_json
+from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.values import moment, state_filter
+from determined_service.web.state import Db, QueueOf
+
+router = APIRouter(prefix="/api/v1", tags=["Experiments"])
+Changer = Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT)]
+
+e = experiments.c
+Many = Annotated[list[str], Query(default_factory=list)]
+ManyIds = Annotated[list[int], Query(default_factory=list)]
+
+
+def _id_filter(name: str) -> Any:
+    return Query(alias=f"experimentIdFilter.{name}")
+
+
+@router.get("/experiments")
+async def list_experiments(
+    user: ExperimentReader,
+    db: Db,
+    labels: Many,
+    states: Many,
+    usernames: Annotated[list[str], Query(default_factory=list, alias="users")],
+    userIds: ManyIds,
+    included: Annotated[list[int], Query(default_factory=list, alias="experimentIdFilter.incl")],
+    excluded: Annotated[list[int], Query(default_factory=list, alias="experimentIdFilter.notIn")],
+    offset: Offset = 0,
+    limit: Limit = 0,
+    sortBy: str = "SORT_BY_UNSPECIFIED",
+    orderBy: OrderBy = "ORDER_BY_ASC",
+    name: str | None = None,
+    description: str | None = None,
+    archived: bool | None = None,
+    projectId: int = 0,
+    lower: Annotated[int | None, _id_filter("gt")] = None,
+    lowest: Annotated[int | None, _id_filter("gte")] = None,
+    upper: Annotated[int | None, _id_filter("lt")] = None,
+    highest: Annotated[int | None, _id_filter("lte")] = None,
+) -> Response:
+    """Experiments that match all the filters given; names and descriptions match in part."""
+    wanted: list[sa.ColumnElement[bool]] = []
+    if name:
+        wanted.append(e.name.icontains(name, autoescape=True))
+    if description:
+        wanted.append(e.description.icontains(description, autoescape=True))
+    if archived is not None:
+        wanted.append(e.archived == archived)
+    if projectId:
+        wanted.append(e.project_id == projectId)
+    if labels:
+        wanted.append(e.labels.contains(labels))
+    if states:
+        wanted.append(state_filter(e.state, SHOWN_STATE, states))
+    if usernames:
+        wanted.append(users.c.username.in_(usernames))
+    if userIds:
+        wanted.append(e.owner_id.in_(userIds))
+    if included:
+        wanted.append(e.id.in_(included))
+    if excluded:
+        wanted.append(e.id.not_in(excluded))
+    for bound, outside in ((lower, le), (lowest, lt), (upper, ge), (highest, gt)):
+        if bound is not None:
+            wanted.append(sa.not_(outside(e.id, bound)))
+    statement = (
+        select_experiments().where(*wanted).order_by(*ordered(SORT_KEYS, sortBy, orderBy, e.id))
+    )
+    async with db.tx() as conn:
+        rows, pages = await fetch_page(conn, statement, offset, limit)
+    return JsonResponse({"experiments": [to_json(row) for row in rows], "pagination": pages})
+
+
+@router.get("/experiment/labels")
+async def list_labels(user: ExperimentReader, db: Db) -> dict[str, Any]:
+    """Every label in use, the most used first."""
+    labels = (
+        sa.func.jsonb_array_elements_text(e.labels)
+        .table_valued("label", joins_implicitly=True)
+        .render_derived()
+    )
+    label = labels.c.label
+    async with db.tx() as conn:
+        rows = await conn.execute(
+            sa.select(label)
+            .select_from(experiments, labels)
+            .group_by(label)
+            .order_by(sa.func.count().desc(), label)
+        )
+        return {"labels": list(rows.scalars())}
+
+
+@router.get("/experiments/{experiment_id}")
+async def read_experiment(
+    experiment_id: int, user: ExperimentReader, db: Db, queue: QueueOf
+) -> Response:
+    """One experiment, and its place in the queue."""
+    async with db.tx() as conn:
+        found = await get_experiment(conn, experiment_id)
+    job = await queue.job_summary(found)
+    return JsonResponse({"experiment": found, "config": found["config"], "jobSummary": job})
+
+
+class ExperimentChange(BaseModel):
+    """Changes of an experiment. Fields that are left out stay as they are."""
+
+    name: str | None = None
+    description: str | None = None
+    notes: str | None = None
+    labels: list[str] | None = None
+    resources: dict[str, Any] | None = None
+    checkpointStorage: dict[str, Any] | None = None  # noqa: N815 - the name in the API
+
+
+@router.patch("/experiments/{experiment_id}")
+async def patch_experiment(
+    experiment_id: int, given: ExperimentChange, user: Changer, db: Db
+) -> Response:
+    """Changes name, description, notes, labels or the policy that says which checkpoints are kept."""
+    values = given.model_dump(exclude_none=True)
+    if "resources" in values:
+        raise BadRequest(
+            "resources of an experiment cannot be changed on this cluster: its configuration "
+            "is fixed at submission; submit a new experiment"
+        )
+    policy = values.pop("checkpointStorage", None)
+    if "labels" in values:
+        values["labels"] = sorted(set(values["labels"]))
+    async with changing(db) as change:
+        if policy is not None:
+            await set_policy(change, experiment_id, policy)
+        await describe(change, experiment_id, values)
+        return JsonResponse({"experiment": await get_experiment(change.conn, experiment_id)})
+
+
+@router.put("/experiments/{experiment_id}/labels/{label}")
+async def add_label(experiment_id: int, label: str, user: Changer, db: Db) -> dict[str, Any]:
+    """Adds a label, once."""
+    async with changing(db) as change:
+        return {"labels": await relabel(change, experiment_id, add=[label])}
+
+
+@router.delete("/experiments/{experiment_id}/labels/{label}")
+async def remove_label(experiment_id: int, label: str, user: Changer, db: Db) -> dict[str, Any]:
+    """Removes a label, if it is there."""
+    async with changing(db) as change:
+        return {"labels": await relabel(change, experiment_id, remove=[label])}
+
+
+@router.get("/experiments/{experiment_id}/searcher/best_searcher_validation_metric")
+async def best_validation(experiment_id: int, user: ExperimentReader, db: Db) -> dict[str, Any]:
+    """The best searcher metric of any of its trials; 404 when there is none yet."""
+    async with db.tx() as conn:
+        best = (await get_experiment(conn, experiment_id))["bestTrialSearcherMetric"]
+    if best is None:
+        raise NotFound(f"no trial of experiment {experiment_id} has reported a validation yet")
+    return {"metric": best}
+
+
+@router.get("/experiments/{experiment_id}/validation-history")
+async def validation_history(experiment_id: int, user: ExperimentReader, db: Db) -> Response:
+    """The validations that were the experiment's best when they were made, in order."""
+    async with db.tx() as conn:
+        await require_experiment(conn, experiment_id)
+        searcher = e.config["searcher"]
+        rows = await conn.execute(
+            sa.select(
+                metrics.c.trial_id,
+                metrics.c.end_time,
+                metrics.c.metrics.op("->")(searcher["metric"].astext).label("metric"),
+                searcher["smaller_is_better"].astext.label("smaller"),
+            )
+            .join(trials, trials.c.id == metrics.c.trial_id)
+            .join(experiments, e.id == trials.c.experiment_id)
+            .where(
+                e.id == experiment_id,
+                metrics.c.group_name == "validation",
+                ~metrics.c.archived,
+            )
+            .order_by(metrics.c.end_time, metrics.c.id)
+        )
+        history: list[dict[str, Any]] = []
+        best: float | None = None
+        for row in rows:
+            value = finite(row.metric)
+            if value is None:
+                continue
+            if best is None or (value > best if row.smaller == "false" else value < best):
+                best = value
+                history.append(
+                    {
+                        "trialId": row.trial_id,
+                        "endTime": moment(row.end_time),
+                        "searcherMetric": value,
+                    }
+                )
+    return JsonResponse({"validationHistory": history})

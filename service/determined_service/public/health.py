@@ -1,0 +1,79 @@
+"""Tells whether the service is up, and whether it is ready."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+
+import httpx
+import sqlalchemy as sa
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from determined_registry.database import migrate
+from determined_service.base.json import JsonResponse
+from determined_service.base.settings import Settings
+
+router = APIRouter(tags=["Health"])
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """The process is up."""
+    return {"status": "up"}
+
+
+async def _database(request: Request) -> str | None:
+    try:
+        async with request.app.state.db.tx() as conn:
+            found = await conn.run_sync(migrate.current)
+    except sa.exc.SQLAlchemyError as error:
+        return f"the database does not answer: {error}"
+    wanted = migrate.head()
+    if found != wanted:
+        return f"the database is at revision {found}, but this service needs {wanted}"
+    return None
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    # Making one takes 30 ms, and while a cluster starts readiness is asked ten times a second.
+    return httpx.create_ssl_context(trust_env=False)
+
+
+async def prefect_get(settings: Settings, path: str) -> httpx.Response:
+    """``GET`` of Prefect's API; raises httpx.HTTPError for anything but a 2xx within 5 s."""
+    assert settings.prefect_api_url is not None
+    auth = None
+    if settings.prefect_auth is not None:
+        user, _, password = settings.prefect_auth.get_secret_value().partition(":")
+        auth = httpx.BasicAuth(user, password)
+    async with httpx.AsyncClient(trust_env=False, verify=_tls(), timeout=5.0, auth=auth) as client:
+        found = await client.get(f"{settings.prefect_api_url.rstrip('/')}{path}")
+        return found.raise_for_status()
+
+
+async def _prefect(settings: Settings) -> str | None:
+    url = settings.prefect_api_url
+    if url is None:
+        return None
+    try:
+        await prefect_get(settings, "/health")
+    except httpx.HTTPError as error:
+        return f"Prefect at {url} does not answer: {error or type(error).__name__}"
+    return None
+
+
+@router.get("/ready", response_model=None)
+async def ready(request: Request) -> Response:
+    """The database is migrated and answers, and so does Prefect; else 503 with the reasons."""
+    if not request.app.state.started:
+        return JsonResponse({"status": "starting"}, status_code=503)
+    problems = {
+        "database": await _database(request),
+        "prefect": await _prefect(request.app.state.settings),
+    }
+    bad = {name: problem for name, problem in problems.items() if problem}
+    if bad:
+        return JsonResponse({"status": "not ready", "problems": bad}, status_code=503)
+    return JsonResponse({"status": "ready"})

@@ -1,0 +1,224 @@
+"""Facts about the cluster's health that only the service sees. `det cluster doctor` judges them."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+from fastapi import APIRouter
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.__version__ import __version__
+from determined_registry.database import migrate
+from determined_service.access.dependencies import ClusterReader
+from determined_service.base.settings import Settings
+from determined_service.loops.runtime import LEADER_KEY
+from determined_service.public.health import prefect_get
+from determined_service.search.drivers import DRIVER_LOST_S
+from determined_service.views.values import moment
+from determined_service.web.state import Db, SettingsOf
+
+router = APIRouter(prefix="/api/v1/cluster", tags=["Health"])
+
+DISK_TIMEOUT_S = 5.0
+"""Seconds to wait for a disk: a network disk that is away may never answer."""
+ASSIGNED_S = 60.0
+MOST = 20
+"""The most things of one kind that are listed."""
+
+_POSTGRES = sa.text(
+    """
+    SELECT current_setting('server_version') AS version, clock_timestamp() AS time,
+           pg_database_size(current_database()) AS size,
+           EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
+                   AND classid::bigint = :high AND objid::bigint = :low
+                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+           ) AS is_led
+    """
+)
+_AGENTS = sa.text(
+    """
+    SELECT g.id, g.resource_pool, g.version, g.enabled, g.draining,
+           extract(epoch FROM clock_timestamp() - g.last_heartbeat)::float8 AS silent_s,
+           (SELECT count(*) FROM slots s WHERE s.agent_id = g.id) AS slots,
+           (SELECT count(*) FROM allocations a
+            WHERE a.agent_id = g.id AND a.state IN ('ASSIGNED', 'RUNNING')) AS allocations
+    FROM agents g ORDER BY g.id
+    """
+)
+_OUTBOX = sa.text(
+    """
+    SELECT count(*) AS waiting, max(attempts) AS attempts,
+           extract(epoch FROM clock_timestamp() - min(created_at))::float8 AS oldest_s,
+           (SELECT last_error FROM prefect_outbox WHERE last_error IS NOT NULL
+            ORDER BY attempts DESC, id LIMIT 1) AS last_error
+    FROM prefect_outbox
+    """
+)
+_SILENT_SEARCHES = sa.text(
+    """
+    SELECT e.id AS "experimentId", extract(epoch FROM clock_timestamp()
+                     - coalesce(s.driver_seen_at, e.start_time))::float8 AS "forS"
+    FROM experiments e JOIN searches s ON s.experiment_id = e.id
+    WHERE e.state = 'ACTIVE' AND NOT e.unmanaged
+      AND coalesce(s.driver_seen_at, e.start_time) < now() - make_interval(secs => :quiet)
+    ORDER BY e.id LIMIT :most
+    """
+)
+_NOT_STARTED = sa.text(
+    """
+    SELECT id AS "allocationId", trial_id AS "trialId", agent_id AS "agentId",
+           extract(epoch FROM clock_timestamp() - assigned_at)::float8 AS "forS"
+    FROM allocations
+    WHERE state = 'ASSIGNED' AND assigned_at < now() - make_interval(secs => :quiet)
+    ORDER BY assigned_at LIMIT :most
+    """
+)
+_NOT_ENDED = sa.text(
+    """
+    SELECT id AS "allocationId", trial_id AS "trialId", agent_id AS "agentId",
+           extract(epoch FROM clock_timestamp() - kill_requested_at)::float8 AS "forS"
+    FROM allocations
+    WHERE state <> 'TERMINATED' AND kill_requested_at < now() - make_interval(secs => :quiet)
+    ORDER BY kill_requested_at LIMIT :most
+    """
+)
+
+_NOT_DELETED = sa.text(
+    """
+    SELECT id AS "experimentId", reason FROM experiments
+    WHERE state = 'DELETE_FAILED' ORDER BY id LIMIT :most
+    """
+)
+
+
+@router.get("/health-report")
+async def health_report(user: ClusterReader, db: Db, settings: SettingsOf) -> dict[str, Any]:
+    """Times, versions, disks, agents, and things that are stuck. Ages are in seconds, sizes in bytes."""
+    async with db.tx() as conn:
+        postgres = await _postgres(conn)
+        agents = await _rows(conn, _AGENTS)
+        outbox = (await _rows(conn, _OUTBOX))[0]
+        stuck = {
+            "searches": await _rows(conn, _SILENT_SEARCHES, quiet=DRIVER_LOST_S, most=MOST),
+            "notStarted": await _rows(conn, _NOT_STARTED, quiet=ASSIGNED_S, most=MOST),
+            "notEnded": await _rows(conn, _NOT_ENDED, quiet=ASSIGNED_S, most=MOST),
+            "notDeleted": await _rows(conn, _NOT_DELETED, most=MOST),
+        }
+    # Last, so that it is close to when the answer leaves.
+    prefect = await _prefect(settings)
+    section = settings.default_checkpoint_storage
+    storage = None if section is None else await _patiently(lambda: _storage(section))
+    disk = await _patiently(lambda: _disk(settings.data_dir))
+    return {
+        "version": __version__,
+        "agentTimeoutS": settings.agent_timeout_s,
+        "postgres": postgres,
+        "prefect": prefect,
+        "checkpointStorage": storage,
+        "disk": disk,
+        "agents": [
+            {
+                "id": row["id"],
+                "resourcePool": row["resource_pool"],
+                "version": row["version"],
+                "enabled": row["enabled"],
+                "draining": row["draining"],
+                "silentS": row["silent_s"],
+                "slots": row["slots"],
+                "allocations": row["allocations"],
+            }
+            for row in agents
+        ],
+        "outbox": {
+            "waiting": outbox["waiting"],
+            "oldestS": outbox["oldest_s"],
+            "attempts": outbox["attempts"],
+            "lastError": outbox["last_error"],
+        },
+        "stuck": stuck,
+        "time": moment(datetime.datetime.now(datetime.UTC)),
+    }
+
+
+async def _rows(
+    conn: AsyncConnection, statement: sa.TextClause, **parameters: Any
+) -> list[dict[str, Any]]:
+    return [dict(row) for row in (await conn.execute(statement, parameters)).mappings()]
+
+
+async def _postgres(conn: AsyncConnection) -> dict[str, Any]:
+    key = {"high": LEADER_KEY >> 32, "low": LEADER_KEY & 0xFFFFFFFF}
+    (found,) = await _rows(conn, _POSTGRES, **key)
+    asked = datetime.datetime.now(datetime.UTC)
+    return {
+        "version": found["version"],
+        "aheadS": (found["time"] - asked).total_seconds(),
+        "sizeBytes": found["size"],
+        "revision": await conn.run_sync(migrate.current),
+        "revisionWanted": migrate.head(),
+        "isLed": found["is_led"],
+    }
+
+
+async def _prefect(settings: Settings) -> dict[str, Any] | None:
+    url = settings.prefect_api_url
+    if url is None:
+        return None
+    found: dict[str, Any] = {"url": url, "version": None, "problem": None}
+    try:
+        await prefect_get(settings, "/ready")
+        found["version"] = (await prefect_get(settings, "/admin/version")).json()
+    except (httpx.HTTPError, ValueError) as error:
+        found["problem"] = (str(error) or type(error).__name__).splitlines()[0]
+    return found
+
+
+def _storage(section: dict[str, Any]) -> dict[str, Any]:
+    """The cluster's default storage, tested by the service if it is a folder that the service can see."""
+    kind = section.get("type")
+    root = section.get("host_path") if kind == "shared_fs" else section.get("container_path")
+    found = {"type": kind, "path": root, "tried": False, "problem": None, "disk": None}
+    if not root or (kind == "directory" and not Path(root).is_dir()):
+        return found
+    folder = Path(root) / (section.get("storage_path") or "")
+    problem = _probe(folder)
+    disk = _disk(folder) if problem is None else None
+    return {**found, "path": str(folder), "tried": True, "problem": problem, "disk": disk}
+
+
+def _probe(folder: Path) -> str | None:
+    """Write, read and delete a small file. Returns the error, if any."""
+    probe = folder / f".probe-{secrets.token_hex(8)}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(b"determined")
+            found = probe.read_bytes()
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        return f"{error.filename or folder}: {error.strerror}"
+    return None if found == b"determined" else f"{probe}: what was written cannot be read back"
+
+
+def _disk(folder: Path) -> dict[str, Any]:
+    usage = shutil.disk_usage(folder)
+    return {"path": str(folder.absolute()), "freeBytes": usage.free, "totalBytes": usage.total}
+
+
+async def _patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of ``ask``, called in a thread. If it fails, the reason is put into ``problem``."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(ask), DISK_TIMEOUT_S)
+    except TimeoutError:
+        return {"problem": f"the disk did not answer within {DISK_TIMEOUT_S:.0f} s"}
+    except OSError as error:
+        return {"problem": f"{error.filename}: {error.strerror}"}

@@ -1,0 +1,77 @@
+"""Logging in and out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from determined_registry.database.tables import users
+from determined_service.access.accounts import renew_hash
+from determined_service.access.dependencies import UserReader, may
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.sessions import close_session, open_session
+from determined_service.access.targets import Kind
+from determined_service.access.tokens import bearer_token
+from determined_service.base import passwords
+from determined_service.base.errors import Forbidden, Unauthenticated
+from determined_service.base.json import JsonResponse
+from determined_service.views.users import get_user, user_json
+from determined_service.web.state import Db
+
+router = APIRouter(prefix="/api/v1", tags=["Authentication"])
+
+
+class Login(BaseModel):
+    """``isHashed``: the password is already what :func:`determined_service.base.passwords.as_sent` makes."""
+
+    username: str
+    password: str = ""
+    isHashed: bool = False  # noqa: N815 - the name in the API
+
+
+@router.post("/auth/login")
+async def login(given: Login, db: Db) -> Response:
+    """A session token, good for 7 days."""
+    async with db.tx() as conn:
+        row = (
+            await conn.execute(sa.select(users).where(users.c.username == given.username))
+        ).first()
+    sent = given.password if given.isHashed else passwords.as_sent(given.password)
+    kept = row.password_hash if row is not None else None
+    # In a thread: a deliberately slow function must not hold up everybody else.
+    if not await asyncio.to_thread(passwords.matches, sent, kept) or row is None:
+        raise Unauthenticated("wrong user name or password")
+    if not row.active:
+        raise Forbidden(
+            f"user {given.username} is deactivated: an administrator can activate it again"
+        )
+    await renew_hash(db, row.id, row.password_hash, sent)
+    async with db.tx() as conn:
+        token = await open_session(conn, row.id)
+    return JsonResponse({"token": token, "user": user_json(row)})
+
+
+@router.post("/auth/logout")
+async def logout(
+    request: Request, user: Annotated[Principal, may(Action.DELETE, Kind.SESSION)], db: Db
+) -> dict[str, Any]:
+    """Ends the session whose token is sent; other sessions of the user go on."""
+    token = bearer_token(request.headers)
+    async with db.tx() as conn:
+        await close_session(conn, token)
+    request.app.state.auth.forget(token)
+    return {}
+
+
+@router.get("/auth/user")
+@router.get("/me")
+async def me(user: UserReader, db: Db) -> dict[str, Any]:
+    """The user that the token belongs to."""
+    async with db.tx() as conn:
+        return {"user": await get_user(conn, user.user_id)}

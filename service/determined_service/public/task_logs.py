@@ -1,0 +1,232 @@
+"""Task logs: in by COPY, out as a page or followed."""
+
+# Parameters are named as in the API.
+# ruff: noqa: N803
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from determined.common.wire import paths
+from determined_service.access.dependencies import (
+    AgentAuth,
+    Gate,
+    MayNamedUnlessEnded,
+    TaskReader,
+    TrialReader,
+    may_named,
+)
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.errors import ApiError, ndjson_error
+from determined_service.base.json import JsonResponse, ndjson
+from determined_service.ingest.logs import (
+    LogLines,
+    read_lines,
+    read_shipped_lines,
+    read_upstream_lines,
+)
+from determined_service.views.logs import LogFilter, follow_logs, log_fields, log_json, read_logs
+from determined_service.views.paging import OrderBy
+from determined_service.views.tasks import require_task
+from determined_service.views.trials import require_trial
+from determined_service.web.request import body, json_example
+from determined_service.web.state import Db, HubOf, logs_queue
+
+router = APIRouter(tags=["Logs"])
+
+NDJSON = "application/x-ndjson"
+VERB = "write the logs of"
+
+
+_LINES = {
+    "stream": "3f0d8a52-7c0f-4c5c-9a57-0d1f0e9a1b11",
+    "seq": 0,
+    "task_id": "1.2f6c7d2e",
+    "allocation_id": "1.2f6c7d2e.1",
+    "agent_id": "agent-1",
+    "lines": [
+        {
+            "t": 1795266000.5,
+            "stdtype": "stdout",
+            "level": "INFO",
+            "rank": 0,
+            "source": "task",
+            "log": "hi\n",
+        }
+    ],
+}
+_UPSTREAM_LINES = {"logs": [{"taskId": "1.2f6c7d2e", "log": "hi\n", "level": "LOG_LEVEL_INFO"}]}
+
+
+@router.post(paths.LOGS, openapi_extra=json_example(_LINES))
+async def store_logs(request: Request, agent: AgentAuth) -> Response:
+    """Lines of one task's processes.
+
+    Body: `{"stream": uuid, "seq": int, "task_id", "allocation_id", "agent_id", "lines": [{"t": epoch
+    seconds, "stdtype", "level", "rank", "source", "log"}]}`. The same (stream, seq) twice is stored
+    once; the answer comes after the commit.
+    """
+    lines = read_lines(await body(request))
+    return JsonResponse({"stored": await logs_queue(request).submit(lines)})
+
+
+@router.post("/api/v1/task/logs", openapi_extra=json_example(_UPSTREAM_LINES))
+async def post_task_logs(
+    request: Request, gate: Annotated[Gate, may_named(Action.REPORT, Kind.TASK, VERB)]
+) -> Response:
+    """Lines as Determined's own harness sends them (`v1TaskLog`)."""
+    await _hand_in(request, gate, read_upstream_lines(await body(request)))
+    return JsonResponse({})
+
+
+_unless_ended = Depends(MayNamedUnlessEnded(Action.REPORT, Kind.TASK, VERB))
+
+
+@router.post("/task-logs", openapi_extra=json_example([{"task_id": "1.2f6c7d2e", "log": "hi\n"}]))
+async def post_shipped_logs(
+    request: Request, gate: Annotated[Gate | None, _unless_ended]
+) -> Response:
+    """Lines of unmanaged trials as Determined's own client sends them.
+
+    Lines of an earlier run are accepted but dropped: after a refusal that client stops reading the output
+    of its script, and the script would hang for ever.
+    """
+    if gate is not None:
+        await _hand_in(request, gate, read_shipped_lines(await body(request)))
+    return JsonResponse({})
+
+
+async def _hand_in(request: Request, gate: Gate, lines: LogLines) -> None:
+    if lines.tasks:
+        await gate.admit(*lines.tasks)
+        await logs_queue(request).submit(lines)
+
+
+Texts = Annotated[list[str], Query(default_factory=list)]
+
+
+def log_filter(
+    allocationIds: Texts,
+    agentIds: Texts,
+    containerIds: Texts,
+    rankIds: Annotated[list[int], Query(default_factory=list)],
+    levels: Texts,
+    stdtypes: Texts,
+    sources: Texts,
+    timestampBefore: str | None = None,
+    timestampAfter: str | None = None,
+    searchText: str | None = None,
+    enableRegex: bool = False,
+) -> LogFilter:
+    """Filters for lines; each list holds alternatives."""
+    return LogFilter.read(
+        allocation_ids=allocationIds,
+        agent_ids=agentIds,
+        container_ids=containerIds,
+        rank_ids=rankIds,
+        levels=levels,
+        stdtypes=stdtypes,
+        sources=sources,
+        before=timestampBefore,
+        after=timestampAfter,
+        text=searchText,
+        regex=enableRegex,
+    )
+
+
+Filter = Annotated[LogFilter, Depends(log_filter)]
+LineLimit = Annotated[int, Query(ge=0, description="The most lines to return; 0: all.")]
+
+
+async def _lines(
+    rows: AsyncIterator[list[sa.Row[Any]]], trial_id: int | None
+) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in rows:
+            yield b"".join(ndjson(log_json(row, trial_id)) for row in chunk)
+    except ApiError as error:
+        # The answer has begun; its last line is how it can still fail.
+        yield ndjson_error(error)
+
+
+def _answer(
+    db: Db,
+    hub: HubOf,
+    task_id: str,
+    trial_id: int | None,
+    wanted: LogFilter,
+    *,
+    follow: bool,
+    limit: int,
+    order_by: str,
+) -> Response:
+    descending = order_by == "ORDER_BY_DESC"
+    rows = (
+        follow_logs(db, hub, task_id, wanted, limit=limit)
+        if follow
+        else read_logs(db, task_id, wanted, limit=limit, descending=descending)
+    )
+    return StreamingResponse(_lines(rows, trial_id), media_type=NDJSON)
+
+
+@router.get("/api/v1/tasks/{task_id}/logs")
+async def read_task_logs(
+    task_id: str,
+    user: TaskReader,
+    db: Db,
+    hub: HubOf,
+    wanted: Filter,
+    limit: LineLimit = 0,
+    follow: bool = False,
+    orderBy: OrderBy = "ORDER_BY_ASC",
+) -> Response:
+    """Lines of a task, each as `{"result": …}`.
+
+    With `follow` the answer goes on until the task has ended. The last n lines: `limit=n` and
+    `orderBy=ORDER_BY_DESC` (newest first).
+    """
+    async with db.tx() as conn:
+        await require_task(conn, task_id)
+    return _answer(db, hub, task_id, None, wanted, follow=follow, limit=limit, order_by=orderBy)
+
+
+@router.get("/api/v1/trials/{trial_id}/logs")
+async def read_trial_logs(
+    trial_id: int,
+    user: TrialReader,
+    db: Db,
+    hub: HubOf,
+    wanted: Filter,
+    limit: LineLimit = 0,
+    follow: bool = False,
+    orderBy: OrderBy = "ORDER_BY_ASC",
+) -> Response:
+    """Lines of all legs of a trial; see the logs of a task."""
+    async with db.tx() as conn:
+        row = await require_trial(conn, trial_id)
+    return _answer(
+        db, hub, row.task_id, trial_id, wanted, follow=follow, limit=limit, order_by=orderBy
+    )
+
+
+@router.get("/api/v1/tasks/{task_id}/logs/fields")
+async def read_task_log_fields(task_id: str, user: TaskReader, db: Db) -> Response:
+    """What the filters can be set to, one line of `{"result": …}`."""
+    async with db.tx() as conn:
+        await require_task(conn, task_id)
+        found = await log_fields(conn, task_id)
+    return Response(ndjson(found), media_type=NDJSON)
+
+
+@router.get("/api/v1/trials/{trial_id}/logs/fields")
+async def read_trial_log_fields(trial_id: int, user: TrialReader, db: Db) -> Response:
+    """What the filters can be set to, one line of `{"result": …}`."""
+    async with db.tx() as conn:
+        row = await require_trial(conn, trial_id)
+        found = await log_fields(conn, row.task_id)
+    return Response(ndjson(found), media_type=NDJSON)

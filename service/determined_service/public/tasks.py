@@ -1,0 +1,66 @@
+"""Tasks of every kind: trials, deletions of checkpoints."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from determined_service.access.dependencies import TaskReader
+from determined_service.base.json import JsonResponse
+from determined_service.views.tasks import get_task, list_tasks, running_summaries
+from determined_service.web.state import Db
+
+router = APIRouter(tags=["Tasks"])
+
+
+@router.get("/api/v1/tasks")
+async def read_tasks(
+    user: TaskReader,
+    db: Db,
+    taskTypes: Annotated[list[str], Query()] = [],  # noqa: N803, B006 - the API's; FastAPI copies it
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=0, le=1000)] = 100,
+) -> Response:
+    """`allocationIdToSummary`: the allocations that run or wait for slots now. `tasks`: the latest tasks of
+    the given `taskTypes` (such as `TASK_TYPE_CHECKPOINT_GC`; by default of all), ended ones included."""
+    kinds = [name.removeprefix("TASK_TYPE_") for name in taskTypes]
+    async with db.tx() as conn:
+        return JsonResponse(
+            {
+                "allocationIdToSummary": await running_summaries(conn),
+                "tasks": await list_tasks(conn, kinds, offset, limit),
+            }
+        )
+
+
+@router.get("/api/v1/tasks/{task_id}")
+async def read_task(task_id: str, user: TaskReader, db: Db) -> Response:
+    """One task: its kind, owner and state, and its allocations."""
+    async with db.tx() as conn:
+        return JsonResponse({"task": await get_task(conn, task_id)})
+
+
+# Determined's older clients use this address and these keys.
+@router.get("/tasks")
+async def read_summaries(user: TaskReader, db: Db) -> Response:
+    """The allocations that run or wait for slots now, by id."""
+    async with db.tx() as conn:
+        found = await running_summaries(conn)
+    return JsonResponse({key: _snake_case(summary) for key, summary in found.items()})
+
+
+def _snake_case(value: Any) -> Any:
+    """``agentDevices`` as ``agent_devices``, in all that is in ``value``; names of agents stay."""
+    if isinstance(value, list):
+        return [_snake_case(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        re.sub("[A-Z]", lambda found: "_" + found[0].lower(), key): item
+        if key == "agentDevices"
+        else _snake_case(item)
+        for key, item in value.items()
+    }

@@ -1,0 +1,112 @@
+"""Finds and reads trials and their metadata."""
+
+# Parameters are named as in the API.
+# ruff: noqa: N803
+from __future__ import annotations
+
+from typing import Annotated
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from determined_registry.database.tables import trials
+from determined_service.access.dependencies import Gate, TrialReader, TrialReporter, may_named
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.errors import BadRequest
+from determined_service.base.json import JsonResponse
+from determined_service.ingest.values import replace_nul
+from determined_service.lifecycle import trials as trialing
+from determined_service.state.change import changing
+from determined_service.views.experiments import require_experiment
+from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.trials import (
+    SHOWN_STATE,
+    SORT_KEYS,
+    get_trial,
+    require_trial,
+    select_trials,
+    trials_json,
+)
+from determined_service.views.values import state_filter
+from determined_service.web.request import body, json_example
+from determined_service.web.state import Db
+
+router = APIRouter(prefix="/api/v1", tags=["Trials"])
+
+t = trials.c
+
+
+@router.get("/experiments/{experiment_id}/trials")
+async def list_trials(
+    experiment_id: int,
+    user: TrialReader,
+    db: Db,
+    states: Annotated[list[str], Query(default_factory=list)],
+    offset: Offset = 0,
+    limit: Limit = 0,
+    sortBy: str = "SORT_BY_UNSPECIFIED",
+    orderBy: OrderBy = "ORDER_BY_ASC",
+) -> Response:
+    """An experiment's trials."""
+    statement = (
+        select_trials()
+        .where(t.experiment_id == experiment_id)
+        .order_by(*ordered(SORT_KEYS, sortBy, orderBy, t.id))
+    )
+    if states:
+        statement = statement.where(state_filter(t.state, SHOWN_STATE, states))
+    async with db.tx() as conn:
+        await require_experiment(conn, experiment_id)
+        rows, pages = await fetch_page(conn, statement, offset, limit)
+        found = await trials_json(conn, rows)
+    return JsonResponse({"trials": found, "pagination": pages})
+
+
+@router.get("/trials/{trial_id}")
+async def read_trial(trial_id: int, user: TrialReader, db: Db) -> Response:
+    """One trial, its legs included."""
+    async with db.tx() as conn:
+        return JsonResponse({"trial": await get_trial(conn, trial_id)})
+
+
+@router.post("/runs/start", openapi_extra=json_example({"runId": 1}))
+async def start_run(
+    request: Request,
+    gate: Annotated[Gate, may_named(Action.REPORT, Kind.TRIAL, "report for")],
+    db: Db,
+) -> Response:
+    """The harness of Determined requests this before its first report. `storageId` is null: the checkpoints
+    of a trial are in the storage that its experiment's configuration names.
+    """
+    trial_id = (await body(request)).get("runId")
+    if type(trial_id) is not int:
+        raise BadRequest(f"runId must be a trial's id, not {trial_id!r}")
+    await gate.admit(trial_id)
+    async with db.tx() as conn:
+        await require_trial(conn, trial_id)
+    return JsonResponse({"storageId": None})
+
+
+@router.get("/runs/{trial_id}/metadata", tags=["Trials"])
+async def read_metadata(trial_id: int, user: TrialReader, db: Db) -> Response:
+    """The metadata that the training code (or a user) has stored for the trial."""
+    async with db.tx() as conn:
+        await require_trial(conn, trial_id)
+        found = await conn.execute(sa.select(t.run_metadata).where(t.id == trial_id))
+        return JsonResponse({"metadata": found.scalar_one()})
+
+
+@router.post("/runs/{trial_id}/metadata", tags=["Trials"])
+async def replace_metadata(
+    trial_id: int, request: Request, principal: TrialReporter, db: Db
+) -> Response:
+    """``{"metadata": {…}}`` replaces the trial's metadata."""
+    given = (await body(request)).get("metadata")
+    if not isinstance(given, dict):
+        raise BadRequest("metadata must be an object")
+    given = replace_nul(given)
+    async with changing(db) as change:
+        await trialing.replace_metadata(change, trial_id, given)
+    return JsonResponse({"metadata": given})

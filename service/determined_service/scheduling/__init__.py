@@ -1,0 +1,1 @@
+"""Decides which request gets which slots, and explains why the others wait."""

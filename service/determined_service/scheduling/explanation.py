@@ -1,0 +1,194 @@
+"""Explains an experiment in words: how each leg ended, and what the experiment waits for.
+
+Reads only. Why a request has no slots is what the scheduler itself answers, decided for a snapshot
+of this moment and put into words by :func:`~.wording.in_words`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.wire.times import UNMANAGED_HEARTBEAT_S
+from determined_registry.database.tables import allocations, experiments, legs, searches, trials
+from determined_service.base.errors import NotFound
+from determined_service.lifecycle import unmanaged
+from determined_service.scheduling.placement import SCHEDULER, read_snapshot, waiting_requests
+from determined_service.scheduling.snapshot import Snapshot
+from determined_service.scheduling.wording import in_words
+from determined_service.search.drivers import DRIVER_QUIET_S
+from determined_service.state import states
+from determined_service.views.values import moment, state
+
+
+async def explain(
+    conn: AsyncConnection, experiment_id: int, agent_timeout_s: float
+) -> dict[str, Any]:
+    """``{"legs": […], "waiting": […]}``.
+
+    Each leg has ``trialId``, ``runId``, ``state``, ``reason``, ``agentId``, ``slotIds``, ``exitCode`` and its
+    times. What waits has ``trialId`` (null: the experiment itself), ``since``, ``reason`` in words, and where
+    slots are wanted ``resourcePool``, ``slotsWanted``, ``slotsFree``. Raises NotFound.
+    """
+    row = (
+        await conn.execute(
+            sa.select(
+                experiments.c.state,
+                experiments.c.reason,
+                experiments.c.start_time,
+                experiments.c.unmanaged,
+                experiments.c.flow_run_id,
+                searches.c.driver_seen_at,
+                sa.extract("epoch", sa.func.now() - searches.c.driver_seen_at).label("silent_s"),
+            )
+            .outerjoin(searches, searches.c.experiment_id == experiments.c.id)
+            .where(experiments.c.id == experiment_id)
+        )
+    ).first()
+    if row is None:
+        raise NotFound(f"experiment {experiment_id} does not exist")
+    waiting = _of_experiment(row)
+    if row.unmanaged:
+        waiting += await _of_scripts(conn, experiment_id)
+    else:
+        waiting += await _of_trials(conn, experiment_id, agent_timeout_s)
+    return {"legs": await _legs(conn, experiment_id), "waiting": waiting}
+
+
+async def _legs(conn: AsyncConnection, experiment_id: int) -> list[dict[str, Any]]:
+    a = allocations.c
+    rows = await conn.execute(
+        sa.select(legs, trials.c.id.label("trial_id"), a.agent_id, a.slot_ids, a.exit_code)
+        .join(trials, trials.c.task_id == legs.c.task_id)
+        .outerjoin(allocations, a.id == legs.c.allocation_id)
+        .where(trials.c.experiment_id == experiment_id)
+        .order_by(trials.c.id, legs.c.run_id)
+    )
+    return [
+        {
+            "trialId": row.trial_id,
+            "runId": row.run_id,
+            "allocationId": row.allocation_id,
+            "state": state(row.state),
+            "reason": row.reason,
+            "agentId": row.agent_id,
+            "slotIds": row.slot_ids,
+            "exitCode": row.exit_code,
+            "startTime": moment(row.start_time),
+            "endTime": moment(row.end_time),
+        }
+        for row in rows
+    ]
+
+
+def _waits(trial_id: int | None, since: Any, reason: str, **more: Any) -> dict[str, Any]:
+    return {"trialId": trial_id, "since": moment(since), "reason": reason, **more}
+
+
+def _of_experiment(row: sa.Row[Any]) -> list[dict[str, Any]]:
+    if row.state == states.PAUSED:
+        return [_waits(None, None, row.reason or "it was created paused")]
+    if row.state != states.ACTIVE or row.unmanaged:
+        return []
+    if row.driver_seen_at is None:
+        if row.flow_run_id is None:
+            return [_waits(None, row.start_time, "Prefect has not been given its run yet")]
+        reason = "no flow drives its search yet: its run waits in Prefect for an agent to start it"
+        return [_waits(None, row.start_time, reason)]
+    if row.silent_s > DRIVER_QUIET_S:
+        reason = (
+            f"the flow that drives its search has not been heard of for {row.silent_s:.0f} s;"
+            " running trials go on, but the searcher decides nothing"
+        )
+        return [_waits(None, row.driver_seen_at, reason)]
+    return []
+
+
+_TRIALS = sa.text(
+    """
+    SELECT t.id AS trial_id, t.op_complete, t.closed, a.id, a.state, a.agent_id, a.requested_at,
+           a.assigned_at, a.resource_pool, a.slots, a.preempt_requested_at, a.kill_requested_at,
+           (SELECT max(l.end_time) FROM legs l WHERE l.task_id = t.task_id) AS last_end
+    FROM trials t LEFT JOIN allocations a ON a.task_id = t.task_id AND a.state <> 'TERMINATED'
+    WHERE t.experiment_id = :id AND t.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')
+    ORDER BY t.id
+    """
+)
+
+
+_SCRIPTS = sa.text(
+    """
+    SELECT id, seen_at FROM trials
+    WHERE experiment_id = :id AND state = 'ACTIVE'
+      AND seen_at < now() - make_interval(secs => :quiet)
+    ORDER BY id
+    """
+)
+
+
+async def _of_scripts(conn: AsyncConnection, experiment_id: int) -> list[dict[str, Any]]:
+    """Unmanaged trials wait only for their scripts, when these have been silent."""
+    given = {"id": experiment_id, "quiet": 1.5 * UNMANAGED_HEARTBEAT_S}
+    reason = (
+        "its script has sent no heartbeat, though one is due every minute: the trial is set to ERROR "
+        f"after {unmanaged.SILENT_S / 60:.0f} minutes without a heartbeat"
+    )
+    rows = await conn.execute(_SCRIPTS, given)
+    return [_waits(row.id, row.seen_at, reason) for row in rows]
+
+
+async def _of_trials(
+    conn: AsyncConnection, experiment_id: int, agent_timeout_s: float
+) -> list[dict[str, Any]]:
+    found = []
+    rows = list(await conn.execute(_TRIALS, {"id": experiment_id}))
+    queued = [row.id for row in rows if row.state == states.REQUESTED]
+    snapshot, why = Snapshot((), ()), dict[str, str]()
+    if queued:
+        snapshot = await read_snapshot(conn, await waiting_requests(conn), agent_timeout_s)
+        why = why_queued(snapshot, queued)
+    for row in rows:
+        if row.state == states.REQUESTED:
+            free = free_slots(snapshot, row.resource_pool)
+            found.append(
+                _waits(
+                    row.trial_id,
+                    row.requested_at,
+                    why[row.id],
+                    resourcePool=row.resource_pool,
+                    slotsWanted=row.slots,
+                    slotsFree=free,
+                )
+            )
+        elif row.kill_requested_at is not None:
+            reason = f"its process is being killed by agent {row.agent_id}"
+            found.append(_waits(row.trial_id, row.kill_requested_at, reason))
+        elif row.preempt_requested_at is not None:
+            reason = "its process was asked to save a checkpoint and exit, and has not exited yet"
+            found.append(_waits(row.trial_id, row.preempt_requested_at, reason))
+        elif row.state == states.ASSIGNED:
+            reason = f"agent {row.agent_id} is starting its process"
+            found.append(_waits(row.trial_id, row.assigned_at, reason))
+        elif row.state is None and row.op_complete and not row.closed:
+            reason = (
+                "it has trained as far as it was asked to: the searcher decides whether it goes on"
+            )
+            found.append(_waits(row.trial_id, row.last_end, reason))
+    return found
+
+
+def why_queued(snapshot: Snapshot, allocation_ids: Iterable[str]) -> dict[str, str]:
+    """Why these allocations have no slots, by their ids."""
+    found = dict.fromkeys(allocation_ids, "it is being given slots now")
+    for one in SCHEDULER.decide(snapshot).waiting:
+        if one.request.id in found:
+            found[one.request.id] = in_words(one)
+    return found
+
+
+def free_slots(snapshot: Snapshot, pool: str) -> int:
+    """Slots of ``pool`` that nobody holds, on agents that may be given work."""
+    return sum(len(agent.free()) for agent in snapshot.agents if agent.pool == pool)

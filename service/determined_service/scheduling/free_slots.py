@@ -1,0 +1,131 @@
+"""What is free while a scheduler decides: agents found by their free slots, without a scan."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Iterable, Iterator, Set
+
+from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Agent, Snapshot
+
+
+class Ranking:
+    """Agents by a number that changes; equal ones by id."""
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {}
+        self._numbers: list[int] = []
+        # Ids of the agents with that number. An id whose number has changed is left behind, and
+        # dropped when it comes up.
+        self._heaps: dict[int, list[str]] = {}
+
+    def __getitem__(self, agent_id: str) -> int:
+        return self._number[agent_id]
+
+    def put(self, agent_id: str, number: int) -> None:
+        """Sets the agent's number."""
+        self._number[agent_id] = number
+        if number not in self._heaps:
+            self._heaps[number] = []
+            bisect.insort(self._numbers, number)
+        heapq.heappush(self._heaps[number], agent_id)
+
+    def least(self, at_least: int, excluded: Set[str]) -> str | None:
+        """The agent with the least number that is ``at_least`` this."""
+        for number in self._numbers[bisect.bisect_left(self._numbers, at_least) :]:
+            if (found := self._first(number, excluded)) is not None:
+                return found
+        return None
+
+    def most(self, excluded: Set[str]) -> int:
+        """The largest number; 0 without agents."""
+        for number in reversed(self._numbers):
+            if self._first(number, excluded) is not None:
+                return number
+        return 0
+
+    def _first(self, number: int, excluded: Set[str]) -> str | None:
+        heap, aside = self._heaps[number], []
+        while heap and (self._number[heap[0]] != number or heap[0] in excluded):
+            agent_id = heapq.heappop(heap)
+            if self._number[agent_id] == number:
+                aside.append(agent_id)
+        found = heap[0] if heap else None
+        for agent_id in aside:
+            heapq.heappush(heap, agent_id)
+        return found
+
+
+class PoolSlots:
+    """The slots of one pool's agents. ``excluded``: agents that the asker must not run on."""
+
+    def __init__(self, agents: Iterable[Agent]) -> None:
+        self._agents = {agent.id: agent for agent in agents}
+        self._free = {agent.id: agent.free() for agent in self._agents.values()}
+        self._by_free, self._by_width, self._by_tasks = Ranking(), Ranking(), Ranking()
+        for agent in self._agents.values():
+            self._by_free.put(agent.id, len(self._free[agent.id]))
+            self._by_width.put(agent.id, len(agent.slots))
+            self._by_tasks.put(agent.id, agent.zero_slot_tasks)
+        self._free_count = sum(map(len, self._free.values()))
+        self._slot_count = sum(len(agent.slots) for agent in self._agents.values())
+        self._widest = self._by_width.most(frozenset())
+
+    def agents(self, excluded: Set[str] = frozenset()) -> int:
+        """How many agents there are."""
+        return len(self._agents) - sum(1 for _ in self._mine(excluded))
+
+    def free(self, excluded: Set[str] = frozenset()) -> int:
+        """How many slots nobody holds."""
+        if not excluded:
+            return self._free_count
+        return self._free_count - sum(len(self._free[one]) for one in self._mine(excluded))
+
+    def total(self, excluded: Set[str] = frozenset()) -> int:
+        """How many slots there are, free or not."""
+        if not excluded:
+            return self._slot_count
+        mine = self._mine(excluded)
+        return self._slot_count - sum(len(self._agents[one].slots) for one in mine)
+
+    def widest(self, excluded: Set[str] = frozenset()) -> int:
+        """The most slots, free or not, of one agent."""
+        return self._by_width.most(excluded) if excluded else self._widest
+
+    def most_free(self, excluded: Set[str] = frozenset()) -> int:
+        """The most free slots of one agent."""
+        return self._by_free.most(excluded)
+
+    def best_fit(self, slots: int, excluded: Set[str] = frozenset()) -> str | None:
+        """The agent that keeps the fewest free slots; the first by id among equals."""
+        return self._by_free.least(slots, excluded)
+
+    def take(self, agent_id: str, slots: int) -> tuple[int, ...]:
+        """Takes the agent's first ``slots`` free slots; their ids."""
+        free = self._free[agent_id]
+        self._free[agent_id] = free[slots:]
+        self._by_free.put(agent_id, len(free) - slots)
+        self._free_count -= slots
+        return tuple(free[:slots])
+
+    def least_busy(self, excluded: Set[str] = frozenset()) -> str | None:
+        """The agent that runs the fewest allocations without slots, if it may run one more."""
+        found = self._by_tasks.least(0, excluded)
+        if found is None or self._by_tasks[found] >= MAX_ZERO_SLOT_TASKS:
+            return None
+        return found
+
+    def add_task(self, agent_id: str) -> None:
+        """The agent runs one more allocation without slots."""
+        self._by_tasks.put(agent_id, self._by_tasks[agent_id] + 1)
+
+    def _mine(self, excluded: Set[str]) -> Iterator[str]:
+        return (one for one in excluded if one in self._agents)
+
+
+def by_pool(snapshot: Snapshot) -> dict[str, PoolSlots]:
+    """The slots of each pool that has agents."""
+    members: dict[str, list[Agent]] = {}
+    for agent in snapshot.agents:
+        members.setdefault(agent.pool, []).append(agent)
+    return {pool: PoolSlots(agents) for pool, agents in members.items()}

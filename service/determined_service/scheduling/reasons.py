@@ -1,0 +1,88 @@
+"""Why a request waits: one class for each cause, with the numbers that belong to it.
+
+A scheduler makes them where it decides; :mod:`~.wording` turns them into text. The numbers are
+those after the decision's placements. They count only agents that the request may run on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from determined_service.scheduling.snapshot import Request
+
+
+@dataclass(frozen=True, slots=True)
+class NoAgent:
+    """The pool has no agent that may be given work."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedEverywhere:
+    """The request must not run on any of the pool's ``agents`` agents."""
+
+    agents: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooWide:
+    """No agent has as many enabled slots, free or not; the widest has ``widest``."""
+
+    widest: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAtLimit:
+    """With this request its group would hold more than ``limit`` slots; it holds ``used``."""
+
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooFewFree:
+    """``free`` of ``total`` slots are free: fewer than the request wants."""
+
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmented:
+    """``free`` of ``total`` slots are free, which would do, but at most ``most`` on one agent."""
+
+    free: int
+    total: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The pool's free slots are kept for ``first``, the request that is served next.
+
+    ``ahead``: how many requests of the pool are to be served before this one, ``first`` included.
+    """
+
+    ahead: int
+    first: Request
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsBusy:
+    """A request for no slots: each of ``agents`` agents runs ``limit`` such allocations already."""
+
+    agents: int
+    limit: int
+
+
+Reason = (
+    NoAgent
+    | ExcludedEverywhere
+    | TooWide
+    | GroupAtLimit
+    | TooFewFree
+    | Fragmented
+    | Behind
+    | AgentsBusy
+)

@@ -1,0 +1,86 @@
+"""What a scheduler is and what it answers: :class:`Scheduler`."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+
+from determined_service.scheduling.reasons import Reason
+from determined_service.scheduling.snapshot import Request, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The allocation ``id`` gets ``slot_ids`` of ``agent_id``."""
+
+    id: str
+    agent_id: str
+    slot_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that gets nothing now, and why."""
+
+    request: Request
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``placements`` to make now, and everything else in the order in which it is to be served."""
+
+    placements: tuple[Placement, ...]
+    waiting: tuple[Waiting, ...]
+
+    def groups_ahead(self, group: int) -> int:
+        """How many other groups have a request in line before the first one of ``group``.
+
+        Only requests of the same pool count; a request without a group counts as one. 0 when
+        nothing of ``group`` waits.
+        """
+        found = (one.request for one in self.waiting if one.request.group == group)
+        mine = next(found, None)
+        if mine is None:
+            return 0
+        ahead: set[int | str] = set()
+        for one in self.waiting:
+            if one.request is mine:
+                break
+            if one.request.pool == mine.pool:
+                ahead.add(one.request.id if one.request.group is None else one.request.group)
+        return len(ahead)
+
+
+class Scheduler(abc.ABC):
+    """Decides which of the requests that wait get which slots, and says why the others wait.
+
+    The scheduling loop calls :meth:`decide` whenever requests, slots or agents have changed, and
+    carries the placements out; a request that was withdrawn meanwhile is left out. A reader who
+    asks why a request waits, or for its place in the queue, calls :meth:`decide` on a snapshot of
+    its own and changes nothing. So what users are told is what the decision was made from.
+
+    Every scheduler keeps these promises; ``SchedulerContract`` in the tests checks them:
+
+    1. **A pure function.** Equal snapshots give equal decisions. No I/O, clock or random numbers;
+       nothing is remembered between two calls; the snapshot is not changed.
+    2. **Nothing is lost.** Each request is either placed once or waits once, with one reason.
+    3. **Placements can be made as they are.** One agent of the request's pool that is not excluded;
+       as many slots as wanted, enabled, free and given once; no group above its ``max_slots``; at most
+       ``MAX_ZERO_SLOT_TASKS`` allocations without slots on an agent.
+    4. **Reasons are true.** Each holds, with its numbers, for the snapshot after the placements.
+       A request waits although it fits only as :class:`~.reasons.Behind` another one that
+       does not fit yet and that could run on one of the pool's agents.
+    5. **Settled.** A second decision, after the placements were made, places nothing and gives the
+       same reasons.
+    6. **Order.** ``waiting`` is the order of service within each pool, so that places in the queue
+       can be counted in it.
+    7. **Cost.** Near linear in requests and agents (``benchmarks/scheduler.py``): the loop decides
+       at every change. :mod:`~.free_slots` finds an agent without looking at each.
+
+    A pool is decided by itself: what waits in one never holds back another.
+    """
+
+    @abc.abstractmethod
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """The placements to make now, and the reason of each request that waits."""

@@ -1,0 +1,55 @@
+"""The reasons why requests wait, in words."""
+
+from __future__ import annotations
+
+from determined_service.scheduling.reasons import (
+    AgentsBusy,
+    Behind,
+    ExcludedEverywhere,
+    Fragmented,
+    GroupAtLimit,
+    NoAgent,
+    TooFewFree,
+    TooWide,
+)
+from determined_service.scheduling.scheduler import Waiting
+
+
+def in_words(waiting: Waiting) -> str:
+    """What the request wants, and why it has not got it."""
+    request = waiting.request
+    wanted = f"wants {_count(request.slots, 'slot')} of resource pool {request.pool!r}"
+    match waiting.reason:
+        case NoAgent():
+            return f"{wanted}, which has no agent that is alive and enabled"
+        case ExcludedEverywhere(agents):
+            every = "the pool's only agent" if agents == 1 else f"all {agents} agents of the pool"
+            return f"{wanted}; log policies exclude it from {every}"
+        case TooWide(widest):
+            allowed = " that log policies allow" if request.excluded else ""
+            widest_one = f"whose widest agent{allowed} has {_count(widest, 'enabled slot')}"
+            return f"{wanted}, {widest_one}: no agent can run it"
+        case GroupAtLimit(used, limit):
+            held = f"its experiment holds {used} of the {_count(limit, 'slot')}"
+            return f"{wanted}; {held} that resources.max_slots allows"
+        case TooFewFree(free, total):
+            return f"{wanted}: {_free(free, total)}"
+        case Fragmented(free, total, most):
+            return f"{wanted}: {_free(free, total)}, but at most {most} on one agent"
+        case Behind(ahead, first, free, total):
+            words = f"{wanted}: {_free(free, total)}, {ahead} ahead of it in the queue"
+            if free < request.slots:
+                return words
+            first_wants = f"the first of which wants {_count(first.slots, 'slot')}"
+            return f"{words}, {first_wants} and does not fit yet"
+        case AgentsBusy(agents, limit):
+            each = "the pool's only agent" if agents == 1 else f"each of the pool's {agents} agents"
+            return f"{wanted}; {each} runs {limit} allocations without slots, the most that it may"
+
+
+def _free(free: int, total: int) -> str:
+    return f"{free} of {total} are free"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

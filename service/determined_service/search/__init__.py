@@ -1,0 +1,1 @@
+"""The searcher's side of an experiment: events, operations, drivers."""

@@ -1,0 +1,97 @@
+"""What the Prefect UI shows of a task: the outbox's kinds, and payloads of ``set_state``.
+
+There are few state names, so that filters in the UI stay useful; details go into the message.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from determined.common.wire import prefect
+from determined_service.state import states
+from determined_service.state.change import Change
+
+SET_STATE = "set_state"
+CREATE_RUN = "create_experiment_run"
+LINK_PLOT = "link_plot"
+
+_ENDS = {
+    states.COMPLETED: ("COMPLETED", prefect.COMPLETED),
+    states.CANCELED: ("CANCELLED", prefect.CANCELLED),
+    states.ERROR: ("FAILED", prefect.FAILED),
+}
+
+
+TASK_ENTITY = "task:"
+EXPERIMENT_ENTITY = "experiment:"
+"""A row of the outbox is about the run of one of these: the prefix and an id."""
+
+
+def task_entity(task_id: str) -> str:
+    return f"{TASK_ENTITY}{task_id}"
+
+
+def experiment_entity(experiment_id: int) -> str:
+    return f"{EXPERIMENT_ENTITY}{experiment_id}"
+
+
+def experiment_of(entity: str) -> int:
+    """The id of the experiment that ``entity`` names."""
+    return int(entity.partition(":")[2])
+
+
+def assigned(change: Change, task_id: str, agent_id: str, slot_ids: list[int]) -> None:
+    slots = f", slots {', '.join(map(str, slot_ids))}" if slot_ids else ""
+    _set(change, task_entity(task_id), "PENDING", prefect.PENDING, f"on agent {agent_id}{slots}")
+
+
+def running(change: Change, task_id: str, run_id: int, agent_id: str | None) -> None:
+    where = f" on agent {agent_id}" if agent_id else ""
+    _set(change, task_entity(task_id), "RUNNING", prefect.RUNNING, f"leg {run_id}{where}")
+
+
+def awaiting_slots(change: Change, task_id: str, message: str) -> None:
+    _set(change, task_entity(task_id), "SCHEDULED", prefect.AWAITING_SLOTS, message)
+
+
+def scheduled(change: Change, entity: str, message: str) -> None:
+    """The run is to be executed (again) now."""
+    _set(change, entity, "SCHEDULED", prefect.SCHEDULED, message)
+
+
+def paused(change: Change, task_id: str, message: str) -> None:
+    _set(change, task_entity(task_id), "PAUSED", prefect.PAUSED, message)
+
+
+def ended(change: Change, entity: str, state: str, message: str | None) -> None:
+    """``state``: COMPLETED, CANCELED or ERROR of the task or experiment ``entity``."""
+    type_, name = _ENDS[state]
+    _set(change, entity, type_, name, message or "")
+
+
+_LIVE_LEG = sa.text(
+    "SELECT state, run_id, agent_id, slot_ids FROM allocations "
+    "WHERE task_id = :id AND state <> 'TERMINATED'"
+)
+
+
+async def tell_present(
+    change: Change, task_id: str, reason: str | None, queued: str = "it waits for slots"
+) -> None:
+    """Tells Prefect the state of the (locked, not ended) task again, for a run whose state is wrong there.
+
+    ``reason`` says why the task wants no slots, ``queued`` why it has none yet.
+    """
+    leg = (await change.conn.execute(_LIVE_LEG, {"id": task_id})).first()
+    if leg is None:
+        paused(change, task_id, reason or "it waits")
+    elif leg.state == states.REQUESTED:
+        awaiting_slots(change, task_id, queued)
+    elif leg.state == states.ASSIGNED:
+        assigned(change, task_id, leg.agent_id, leg.slot_ids)
+    else:
+        running(change, task_id, leg.run_id, leg.agent_id)
+
+
+def _set(change: Change, entity: str, type_: str, name: str, message: str) -> None:
+    change.tell_prefect(entity, SET_STATE, type=type_, name=name, message=message)

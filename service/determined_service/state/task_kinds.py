@@ -1,0 +1,7 @@
+"""Names of the kinds of task, as ``tasks.kind`` holds them; the classes in ``lifecycle/kinds`` say what
+each does."""
+
+from __future__ import annotations
+
+TRIAL = "TRIAL"
+CHECKPOINT_GC = "CHECKPOINT_GC"

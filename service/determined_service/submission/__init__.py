@@ -1,0 +1,1 @@
+"""Creates new experiments, and continues ended ones."""

@@ -1,0 +1,190 @@
+"""``continue``: an experiment that has ended goes on in place, under the same id and with the same trials.
+
+The search begins again with the same seed, and so with the same trials; their known results are used again.
+For each trial ``known`` keeps the metric of every length that it reported and, if it completed before the
+searcher's target, the reason. When the new search asks for a trial that exists,
+:mod:`~determined_service.search.take_up` takes it up: an operation with a known result is completed at
+once, and only an operation without one makes the trial run, from its latest checkpoint. So the trials that
+were canceled or failed run again, the others do not, and the search's log stays complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from determined import expconf
+from determined_registry.database.tables import experiments, trials
+from determined_searchers import (
+    SearcherError,
+    create_searcher,
+)
+from determined_service.base import topics
+from determined_service.base.errors import BadRequest, Conflict
+from determined_service.ingest import log_policies
+from determined_service.lifecycle import experiments as experimenting
+from determined_service.lifecycle import trial_queue
+from determined_service.scheduling.capacity import check_slots
+from determined_service.state import prefect_states, states
+from determined_service.state.change import Change
+
+SINGLE = "single"
+SEARCHES = (SINGLE, "random", "grid", "async_halving", "adaptive_asha")
+"""Search methods whose n-th trial is the same whatever the results were."""
+FIXED = ("project", "workspace")
+"""Fields that an override must not change."""
+
+_REMEMBER = sa.text(
+    """
+    UPDATE trials t SET known = jsonb_build_object(
+        'lengths', coalesce(t.known -> 'lengths', '{}') || coalesce(
+            (SELECT jsonb_object_agg(v.event ->> 'length', v.event -> 'metric')
+             FROM search_events v
+             WHERE v.experiment_id = t.experiment_id
+               AND v.event ->> 'type' = 'validation_completed'
+               AND v.event ->> 'request_id' = t.request_id), '{}'),
+        'completed', t.state = 'COMPLETED',
+        'exit', CASE WHEN t.state = 'COMPLETED' THEN coalesce(
+                    t.early_exit, CASE WHEN t.op_complete THEN NULL ELSE 'USER_REQUESTED_STOP' END)
+                END)
+    WHERE t.experiment_id = :id
+    """
+)
+_FORGET = sa.text(
+    """UPDATE trials SET known = '{"lengths": {}, "completed": false}' WHERE experiment_id = :id"""
+)
+# The driver of before gets 409. Event ids go on: nobody takes a new event for an old one.
+_BEGIN_AGAIN = sa.text(
+    """
+    WITH gone AS (DELETE FROM search_events WHERE experiment_id = :id)
+    UPDATE searches
+    SET snapshot = NULL, snapshot_event_id = -1, operations_digest = NULL,
+        committed_event_id = -1, driver = NULL, driver_seen_at = NULL
+    WHERE experiment_id = :id
+    """
+)
+# Past the table of moves: nothing but `continue` leads out of an end.
+_REVIVE_EXPERIMENT = sa.text(
+    """
+    UPDATE experiments
+    SET state = 'ACTIVE', reason = NULL, end_time = NULL, progress = 0, archived = false
+    WHERE id = :id
+    """
+)
+
+
+def override(config: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """``config``, which is complete, with the YAML ``text`` laid over it. Raises BadRequest."""
+    try:
+        given = expconf.load_yaml(text)
+        data = given.data if isinstance(given.data, dict) else {}
+        for field in FIXED:
+            if field in data and data[field] != config.get(field):
+                raise BadRequest(f"{field}: cannot be changed when an experiment is continued")
+        searcher = data.get("searcher")
+        name = searcher.get("name") if isinstance(searcher, dict) else None
+        if name is not None and name != config["searcher"]["name"]:
+            raise BadRequest(
+                f"searcher.name: an experiment keeps its search method when it is continued: "
+                f"{config['searcher']['name']}, not {name}"
+            )
+        return expconf.complete(given, defaults=config)
+    except expconf.ConfigError as error:
+        raise BadRequest(str(error)) from error
+
+
+async def require_continuable(change: Change, experiment_id: int, overrides: bool) -> sa.Row[Any]:
+    """The locked experiment. Raises NotFound, and Conflict or BadRequest with the reason why it cannot be
+    continued.
+    """
+    row = await experimenting.lock_experiment(change, experiment_id)
+    if row.state not in states.TERMINAL:
+        raise Conflict(
+            f"experiment {experiment_id} is {row.state}: only an experiment that has ended can be continued"
+        )
+    unmanaged = await change.conn.execute(
+        sa.select(experiments.c.unmanaged).where(experiments.c.id == experiment_id)
+    )
+    if unmanaged.scalar_one():
+        raise BadRequest(
+            f"experiment {experiment_id} is unmanaged: to continue it, run its script again"
+        )
+    name = row.searcher["name"]
+    if name not in SEARCHES:
+        raise BadRequest(
+            f"a search by {name} cannot be continued; those by {', '.join(SEARCHES)} can"
+        )
+    reports = trial_queue.is_reports_form(row.searcher)
+    if reports and name not in (SINGLE, "random", "grid"):
+        raise BadRequest(f"a search by {name} without lengths cannot be continued")
+    if name != SINGLE:
+        if overrides:
+            raise BadRequest(
+                f"experiment {experiment_id} is a search ({name}): only the configuration of a "
+                f"single trial can be changed when it is continued"
+            )
+        await _require_unfinished(change, experiment_id, row.state)
+    return row
+
+
+async def _require_unfinished(change: Change, experiment_id: int, state: str) -> None:
+    found = await change.conn.execute(
+        sa.select(
+            sa.func.count(), sa.func.count().filter(trials.c.state != states.COMPLETED)
+        ).where(trials.c.experiment_id == experiment_id)
+    )
+    total, unfinished = found.one()
+    if state == states.COMPLETED and not unfinished:
+        raise Conflict(
+            f"there is nothing to continue: all {total} trials of experiment {experiment_id} have completed"
+        )
+
+
+async def reconfigure(change: Change, experiment_id: int, text: str) -> tuple[str, ...]:
+    """Lays the YAML ``text`` over the (locked) experiment's configuration; warnings. Raises BadRequest."""
+    found = await change.conn.execute(
+        sa.select(experiments.c.config).where(experiments.c.id == experiment_id)
+    )
+    config = override(found.scalar_one(), text)
+    try:
+        create_searcher(config).initial_operations()
+        log_policies.check(config["log_policies"])
+    except (SearcherError, log_policies.PatternError) as error:
+        raise BadRequest(str(error)) from error
+    pool, warnings = await check_slots(change.conn, config)
+    await change.conn.execute(
+        sa.update(experiments)
+        .where(experiments.c.id == experiment_id)
+        .values(
+            config=config,
+            name=config["name"],
+            description=config.get("description") or "",
+            labels=list(config.get("labels") or []),
+            resource_pool=pool,
+        )
+    )
+    return warnings
+
+
+async def begin_again(change: Change, experiment: sa.Row[Any]) -> None:
+    """The (locked, continuable) experiment is ACTIVE again and waits for a driver."""
+    given = {"id": experiment.id}
+    await change.conn.execute(
+        sa.select(trials.c.id)
+        .where(trials.c.experiment_id == experiment.id)
+        .order_by(trials.c.id)
+        .with_for_update(key_share=True)
+    )
+    # A single trial goes on for the sake of going on, whatever it has reported.
+    single = experiment.searcher["name"] == SINGLE
+    await change.conn.execute(_FORGET if single else _REMEMBER, given)
+    await change.conn.execute(_REVIVE_EXPERIMENT, given)
+    await change.conn.execute(_BEGIN_AGAIN, given)
+    change.notify(topics.experiment(experiment.id), topics.search(experiment.id), topics.RECONCILER)
+    if experiment.flow_run_id is None:
+        await experimenting.request_run(change, experiment.id, experiment.name)
+    else:
+        entity = prefect_states.experiment_entity(experiment.id)
+        prefect_states.scheduled(change, entity, "the experiment was continued")

@@ -1,0 +1,86 @@
+"""The model definition: the files of a submission as one deterministic archive.
+
+Equal files give equal bytes whatever their times, owners and order, so they are stored once.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import hashlib
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from determined_service.base.errors import BadRequest
+
+LIMIT_BYTES = 95 * 1024 * 1024
+"""The limit for all files together, before compression."""
+
+# 1980-01-01, the earliest time a zip file can hold: tools that zip the files again do not stumble.
+_TIME = 315532800
+_REGULAR = {"0", "48", "\0", ""}
+_DIRECTORY = {"5", "53"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDefinition:
+    """``hash``: SHA-256 (hex) of ``archive``, a tar.gz."""
+
+    hash: str
+    archive: bytes
+
+
+def pack(files: Sequence[Mapping[str, Any]]) -> ModelDefinition | None:
+    """Packs ``modelDefinition`` of the REST API; None: no files.
+
+    Raises BadRequest for paths that lead out of the directory, for links and devices, for content
+    that is not base64, and above :data:`LIMIT_BYTES`.
+    """
+    if not files:
+        return None
+    members: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
+    total = 0
+    for file in files:
+        info, content = _member(file)
+        total += len(content)
+        if total > LIMIT_BYTES:
+            raise BadRequest(
+                f"the model definition is larger than {LIMIT_BYTES // 1024**2} MiB: list files "
+                "that the training does not need in .detignore"
+            )
+        if info.name in members:
+            raise BadRequest(f"the model definition holds {info.name!r} twice")
+        members[info.name] = (info, content)
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for _, (info, content) in sorted(members.items()):
+            tar.addfile(info, io.BytesIO(content))
+    archive = gzip.compress(raw.getvalue(), compresslevel=6, mtime=0)
+    return ModelDefinition(hashlib.sha256(archive).hexdigest(), archive)
+
+
+def _member(file: Mapping[str, Any]) -> tuple[tarfile.TarInfo, bytes]:
+    given = str(file.get("path") or "")
+    path = PurePosixPath(given)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in given:
+        raise BadRequest(f"the model definition's path {given!r} is not inside the directory")
+    kind = str(file.get("type", "0"))
+    info = tarfile.TarInfo(str(path))
+    info.mtime = _TIME
+    info.mode = int(file.get("mode") or 0o644) & 0o777
+    if kind in _DIRECTORY:
+        info.type = tarfile.DIRTYPE
+        return info, b""
+    if kind not in _REGULAR:
+        raise BadRequest(f"the model definition's {given!r} is neither a file nor a directory")
+    try:
+        content = base64.b64decode(file.get("content") or "", validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise BadRequest(f"the content of {given!r} is not base64: {error}") from error
+    info.size = len(content)
+    return info, content

@@ -1,0 +1,164 @@
+"""Creates a new experiment. All errors of a submission are reported here, before anything is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined import expconf
+from determined_registry.database.tables import experiments, model_definitions, searches
+from determined_searchers import SearcherError, create_searcher
+from determined_searchers.settings import is_custom
+from determined_service.base import topics
+from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.settings import Settings
+from determined_service.ingest import log_policies
+from determined_service.lifecycle.experiments import request_run
+from determined_service.scheduling.capacity import check_slots
+from determined_service.search import custom_search
+from determined_service.search.warm_start import find_warm_start
+from determined_service.state import prefect_states, states
+from determined_service.state.change import Change
+from determined_service.submission.model_definition import ModelDefinition, pack
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What was sent (upstream's ``CreateExperimentRequest``, plus ``flow_run_id``)."""
+
+    config: str
+    model_definition: Sequence[Mapping[str, Any]] = ()
+    activate: bool = True
+    parent_id: int | None = None
+    project_id: int | None = None
+    template: str | None = None
+    flow_run_id: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A submission that passed every check: what :func:`store` writes."""
+
+    config: dict[str, Any]
+    original_config: str
+    resource_pool: str
+    model_definition: ModelDefinition | None
+    model_def_hash: str | None
+    warnings: tuple[str, ...]
+
+
+async def plan(conn: AsyncConnection, submission: Submission, settings: Settings) -> Plan:
+    """Check everything, change nothing. Raises BadRequest with all errors."""
+    if submission.template:
+        raise BadRequest(
+            f"template {submission.template!r}: this cluster keeps no templates yet; put its "
+            f"fields into the configuration"
+        )
+    config = complete_config(submission.config, settings)
+    definition = await asyncio.to_thread(pack, submission.model_definition)
+    pool, warnings = await check_slots(conn, config)
+    model_def_hash = await _of_parent(conn, submission)
+    if definition is not None:
+        model_def_hash = definition.hash
+    await find_warm_start(conn, config["searcher"])
+    return Plan(config, submission.config, pool, definition, model_def_hash, warnings)
+
+
+def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
+    """The complete configuration; its search is tried out, if we run it. Raises BadRequest."""
+    defaults: dict[str, Any] = {}
+    if settings.default_checkpoint_storage is not None:
+        defaults["checkpoint_storage"] = settings.default_checkpoint_storage
+    try:
+        config = expconf.complete(expconf.load_yaml(text), defaults=defaults, unmanaged=unmanaged)
+        if not unmanaged and not is_custom(config["searcher"]):
+            create_searcher(config).initial_operations()
+        log_policies.check(config["log_policies"])
+    except (expconf.ConfigError, SearcherError, log_policies.PatternError) as error:
+        raise BadRequest(str(error)) from error
+    return config
+
+
+async def _of_parent(conn: AsyncConnection, submission: Submission) -> str | None:
+    """The parent's model definition: a fork that brings none has that. Raises BadRequest."""
+    parent = submission.parent_id
+    if parent is None:
+        return None
+    found = await conn.execute(
+        sa.select(experiments.c.model_def_hash).where(experiments.c.id == parent)
+    )
+    row = found.first()
+    if row is None:
+        raise BadRequest(f"parentId: experiment {parent} does not exist")
+    model_def_hash: str | None = row.model_def_hash
+    return model_def_hash
+
+
+async def find_by_run(conn: AsyncConnection, flow_run_id: uuid.UUID) -> int | None:
+    """The experiment that the Prefect run ``flow_run_id`` has submitted already."""
+    found = await conn.execute(
+        sa.select(experiments.c.id).where(experiments.c.flow_run_id == flow_run_id)
+    )
+    return found.scalar_one_or_none()
+
+
+async def store(change: Change, plan: Plan, submission: Submission, owner_id: int) -> int:
+    """Writes the experiment and, unless it is paused, asks for its Prefect run; returns its id.
+
+    Raises Conflict when the Prefect run has submitted an experiment meanwhile.
+    """
+    conn = change.conn
+    definition = plan.model_definition
+    if definition is not None:
+        await conn.execute(
+            insert(model_definitions)
+            .values(hash=definition.hash, archive=definition.archive)
+            .on_conflict_do_nothing()
+        )
+    if submission.flow_run_id is not None:
+        # Two requests of one run are one experiment: the second waits here, then sees it.
+        await conn.execute(
+            sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:run, 0))"),
+            {"run": str(submission.flow_run_id)},
+        )
+        if await find_by_run(conn, submission.flow_run_id) is not None:
+            raise Conflict(
+                f"Prefect run {submission.flow_run_id} has submitted its experiment already"
+            )
+    config = plan.config
+    found = await conn.execute(
+        sa.insert(experiments)
+        .values(
+            state=states.ACTIVE if submission.activate else states.PAUSED,
+            name=config["name"],
+            description=config.get("description") or "",
+            labels=list(config.get("labels") or []),
+            config=config,
+            original_config=plan.original_config,
+            model_def_hash=plan.model_def_hash,
+            owner_id=owner_id,
+            parent_id=submission.parent_id,
+            project_id=submission.project_id or 1,
+            resource_pool=plan.resource_pool,
+            flow_run_id=submission.flow_run_id,
+        )
+        .returning(experiments.c.id)
+    )
+    experiment_id: int = found.scalar_one()
+    await conn.execute(sa.insert(searches).values(experiment_id=experiment_id))
+    if is_custom(config["searcher"]):
+        await custom_search.begin(conn, experiment_id)
+    change.notify(topics.experiment(experiment_id))
+    if submission.flow_run_id is not None:
+        entity = prefect_states.experiment_entity(experiment_id)
+        change.tell_prefect(entity, prefect_states.LINK_PLOT)
+    elif submission.activate:
+        await request_run(change, experiment_id, config["name"])
+    return experiment_id

@@ -1,0 +1,1 @@
+"""Shared parts of all routes: the application's state, bodies, long polls."""

@@ -1,0 +1,53 @@
+"""Typed access to the objects that the application holds for its routes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from determined_service.base.db import Database
+from determined_service.base.hub import Hub
+from determined_service.base.settings import Settings
+from determined_service.ingest.group_commit import GroupCommit
+from determined_service.ingest.logs import LogLines
+from determined_service.ingest.reports import Batch
+from determined_service.scheduling.queue import Queue
+
+
+async def _db(request: Request) -> Database:
+    db: Database = request.app.state.db
+    return db
+
+
+async def _hub(request: Request) -> Hub:
+    hub: Hub = request.app.state.hub
+    return hub
+
+
+async def _settings(request: Request) -> Settings:
+    settings: Settings = request.app.state.settings
+    return settings
+
+
+async def _queue(request: Request) -> Queue:
+    queue: Queue = request.app.state.queue
+    return queue
+
+
+def metrics_queue(request: Request) -> GroupCommit[Batch]:
+    """The queue for metric batches."""
+    queue: GroupCommit[Batch] = request.app.state.metrics_queue
+    return queue
+
+
+def logs_queue(request: Request) -> GroupCommit[LogLines]:
+    """The queue for log lines."""
+    queue: GroupCommit[LogLines] = request.app.state.logs_queue
+    return queue
+
+
+Db = Annotated[Database, Depends(_db)]
+HubOf = Annotated[Hub, Depends(_hub)]
+SettingsOf = Annotated[Settings, Depends(_settings)]
+QueueOf = Annotated[Queue, Depends(_queue)]

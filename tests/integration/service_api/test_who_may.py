@@ -1,0 +1,410 @@
+"""Another user changes nothing of mine: every route that changes something, asked by everybody.
+
+:data:`REQUESTS` holds a request for each such route; a new route without one fails
+:func:`test_there_is_a_request_for_every_route_that_changes_something`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from determined_registry.database.tables import (
+    allocations,
+    checkpoints,
+    deletions,
+    experiments,
+    log_policy_matches,
+    metrics,
+    search_events,
+    task_logs,
+    trials,
+    users,
+)
+from determined_service.access.dependencies import MayNamed
+from determined_service.access.rules import Action, Grant
+from determined_service.access.targets import Kind, Owner, Owners
+from determined_service.base.db import Database
+from tests.declared_rules import Address, declared_rules
+from tests.integration.conftest import client_of
+from tests.integration.service_api.test_checkpoints import store
+from tests.integration.service_api.world import SEARCHER, Leg, World, report
+
+TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_events, task_logs]
+TABLES += [trials, users]
+PASSED_OVER = (401, 403, 404, 500)
+
+
+@dataclass(frozen=True)
+class Mine:
+    """What the first user has: a running leg, a checkpoint, an account."""
+
+    leg: Leg
+    checkpoint: str
+    user_id: int
+
+    @property
+    def path(self) -> dict[str, Any]:
+        return {
+            "experiment_id": self.leg.experiment_id,
+            "trial_id": self.leg.trial_id,
+            "allocation_id": self.leg.allocation_id,
+            "resources_id": f"{self.leg.allocation_id}.agent-1",
+            "uuid": self.checkpoint,
+            "user_id": self.user_id,
+            "project_id": 1,
+            "label": "mine",
+        }
+
+
+@dataclass(frozen=True)
+class Asked:
+    """``body`` makes the request's JSON."""
+
+    body: Callable[[Mine], Any] = lambda mine: {}
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+def just(body: Any) -> Asked:
+    return Asked(lambda mine: body)
+
+
+def chosen(mine: Mine) -> Any:
+    return {"experimentIds": [mine.leg.experiment_id]}
+
+
+def upstream_report(mine: Mine) -> Any:
+    return {
+        "trialId": mine.leg.trial_id,
+        "trialRunId": 1,
+        "stepsCompleted": 1,
+        "metrics": {"avgMetrics": {"loss": 0.5}},
+    }
+
+
+def trial_of_mine(mine: Mine) -> Any:
+    return {"experimentId": mine.leg.experiment_id, "unmanaged": True}
+
+
+def named_checkpoint(mine: Mine) -> Any:
+    return {"checkpointUuids": [mine.checkpoint]}
+
+
+API = "/api/v1"
+EXPERIMENT = f"{API}/experiments/{{experiment_id}}"
+TRIAL = f"{API}/trials/{{trial_id}}"
+ALLOCATION = f"{API}/allocations/{{allocation_id}}"
+MEETING = f"{ALLOCATION}/resources/{{resources_id}}/rendezvous"
+VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
+
+REQUESTS: dict[Address, Asked] = {
+    **{("POST", f"{EXPERIMENT}/{verb}"): Asked() for verb in VERBS},
+    **{("POST", f"{API}/experiments/{verb}"): Asked(chosen) for verb in VERBS},
+    **{
+        ("POST", f"{API}/projects/{{project_id}}/experiments/{verb}"): Asked(chosen)
+        for verb in VERBS
+    },
+    ("POST", f"{API}/experiments/continue"): Asked(lambda mine: {"id": mine.leg.experiment_id}),
+    ("PATCH", EXPERIMENT): just({"name": "other", "checkpointStorage": {"saveTrialBest": 2}}),
+    ("DELETE", EXPERIMENT): Asked(),
+    ("DELETE", f"{EXPERIMENT}/tensorboard-files"): Asked(),
+    ("PUT", f"{EXPERIMENT}/labels/{{label}}"): Asked(),
+    ("DELETE", f"{EXPERIMENT}/labels/{{label}}"): Asked(),
+    ("POST", f"{EXPERIMENT}/searcher_operations"): just({"triggeredByEvent": {"id": 1}}),
+    ("POST", f"{TRIAL}/kill"): Asked(),
+    ("POST", f"{API}/trials"): Asked(trial_of_mine),
+    ("PUT", f"{API}/trials"): Asked(
+        lambda mine: {"createTrialRequest": trial_of_mine(mine), "externalTrialId": "a"}
+    ),
+    ("POST", f"{TRIAL}/start"): just({"resume": True}),
+    ("PATCH", TRIAL): just({"state": "STATE_COMPLETED"}),
+    ("GET", f"{TRIAL}/searcher/operation"): Asked(params={"timeout_s": 0}),
+    ("POST", f"{TRIAL}/searcher/completed_operation"): just(
+        {"op": {"length": 1}, "searcherMetric": 0.5}
+    ),
+    ("POST", f"{TRIAL}/progress"): just({"progress": 0.5}),
+    ("POST", f"{TRIAL}/early_exit"): just({"reason": "EXITED_REASON_INVALID_HP"}),
+    ("POST", f"{TRIAL}/runner/metadata"): just({"state": "training"}),
+    ("POST", f"{TRIAL}/metrics/batch"): just({"run_id": 1, "reports": [report(1, loss=0.5)]}),
+    ("POST", f"{TRIAL}/metrics"): Asked(
+        lambda mine: {"group": "training", "metrics": upstream_report(mine)}
+    ),
+    ("POST", f"{TRIAL}/training_metrics"): Asked(upstream_report),
+    ("POST", f"{TRIAL}/validation_metrics"): Asked(upstream_report),
+    ("POST", f"{API}/runs/start"): Asked(lambda mine: {"runId": mine.leg.trial_id}),
+    ("POST", f"{API}/runs/{{trial_id}}/metadata"): just({"metadata": {"note": "x"}}),
+    ("GET", f"{ALLOCATION}/signals/preemption"): Asked(params={"timeout_s": 0}),
+    ("POST", f"{ALLOCATION}/signals/ack_preemption"): Asked(),
+    ("POST", MEETING): just({"address": "10.0.0.1"}),
+    ("GET", MEETING): Asked(),
+    ("POST", f"{ALLOCATION}/all_gather"): just({"requestUuid": "a", "numPeers": 1, "data": 1}),
+    ("POST", f"{API}/checkpoints"): Asked(
+        lambda mine: {"uuid": str(uuid.uuid4()), "allocationId": mine.leg.allocation_id}
+    ),
+    ("PATCH", f"{API}/checkpoints"): Asked(
+        lambda mine: {"checkpoints": [{"uuid": mine.checkpoint, "resources": {"resources": {}}}]}
+    ),
+    ("DELETE", f"{API}/checkpoints"): Asked(named_checkpoint),
+    ("POST", f"{API}/checkpoints/rm"): Asked(
+        lambda mine: named_checkpoint(mine) | {"checkpointGlobs": ["*.pt"]}
+    ),
+    ("POST", f"{API}/checkpoints/{{uuid}}/metadata"): just({"checkpoint": {"metadata": {}}}),
+    ("POST", f"{API}/task/logs"): Asked(
+        lambda mine: {"logs": [{"taskId": mine.leg.task_id, "log": "x\n"}]}
+    ),
+    ("POST", "/task-logs"): Asked(lambda mine: [{"task_id": mine.leg.task_id, "log": "x\n"}]),
+    ("PATCH", f"{API}/users/{{user_id}}"): just({"displayName": "Other"}),
+    ("POST", f"{API}/users/{{user_id}}/password"): just("hashed"),
+    ("POST", f"{API}/users"): Asked(lambda mine: {"user": {"username": f"u{uuid.uuid4().hex}"}}),
+}
+RULES = {
+    address: rules[0]
+    for address, rules in declared_rules().items()
+    if rules and rules[0].action not in (Action.READ, Action.SERVE)
+}
+# Everybody may make an experiment of their own, and log out.
+FOR_EVERYBODY = {address for address, rule in RULES.items() if rule.grant == Grant.LOGGED_IN}
+
+
+def test_there_is_a_request_for_every_route_that_changes_something() -> None:
+    assert REQUESTS.keys() == RULES.keys() - FOR_EVERYBODY
+    assert {
+        ("POST", f"{API}/experiments"),
+        ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
+        ("POST", f"{API}/auth/logout"),
+    } == FOR_EVERYBODY
+
+
+@dataclass(frozen=True)
+class People:
+    owner: httpx.AsyncClient
+    stranger: httpx.AsyncClient
+    admin: httpx.AsyncClient
+
+
+@pytest.fixture
+async def people(service_app: FastAPI, agent: httpx.AsyncClient) -> AsyncIterator[People]:
+    made = await agent.post("/api/v1/users", json={"user": {"username": "mallory"}})
+    assert made.status_code == 200, made.text
+    clients = []
+    for name in ("determined", "mallory", "admin"):
+        client = client_of(service_app, None)
+        clients.append(client)
+        login = {"username": name, "password": "", "isHashed": False}
+        token = (await client.post("/api/v1/auth/login", json=login)).json()["token"]
+        client.headers["Authorization"] = f"Bearer {token}"
+    yield People(*clients)
+    for client in clients:
+        await client.aclose()
+
+
+async def mine_in(world: World) -> Mine:
+    leg = await world.leg(labels=["mine"])
+    async with world.db.tx() as conn:
+        owner = await conn.execute(sa.select(users.c.id).where(users.c.username == "determined"))
+    return Mine(leg, await store(leg, 1), owner.scalar_one())
+
+
+async def ask(
+    client: httpx.AsyncClient, address: Address, mine: Mine, **instead: Any
+) -> httpx.Response:
+    method, path = address
+    asked = REQUESTS[address]
+    return await client.request(
+        method,
+        path.format(**mine.path | instead),
+        json=asked.body(mine),
+        params=asked.params,
+    )
+
+
+def refusal(answer: httpx.Response) -> str | None:
+    """The sentence with which the request was refused; of a bulk action, the experiment's."""
+    if answer.status_code == 403:
+        return str(answer.json()["error"]["error"])
+    results = answer.json().get("results") if answer.status_code == 200 else None
+    return (results[0]["error"] or None) if results else None
+
+
+async def everything(world: World) -> list[Any]:
+    return [await world.rows(sa.select(table).order_by(sa.text("1"))) for table in TABLES]
+
+
+async def test_a_stranger_is_refused_and_changes_nothing(world: World, people: People) -> None:
+    mine = await mine_in(world)
+    before = await everything(world)
+    for address, rule in RULES.items():
+        if address in FOR_EVERYBODY:
+            continue
+        answer = await ask(people.stranger, address, mine)
+        said = refusal(answer)
+        assert said is not None, f"{address}: {answer.status_code} {answer.text}"
+        owner = "user" if rule.kind == Kind.USER else "its owner"
+        who = "an administrator"
+        if rule.grant != Grant.ADMINISTRATOR:
+            who = f"{owner} determined or {who}"
+        assert said.startswith(f"only {who} may "), f"{address}: {said}"
+        assert await everything(world) == before, address
+
+
+async def test_the_owner_and_an_administrator_pass(world: World, people: People) -> None:
+    for address, rule in RULES.items():
+        if address in FOR_EVERYBODY:
+            continue
+        for name, client in (("owner", people.owner), ("admin", people.admin)):
+            answer = await ask(client, address, await mine_in(world))
+            said = refusal(answer)
+            if name == "owner" and rule.grant == Grant.ADMINISTRATOR:
+                assert answer.status_code == 403, address
+                continue
+            assert answer.status_code not in PASSED_OVER, f"{address} {name}: {answer.text}"
+            assert said is None or "administrator" not in said, f"{address} {name}: {said}"
+
+
+async def test_a_training_process_reports_for_itself_alone(world: World, people: People) -> None:
+    """Not even for another trial of its own owner."""
+    other = await world.leg()
+    for address, rule in RULES.items():
+        if rule.action != Action.REPORT:
+            continue
+        mine = await mine_in(world)
+        answer = await ask(other.client, address, mine)
+        assert answer.status_code == 403, f"{address}: {answer.text}"
+        assert other.allocation_id in answer.text
+        answer = await ask(mine.leg.client, address, mine)
+        assert answer.status_code not in PASSED_OVER, f"{address}: {answer.text}"
+
+
+async def test_what_does_not_exist_stays_404(world: World, people: People) -> None:
+    mine = await mine_in(world)
+    nothing = {
+        "experiment_id": 999999,
+        "trial_id": 999999,
+        "allocation_id": "9.x.1",
+        "uuid": str(uuid.uuid4()),
+        "user_id": 999999,
+    }
+    for address, rule in RULES.items():
+        if address in FOR_EVERYBODY or isinstance(rule, MayNamed):
+            continue
+        if rule.grant == Grant.ADMINISTRATOR:
+            continue
+        answer = await ask(people.stranger, address, mine, **nothing)
+        assert answer.status_code == 404, f"{address}: {answer.status_code} {answer.text}"
+    wrong = await people.stranger.post(f"{API}/experiments/seven/pause")
+    assert (wrong.status_code, "'seven'" in wrong.text) == (400, True)
+
+
+async def test_everybody_reads(world: World, people: People) -> None:
+    mine = await mine_in(world)
+    for path in (
+        f"experiments/{mine.leg.experiment_id}",
+        f"trials/{mine.leg.trial_id}",
+        f"checkpoints/{mine.checkpoint}",
+        f"tasks/{mine.leg.task_id}/logs",
+        "users",
+    ):
+        assert (await people.stranger.get(f"{API}/{path}")).status_code == 200, path
+
+
+async def test_a_bulk_action_refuses_each_experiment_by_itself(
+    world: World, people: People, service_app: FastAPI
+) -> None:
+    mine = await mine_in(world)
+    me = (await people.stranger.get(f"{API}/me")).json()["user"]["id"]
+    theirs = await world.experiment(owner_id=me)
+    ids = [mine.leg.experiment_id, theirs, 999999]
+    answer = await people.stranger.post(f"{API}/experiments/pause", json={"experimentIds": ids})
+    assert {one["id"]: one["error"] for one in answer.json()["results"]} == {
+        ids[0]: f"only its owner determined or an administrator may pause experiment {ids[0]}",
+        theirs: "",
+        999999: "experiment 999999 does not exist",
+    }
+
+
+async def test_a_checkpoint_cannot_be_taken_over(world: World, people: People) -> None:
+    mine, other = await mine_in(world), await world.leg()
+    body = {"uuid": mine.checkpoint, "resources": {"evil.pt": "1"}, "state": "STATE_COMPLETED"}
+    answer = await other.client.post(f"{API}/checkpoints", json=body)
+    assert answer.status_code == 409
+    assert "of another experiment" in answer.text
+    (row,) = await world.rows(sa.select(checkpoints))
+    assert (row.experiment_id, "evil.pt" in row.resources) == (mine.leg.experiment_id, False)
+    (row,) = await world.rows(sa.select(trials).where(trials.c.id == other.trial_id))
+    assert row.latest_checkpoint is None
+
+
+async def test_users_without_the_right_to_it_change_no_rights(world: World, people: People) -> None:
+    mine = await mine_in(world)
+    answer = await people.owner.patch(
+        f"{API}/users/{mine.user_id}", json={"admin": True, "username": "root"}
+    )
+    assert answer.status_code == 403
+    assert answer.json()["error"]["error"] == (
+        f"only an administrator may change admin, username of user {mine.user_id}"
+    )
+    process = await mine.leg.client.patch(f"{API}/users/{mine.user_id}", json={"displayName": "me"})
+    assert (process.status_code, "training process" in process.text) == (403, True)
+
+
+async def test_a_checkpoint_of_nobody_is_for_administrators(world: World, people: People) -> None:
+    body = {"uuid": str(uuid.uuid4())}
+    assert (await people.owner.post(f"{API}/checkpoints", json=body)).status_code == 403
+    assert (await people.admin.post(f"{API}/checkpoints", json=body)).status_code == 200
+    named = {"checkpointUuids": [body["uuid"]]}
+    answer = await people.owner.request("DELETE", f"{API}/checkpoints", json=named)
+    assert answer.status_code == 403
+    assert "it belongs to no user" in answer.text
+    answer = await people.admin.request("DELETE", f"{API}/checkpoints", json=named)
+    assert answer.status_code == 200
+
+
+async def test_owning_is_remembered_and_not_owning_is_not(world: World) -> None:
+    asked: list[Any] = []
+
+    class Counting:
+        def tx(self) -> Any:
+            asked.append(1)
+            return world.db.tx()
+
+    owners = Owners(cast(Database, Counting()), size=1)
+    mine = await mine_in(world)
+    trial = mine.leg.trial_id
+    for _ in range(2):
+        found = await owners.find(Kind.TRIAL, [trial], mine.user_id)
+        assert found == {trial: Owner(mine.user_id, "determined")}
+    assert len(asked) == 1
+    for _ in range(2):
+        assert (await owners.find(Kind.TASK, ["9.x", "no-number.x"], mine.user_id)) == {}
+        assert (await owners.find(Kind.TRIAL, [trial], 999))[trial] == Owner(
+            mine.user_id, "determined"
+        )
+    assert len(asked) == 5
+    # Another thing takes the place of the first.
+    await owners.find(Kind.EXPERIMENT, [mine.leg.experiment_id], mine.user_id)
+    await owners.find(Kind.TRIAL, [trial], mine.user_id)
+    assert len(asked) == 7
+
+
+async def test_a_line_of_one_task_sets_off_no_policy_of_another(
+    world: World, people: People
+) -> None:
+    policies = [{"name": "bad", "pattern": "bad", "action": "cancel_retries"}]
+    mine = await mine_in(world)
+    config = {"searcher": SEARCHER, "hyperparameters": {}, "log_policies": policies}
+    victim = await world.leg(config=config)
+    for allocation_id, matches in ((victim.allocation_id, 0), (f"{mine.leg.task_id}.1", 0)):
+        line = {"taskId": mine.leg.task_id, "allocationId": allocation_id, "log": "bad\n"}
+        answer = await people.owner.post(f"{API}/task/logs", json={"logs": [line]})
+        assert answer.status_code == 200
+        assert len(await world.rows(sa.select(log_policy_matches))) == matches
+    line = {"taskId": victim.task_id, "allocationId": victim.allocation_id, "log": "bad\n"}
+    await people.owner.post(f"{API}/task/logs", json={"logs": [line]})
+    assert len(await world.rows(sa.select(log_policy_matches))) == 1

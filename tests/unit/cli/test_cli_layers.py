@@ -1,0 +1,49 @@
+"""The packages of ``determined.cli`` import each other in one direction only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import determined.cli
+
+ROOT = Path(determined.cli.__file__).parent
+FRAME = {"errors", "state"}
+MAY_IMPORT = {
+    "output": FRAME,
+    "arguments": FRAME | {"output"},
+    "following": FRAME | {"output"},
+    "submission": FRAME | {"output", "following"},
+    "doctor": FRAME | {"output"},
+    "errors.py": set(),
+    "state.py": {"errors"},
+    "groups.py": set(),
+    "root.py": FRAME | {"groups"},
+}
+
+
+def _imported(folder: Path) -> Iterator[str]:
+    """The parts of ``determined.cli`` that the files import, wherever in the file the import is."""
+    for file in [folder] if folder.is_file() else folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            yield from (name.split(".")[2] for name in names if name.startswith("determined.cli."))
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_a_part_imports_only_what_is_below_it(part: str) -> None:
+    found = set(_imported(ROOT / part)) - {part}
+    assert found <= MAY_IMPORT[part]
+
+
+def test_every_package_without_commands_is_listed() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages - {"experiment"} == {part for part in MAY_IMPORT if "." not in part}

@@ -1,0 +1,110 @@
+"""``prefect.yaml``, read and refused without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from determined_deployments import deploy, prefect_yaml
+from determined_deployments.prefect_yaml import PrefectYamlError
+from determined_deployments.registered_schedules import build, name_items
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "prefect.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_our_own_file_has_no_mistake() -> None:
+    entries, mistakes = prefect_yaml.read(deploy.default_prefect_yaml())
+    assert {entry.config["name"] for entry in entries} == {"experiment", "trial", "checkpoint-gc"}
+    assert mistakes == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a\n", "must be a mapping with the key deployments"),
+        ("a: [", "not valid YAML"),
+        ("deployments: {a: b}", "deployments: must be a list"),
+        ("pull: 3", "pull: Input should be a valid list"),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(PrefectYamlError) as caught:
+        prefect_yaml.read(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert said in str(caught.value)
+
+
+def test_one_wrong_entry_does_not_hide_the_others(tmp_path: Path) -> None:
+    text = """
+deployments:
+  - {name: a, entrypoint: m.f, work_pool: {name: default}, tags: 3}
+  - {name: b, entrypoint: m.f, work_pool: {name: default}}
+  - {name: c, entrypoint: m.f}
+  - word
+"""
+    path = write(tmp_path, text)
+    entries, mistakes = prefect_yaml.read(path)
+    assert [entry.config["name"] for entry in entries] == ["b"]
+    assert mistakes == [
+        f"{path}: deployment 'a': tags: Input should be a valid string",
+        f"{path}: deployment 'c': work_pool.name is missing",
+        f"{path}: deployment number 4: the entry: Input should be a valid dictionary or instance of"
+        " DeploymentConfig",
+    ]
+
+
+def test_no_pull_and_an_empty_pull_are_told_apart(tmp_path: Path) -> None:
+    entry = "deployments: [{name: b, entrypoint: m.f, work_pool: {name: default}}]\n"
+    for pull, expected in (("", None), ("pull: null\n", None), ("pull: []\n", [])):
+        ((read,), _) = prefect_yaml.read(write(tmp_path, pull + entry))
+        assert read.actions["pull"] == expected
+
+
+def test_equal_schedules_have_names_of_their_own_that_stay() -> None:
+    item = {"cron": "* * * * *"}
+    names = list(name_items([item, item, {"interval": 5}]))
+    assert len(set(names)) == 3
+    assert list(name_items([{"interval": 5}, dict(item)])) == [names[2], names[0]]
+
+
+def test_a_schedule_without_a_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="Unknown schedule type"):
+        build({})
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (PrefectYamlError(["f: a: wrong", "f: b: wrong"]), deploy.MISTAKES, "f: b: wrong"),
+        (httpx.ConnectError("refused"), deploy.TRY_AGAIN, "refused"),
+    ],
+)
+def test_the_fork_says_whether_another_try_is_worth_it(
+    error: Exception,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def register(path: Path | None) -> None:
+        raise error
+
+    monkeypatch.setattr(deploy, "register", register)
+    assert deploy.register_in_fork({}) == code
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(("status", "away"), [(503, True), (401, True), (409, False), (422, False)])
+def test_a_refusal_is_a_mistake_and_silence_is_not(status: int, away: bool) -> None:
+    request = httpx.Request("POST", "http://prefect/api")
+    cause = httpx.HTTPStatusError("no", request=request, response=httpx.Response(status))
+    error = RuntimeError("while applying")
+    error.__cause__ = cause
+    assert (deploy._prefect_is_away(error) is cause) is away

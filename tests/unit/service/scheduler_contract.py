@@ -1,0 +1,229 @@
+"""What every scheduler promises (:class:`determined_service.scheduling.scheduler.Scheduler`), as tests.
+
+A subclass named ``Test…`` in a test file gives ``scheduler``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from determined_service.scheduling.reasons import (
+    AgentsBusy,
+    Behind,
+    ExcludedEverywhere,
+    Fragmented,
+    GroupAtLimit,
+    NoAgent,
+    Reason,
+    TooFewFree,
+    TooWide,
+)
+from determined_service.scheduling.scheduler import Decision, Scheduler
+from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Agent, Request, Snapshot
+from determined_service.scheduling.wording import in_words
+
+POOLS = ("p", "q", "nobody")
+
+
+def _bits(mask: int) -> list[int]:
+    return [slot for slot in range(6) if mask >> slot & 1]
+
+
+# Some of an agent's slots are disabled, which may be held all the same.
+AGENTS = st.builds(
+    lambda name, pool, enabled, used, tasks: Agent(
+        name, pool, tuple(_bits(enabled)), frozenset(_bits(used)), tasks
+    ),
+    st.sampled_from([f"a{number}" for number in range(5)]),
+    st.sampled_from(POOLS[:2]),
+    st.integers(0, 63),
+    st.integers(0, 63),
+    st.sampled_from([0, 1, MAX_ZERO_SLOT_TASKS - 1, MAX_ZERO_SLOT_TASKS]),
+)
+# Each group is in one pool and has one limit.
+GROUPS = {0: ("p", None), 1: ("p", 3), 2: ("q", 2), 3: ("nobody", 1), 4: ("p", 6), 5: ("q", 4)}
+REQUESTS = st.builds(
+    lambda slots, group, pool, excluded, priority: Request(
+        "",
+        pool if group is None else GROUPS[group][0],
+        slots,
+        group,
+        None if group is None else GROUPS[group][1],
+        frozenset(f"a{number}" for number in excluded),
+        priority,
+        weight=priority / 8,
+        submitted=float(group or 0),
+        preemptible=priority % 2 == 0,
+    ),
+    st.sampled_from([1, 1, 1, 2, 2, 3, 4, 0, 7]),
+    st.none() | st.sampled_from(sorted(GROUPS)),
+    st.sampled_from(POOLS),
+    st.just([]) | st.lists(st.integers(0, 4), max_size=3),
+    st.integers(1, 99),
+)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """Up to five agents and a dozen requests, of which most may be placed or be in each other's way."""
+    requests = draw(st.lists(REQUESTS, max_size=12))
+    agents = draw(st.lists(AGENTS, max_size=5, unique_by=lambda agent: agent.id))
+    used = draw(st.dictionaries(st.sampled_from(sorted(GROUPS)), st.integers(0, 4)))
+    numbered = (replace(request, id=f"r{number}") for number, request in enumerate(requests))
+    return Snapshot(tuple(numbered), tuple(agents), used)
+
+
+def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
+    """The snapshot that follows when the placements are made and nothing else happens."""
+    placed = {placement.id: placement for placement in decision.placements}
+    requests = {request.id: request for request in snapshot.requests}
+    found = []
+    for agent in snapshot.agents:
+        mine = [one for one in decision.placements if one.agent_id == agent.id]
+        slots = {slot for one in mine for slot in one.slot_ids}
+        tasks = agent.zero_slot_tasks + sum(not one.slot_ids for one in mine)
+        found.append(replace(agent, used=agent.used | slots, zero_slot_tasks=tasks))
+    used = Counter(snapshot.used_by_group)
+    for placement in decision.placements:
+        group = requests[placement.id].group
+        if group is not None:
+            used[group] += len(placement.slot_ids)
+    left = tuple(one for one in snapshot.requests if one.id not in placed)
+    return Snapshot(left, tuple(found), used)
+
+
+def allowed(snapshot: Snapshot, request: Request) -> list[Agent]:
+    """The agents that the request may run on."""
+    return [
+        agent
+        for agent in snapshot.agents
+        if agent.pool == request.pool and agent.id not in request.excluded
+    ]
+
+
+def true_reasons(snapshot: Snapshot, request: Request) -> dict[type[Any], Reason]:
+    """Every reason but :class:`Behind` that holds for the request, with its numbers."""
+    pool = [agent for agent in snapshot.agents if agent.pool == request.pool]
+    mine = allowed(snapshot, request)
+    frees = [len(agent.free()) for agent in mine]
+    free, total, most = sum(frees), sum(len(one.slots) for one in mine), max(frees, default=0)
+    widest = max((len(agent.slots) for agent in mine), default=0)
+    used = 0 if request.group is None else snapshot.used_by_group.get(request.group, 0)
+    found: list[Reason] = []
+    if not pool:
+        found.append(NoAgent())
+    elif not mine:
+        found.append(ExcludedEverywhere(len(pool)))
+    elif request.slots == 0:
+        if all(agent.zero_slot_tasks >= MAX_ZERO_SLOT_TASKS for agent in mine):
+            found.append(AgentsBusy(len(mine), MAX_ZERO_SLOT_TASKS))
+    else:
+        if request.slots > widest:
+            found.append(TooWide(widest))
+        if request.max_slots is not None and used + request.slots > request.max_slots:
+            found.append(GroupAtLimit(used, request.max_slots))
+        if free < request.slots:
+            found.append(TooFewFree(free, total))
+        elif most < request.slots:
+            found.append(Fragmented(free, total, most))
+    return {type(reason): reason for reason in found}
+
+
+class SchedulerContract:
+    """The promises, by their numbers in the docstring of ``Scheduler``."""
+
+    scheduler: Scheduler
+
+    @given(snapshots())
+    def test_1_a_pure_function(self, snapshot: Snapshot) -> None:
+        before = copy.deepcopy(snapshot)
+        decision = self.scheduler.decide(snapshot)
+        assert snapshot == before
+        self.scheduler.decide(Snapshot((), ()))
+        assert self.scheduler.decide(before) == decision
+
+    @given(snapshots())
+    def test_2_nothing_is_lost(self, snapshot: Snapshot) -> None:
+        decision = self.scheduler.decide(snapshot)
+        placed = [placement.id for placement in decision.placements]
+        waiting = [one.request.id for one in decision.waiting]
+        assert sorted(placed + waiting) == sorted(request.id for request in snapshot.requests)
+
+    @given(snapshots())
+    def test_3_placements_can_be_made(self, snapshot: Snapshot) -> None:
+        requests = {request.id: request for request in snapshot.requests}
+        free = {agent.id: set(agent.free()) for agent in snapshot.agents}
+        decision = self.scheduler.decide(snapshot)
+        for placement in decision.placements:
+            request = requests[placement.id]
+            assert placement.agent_id in [agent.id for agent in allowed(snapshot, request)]
+            assert len(placement.slot_ids) == request.slots
+            for slot in placement.slot_ids:
+                free[placement.agent_id].remove(slot)
+        then = after(snapshot, decision)
+        for was, agent in zip(snapshot.agents, then.agents, strict=True):
+            assert agent.zero_slot_tasks <= max(MAX_ZERO_SLOT_TASKS, was.zero_slot_tasks)
+        for placement in decision.placements:
+            request = requests[placement.id]
+            if request.slots and request.max_slots is not None and request.group is not None:
+                assert then.used_by_group[request.group] <= request.max_slots
+
+    @given(snapshots())
+    def test_4_reasons_are_true(self, snapshot: Snapshot) -> None:
+        decision = self.scheduler.decide(snapshot)
+        then = after(snapshot, decision)
+        # By pool: the first that waits for slots, and how many stand in line.
+        lines: dict[str, list[Request]] = {}
+        for one in decision.waiting:
+            request, reason = one.request, one.reason
+            true = true_reasons(then, request)
+            line = lines.setdefault(request.pool, [])
+            if isinstance(reason, Behind):
+                assert line, "behind nobody"
+                assert (reason.first, reason.ahead) == (line[0], len(line))
+                mine = allowed(then, request)
+                assert reason.free == sum(len(agent.free()) for agent in mine)
+                assert reason.total == sum(len(agent.slots) for agent in mine)
+                # What can never run, or not now whatever is free, must not stand in line.
+                assert not true.keys() & {NoAgent, ExcludedEverywhere, TooWide, GroupAtLimit}
+                assert request.slots > 0
+                line.append(request)
+            else:
+                assert true.get(type(reason)) == reason
+                if isinstance(reason, TooFewFree | Fragmented):
+                    assert not true.keys() & {TooWide, GroupAtLimit}
+                    line.append(request)
+
+    @given(snapshots())
+    def test_5_settled(self, snapshot: Snapshot) -> None:
+        decision = self.scheduler.decide(snapshot)
+        again = self.scheduler.decide(after(snapshot, decision))
+        assert again == replace(decision, placements=())
+
+    @given(snapshots())
+    def test_6_places_in_the_queue(self, snapshot: Snapshot) -> None:
+        decision = self.scheduler.decide(snapshot)
+        waiting = [one.request for one in decision.waiting]
+        for group in GROUPS:
+            first = next((at for at, one in enumerate(waiting) if one.group == group), 0)
+            ahead = [one for one in waiting[:first] if one.pool == waiting[first].pool]
+            jobs = {one.id if one.group is None else str(one.group) for one in ahead}
+            assert decision.groups_ahead(group) == len(jobs)
+
+    @given(snapshots())
+    def test_each_reason_has_words(self, snapshot: Snapshot) -> None:
+        for one in self.scheduler.decide(snapshot).waiting:
+            words = in_words(one)
+            assert words.startswith(f"wants {one.request.slots} slot")
+            assert f"of resource pool {one.request.pool!r}" in words
+
+    def test_pools_do_not_wait_for_each_other(self) -> None:
+        agents = (Agent("x", "p", (0,), frozenset({0})), Agent("y", "q", (0,)))
+        snapshot = Snapshot((Request("a", "p", 1), Request("b", "q", 1)), agents)
+        assert [one.id for one in self.scheduler.decide(snapshot).placements] == ["b"]

@@ -1,0 +1,133 @@
+"""The table of rules: who is let through, and what the others are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from determined_service.access import rules
+from determined_service.access.principal import AGENT, ALLOCATION, USER, AllocationRef, Principal
+from determined_service.access.rules import RULES, Action, Grant, authorise, owner_decides
+from determined_service.access.targets import Id, Kind, Owner, Target
+from determined_service.base.errors import ApiError, Forbidden, Unauthenticated
+
+ALICE = Principal(USER, 1, "alice", False)
+BOB = Principal(USER, 2, "bob", False)
+ROOT = Principal(USER, 3, "root", True)
+AGENTS = Principal(AGENT, 4, "determined", True)
+PROCESS = Principal(ALLOCATION, 1, "alice", False, AllocationRef("7.a.1", "7.a", 7, 9, 1))
+EVERYBODY = {"alice": ALICE, "bob": BOB, "root": ROOT, "agents": AGENTS, "process": PROCESS}
+
+THING: dict[Kind, Id] = {
+    Kind.USER: 1,
+    Kind.EXPERIMENT: 7,
+    Kind.TRIAL: 9,
+    Kind.TASK: "7.a",
+    Kind.ALLOCATION: "7.a.1",
+    Kind.CHECKPOINT: "c",
+}
+"""Each belongs to alice; trial, task and allocation are the process' own."""
+
+MAY = {
+    Grant.LOGGED_IN: {"alice", "bob", "root", "agents", "process"},
+    Grant.OWNER: {"alice", "root", "agents", "process"},
+    Grant.SENDER: {"alice", "root", "agents", "process"},
+    Grant.ITSELF: {"alice", "root", "agents"},
+    Grant.ADMINISTRATOR: {"root", "agents"},
+    Grant.AGENT: {"agents"},
+}
+
+
+def refusal(who: Principal, action: Action, target: Target, verb: str = "") -> ApiError | None:
+    try:
+        authorise(who, action, target, verb)
+    except ApiError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(("action", "kind"), RULES)
+def test_who_may(action: Action, kind: Kind) -> None:
+    target = Target(kind, THING.get(kind), Owner(1, "alice"))
+    passed = {name for name, who in EVERYBODY.items() if refusal(who, action, target) is None}
+    assert passed == MAY[RULES[action, kind]]
+
+
+@pytest.mark.parametrize(("action", "kind"), RULES)
+def test_a_target_whose_owner_is_needed_and_not_known_is_refused(
+    action: Action, kind: Kind
+) -> None:
+    for who in EVERYBODY.values():
+        if owner_decides(who, action, kind):
+            assert isinstance(refusal(who, action, Target(kind, THING[kind])), Forbidden)
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "verb", "message"),
+    [
+        (
+            Action.CHANGE,
+            Target(Kind.EXPERIMENT, 7, Owner(1, "alice")),
+            "pause",
+            "only its owner alice or an administrator may pause experiment 7",
+        ),
+        (
+            Action.CHANGE,
+            Target(Kind.USER, 1, Owner(1, "alice")),
+            "",
+            "only user alice or an administrator may change user 1",
+        ),
+        (
+            Action.DELETE,
+            Target(Kind.CHECKPOINT, "c"),
+            "",
+            "only an administrator may delete checkpoint c: it belongs to no user",
+        ),
+        (Action.CREATE, Target(Kind.USER), "", "only an administrator may create users"),
+        (
+            Action.REPORT,
+            Target(Kind.ALLOCATION),
+            "report checkpoints of",
+            "only an administrator may report checkpoints of allocations without naming one",
+        ),
+    ],
+)
+def test_a_refusal_says_who_may(action: Action, target: Target, verb: str, message: str) -> None:
+    found = refusal(BOB, action, target, verb)
+    assert isinstance(found, Forbidden)
+    assert found.message == message
+
+
+def test_a_training_process_reports_for_its_own_trial_only() -> None:
+    for target in (
+        Target(Kind.TRIAL, 10, Owner(1, "alice")),
+        Target(Kind.TASK, "7.b", Owner(1, "alice")),
+        Target(Kind.ALLOCATION, "7.a.2", Owner(1, "alice")),
+        Target(Kind.TRIAL, None),
+    ):
+        found = refusal(PROCESS, Action.REPORT, target)
+        assert isinstance(found, Forbidden)
+        assert "7.a.1" in found.message
+
+
+def test_reading_and_reporting_cost_no_look_at_the_database() -> None:
+    for kind in Kind:
+        assert not any(owner_decides(who, Action.READ, kind) for who in EVERYBODY.values())
+    for kind in (Kind.TRIAL, Kind.TASK, Kind.ALLOCATION):
+        assert not owner_decides(PROCESS, Action.REPORT, kind)
+        assert owner_decides(ALICE, Action.REPORT, kind)
+
+
+def test_a_user_is_no_agent() -> None:
+    found = refusal(ROOT, Action.SERVE, Target(Kind.CLUSTER))
+    assert isinstance(found, Unauthenticated)
+
+
+def test_the_table_in_the_docstring_is_the_table() -> None:
+    assert rules.__doc__ is not None
+    rows = [line.split("|")[1:-1] for line in rules.__doc__.splitlines() if line.startswith("| ")]
+    named = {
+        (Action(action.strip()), Kind(kind.strip()))
+        for action, kinds, _ in rows[1:]
+        for kind in (Kind if kinds.strip() == "everything" else kinds.split(","))
+    }
+    assert named == RULES.keys()
