@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import socket
 
 import uvicorn
@@ -53,6 +54,8 @@ def main() -> None:
         log_config=None,
         timeout_graceful_shutdown=5,
         timeout_keep_alive=75,
+        # Else whoever asks from this machine could take any address, and guess passwords from each.
+        proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
     )
     Server(app, config).run()
 

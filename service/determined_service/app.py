@@ -19,6 +19,7 @@ from determined_registry.database import migrate
 from determined_service import internal, public
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.targets import Owners
+from determined_service.access.throttle import LoginThrottle
 from determined_service.base import errors
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
@@ -47,6 +48,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.hub = hub
         app.state.auth = Authenticator(db, hub, settings)
         app.state.owners = Owners(db)
+        app.state.login_throttle = LoginThrottle()
         stack.push_async_callback(_stop, [asyncio.create_task(hub.run(), name="hub")])
         internal.start(app)
         await public.start(app, stack)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import uuid
 
@@ -24,7 +23,7 @@ async def bootstrap(db: Database, settings: Settings) -> uuid.UUID:
     """Creates what is missing; returns the cluster's id. Safe to run in several processes at once.
 
     A user without an entry in ``settings.bootstrap_passwords`` is made with a blank password, as
-    Determined does.
+    Determined does; RuntimeError where other machines reach the service.
     """
     wanted = uuid.UUID(settings.cluster_id)
     async with db.tx() as conn:
@@ -34,7 +33,12 @@ async def bootstrap(db: Database, settings: Settings) -> uuid.UUID:
                 continue
             secret = settings.bootstrap_passwords.get(name)
             sent = passwords.as_sent(secret.get_secret_value() if secret else "")
-            kept = await asyncio.to_thread(passwords.store, sent)
+            if passwords.is_blank(sent) and settings.is_reachable:
+                raise RuntimeError(
+                    f"the service listens on {settings.host}, where other machines reach it, and user {name} "
+                    f"would get a blank password: give bootstrap_passwords.{name} in the service's settings"
+                )
+            kept = await passwords.in_thread(passwords.store, sent)
             await conn.execute(
                 insert(users)
                 .values(username=name, admin=admin, password_hash=kept)

@@ -6,6 +6,7 @@ import getpass
 import os
 import sys
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -75,6 +76,46 @@ def logout(ctx: typer.Context) -> None:
     with Session(url, token, transport=shared.transport_or_tls()) as session:
         authentication.logout(session, user, store)
     talk(f"logged out {user} from {url}")
+
+
+@app.command("change-password")
+def change_password(
+    ctx: typer.Context,
+    username: Annotated[
+        str | None, typer.Argument(help="default: yourself; others: administrators")
+    ] = None,
+) -> None:
+    """Change a password: first your old one is asked for, then twice the new one.
+
+    Without a terminal, each is a line of standard input (the new one once), and the old one may be DET_PASS.
+    The user's other sessions end; tasks that run go on.
+    """
+    from determined.common.api import authentication
+    from determined.experimental._user import User
+
+    session = state(ctx).session
+    me = authentication.current_user(session)
+    if username is None or username == me["username"]:
+        old = _password(me["username"])
+        User(me, session).change_password(_new_password(me["username"]), old_password=old)
+        talk(f"changed the password of {me['username']}; your other sessions have ended")
+        return
+    path = f"/api/v1/users/{quote(username, safe='')}/by-username"
+    other = User(session.get(path)["user"], session)
+    other.change_password(_new_password(username))
+    talk(f"changed the password of {username}, whose sessions have ended")
+
+
+def _new_password(user: str) -> str:
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        if not line:
+            raise CliError("no new password: give it on a line of standard input")
+        return line.rstrip("\n")
+    new = getpass.getpass(f"New password for user {user!r}: ")
+    if getpass.getpass("The new password again: ") != new:
+        raise CliError("the two new passwords differ: nothing was changed")
+    return new
 
 
 @app.command("whoami")

@@ -56,10 +56,18 @@ class User:
         """Changes the name that lists show."""
         self._patch(displayName=display_name)
 
-    def change_password(self, new_password: str) -> None:
-        """Changes the password: one's own, or any user's for an administrator."""
+    def change_password(self, new_password: str, *, old_password: str | None = None) -> None:
+        """Changes the password: one's own, or any user's for an administrator. The user's other sessions end.
+
+        Without ``old_password`` one's own is changed only within ten minutes of the login. Raises
+        ForbiddenException.
+        """
         hashed = authentication.salt_and_hash(new_password)
-        self._session.post(f"{self._path}/password", json=hashed)
+        body: Any = hashed
+        if old_password is not None:
+            old = authentication.salt_and_hash(old_password)
+            body = {"password": hashed, "currentPassword": old, "isHashed": True}
+        self._session.post(f"{self._path}/password", json=body)
 
     def _patch(self, **changes: Any) -> None:
         self._fill(self._session.patch(self._path, json=changes)["user"])

@@ -2,31 +2,83 @@
 
 from __future__ import annotations
 
-import asyncio
+import datetime
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import users
-from determined_service.base import passwords
+from determined_registry.database.tables import user_sessions, users
+from determined_service.access.throttle import LoginThrottle
+from determined_service.access.tokens import token_hash
+from determined_service.base import passwords, topics
 from determined_service.base.db import Database
-from determined_service.base.errors import Conflict, NotFound
+from determined_service.base.errors import BadRequest, Conflict, Forbidden, NotFound
+from determined_service.base.hub import notify
+from determined_service.base.settings import Settings
+
+FRESH = datetime.timedelta(minutes=10)
+"""For so long after its login a session may change its user's password without the old one."""
 
 
-async def hash_password(password: str, is_hashed: bool) -> str:
-    """The stored form of a password. ``is_hashed``: the client has hashed the typed password."""
+async def hash_password(password: str, is_hashed: bool, settings: Settings) -> str:
+    """The stored form of a password. ``is_hashed``: the client has hashed the typed password.
+
+    Raises BadRequest for a blank one where other machines reach the service.
+    """
     sent = password if is_hashed else passwords.as_sent(password)
-    # In a thread: a deliberately slow function must not hold up everybody else.
-    return await asyncio.to_thread(passwords.store, sent)
+    if settings.is_reachable and passwords.is_blank(sent):
+        raise BadRequest(
+            f"a blank password would let everybody in, because other machines reach this service, which "
+            f"listens on {settings.host}: give the user a password (it may be blank only where the service "
+            f"listens on 127.0.0.1)"
+        )
+    return await passwords.in_thread(passwords.store, sent)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What shows that a user changes its own password: the old one, or a session that has just begun."""
+
+    token: str
+    old: str | None
+    """As clients send it."""
+    address: str
+
+
+async def require_proof(db: Database, throttle: LoginThrottle, user_id: int, proof: Proof) -> None:
+    """Raises Forbidden: a stolen or forgotten session must not be enough to take an account over.
+
+    Raises TooManyRequests like a login. Clients of Determined cannot send the old password, but log in with
+    it: so a session that was begun within :data:`FRESH` stands for it.
+    """
+    fresh = user_sessions.c.created_at > sa.func.now() - FRESH
+    async with db.tx() as conn:
+        row = (await conn.execute(sa.select(users).where(users.c.id == user_id))).one()
+        found = await conn.execute(
+            sa.select(fresh).where(user_sessions.c.token_hash == token_hash(proof.token))
+        )
+        is_fresh = bool(found.scalar_one_or_none())
+    if proof.old is None:
+        if is_fresh:
+            return
+        raise Forbidden(
+            f"the old password is missing: send it as currentPassword, or log in as {row.username} again and "
+            f"change the password within {FRESH.seconds // 60} minutes"
+        )
+    with throttle.attempt(row.username, proof.address) as attempt:
+        if not await passwords.in_thread(passwords.matches, proof.old, row.password_hash):
+            raise Forbidden("the old password (currentPassword) is wrong: nothing was changed")
+        attempt.succeeded()
 
 
 async def renew_hash(db: Database, user_id: int, kept: str, sent: str) -> None:
     """Store a password that was just verified in today's format, if ``kept`` is in an older one."""
     if not passwords.is_outdated(kept):
         return
-    renewed = await asyncio.to_thread(passwords.store, sent)
+    renewed = await passwords.in_thread(passwords.store, sent)
     # A password that was changed since the row was read stays.
     unchanged = (users.c.id == user_id) & (users.c.password_hash == kept)
     async with db.tx() as conn:
@@ -42,8 +94,13 @@ async def create_account(conn: AsyncConnection, username: str, values: Mapping[s
     return int(found.scalar_one())
 
 
-async def change_account(conn: AsyncConnection, user_id: int, values: Mapping[str, Any]) -> None:
-    """Sets columns of the user. Raises NotFound; Conflict when the new name is taken."""
+async def change_account(
+    conn: AsyncConnection, user_id: int, values: Mapping[str, Any], token: str | None = None
+) -> None:
+    """Sets columns of the user; with a new password, ends all of the user's sessions but that of ``token``.
+
+    Raises NotFound; Conflict when the new name is taken.
+    """
     found = await conn.execute(sa.select(users.c.username).where(users.c.id == user_id))
     before = found.scalar_one_or_none()
     if before is None:
@@ -56,6 +113,12 @@ async def change_account(conn: AsyncConnection, user_id: int, values: Mapping[st
         .where(users.c.id == user_id)
         .values({**values, "modified_at": sa.func.now()})
     )
+    if "password_hash" in values:
+        others = user_sessions.c.user_id == user_id
+        if token is not None:
+            others &= user_sessions.c.token_hash != token_hash(token)
+        await conn.execute(sa.delete(user_sessions).where(others))
+    await notify(conn, topics.user(user_id))
 
 
 async def _require_free(conn: AsyncConnection, username: str) -> None:

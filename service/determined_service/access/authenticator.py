@@ -1,7 +1,7 @@
 """Tokens to principals.
 
 Verified tokens are remembered for a second or so, because metrics ingest is hot. A remembered
-allocation is forgotten as soon as its topic is announced, so an ended one does not pass.
+allocation or session is forgotten as soon as its topic is announced, so an ended one does not pass.
 
 The process of an unmanaged trial sends its user's token, and a cookie that names its run of the trial. Once
 the script has started again, every request of the earlier run gets Conflict.
@@ -140,7 +140,7 @@ class Authenticator:
         self.forget(token)
         stack = contextlib.ExitStack()
         ref = principal.allocation
-        awaited = () if ref is None else (topics.allocation(ref.id),)
+        awaited = (topics.user(principal.user_id) if ref is None else topics.allocation(ref.id),)
         changed = stack.enter_context(self._hub.subscribe(awaited))
         self._known[token] = _Remembered(principal, time.monotonic() + REMEMBER_S, changed, stack)
 

@@ -6,6 +6,7 @@ ApiError
 ├── Forbidden        403
 ├── NotFound         404
 ├── Conflict         409: the state does not allow it
+├── TooManyRequests  429: try again after so many seconds
 └── Unavailable      503: try again
 """
 
@@ -66,6 +67,16 @@ class Conflict(ApiError):
     status, code, reason = 409, 9, "FailedPrecondition"
 
 
+class TooManyRequests(ApiError):
+    """Too often; ``retry_after_s`` says when the same request may succeed."""
+
+    status, code, reason = 429, 8, "ResourceExhausted"
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class Unavailable(ApiError):
     """Something the service needs does not answer; the same request may succeed later."""
 
@@ -74,7 +85,15 @@ class Unavailable(ApiError):
 
 _KINDS: dict[int, type[ApiError]] = {
     kind.status: kind
-    for kind in (BadRequest, Unauthenticated, Forbidden, NotFound, Conflict, Unavailable)
+    for kind in (
+        BadRequest,
+        Unauthenticated,
+        Forbidden,
+        NotFound,
+        Conflict,
+        TooManyRequests,
+        Unavailable,
+    )
 }
 
 
@@ -105,7 +124,10 @@ def install(app: FastAPI) -> None:
 
     async def api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        return response(error.status, error.code, error.reason, error.message)
+        answer = response(error.status, error.code, error.reason, error.message)
+        if isinstance(error, TooManyRequests):
+            answer.headers["Retry-After"] = str(error.retry_after_s)
+        return answer
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

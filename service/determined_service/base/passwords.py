@@ -4,20 +4,25 @@ Determined's clients never send a password as typed: they send the hex SHA-512 o
 the password (``isHashed: true``). The salt hides the text, nothing more, so the database keeps an
 Argon2id hash of what was sent.
 
-The functions are slow on purpose (about 40 ms and 19 MiB): call them in a thread.
+The functions are slow on purpose (about 40 ms and 19 MiB): call them by :func:`in_thread`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 # The constant in every published client.
 CLIENT_SALT = "GubPEmmotfiK9TMD6Zdw"
+_BLANK_HASHED = hashlib.sha512(CLIENT_SALT.encode()).hexdigest()
 
 # As slow as the scrypt before it; OWASP asks for two passes over this memory at least.
 _HASHER = PasswordHasher(time_cost=4, memory_cost=19 * 1024, parallelism=1)
@@ -29,6 +34,20 @@ _NOBODY = (
 )
 
 _SCRYPT = "scrypt"
+
+# Threads of their own: a rush of logins holds up nothing else that needs a thread.
+_THREADS = ThreadPoolExecutor(2, thread_name_prefix="passwords")
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[..., T], *given: Any) -> T:
+    """Calls one of the slow functions below without holding up the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, function, *given)
+
+
+def is_blank(sent: str) -> bool:
+    """Whether ``sent`` is the blank password: blank, or the hash of it that some clients send."""
+    return sent in ("", _BLANK_HASHED)
 
 
 def as_sent(password: str) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from determined_service.base.addresses import is_loopback
 
 
 class Settings(BaseModel):
@@ -38,6 +41,13 @@ class Settings(BaseModel):
     """Seconds from the assignment of slots to the running process, after which a leg is given back."""
     stuck_run_s: float = 300.0
     """Seconds that a run may be Cancelling or Pending in Prefect before it is brought to an end."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether other machines reach the service: it listens on more than loopback, or has a public
+        address."""
+        public = urlsplit(self.public_url or "").hostname
+        return not is_loopback(self.host) or (public is not None and not is_loopback(public))
 
     @classmethod
     def load(cls) -> Settings:

@@ -42,6 +42,11 @@ def logs(task_id: str) -> str:
     return f"logs:{task_id}"
 
 
+def user(user_id: int) -> str:
+    """The user's sessions, rights or state have changed."""
+    return f"user:{user_id}"
+
+
 def agent(agent_id: str) -> str:
     """There is something for the agent to start or to kill."""
     return f"agent:{agent_id}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -19,10 +18,11 @@ from determined_service.access.sessions import close_session, open_session
 from determined_service.access.targets import Kind
 from determined_service.access.tokens import bearer_token
 from determined_service.base import passwords
+from determined_service.base.addresses import client_address, is_from_here
 from determined_service.base.errors import Forbidden, Unauthenticated
 from determined_service.base.json import JsonResponse
 from determined_service.views.users import get_user, user_json
-from determined_service.web.state import Db
+from determined_service.web.state import Db, SettingsOf, Throttle
 
 router = APIRouter(prefix="/api/v1", tags=["Authentication"])
 
@@ -36,20 +36,31 @@ class Login(BaseModel):
 
 
 @router.post("/auth/login")
-async def login(given: Login, db: Db) -> Response:
-    """A session token, good for 7 days."""
-    async with db.tx() as conn:
-        row = (
-            await conn.execute(sa.select(users).where(users.c.username == given.username))
-        ).first()
+async def login(
+    given: Login, request: Request, db: Db, settings: SettingsOf, throttle: Throttle
+) -> Response:
+    """A session token, good for 7 days.
+
+    Who sends wrong passwords gets 429 after some, with the seconds to wait in words and in `Retry-After`.
+    """
     sent = given.password if given.isHashed else passwords.as_sent(given.password)
-    kept = row.password_hash if row is not None else None
-    # In a thread: a deliberately slow function must not hold up everybody else.
-    if not await asyncio.to_thread(passwords.matches, sent, kept) or row is None:
-        raise Unauthenticated("wrong user name or password")
+    with throttle.attempt(given.username, client_address(request)) as attempt:
+        async with db.tx() as conn:
+            row = (
+                await conn.execute(sa.select(users).where(users.c.username == given.username))
+            ).first()
+        kept = row.password_hash if row is not None else None
+        if not await passwords.in_thread(passwords.matches, sent, kept) or row is None:
+            raise Unauthenticated("wrong user name or password")
+        attempt.succeeded()
     if not row.active:
         raise Forbidden(
             f"user {given.username} is deactivated: an administrator can activate it again"
+        )
+    if passwords.is_blank(sent) and settings.is_reachable and not is_from_here(request):
+        raise Forbidden(
+            f"user {given.username} has a blank password, with which only the service's own machine logs in, "
+            f"because other machines reach the service: set one there, or ask an administrator"
         )
     await renew_hash(db, row.id, row.password_hash, sent)
     async with db.tx() as conn:

@@ -7,20 +7,29 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ValidationError
 
 from determined_registry.database.tables import users
-from determined_service.access.accounts import change_account, create_account, hash_password
+from determined_service.access.accounts import (
+    Proof,
+    change_account,
+    create_account,
+    hash_password,
+    require_proof,
+)
 from determined_service.access.dependencies import UserReader, may
-from determined_service.access.principal import Principal
+from determined_service.access.principal import USER, Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
+from determined_service.access.tokens import bearer_token
+from determined_service.base import passwords
+from determined_service.base.addresses import client_address
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.users import LAST_AUTH, get_user, select_users, user_json
-from determined_service.web.request import body
-from determined_service.web.state import Db
+from determined_service.web.request import body, json_example
+from determined_service.web.state import Db, SettingsOf, Throttle
 
 router = APIRouter(prefix="/api/v1/users", tags=["Users"])
 
@@ -99,9 +108,20 @@ class NewUser(BaseModel):
 
 
 class UserChange(_Given):
-    """Changes of a user. Fields that are left out stay as they are."""
+    """Changes of a user. Fields that are left out stay as they are. ``currentPassword``: the old one, of a
+    user who changes its own password."""
 
     password: str | None = None
+    currentPassword: str | None = None
+    isHashed: bool = False
+
+
+class NewPassword(BaseModel):
+    """A password, and the old one of a user who changes its own. Both as typed, or as clients hash them when
+    ``isHashed``."""
+
+    password: str
+    currentPassword: str | None = None
     isHashed: bool = False
 
 
@@ -121,12 +141,15 @@ Changer = Annotated[Principal, may(Action.CHANGE, Kind.USER)]
 
 
 @router.post("")
-async def create_user(given: NewUser, user: Creator, db: Db) -> dict[str, Any]:
-    """Creates a user. Only administrators may do this."""
+async def create_user(
+    given: NewUser, user: Creator, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
+    """Creates a user. Only administrators may do this. Where other machines reach the service, a password is
+    needed."""
     if not given.user.username:
         raise BadRequest("username is missing: a user needs a name")
     values = _columns(given.user) | {
-        "password_hash": await hash_password(given.password or "", given.isHashed),
+        "password_hash": await hash_password(given.password or "", given.isHashed, settings),
         "active": given.user.active is not False,
     }
     async with db.tx() as conn:
@@ -134,32 +157,70 @@ async def create_user(given: NewUser, user: Creator, db: Db) -> dict[str, Any]:
         return {"user": await get_user(conn, user_id)}
 
 
+class Changes:
+    """Carries out a change of a user, for the one who asks."""
+
+    def __init__(
+        self, request: Request, user: Changer, db: Db, settings: SettingsOf, throttle: Throttle
+    ) -> None:
+        self._request, self._user, self._db = request, user, db
+        self._settings, self._throttle = settings, throttle
+
+    async def __call__(self, user_id: int, given: UserChange) -> dict[str, Any]:
+        values = _columns(given)
+        rights = sorted(values.keys() - {"display_name"})
+        if rights:
+            target = Target(Kind.USER, user_id)
+            authorise(self._user, Action.ADMINISTER, target, f"change {', '.join(rights)} of")
+        token = None
+        if given.password is not None:
+            if self._user.kind == USER and self._user.user_id == user_id:
+                token = bearer_token(self._request.headers)
+                await self._prove(user_id, token, given)
+            values["password_hash"] = await hash_password(
+                given.password, given.isHashed, self._settings
+            )
+        async with self._db.tx() as conn:
+            await change_account(conn, user_id, values, token)
+            return {"user": await get_user(conn, user_id)}
+
+    async def _prove(self, user_id: int, token: str, given: UserChange) -> None:
+        old = given.currentPassword
+        if old is not None and not given.isHashed:
+            old = passwords.as_sent(old)
+        proof = Proof(token, old, client_address(self._request))
+        await require_proof(self._db, self._throttle, user_id, proof)
+
+
+Change = Annotated[Changes, Depends()]
+
+
 @router.patch("/{user_id}")
-async def patch_user(user_id: int, given: UserChange, user: Changer, db: Db) -> dict[str, Any]:
+async def patch_user(user_id: int, given: UserChange, change: Change) -> dict[str, Any]:
     """Changes a user. Users may change their own display name and password; administrators may change any
     field of any user.
+
+    A user who changes its own password sends the old one as `currentPassword`, or has logged in within the
+    last ten minutes. The user's other sessions end.
     """
-    return {"user": await _change(user_id, given, user, db)}
+    return await change(user_id, given)
 
 
-@router.post("/{user_id}/password")
-async def set_password(user_id: int, request: Request, user: Changer, db: Db) -> dict[str, Any]:
-    """Sets a user's password. The body is the password, a JSON string, as clients hash it."""
-    password = await body(request)
-    if not isinstance(password, str):
-        raise BadRequest("the body must be the password, a JSON string")
-    change = UserChange(password=password, isHashed=True)
-    return {"user": await _change(user_id, change, user, db)}
-
-
-async def _change(user_id: int, given: UserChange, user: Principal, db: Db) -> dict[str, Any]:
-    values = _columns(given)
-    rights = sorted(values.keys() - {"display_name"})
-    if rights:
-        target = Target(Kind.USER, user_id)
-        authorise(user, Action.ADMINISTER, target, f"change {', '.join(rights)} of")
-    if given.password is not None:
-        values["password_hash"] = await hash_password(given.password, given.isHashed)
-    async with db.tx() as conn:
-        await change_account(conn, user_id, values)
-        return await get_user(conn, user_id)
+@router.post(
+    "/{user_id}/password",
+    openapi_extra=json_example({"password": "…", "currentPassword": "…", "isHashed": True}),
+)
+async def set_password(user_id: int, request: Request, change: Change) -> dict[str, Any]:
+    """Sets a user's password. The body is the password, a JSON string, as Determined's clients hash and send
+    it; or an object with `password`, `currentPassword` and `isHashed`. Of the old password, see the route
+    before."""
+    given = await body(request)
+    if isinstance(given, str):
+        return await change(user_id, UserChange(password=given, isHashed=True))
+    try:
+        read = NewPassword.model_validate(given)
+    except ValidationError as error:
+        raise BadRequest(
+            "the body must be the password, a JSON string, or {password, currentPassword, isHashed}"
+        ) from error
+    return await change(user_id, UserChange(**read.model_dump()))

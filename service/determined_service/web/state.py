@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from determined_service.access.throttle import LoginThrottle
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
@@ -47,7 +48,13 @@ def logs_queue(request: Request) -> GroupCommit[LogLines]:
     return queue
 
 
+async def _throttle(request: Request) -> LoginThrottle:
+    throttle: LoginThrottle = request.app.state.login_throttle
+    return throttle
+
+
 Db = Annotated[Database, Depends(_db)]
 HubOf = Annotated[Hub, Depends(_hub)]
 SettingsOf = Annotated[Settings, Depends(_settings)]
+Throttle = Annotated[LoginThrottle, Depends(_throttle)]
 QueueOf = Annotated[Queue, Depends(_queue)]

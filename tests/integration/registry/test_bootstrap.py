@@ -54,6 +54,18 @@ async def test_once_and_again_and_at_once(empty_url: str) -> None:
         await db.close()
 
 
+async def test_no_blank_password_where_others_reach_the_service(empty_url: str) -> None:
+    db = Database(empty_url)
+    try:
+        given = {"host": "0.0.0.0", "bootstrap_passwords": {"admin": "Secret123"}}
+        with pytest.raises(RuntimeError, match=r"give bootstrap_passwords\.determined in the"):
+            await bootstrap(db, settings(empty_url, **given))
+        async with db.tx() as conn:
+            assert (await conn.execute(sa.select(users))).all() == []
+    finally:
+        await db.close()
+
+
 async def test_the_settings_name_a_new_cluster(empty_url: str) -> None:
     db = Database(empty_url)
     wanted = "11111111-1111-1111-1111-111111111111"

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import sqlalchemy as sa
+from fastapi import FastAPI
 
 from determined_registry.database.tables import user_sessions, users
+from determined_service.access.accounts import FRESH
+from determined_service.access.throttle import PAIR
 from determined_service.base import passwords
+from determined_service.base.db import Database
+from tests.integration.conftest import client_of
 from tests.integration.service_api.world import World, report
 from tests.scrypt_passwords import scrypt_of
+from tests.waiting import until_async
 
 
 async def test_login_with_blank_password(anonymous: httpx.AsyncClient) -> None:
@@ -170,3 +177,159 @@ async def test_users_manage_only_themselves(
     assert found["id"] == made.json()["user"]["id"]
     names = [one["username"] for one in (await user.get("/api/v1/users")).json()["users"]]
     assert names == ["admin", "determined", "ada"]
+
+
+class Account:
+    """A user with the password ``first``, and as many sessions as asked for."""
+
+    def __init__(self, app: FastAPI, user_id: int) -> None:
+        self.app, self.user_id = app, user_id
+        self.clients: list[httpx.AsyncClient] = []
+
+    async def login(self, password: str) -> httpx.Response:
+        login = {"username": "ada", "password": password}
+        async with client_of(self.app, None) as client:
+            return await client.post("/api/v1/auth/login", json=login)
+
+    async def session(self, password: str = "first") -> httpx.AsyncClient:
+        made = await self.login(password)
+        assert made.status_code == 200, made.text
+        client = client_of(self.app, made.json()["token"])
+        self.clients.append(client)
+        return client
+
+    async def grow_old(self) -> None:
+        """All sessions were opened long ago."""
+        db: Database = self.app.state.db
+        long_ago = sa.func.now() - FRESH
+        async with db.tx() as conn:
+            await conn.execute(sa.update(user_sessions).values(created_at=long_ago))
+
+    async def change(
+        self, client: httpx.AsyncClient, new: str, old: str | None = None
+    ) -> httpx.Response:
+        body = {"password": new} if old is None else {"password": new, "currentPassword": old}
+        return await client.post(f"/api/v1/users/{self.user_id}/password", json=body)
+
+
+@pytest.fixture
+async def ada(service_app: FastAPI, agent: httpx.AsyncClient) -> AsyncIterator[Account]:
+    body = {"user": {"username": "ada"}, "password": "first"}
+    made = await agent.post("/api/v1/users", json=body)
+    account = Account(service_app, made.json()["user"]["id"])
+    yield account
+    for client in account.clients:
+        await client.aclose()
+
+
+async def test_a_new_password_needs_the_old_one_and_ends_the_other_sessions(ada: Account) -> None:
+    own, other = await ada.session(), await ada.session()
+    assert (await other.get("/api/v1/me")).status_code == 200  # remembered from here on
+    await ada.grow_old()
+    for answer, said in (
+        (await ada.change(own, "second"), "the old password is missing"),
+        (await ada.change(own, "second", "wrong"), "is wrong: nothing was changed"),
+        (
+            await own.patch(f"/api/v1/users/{ada.user_id}", json={"password": "second"}),
+            "log in as ada again and change the password within 10 minutes",
+        ),
+    ):
+        assert (answer.status_code, said in answer.text) == (403, True), answer.text
+    assert (await ada.login("first")).status_code == 200
+    assert (await other.get("/api/v1/me")).status_code == 200
+    changed = await ada.change(own, "second", "first")
+    assert changed.status_code == 200, changed.text
+    assert (await own.get("/api/v1/me")).status_code == 200
+
+    async def ended() -> bool:
+        return (await other.get("/api/v1/me")).status_code == 401
+
+    await until_async("the other session has ended", ended)
+    assert (await ada.login("first")).status_code == 401
+    assert (await ada.login("second")).status_code == 200
+
+
+async def test_a_session_that_has_just_begun_stands_for_the_old_password(ada: Account) -> None:
+    """Determined's published clients send nothing but the new one: a JSON string."""
+    own = await ada.session()
+    sent = passwords.as_sent("second")
+    answer = await own.post(f"/api/v1/users/{ada.user_id}/password", json=sent)
+    assert answer.status_code == 200, answer.text
+    assert (await ada.login("second")).status_code == 200
+    await ada.grow_old()
+    answer = await own.post(f"/api/v1/users/{ada.user_id}/password", json=sent)
+    assert answer.status_code == 403
+
+
+async def test_an_administrator_gives_another_a_new_password_without_the_old_one(
+    ada: Account, anonymous: httpx.AsyncClient, service_app: FastAPI
+) -> None:
+    theirs = await ada.session()
+    login = {"username": "admin", "password": ""}
+    token = (await anonymous.post("/api/v1/auth/login", json=login)).json()["token"]
+    await ada.grow_old()
+    async with client_of(service_app, token) as admin:
+        assert (await ada.change(admin, "second")).status_code == 200
+        me = (await admin.get("/api/v1/me")).json()["user"]["id"]
+        own = await admin.post(f"/api/v1/users/{me}/password", json={"password": "mine"})
+        assert own.status_code == 403
+    assert (await ada.login("second")).status_code == 200
+
+    async def ended() -> bool:
+        return (await theirs.get("/api/v1/me")).status_code == 401
+
+    await until_async("the other session has ended", ended)
+
+
+async def test_guessing_is_slowed_down(ada: Account, anonymous: httpx.AsyncClient) -> None:
+    own = await ada.session()
+    answers = [await ada.login(f"guess{number}") for number in range(20)]
+    assert [answer.status_code for answer in answers] == [401] * PAIR.burst + [429] * 15
+    refused = answers[-1]
+    assert refused.json()["error"]["error"].startswith(
+        "too many wrong passwords of user 'ada' from 127.0.0.1: try again in "
+    )
+    assert 0 < int(refused.headers["Retry-After"]) <= PAIR.every_s
+    # A session goes on, others log in, and who does not exist is treated alike.
+    assert (await own.get("/api/v1/me")).status_code == 200
+    # The old password is guessed no faster.
+    assert (await ada.change(own, "second", "guess")).status_code == 429
+    admin = {"username": "admin", "password": ""}
+    assert (await anonymous.post("/api/v1/auth/login", json=admin)).status_code == 200
+    nobody = {"username": "nobody", "password": "x"}
+    found = [await anonymous.post("/api/v1/auth/login", json=nobody) for _ in range(6)]
+    assert [answer.status_code for answer in found] == [401] * PAIR.burst + [429]
+
+
+async def test_blank_passwords_only_where_nobody_else_comes(
+    ada: Account, agent: httpx.AsyncClient, service_app: FastAPI
+) -> None:
+    new = {"user": {"username": "bob"}}
+    path = f"/api/v1/users/{ada.user_id}"
+    hashed_blank = hashlib.sha512(b"GubPEmmotfiK9TMD6Zdw").hexdigest()
+    settings = service_app.state.settings
+    for reachable in ({"host": "0.0.0.0"}, {"public_url": "https://det.example"}):
+        service_app.state.settings = settings.model_copy(update=reachable)
+        for answer in (
+            await agent.post("/api/v1/users", json=new),
+            await agent.post(
+                "/api/v1/users", json=new | {"password": hashed_blank, "isHashed": True}
+            ),
+            await agent.patch(path, json={"password": ""}),
+            await agent.post(f"{path}/password", json=""),
+        ):
+            assert answer.status_code == 400
+            assert "a blank password would let everybody in" in answer.text
+            assert "give the user a password" in answer.text
+        # Who got one before logs in from the machine itself, to set a password.
+        blank = {"username": "admin", "password": ""}
+        for client, status in ((("127.0.0.1", 1), 200), (("192.0.2.7", 1), 403)):
+            transport = httpx.ASGITransport(service_app, client=client)
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as asker:
+                answer = await asker.post("/api/v1/auth/login", json=blank)
+                assert answer.status_code == status, answer.text
+                forwarded = {"X-Forwarded-For": "192.0.2.7"}
+                answer = await asker.post("/api/v1/auth/login", json=blank, headers=forwarded)
+                assert (answer.status_code, "has a blank password" in answer.text) == (403, True)
+    service_app.state.settings = settings
+    assert (await agent.post("/api/v1/users", json=new)).status_code == 200

@@ -255,7 +255,8 @@ async def test_a_stranger_is_refused_and_changes_nothing(world: World, people: P
 
 
 async def test_the_owner_and_an_administrator_pass(world: World, people: People) -> None:
-    for address, rule in RULES.items():
+    # The last one is the password, because an administrator who sets it ends the owner's session.
+    for address, rule in sorted(RULES.items(), key=lambda item: item[0][1].endswith("/password")):
         if address in FOR_EVERYBODY:
             continue
         for name, client in (("owner", people.owner), ("admin", people.admin)):
