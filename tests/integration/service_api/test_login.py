@@ -179,6 +179,15 @@ async def test_users_manage_only_themselves(
     assert names == ["admin", "determined", "ada"]
 
 
+async def refused(client: httpx.AsyncClient) -> None:
+    """Returns as soon as the client's session has ended."""
+
+    async def status() -> int:
+        return (await client.get("/api/v1/me")).status_code
+
+    await until_async("the session has ended", status, equals=401)
+
+
 class Account:
     """A user with the password ``first``, and as many sessions as asked for."""
 
@@ -241,10 +250,7 @@ async def test_a_new_password_needs_the_old_one_and_ends_the_other_sessions(ada:
     assert changed.status_code == 200, changed.text
     assert (await own.get("/api/v1/me")).status_code == 200
 
-    async def ended() -> bool:
-        return (await other.get("/api/v1/me")).status_code == 401
-
-    await until_async("the other session has ended", ended)
+    await refused(other)
     assert (await ada.login("first")).status_code == 401
     assert (await ada.login("second")).status_code == 200
 
@@ -275,21 +281,18 @@ async def test_an_administrator_gives_another_a_new_password_without_the_old_one
         assert own.status_code == 403
     assert (await ada.login("second")).status_code == 200
 
-    async def ended() -> bool:
-        return (await theirs.get("/api/v1/me")).status_code == 401
-
-    await until_async("the other session has ended", ended)
+    await refused(theirs)
 
 
 async def test_guessing_is_slowed_down(ada: Account, anonymous: httpx.AsyncClient) -> None:
     own = await ada.session()
     answers = [await ada.login(f"guess{number}") for number in range(20)]
     assert [answer.status_code for answer in answers] == [401] * PAIR.burst + [429] * 15
-    refused = answers[-1]
-    assert refused.json()["error"]["error"].startswith(
+    last = answers[-1]
+    assert last.json()["error"]["error"].startswith(
         "too many wrong passwords of user 'ada' from 127.0.0.1: try again in "
     )
-    assert 0 < int(refused.headers["Retry-After"]) <= PAIR.every_s
+    assert 0 < int(last.headers["Retry-After"]) <= PAIR.every_s
     # A session goes on, others log in, and who does not exist is treated alike.
     assert (await own.get("/api/v1/me")).status_code == 200
     # The old password is guessed no faster.

@@ -360,12 +360,14 @@ async def test_an_experiment_remembers_the_task_that_submitted_it(
     (row,) = await world.rows(sa.select(experiments).where(experiments.c.id == experiment_id))
     assert (row.submitted_by, row.owner_id) == (leg.task_id, made.json()["experiment"]["userId"])
     by_user = (await people.owner.post(f"{API}/experiments", json=body)).json()["experiment"]["id"]
-    kill = {"json": {"name": "other"}}
+    change = {"name": "other"}
     # The next leg of the same task goes on with it; another task of the same owner may not.
     next_leg = await world.start(leg.experiment_id, leg.trial_id, leg.request_id, run_id=2)
-    assert (await next_leg.client.patch(f"{API}/experiments/{experiment_id}", **kill)).is_success
+    assert (
+        await next_leg.client.patch(f"{API}/experiments/{experiment_id}", json=change)
+    ).is_success
     for client, one in ((next_leg.client, by_user), ((await world.leg()).client, experiment_id)):
-        assert (await client.patch(f"{API}/experiments/{one}", **kill)).status_code == 403
+        assert (await client.patch(f"{API}/experiments/{one}", json=change)).status_code == 403
 
 
 async def test_what_does_not_exist_stays_404(world: World, people: People) -> None:
