@@ -187,8 +187,9 @@ def download(
 def support_bundle(ctx: typer.Context, trial_id: TrialId, output_dir: OutputDir = None) -> None:
     """Write a file with all that is known about a trial, to attach to a bug report.
 
-    It contains the trial's logs, metrics and reasons, and the cluster's health. Secrets in the
-    configuration are masked; the logs are not.
+    It contains the trial's logs, metrics and reasons, and the cluster's health. The secrets of the
+    configuration are masked in all of it, and what looks like a secret; others, which the training
+    prints, are not. Only you may read the file.
     """
     from determined.cli.doctor import bundle
 

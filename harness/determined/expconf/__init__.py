@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from determined.expconf.document import read_yaml as read_yaml
     from determined.expconf.launch import launch_command as launch_command
     from determined.expconf.masking import masked as masked
+    from determined.expconf.masking import masked_for_others as masked_for_others
+    from determined.expconf.masking import masked_to_share as masked_to_share
+    from determined.expconf.masking import secret_values as secret_values
     from determined.expconf.merging import merge as merge
     from determined.expconf.overrides import apply_overrides as apply_overrides
     from determined.expconf.problems import ConfigError as ConfigError
@@ -46,8 +49,11 @@ _HOMES = {
     "launch_command": "launch",
     "load_yaml": "document",
     "masked": "masking",
+    "masked_for_others": "masking",
+    "masked_to_share": "masking",
     "merge": "merging",
     "read_yaml": "document",
+    "secret_values": "masking",
     "validate": "validation",
 }
 

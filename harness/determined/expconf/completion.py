@@ -23,6 +23,7 @@ def complete(
     seed: int | None = None,
     name_factory: Callable[[], str] | None = None,
     unmanaged: bool = False,
+    only_preview: bool = False,
 ) -> dict[str, Any]:
     """Make the complete configuration of a new experiment.
 
@@ -33,6 +34,7 @@ def complete(
         seed: experiment seed if the configuration has none; default: the time in seconds.
         name_factory: makes the name if the configuration has none; default: three random words.
         unmanaged: whether the experiment runs outside the platform and so needs no entrypoint.
+        only_preview: whether secrets may be masked, because the result is not run.
 
     Returns:
         Plain JSON data with every field of the format in it. Completing it again changes nothing.
@@ -45,6 +47,8 @@ def complete(
     under = as_document(template or {}, "template")
     lowest = as_document(defaults or {}, "cluster defaults")
     own = examine(document.data, complete=False)[1]
+    if not only_preview:
+        own += rules.masked(document.data)
     problems: list[Problem] = []
     for layer in (under, lowest):
         problems += located(examine(layer.data, complete=False)[1], layer)
@@ -66,7 +70,7 @@ def complete(
 def complete_search(config: Mapping[str, Any] | Document) -> dict[str, Any]:
     """:func:`complete` for a preview of the search: storage and entrypoint may be missing, and the
     default of the seed is 0. Raises ConfigError."""
-    return complete(config, defaults=_SOME_STORAGE, seed=0, unmanaged=True)
+    return complete(config, defaults=_SOME_STORAGE, seed=0, unmanaged=True, only_preview=True)
 
 
 def check(

@@ -13,9 +13,10 @@ from typing import Any
 
 from determined.expconf import legacy
 from determined.expconf.hyperparameters import TYPES
+from determined.expconf.masking import masked_fields
 from determined.expconf.paths import Path
 from determined.expconf.pod_spec import refused
-from determined.expconf.problems import show
+from determined.expconf.problems import MASK, show
 from determined.expconf.searcher import REMOVED
 from determined.expconf.translate import MISSING, Finding
 
@@ -69,6 +70,16 @@ def novelty(config: dict[str, Any], *, unmanaged: bool) -> Iterator[Finding]:
     if config.get("entrypoint") is None and not unmanaged:
         message = "required field is missing: the command that runs a trial"
         yield Finding(MISSING, ("entrypoint",), message)
+
+
+def masked(config: dict[str, Any]) -> Iterator[Finding]:
+    """A configuration that was read with its secrets masked cannot be submitted again as it is."""
+    for path in masked_fields(config):
+        message = (
+            f"holds {MASK}, which stands for a secret that was masked when the configuration was read: write "
+            f"the secret itself, or leave the field out"
+        )
+        yield _rule(path, message)
 
 
 def _search_space(space: dict[str, Any], path: Path) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from determined import errors
+from determined.expconf.problems import MASK
 
 METADATA_FILE = "metadata.json"
 
@@ -59,7 +60,7 @@ def _copy(
         raise errors.NoDirectStorageAccess(f"checkpoint {uuid}: its storage is not known")
     known = storage_config.get("type")
     try:
-        manager = storage.build(dict(storage_config))
+        manager = storage.build(_with_own_keys(uuid, dict(storage_config)))
     except errors.StorageError as error:
         raise errors.NoDirectStorageAccess(str(error)) from error
     root = getattr(manager, "root", None)
@@ -69,6 +70,20 @@ def _copy(
         )
     selector = None if not resources else resources.__contains__
     manager.download(uuid, target, selector)
+
+
+def _with_own_keys(uuid: str, storage_config: dict[str, Any]) -> dict[str, Any]:
+    """The section to open the storage with: another user's keys are masked, so S3's are this machine's."""
+    hidden = sorted(key for key, value in storage_config.items() if value == MASK)
+    if not hidden:
+        return storage_config
+    if storage_config.get("type") != "s3":
+        fields = ", ".join(f"checkpoint_storage.{key}" for key in hidden)
+        raise errors.NoDirectStorageAccess(
+            f"checkpoint {uuid} is another user's, and only that user and administrators see the keys of "
+            f"its storage ({fields}): ask one of them to download it"
+        )
+    return {key: value for key, value in storage_config.items() if value != MASK}
 
 
 def _wrong_sizes(directory: Path, resources: Mapping[str, int]) -> list[str]:

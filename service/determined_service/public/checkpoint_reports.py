@@ -22,7 +22,7 @@ from determined_service.state.change import changing
 from determined_service.views.checkpoints import get_checkpoint
 from determined_service.views.values import parse_time
 from determined_service.web.request import body, json_example
-from determined_service.web.state import Db
+from determined_service.web.state import Db, ViewerOf
 
 router = APIRouter(prefix="/api/v1/checkpoints", tags=["Checkpoints"])
 
@@ -144,6 +144,7 @@ async def replace_metadata(
     request: Request,
     user: Annotated[Principal, may(Action.CHANGE, Kind.CHECKPOINT, "change the metadata of")],
     db: Db,
+    viewer_of: ViewerOf,
 ) -> Response:
     """`{"checkpoint": {"metadata": {…}}}` replaces the metadata."""
     given = (await body(request)).get("checkpoint") or {}
@@ -153,4 +154,5 @@ async def replace_metadata(
     wanted = parse_uuid(uuid, "checkpoint")
     async with changing(db) as change:
         await checkpointing.replace_metadata(change, wanted, replace_nul(metadata))
-        return JsonResponse({"checkpoint": await get_checkpoint(change.conn, wanted)})
+        found = await get_checkpoint(change.conn, wanted, viewer_of(user))
+        return JsonResponse({"checkpoint": found})

@@ -25,9 +25,10 @@ from determined_service.views.checkpoints import (
 from determined_service.views.experiments import require_experiment
 from determined_service.views.metrics import report_json
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.secrets import Viewer
 from determined_service.views.trials import require_trial
 from determined_service.views.values import state_names
-from determined_service.web.state import Db
+from determined_service.web.state import Db, ViewerOf
 
 router = APIRouter(prefix="/api/v1", tags=["Checkpoints"])
 
@@ -35,21 +36,28 @@ c = checkpoints.c
 
 
 @router.get("/checkpoints/{uuid}")
-async def read_checkpoint(uuid: str, user: CheckpointReader, db: Db) -> Response:
-    """One checkpoint."""
+async def read_checkpoint(
+    uuid: str, user: CheckpointReader, db: Db, viewer_of: ViewerOf
+) -> Response:
+    """One checkpoint. Secrets of its storage and configuration are masked, unless the owner or an
+    administrator asks."""
     wanted = parse_uuid(uuid, "checkpoint")
     async with db.tx() as conn:
-        return JsonResponse({"checkpoint": await get_checkpoint(conn, wanted)})
+        return JsonResponse({"checkpoint": await get_checkpoint(conn, wanted, viewer_of(user))})
 
 
 @router.get("/checkpoints/{uuid}/metrics")
 async def read_metrics(
-    uuid: str, user: CheckpointReader, db: Db, metricGroup: str | None = None
+    uuid: str,
+    user: CheckpointReader,
+    db: Db,
+    viewer_of: ViewerOf,
+    metricGroup: str | None = None,
 ) -> Response:
     """The metrics that the trial reported at the checkpoint's step."""
     wanted = parse_uuid(uuid, "checkpoint")
     async with db.tx() as conn:
-        await get_checkpoint(conn, wanted)
+        await get_checkpoint(conn, wanted, viewer_of(user))
         statement = (
             sa.select(metrics)
             .join(
@@ -92,6 +100,7 @@ async def list_of_experiment(
     user: CheckpointReader,
     db: Db,
     listing: Listing,
+    viewer_of: ViewerOf,
 ) -> Response:
     """An experiment's checkpoints. Without `orderBy` they are sorted by the searcher's metric, the best
     first.
@@ -104,6 +113,7 @@ async def list_of_experiment(
             states=listing.states,
             sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
             window=(listing.offset, listing.limit),
+            viewer=viewer_of(user),
         )
 
 
@@ -113,6 +123,7 @@ async def list_of_trial(
     user: CheckpointReader,
     db: Db,
     listing: Listing,
+    viewer_of: ViewerOf,
 ) -> Response:
     """A trial's checkpoints. Without `orderBy` they are sorted by the searcher's metric, the best first."""
     async with db.tx() as conn:
@@ -123,6 +134,7 @@ async def list_of_trial(
             states=listing.states,
             sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
             window=(listing.offset, listing.limit),
+            viewer=viewer_of(user),
         )
 
 
@@ -133,6 +145,7 @@ async def _page(
     states: list[str],
     sort: tuple[str, str | None, str],
     window: tuple[int, int],
+    viewer: Viewer,
 ) -> Response:
     by_attribute, by_metric, order_by = sort
     keys = SORT_KEYS
@@ -148,5 +161,5 @@ async def _page(
         statement = statement.where(c.state.in_(state_names(states)))
     rows, pages = await fetch_page(conn, statement, *window)
     return JsonResponse(
-        {"checkpoints": [checkpoint_json(row) for row in rows], "pagination": pages}
+        {"checkpoints": [checkpoint_json(row, viewer) for row in rows], "pagination": pages}
     )

@@ -26,7 +26,8 @@ from determined_service.scheduling import unheeded
 from determined_service.state.change import Change, changing
 from determined_service.submission import continuation, submit
 from determined_service.views.experiments import get_experiment, planned_experiment
-from determined_service.web.state import Db, SettingsOf
+from determined_service.views.secrets import Viewer
+from determined_service.web.state import Db, SettingsOf, ViewerOf
 
 router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
 
@@ -74,15 +75,16 @@ class NewExperiment(BaseModel):
 
 @router.post("")
 async def create_experiment(
-    given: NewExperiment, user: Creator, db: Db, settings: SettingsOf
+    given: NewExperiment, user: Creator, db: Db, settings: SettingsOf, viewer_of: ViewerOf
 ) -> Response:
     """Checks the whole submission, stores it and starts its search."""
     if given.unmanaged:
         return await create_unmanaged(given, None, user, db, settings)
+    viewer = viewer_of(user)
     submission = given.submission()
     run = submission.flow_run_id
     if run is not None and (known := await _submitted_by(db, run)) is not None:
-        return await _answer(db, known, ())
+        return await _answer(db, known, viewer, ())
     async with db.tx() as conn:
         plan = await submit.plan(conn, submission, settings)
     if given.validate_only:
@@ -103,7 +105,7 @@ async def create_experiment(
         if known is None:
             raise
         experiment_id = known
-    return await _answer(db, experiment_id, plan.warnings)
+    return await _answer(db, experiment_id, viewer, plan.warnings)
 
 
 @router.put("/by-external-id/{external_id:path}")
@@ -129,7 +131,8 @@ async def create_unmanaged(
         experiment_id = await unmanaged.put_experiment(
             change, config, given.config, user.user_id, external_id, given.project_id, user.task
         )
-    return await _answer(db, experiment_id, (), plotUrl=links.link(settings, experiment_id))
+    viewer = Viewer.of(user, settings)
+    return await _answer(db, experiment_id, viewer, (), plotUrl=links.link(settings, experiment_id))
 
 
 class Continuation(BaseModel):
@@ -149,9 +152,10 @@ async def continue_experiment(
     given: Continuation,
     gate: Annotated[Gate, may_named(Action.CHANGE, Kind.EXPERIMENT, "continue")],
     db: Db,
+    viewer_of: ViewerOf,
 ) -> Response:
     """Continues an experiment that has ended, in place: its canceled and failed trials run again."""
-    await gate.admit(given.id)
+    user = await gate.admit(given.id)
     text = given.override_config or ""
     warnings: tuple[str, ...] = ()
     async with changing(db) as change:
@@ -160,7 +164,7 @@ async def continue_experiment(
         if overrides:
             warnings = await continuation.reconfigure(change, given.id, text)
         await continuation.begin_again(change, found)
-    return await _answer(db, given.id, warnings)
+    return await _answer(db, given.id, viewer_of(user), warnings)
 
 
 async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
@@ -169,10 +173,10 @@ async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
 
 
 async def _answer(
-    db: Database, experiment_id: int, warnings: tuple[str, ...], **more: str
+    db: Database, experiment_id: int, viewer: Viewer, warnings: tuple[str, ...], **more: str
 ) -> Response:
     async with db.tx() as conn:
-        found = await get_experiment(conn, experiment_id)
+        found = await get_experiment(conn, experiment_id, viewer)
     config = found["config"]
     # Beside the warnings, which Determined's clients read as an enumeration.
     remarks = [] if found["unmanaged"] else unheeded.remarks(config)

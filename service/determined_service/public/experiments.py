@@ -32,7 +32,7 @@ from determined_service.views.experiments import (
 from determined_service.views.experiments import experiment_json as to_json
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.values import moment, state_filter
-from determined_service.web.state import Db, QueueOf
+from determined_service.web.state import Db, QueueOf, ViewerOf
 
 router = APIRouter(prefix="/api/v1", tags=["Experiments"])
 Changer = Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT)]
@@ -50,6 +50,7 @@ def _id_filter(name: str) -> Any:
 async def list_experiments(
     user: ExperimentReader,
     db: Db,
+    viewer_of: ViewerOf,
     labels: Many,
     states: Many,
     usernames: Annotated[list[str], Query(default_factory=list, alias="users")],
@@ -99,7 +100,9 @@ async def list_experiments(
     )
     async with db.tx() as conn:
         rows, pages = await fetch_page(conn, statement, offset, limit)
-    return JsonResponse({"experiments": [to_json(row) for row in rows], "pagination": pages})
+    viewer = viewer_of(user)
+    found = [to_json(row, viewer) for row in rows]
+    return JsonResponse({"experiments": found, "pagination": pages})
 
 
 @router.get("/experiment/labels")
@@ -123,11 +126,12 @@ async def list_labels(user: ExperimentReader, db: Db) -> dict[str, Any]:
 
 @router.get("/experiments/{experiment_id}")
 async def read_experiment(
-    experiment_id: int, user: ExperimentReader, db: Db, queue: QueueOf
+    experiment_id: int, user: ExperimentReader, db: Db, queue: QueueOf, viewer_of: ViewerOf
 ) -> Response:
-    """One experiment, and its place in the queue."""
+    """One experiment, and its place in the queue. Secrets of its configuration are masked, unless its owner
+    or an administrator asks."""
     async with db.tx() as conn:
-        found = await get_experiment(conn, experiment_id)
+        found = await get_experiment(conn, experiment_id, viewer_of(user))
     job = await queue.job_summary(found)
     return JsonResponse({"experiment": found, "config": found["config"], "jobSummary": job})
 
@@ -145,7 +149,7 @@ class ExperimentChange(BaseModel):
 
 @router.patch("/experiments/{experiment_id}")
 async def patch_experiment(
-    experiment_id: int, given: ExperimentChange, user: Changer, db: Db
+    experiment_id: int, given: ExperimentChange, user: Changer, db: Db, viewer_of: ViewerOf
 ) -> Response:
     """Changes name, description, notes, labels or the policy that says which checkpoints are kept."""
     values = given.model_dump(exclude_none=True)
@@ -161,7 +165,8 @@ async def patch_experiment(
         if policy is not None:
             await set_policy(change, experiment_id, policy)
         await describe(change, experiment_id, values)
-        return JsonResponse({"experiment": await get_experiment(change.conn, experiment_id)})
+        found = await get_experiment(change.conn, experiment_id, viewer_of(user))
+        return JsonResponse({"experiment": found})
 
 
 @router.put("/experiments/{experiment_id}/labels/{label}")
@@ -179,10 +184,14 @@ async def remove_label(experiment_id: int, label: str, user: Changer, db: Db) ->
 
 
 @router.get("/experiments/{experiment_id}/searcher/best_searcher_validation_metric")
-async def best_validation(experiment_id: int, user: ExperimentReader, db: Db) -> dict[str, Any]:
+async def best_validation(
+    experiment_id: int, user: ExperimentReader, db: Db, viewer_of: ViewerOf
+) -> dict[str, Any]:
     """The best searcher metric of any of its trials; 404 when there is none yet."""
     async with db.tx() as conn:
-        best = (await get_experiment(conn, experiment_id))["bestTrialSearcherMetric"]
+        best = (await get_experiment(conn, experiment_id, viewer_of(user)))[
+            "bestTrialSearcherMetric"
+        ]
     if best is None:
         raise NotFound(f"no trial of experiment {experiment_id} has reported a validation yet")
     return {"metric": best}

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from determined_service.access.dependencies import TaskReader
 from determined_service.base.json import JsonResponse
 from determined_service.views.tasks import get_task, list_tasks, running_summaries
-from determined_service.web.state import Db
+from determined_service.web.state import Db, ViewerOf
 
 router = APIRouter(tags=["Tasks"])
 
@@ -37,10 +37,11 @@ async def read_tasks(
 
 
 @router.get("/api/v1/tasks/{task_id}")
-async def read_task(task_id: str, user: TaskReader, db: Db) -> Response:
-    """One task: its kind, owner and state, and its allocations."""
+async def read_task(task_id: str, user: TaskReader, db: Db, viewer_of: ViewerOf) -> Response:
+    """One task: its kind, owner and state, its allocations and its configuration, whose secrets are masked
+    unless the owner or an administrator asks."""
     async with db.tx() as conn:
-        return JsonResponse({"task": await get_task(conn, task_id)})
+        return JsonResponse({"task": await get_task(conn, task_id, viewer_of(user))})
 
 
 # Determined's older clients use this address and these keys.

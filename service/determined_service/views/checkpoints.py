@@ -11,6 +11,7 @@ from sqlalchemy.sql.selectable import LateralFromClause
 
 from determined_registry.database.tables import checkpoints, experiments, metrics, trials
 from determined_service.base.errors import NotFound
+from determined_service.views.secrets import Viewer
 from determined_service.views.values import moment, number, state
 
 c = checkpoints.c
@@ -71,6 +72,8 @@ def select_checkpoints() -> sa.Select[Any]:
             checkpoints,
             trials.c.hparams,
             experiments.c.config,
+            experiments.c.owner_id,
+            experiments.c.submitted_by,
             SEARCHER_METRIC.label("searcher_metric"),
             _validation.c.metrics.label("validation_metrics"),
             _training.c.metrics.label("training_metrics"),
@@ -83,9 +86,10 @@ def select_checkpoints() -> sa.Select[Any]:
     )
 
 
-def checkpoint_json(row: sa.Row[Any]) -> dict[str, Any]:
+def checkpoint_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
     """``v1Checkpoint``, and ours: ``checksums``, ``stepsCompleted``, ``storage`` (None: the
     experiment's), ``reason`` (of state ERROR)."""
+    whose = (row.owner_id, row.experiment_id, row.submitted_by)
     return {
         "uuid": str(row.uuid),
         "state": state(row.state),
@@ -95,13 +99,13 @@ def checkpoint_json(row: sa.Row[Any]) -> dict[str, Any]:
         "resources": {path: str(size) for path, size in row.resources.items()},
         "checksums": row.checksums,
         "stepsCompleted": row.steps_completed,
-        "storage": row.storage,
+        "storage": viewer.storage(row.storage, *whose),
         "reason": row.reason,
         "metadata": row.user_metadata,
         "training": {
             "trialId": row.trial_id,
             "experimentId": row.experiment_id,
-            "experimentConfig": row.config,
+            "experimentConfig": viewer.config(row.config, *whose, of_checkpoint=True),
             "hparams": row.hparams,
             "searcherMetric": number(row.searcher_metric),
             "validationMetrics": {"avgMetrics": row.validation_metrics or {}},
@@ -110,12 +114,14 @@ def checkpoint_json(row: sa.Row[Any]) -> dict[str, Any]:
     }
 
 
-async def get_checkpoint(conn: AsyncConnection, checkpoint: uuid.UUID) -> dict[str, Any]:
+async def get_checkpoint(
+    conn: AsyncConnection, checkpoint: uuid.UUID, viewer: Viewer
+) -> dict[str, Any]:
     """One checkpoint's JSON; raises NotFound."""
     row = (await conn.execute(select_checkpoints().where(c.uuid == checkpoint))).first()
     if row is None:
         raise NotFound(f"checkpoint {checkpoint} does not exist")
-    return checkpoint_json(row)
+    return checkpoint_json(row, viewer)
 
 
 def checkpoint_workload(row: sa.Row[Any]) -> dict[str, Any]:

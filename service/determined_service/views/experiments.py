@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import allocations, checkpoints, experiments, trials, users
 from determined_service.base.errors import NotFound
+from determined_service.views.secrets import Viewer
 from determined_service.views.values import display_state, moment, number, state
 
 e = experiments.c
@@ -73,9 +74,10 @@ def select_experiments() -> sa.Select[Any]:
     )
 
 
-def experiment_json(row: sa.Row[Any]) -> dict[str, Any]:
+def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
     """``v1Experiment``, and ours: ``reason`` (why it is in its state), ``flowRunId`` (Prefect's)."""
     searcher = row.config.get("searcher", {})
+    whose = (row.owner_id, row.id, row.submitted_by)
     return {
         "id": row.id,
         "name": row.name,
@@ -111,8 +113,8 @@ def experiment_json(row: sa.Row[Any]) -> dict[str, Any]:
         "checkpointSize": str(row.checkpoint_size),
         "bestTrialId": row.best_trial_id,
         "bestTrialSearcherMetric": number(row.best_metric),
-        "config": row.config,
-        "originalConfig": row.original_config,
+        "config": viewer.config(row.config, *whose),
+        "originalConfig": viewer.original(row.original_config, *whose),
     }
 
 
@@ -140,12 +142,14 @@ def planned_experiment(
     }
 
 
-async def get_experiment(conn: AsyncConnection, experiment_id: int) -> dict[str, Any]:
+async def get_experiment(
+    conn: AsyncConnection, experiment_id: int, viewer: Viewer
+) -> dict[str, Any]:
     """One experiment's JSON; raises NotFound."""
     row = (await conn.execute(select_experiments().where(e.id == experiment_id))).first()
     if row is None:
         raise NotFound(f"experiment {experiment_id} does not exist")
-    return experiment_json(row)
+    return experiment_json(row, viewer)
 
 
 async def require_experiment(conn: AsyncConnection, experiment_id: int) -> None:

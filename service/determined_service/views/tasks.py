@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.base import TaskFacts
 from determined_service.lifecycle.kinds.table import KINDS, facts_of, slot_kind
 from determined_service.state import states
+from determined_service.views.secrets import Viewer
 from determined_service.views.values import SCHEDULER_TYPE, moment, state
 
 k = tasks.c
@@ -59,7 +59,7 @@ _TASKS = sa.select(k.id, k.kind, k.owner_id, k.start_time, k.flow_run_id, users.
 )
 
 
-async def get_task(conn: AsyncConnection, task_id: str) -> dict[str, Any]:
+async def get_task(conn: AsyncConnection, task_id: str, viewer: Viewer) -> dict[str, Any]:
     """``v1Task``; raises NotFound."""
     rows = (await conn.execute(_TASKS.where(k.id == task_id))).all()
     if not rows:
@@ -68,7 +68,7 @@ async def get_task(conn: AsyncConnection, task_id: str) -> dict[str, Any]:
     if not found:
         raise NotFound(f"task {task_id!r} does not exist")
     config = await KINDS[rows[0].kind].config(conn, task_id)
-    return found[0] | {"config": None if config is None else json.dumps(config)}
+    return found[0] | {"config": viewer.json_config(config, rows[0].owner_id, task_id)}
 
 
 async def list_tasks(

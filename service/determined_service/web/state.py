@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import Depends, Request
 
+from determined_service.access.principal import Principal
 from determined_service.access.throttle import LoginThrottle
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
@@ -14,6 +16,7 @@ from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.logs import LogLines
 from determined_service.ingest.reports import Batch
 from determined_service.scheduling.queue import Queue
+from determined_service.views.secrets import Viewer
 
 
 async def _db(request: Request) -> Database:
@@ -53,8 +56,16 @@ async def _throttle(request: Request) -> LoginThrottle:
     return throttle
 
 
+async def _viewing(
+    settings: Annotated[Settings, Depends(_settings)],
+) -> Callable[[Principal], Viewer]:
+    return lambda subject: Viewer.of(subject, settings)
+
+
 Db = Annotated[Database, Depends(_db)]
 HubOf = Annotated[Hub, Depends(_hub)]
 SettingsOf = Annotated[Settings, Depends(_settings)]
 Throttle = Annotated[LoginThrottle, Depends(_throttle)]
+ViewerOf = Annotated[Callable[[Principal], Viewer], Depends(_viewing)]
+"""Makes the viewer of the subject that a route's rule has let through."""
 QueueOf = Annotated[Queue, Depends(_queue)]

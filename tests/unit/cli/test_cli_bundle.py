@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import FakeService, checkpoint, experiment, log_line, trial
 
 SECRET = "do-not-tell"
+PAT = "one-that-is-printed"
+IN_ADDRESS = "pa55word-in-address"
+RANDOM = "Zq8vR2mT6xW1bN4kL9pD3hS7"
+SHAPED = "ghp_" + "a1B2" * 9
+OUTSIDE = "pass-of-another-host"
 
 
 def unpack(path: str) -> dict[str, str]:
@@ -37,21 +44,37 @@ def troubled(service: FakeService) -> FakeService:
         "secret_key": SECRET,
     }
     found["config"]["environment"] = {
-        "environment_variables": {"cpu": [f"WANDB_API_KEY={SECRET}", "OMP_NUM_THREADS=2"]}
+        "environment_variables": {
+            "cpu": [
+                f"WANDB_API_KEY={SECRET}",
+                "OMP_NUM_THREADS=2",
+                f"GH_PAT={PAT}",
+                f"PIP_INDEX_URL=https://me:{IN_ADDRESS}@pypi.example/simple",
+                f"SETTING={RANDOM}",
+                "DATA=/mnt/data",
+            ]
+        }
     }
+    found["config"]["data"] = {"url": f"postgresql://me:{IN_ADDRESS}@db/data"}
     service.experiments[1] = found
     legs = [{"runId": 1, "reason": "agent a1 lost for 31 s"}]
     service.trials[1] = [trial(3, "ERROR", legs=legs, taskId="1.x")]
     service.logs[3] = [log_line(1, "x"), log_line(2, "y")]
+    service.logs[3] += [
+        log_line(3, f'said "{PAT}" and {RANDOM}, {SHAPED}'),
+        log_line(4, f"fetching https://you:{OUTSIDE}@host/x"),
+    ]
     service.metrics = [
         {"trialId": 3, "group": "validation", "totalBatches": 5, "metrics": {"accuracy": "NaN"}},
         {"trialId": 4, "group": "validation", "totalBatches": 6, "metrics": {"accuracy": 1}},
     ]
     saved = checkpoint("u-1", 3, 0.5)
     saved["training"]["experimentConfig"] = found["config"]
+    saved["storage"] = found["config"]["checkpoint_storage"]
     service.checkpoints = [saved]
     service.explanations[1] = {"legs": [], "waiting": [{"trialId": None, "reason": "paused"}]}
-    service.routes.append(("GET", r"/api/v1/tasks/1\.x", lambda r: {"task": {"allocations": [7]}}))
+    task = {"allocations": [7], "config": json.dumps(found["config"])}
+    service.routes.append(("GET", r"/api/v1/tasks/1\.x", lambda r: {"task": task}))
     return service
 
 
@@ -71,10 +94,14 @@ def test_all_of_it(det: Det, troubled: FakeService, tmp_path: Path) -> None:
     assert document("experiment.json")["name"] == "digits"
     assert yaml.safe_load(files["config.yaml"])["checkpoint_storage"]["bucket"] == "b"
     assert document("explanation.json")["waiting"][0]["reason"] == "paused"
-    assert document("allocations.json") == {"allocations": [7]}
+    assert document("allocations.json")["allocations"] == [7]
     assert document("checkpoints.json")[0]["uuid"] == "u-1"
-    assert files["logs.txt"] == "[1] x\n[2] y\n"
-    assert [json.loads(line)["id"] for line in files["logs.jsonl"].splitlines()] == [1, 2]
+    assert files["logs.txt"] == (
+        "[1] x\n[2] y\n"
+        '[3] said "********" and ********, ********\n'
+        "[4] fetching https://you:********@host/x\n"
+    )
+    assert [json.loads(line)["id"] for line in files["logs.jsonl"].splitlines()] == [1, 2, 3, 4]
     reports = [json.loads(line) for line in files["metrics-validation.jsonl"].splitlines()]
     assert reports == [troubled.metrics[0]]
     assert document("cluster.json")["facts"]["url"] == "http://fake:8080"
@@ -84,9 +111,30 @@ def test_all_of_it(det: Det, troubled: FakeService, tmp_path: Path) -> None:
 def test_no_secret_leaves(det: Det, troubled: FakeService, tmp_path: Path) -> None:
     files = unpack(det("t", "support-bundle", 3, "-o", tmp_path).stdout.strip())
     for name, text in files.items():
-        assert SECRET not in text, name
-    assert "OMP_NUM_THREADS=2" in files["config.yaml"]
-    assert "WANDB_API_KEY=****" in files["config.yaml"]
+        for secret in (SECRET, PAT, IN_ADDRESS, RANDOM, SHAPED, OUTSIDE):
+            assert secret not in text, name
+    variables = yaml.safe_load(files["config.yaml"])["environment"]["environment_variables"]
+    assert variables["cpu"] == [
+        "WANDB_API_KEY=********",
+        "OMP_NUM_THREADS=2",
+        "GH_PAT=********",
+        "PIP_INDEX_URL=********",
+        "SETTING=********",
+        "DATA=/mnt/data",
+    ]
+    # A task has its configuration as text, a checkpoint its storage.
+    config = json.loads(json.loads(files["allocations.json"])["config"])
+    assert config["checkpoint_storage"]["secret_key"] == "********"
+    assert json.loads(files["checkpoints.json"])[0]["storage"]["secret_key"] == "********"
+
+
+def test_only_its_maker_may_read_it(det: Det, troubled: FakeService, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        path = det("t", "support-bundle", 3, "-o", tmp_path).stdout.strip()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
 
 
 def test_what_cannot_be_read_is_named(det: Det, troubled: FakeService, tmp_path: Path) -> None:

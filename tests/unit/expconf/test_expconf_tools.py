@@ -1,5 +1,6 @@
 """Overrides, secrets, entrypoints, and what importing costs."""
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -12,11 +13,14 @@ from determined.expconf import (
     ConfigError,
     apply_overrides,
     complete,
+    complete_search,
     launch_command,
     load_yaml,
     masked,
+    masked_for_others,
     validate,
 )
+from determined.expconf.secret_text import masked_text
 
 
 @pytest.mark.parametrize(
@@ -126,6 +130,123 @@ def test_azure_is_masked() -> None:
         "container": "c",
         "connection_string": "********",
     }
+
+
+OTHERS_SECRETS = (
+    "s3cret",
+    "hunter2",
+    "tok-1",
+    "in-a-variable",
+    "for-gpus",
+    "in-a-pod",
+    "in-data",
+    "in-an-address",
+    "ghp_" + "a1B2" * 9,
+    "on-the-command-line",
+)
+
+
+def others_config() -> dict[str, Any]:
+    config = secretive()
+    config["environment"] |= {
+        "environment_variables": {
+            "cpu": ["A=in-a-variable"],
+            "cuda": ["B=for-gpus"],
+        },
+        "pod_spec": {
+            "spec": {
+                "containers": [
+                    {"name": "determined-container", "env": [{"name": "P", "value": "in-a-pod"}]}
+                ]
+            }
+        },
+    }
+    config["data"] = {
+        "db_password": "in-data",
+        "url": "postgresql://me:in-an-address@db/x",
+        "git": f"https://{OTHERS_SECRETS[8]}@github.com/me/it",
+        "sizes": [1, 2],
+    }
+    config["entrypoint"] = "python3 train.py --api-key on-the-command-line --lr 1"
+    return config
+
+
+def test_others_see_no_secret_and_everything_else() -> None:
+    config = complete(others_config())
+    shown = masked_for_others(config)
+    assert [secret for secret in OTHERS_SECRETS if secret in json.dumps(shown)] == []
+    environment = shown["environment"]
+    assert environment["environment_variables"]["cpu"] == ["A=********"]
+    assert environment["environment_variables"]["cuda"] == ["B=********"]
+    (container,) = environment["pod_spec"]["spec"]["containers"]
+    assert container["env"] == [{"name": "P", "value": "********"}]
+    assert shown["data"] == {
+        "db_password": "********",
+        "url": "postgresql://me:********@db/x",
+        "git": "https://********@github.com/me/it",
+        "sizes": [1, 2],
+    }
+    assert shown["entrypoint"] == "python3 train.py --api-key ******** --lr 1"
+    same = ("hyperparameters", "searcher", "resources", "name", "bind_mounts", "log_policies")
+    assert {key: shown[key] for key in same} == {key: config[key] for key in same}
+    assert all(secret in json.dumps(config) for secret in OTHERS_SECRETS)
+
+
+def test_the_clusters_own_storage_is_no_secret() -> None:
+    config = complete(secretive())
+    storage = config["checkpoint_storage"]
+    assert masked_for_others(config, known=storage)["checkpoint_storage"] == storage
+    other = {**storage, "secret_key": "another"}
+    shown = masked_for_others(config, known=other)["checkpoint_storage"]
+    assert (shown["access_key"], shown["secret_key"]) == ("key-id", "********")
+
+
+def test_a_masked_configuration_is_refused_by_field() -> None:
+    sent = masked_for_others(others_config())
+    with pytest.raises(ConfigError) as caught:
+        complete(sent)
+    refused = {problem.path for problem in caught.value.problems}
+    assert {
+        "checkpoint_storage.secret_key",
+        "environment.registry_auth.password",
+        "environment.environment_variables.cpu[0]",
+        "integrations.pachyderm.dataset.token",
+        "data.db_password",
+        "data.url",
+        "entrypoint",
+    } <= refused
+    assert "write the secret itself, or leave the field out" in str(caught.value)
+    # A preview runs nothing.
+    complete_search(sent)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("https://me:pa:ss@w@host/x", "https://me:********@host/x"),
+        ("s3://bucket/a@b and mail me@host", "s3://bucket/a@b and mail me@host"),
+        ("ssh://git@host/repo", "ssh://git@host/repo"),
+        ("AKIAIOSFODNN7EXAMPLE", "********"),
+        ("Authorization: Bearer abcdefghijklmnopqrst", "Authorization: Bearer ********"),
+        ("eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl", "********"),
+        ("password=hunter2 user=me", "password=******** user=me"),
+        ('{"note": "password=hunter2", "x": 1}', '{"note": "password=********", "x": 1}'),
+        ("the password is wrong; tokens/s: 512", "the password is wrong; tokens/s: 512"),
+        ("max_length 128, num_keys=5", "max_length 128, num_keys=5"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END RSA PRIVATE KEY-----", "********"),
+    ],
+)
+def test_what_looks_like_a_secret(text: str, found: str) -> None:
+    assert masked_text(text) == found
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["a", "://", "://a:", "eyJ", "-----BEGIN PRIVATE KEY-----", "secret=", "--a-", "bearer "],
+)
+def test_long_texts_end(part: str) -> None:
+    """A pattern that took the square of the length would take hours: the test's time limit would end it."""
+    masked_text(part * (1_000_000 // len(part)))
 
 
 def test_secrets_are_not_in_the_models_repr_nor_in_errors() -> None:

@@ -1,13 +1,14 @@
 """The support bundle: one file with all that is known about a trial, to attach to a bug report.
 
 A part that cannot be read is listed in ``manifest.json``; the other parts are written all the same.
-Secrets in configurations are masked. The output and the reports of training code are not masked.
+Secrets of the configuration are masked wherever they stand, and so is what looks like one: a password in an
+address, a token of a known shape. Only its owner may read the file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
+import os
 import platform
 import re
 import sys
@@ -24,7 +25,6 @@ from determined.cli.state import State
 from determined.common.api import errors, pages
 from determined.common.api.session import Session
 
-_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 _GROUPS = {"avg_metrics": "training", "validation_metrics": "validation"}
 
 
@@ -43,7 +43,8 @@ def write(shared: State, trial_id: int, directory: Path) -> tuple[Path, dict[str
     with tempfile.TemporaryDirectory(prefix=".det-bundle-", dir=directory) as temporary:
         folder = Path(temporary) / name
         folder.mkdir()
-        missing = _gather(shared, trial, folder)
+        secrets = _Secrets()
+        missing = _gather(shared, trial, folder, secrets)
         manifest = {
             "trial": trial_id,
             "experiment": trial["experimentId"],
@@ -54,30 +55,40 @@ def write(shared: State, trial_id: int, directory: Path) -> tuple[Path, dict[str
             "missing": missing,
         }
         _write_json(folder / "manifest.json", manifest)
+        secrets.clean(folder)
         packed = Path(temporary) / target.name
-        with tarfile.open(packed, "w:gz") as archive:
+        private = os.open(packed, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with (
+            os.fdopen(private, "wb") as file,
+            tarfile.open(fileobj=file, mode="w:gz") as archive,
+        ):
             archive.add(folder, arcname=name)
         # Moved in one step, so that the file is complete as soon as it exists.
         packed.replace(target)
     return target, missing
 
 
-def _gather(shared: State, trial: dict[str, Any], folder: Path) -> dict[str, str]:
+def _gather(
+    shared: State, trial: dict[str, Any], folder: Path, secrets: _Secrets
+) -> dict[str, str]:
     session = shared.session
     path = f"/api/v1/trials/{trial['id']}"
     experiment_path = f"/api/v1/experiments/{trial['experimentId']}"
     parts: dict[str, Callable[[Path], None]] = {
-        "trial.json": lambda file: _write_json(file, _masked(trial)),
-        "experiment.json": lambda file: _write_experiment(session, experiment_path, file),
+        "trial.json": lambda file: _write_json(file, secrets.masked(trial)),
+        "experiment.json": lambda file: _write_experiment(session, experiment_path, file, secrets),
         "explanation.json": lambda file: _write_json(
             file, session.get(f"{experiment_path}/explanation")
         ),
         "allocations.json": lambda file: _write_json(
-            file, session.get(f"/api/v1/tasks/{trial['taskId']}")["task"]
+            file, secrets.masked(session.get(f"/api/v1/tasks/{trial['taskId']}")["task"])
         ),
         "checkpoints.json": lambda file: _write_json(
             file,
-            [_masked(one) for one in pages.read(session, f"{path}/checkpoints", "checkpoints")],
+            [
+                secrets.masked(one)
+                for one in pages.read(session, f"{path}/checkpoints", "checkpoints")
+            ],
         ),
         "logs.txt": lambda file: _write_logs(session, trial["id"], file),
         "cluster.json": lambda file: _write_json(file, _cluster(shared)),
@@ -97,13 +108,13 @@ def _gather(shared: State, trial: dict[str, Any], folder: Path) -> dict[str, str
     return missing
 
 
-def _write_experiment(session: Session, path: str, file: Path) -> None:
+def _write_experiment(session: Session, path: str, file: Path, secrets: _Secrets) -> None:
     import yaml
 
     answer = session.get(path)
-    experiment = _masked(answer["experiment"])
+    experiment = secrets.masked(answer["experiment"])
     _write_json(file, experiment)
-    config = _masked_config(answer.get("config") or answer["experiment"].get("config") or {})
+    config = secrets.config(answer.get("config") or answer["experiment"].get("config") or {})
     file.with_name("config.yaml").write_text(yaml.safe_dump(config, sort_keys=True))
 
 
@@ -134,51 +145,64 @@ def _cluster(shared: State) -> dict[str, Any]:
     return {"findings": judge(facts), "facts": facts}
 
 
-def _masked(document: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which every configuration is masked; the submitted text is left out."""
-    return dict(_items(document))
+class _Secrets:
+    """The secrets of the configurations that were seen, and the masking of everything that is written."""
 
+    def __init__(self) -> None:
+        self._values: set[str] = set()
 
-def _items(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in document.items():
-        if key == "originalConfig":
-            continue
-        if key in ("config", "experimentConfig") and isinstance(value, dict):
-            yield key, _masked_config(value)
-        else:
-            yield key, _masked(value) if isinstance(value, dict) else value
+    def masked(self, document: dict[str, Any]) -> dict[str, Any]:
+        """A copy in which every configuration is masked; the submitted text is left out."""
+        return dict(self._items(document))
 
+    def _items(self, document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        for key, value in document.items():
+            if key == "originalConfig":
+                continue
+            if key == "config" and isinstance(value, str):
+                yield key, orjson.dumps(self.config(orjson.loads(value))).decode()
+            elif key in ("config", "experimentConfig") and isinstance(value, dict):
+                yield key, self.config(value)
+            elif key == "storage" and isinstance(value, dict):
+                yield key, self.config({"checkpoint_storage": value})["checkpoint_storage"]
+            else:
+                yield key, self._within(value)
 
-def _masked_config(config: dict[str, Any]) -> dict[str, Any]:
-    from determined.expconf import masked
+    def _within(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return self.masked(value)
+        return [self._within(item) for item in value] if isinstance(value, list) else value
 
-    found = masked(config)
-    with contextlib.suppress(KeyError, TypeError):
-        environment = found["environment"]
-        environment["environment_variables"] = _masked_variables(
-            environment["environment_variables"]
-        )
-    return found
+    def config(self, config: dict[str, Any]) -> dict[str, Any]:
+        """A masked copy; its secrets are known from here on."""
+        from determined.expconf import masked_to_share, secret_values
 
+        self._values |= secret_values(config)
+        return masked_to_share(config)
 
-def _masked_variables(given: Any) -> Any:
-    """Environment variables, where the values of those with names such as ``…TOKEN…`` are masked.
+    def clean(self, folder: Path) -> None:
+        """Masks the known secrets, and what looks like one, in every file."""
+        from determined.expconf.problems import MASK
+        from determined.expconf.secret_text import masked_text
 
-    ``given`` is a list of ``NAME=value``, or such lists by slot type.
-    """
-    if isinstance(given, dict):
-        return {
-            key: "********"
-            if isinstance(value, str) and _SECRET_NAME.search(key)
-            else _masked_variables(value)
-            for key, value in given.items()
+        # As they are, and as JSON writes them; the longest first, so that none is cut in two.
+        # Of a secret of several lines, each counts.
+        self._values |= {
+            line for value in self._values for line in value.split() if len(line) >= 16
         }
-    if isinstance(given, list):
-        return [_masked_variables(item) for item in given]
-    if isinstance(given, str):
-        name, sign, _ = given.partition("=")
-        return f"{name}=********" if sign and _SECRET_NAME.search(name) else given
-    return given
+        forms = self._values | {orjson.dumps(value).decode()[1:-1] for value in self._values}
+        known = re.compile(
+            "|".join(map(re.escape, sorted(forms, key=len, reverse=True))) or r"(?!)"
+        )
+        for file in sorted(folder.iterdir()):
+            cleaned = file.with_name(f"{file.name}.cleaned")
+            with (
+                file.open(newline="", errors="replace") as lines,
+                cleaned.open("w", newline="", errors="replace") as target,
+            ):
+                for line in lines:
+                    target.write(masked_text(known.sub(MASK, line)))
+            cleaned.replace(file)
 
 
 def _write_json(file: Path, document: Any) -> None:

@@ -1,0 +1,109 @@
+"""What a subject sees of a configuration: all of it, or a copy without the secrets.
+
+Every view that shows a configuration or a storage section asks here. The owner and administrators see
+everything (and so do agents). A training process sees what its own experiment and those that its task
+submitted hold, and the storage of its owner's other experiments, whose checkpoints it may read.
+Everybody else sees ``********``; :mod:`determined.expconf.masking` knows the fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from determined.expconf import masked_for_others
+from determined_service.access.principal import Principal
+from determined_service.base.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Whom something is shown to, and the storage that everybody's experiments have by default."""
+
+    subject: Principal
+    default_storage: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, subject: Principal, settings: Settings) -> Viewer:
+        return cls(subject, settings.default_checkpoint_storage or {})
+
+    def config(
+        self,
+        config: dict[str, Any] | None,
+        owner_id: int | None,
+        experiment_id: int | None = None,
+        submitted_by: str | None = None,
+        *,
+        of_checkpoint: bool = False,
+    ) -> dict[str, Any] | None:
+        """The configuration of an experiment or a task of that owner, as the subject sees it.
+
+        ``of_checkpoint``: it is shown with a checkpoint, whose files a training process of the same owner may
+        read.
+        """
+        if config is None or self._sees_all(owner_id, experiment_id, submitted_by):
+            return config
+        known = self.default_storage
+        if of_checkpoint and owner_id is not None and owner_id == self.subject.user_id:
+            known = config.get("checkpoint_storage") or {}
+        return masked_for_others(config, known)
+
+    def original(
+        self,
+        text: str,
+        owner_id: int,
+        experiment_id: int | None = None,
+        submitted_by: str | None = None,
+    ) -> str:
+        """The submitted text. Whoever does not see the secrets gets it without comments, written anew."""
+        if not text or self._sees_all(owner_id, experiment_id, submitted_by):
+            return text
+        try:
+            document = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            shown = masked_for_others(document, self.default_storage)
+            return yaml.safe_dump(shown, sort_keys=False)
+        except (yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError):
+            return ""
+
+    def storage(
+        self,
+        storage: dict[str, Any] | None,
+        owner_id: int | None,
+        experiment_id: int | None = None,
+        submitted_by: str | None = None,
+    ) -> dict[str, Any] | None:
+        """A checkpoint's own storage section."""
+        if storage is None:
+            return None
+        whole = {"checkpoint_storage": storage}
+        found = self.config(whole, owner_id, experiment_id, submitted_by, of_checkpoint=True)
+        return None if found is None else found["checkpoint_storage"]
+
+    def json_config(
+        self, config: Mapping[str, Any] | None, owner_id: int, task_id: str
+    ) -> str | None:
+        """A task's configuration as JSON text."""
+        if config is None:
+            return None
+        own = self.subject.allocation
+        if own is not None and own.task_id == task_id:
+            return json.dumps(config)
+        return json.dumps(self.config(dict(config), owner_id))
+
+    def _sees_all(
+        self, owner_id: int | None, experiment_id: int | None, submitted_by: str | None
+    ) -> bool:
+        if self.subject.admin:
+            return True
+        if owner_id is None or owner_id != self.subject.user_id:
+            return False
+        own = self.subject.allocation
+        if own is None:
+            return True
+        if experiment_id is not None and experiment_id == own.experiment_id:
+            return True
+        return submitted_by is not None and submitted_by == own.task_id
