@@ -32,6 +32,8 @@ START_TIME_TOLERANCE = 2.0
 """Seconds; the kernel reports start times relative to a boot time that moves with the clock."""
 LOG_LIMIT = 16 * 1024 * 1024
 """A log larger than this is set aside (one old file kept) when its component starts."""
+UMASK = 0o077
+"""Of every component and of the training processes."""
 LOOPBACK = "127.0.0.1,localhost"
 
 
@@ -104,6 +106,8 @@ def start(layout: Layout, component: Component, marker: str) -> subprocess.Popen
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # Its files, and those of what it starts, are for nobody else: databases, logs, checkpoints.
+            umask=UMASK,
             user=user.uid if user else None,
             group=user.gid if user else None,
             extra_groups=[] if user else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +58,12 @@ class Layout:
         self.root.mkdir(mode=mode, parents=True, exist_ok=True)
         for name in ("run", "logs"):
             (self.root / name).mkdir(mode=0o700, exist_ok=True)
-        self.checkpoints.mkdir(exist_ok=True)
+        self.checkpoints.mkdir(mode=0o700, exist_ok=True)
+        found = stat.S_IMODE(self.checkpoints.stat().st_mode)
+        # Of an earlier release, whose folder everybody could read. With the sticky bit, it was opened on
+        # purpose: every account stores there.
+        if found & 0o077 and not found & stat.S_ISVTX:
+            self.checkpoints.chmod(0o700)
 
 
 def write_private(path: Path, text: str) -> None:
