@@ -86,6 +86,7 @@ def _submit(
     from determined.common import context
 
     text = config if isinstance(config, str) else orjson.dumps(config).decode()
+    _warn_of_secrets(text)
     answer = session.post(
         "/api/v1/experiments",
         json={
@@ -97,6 +98,21 @@ def _submit(
         timeout=300.0,
     )
     return int(answer["experiment"]["id"])
+
+
+def _warn_of_secrets(text: str) -> None:
+    from determined import expconf
+
+    try:
+        found = expconf.secret_values(expconf.load_yaml(text).data)
+    except (expconf.ConfigError, AttributeError):
+        return  # the service says what is wrong with it
+    if found:
+        get_run_logger().warning(
+            "the configuration holds secrets (%d), and Prefect keeps and shows the parameters of its runs: "
+            "submit it by `det experiment create` instead, and replace these secrets",
+            len(found),
+        )
 
 
 class SearchDriver:

@@ -9,9 +9,12 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
+from determined.experimental import Determined
+from determined_service.access.throttle import PAIR
 from tests.compat.conftest import Submitted
 from tests.compat.upstream_client import VERSION, UpstreamClient
 from tests.local_cluster import LocalCluster
@@ -47,6 +50,38 @@ def test_login_and_logout(upstream: UpstreamClient, tmp_path: Path) -> None:
     assert "logged in as user 'admin'" in own.det("user", "whoami").stdout
     own.det("user", "logout")
     assert "Unauthenticated" in own.det("user", "whoami", code=1).stderr
+
+
+def test_change_password(upstream: UpstreamClient, tmp_path: Path) -> None:
+    """The published client has no field for the old password: its login a moment ago stands for it."""
+    admin = Determined(upstream.master, "admin", upstream.passwords["admin"])
+    pia = admin.create_user("pia", admin=False, password="First-1-password")
+    own = dataclasses.replace(upstream, home=tmp_path)
+    own.login("pia", "First-1-password")
+    new = "Second-2-password"
+    own.det("user", "change-password", input=f"{new}\n{new}\n")
+    assert "logged in as user 'pia'" in own.det("user", "whoami").stdout
+    assert "Invalid username/password" in own.login("pia", "First-1-password", code=1)
+    own.login("pia", new)
+    own.login("admin", own.passwords["admin"])
+    third = "Third-3-password"
+    own.det("user", "change-password", "pia", input=f"{third}\n{third}\n")
+    own.login("pia", third)
+    pia.deactivate()
+
+
+def test_who_must_wait_gets_in_after_the_wait(upstream: UpstreamClient, tmp_path: Path) -> None:
+    """The published client heeds `Retry-After`, and asks again by itself."""
+    admin = Determined(upstream.master, "admin", upstream.passwords["admin"])
+    quinn = admin.create_user("quinn", admin=False, password="First-1-password")
+    guess = {"username": "quinn", "password": "guess"}
+    answers = [
+        httpx.post(f"{upstream.master}/api/v1/auth/login", json=guess).status_code
+        for _ in range(PAIR.burst + 1)
+    ]
+    assert 429 in answers or answers == [401] * len(answers)
+    dataclasses.replace(upstream, home=tmp_path).login("quinn", "First-1-password")
+    quinn.deactivate()
 
 
 def test_the_cluster(upstream: UpstreamClient, cluster: LocalCluster) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from determined import errors, storage
 from determined.common.api.errors import NotFoundException
+from determined.expconf.problems import MASK
 from determined.experimental import Determined
 from determined.experimental.client import CheckpointState, DownloadMode
 from tests.unit.sdk.fake_service import FakeService, checkpoint, trial
@@ -141,6 +142,39 @@ def test_storage_that_is_not_here(
     (tmp_path / "store").rename(tmp_path / "elsewhere")
     with pytest.raises(errors.NoDirectStorageAccess, match="does not exist on this machine"):
         client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("storage", "said"),
+    [
+        (
+            {"type": "azure", "container": "c", "connection_string": MASK},
+            r"another user's, .* \(checkpoint_storage\.connection_string\): ask one of them",
+        ),
+        # The machine's own identity, of which there is none here.
+        ({"type": "s3", "bucket": "b", "access_key": MASK, "secret_key": MASK}, "no credentials"),
+    ],
+)
+def test_masked_keys_are_not_used(
+    client: Determined,
+    stored: dict[str, Any],
+    service: FakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    storage: dict[str, Any],
+    said: str,
+) -> None:
+    used: list[Any] = []
+
+    def build(section: dict[str, Any]) -> Any:
+        used.append(section)
+        raise errors.StorageError("no credentials")
+
+    monkeypatch.setattr("determined.storage.build", build)
+    service.checkpoints[0]["storage"] = storage
+    with pytest.raises(errors.NoDirectStorageAccess, match=said):
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+    assert MASK not in str(used)
 
 
 def test_a_download_through_the_service_is_refused_in_words(
