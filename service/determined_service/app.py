@@ -2,8 +2,8 @@
 
 ``app.state`` holds what routes need: ``settings``, ``db`` (:class:`~determined_service.base.db.Database`),
 ``hub`` (:class:`~determined_service.base.hub.Hub`), ``auth`` and ``owners`` (who asks, and what belongs to
-whom), ``login_throttle`` (who guesses passwords), the scheduler's ``queue`` (:class:`~determined_service.scheduling.queue.Queue`) and the two ingest
-queues.
+whom), ``login_throttle`` (who guesses passwords), the scheduler's ``queue``
+(:class:`~determined_service.scheduling.queue.Queue`) and the two ingest queues.
 """
 
 from __future__ import annotations
