@@ -68,6 +68,24 @@ SEARCHERS = {
 }
 
 
+def test_the_search_of_the_tutorial(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Its `max_length` is a number, which the script gets as `op.length`; the rungs divide it."""
+    config = """
+name: tutorial-search
+entrypoint: python3 train.py
+max_restarts: 0
+searcher: {name: adaptive_asha, metric: x, smaller_is_better: true, max_trials: 6, max_length: 100}
+hyperparameters:
+  increment_by: {type: int, minval: 1, maxval: 8}
+"""
+    experiment = cluster.submit(tmp_path, config, train_py=OPERATIONS_FORM)
+    assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+    trials = cluster.trials(experiment)
+    lengths = {trial["totalBatchesProcessed"] for trial in trials}
+    assert len(trials) == 6
+    assert {100} <= lengths <= {6, 25, 100}
+
+
 @pytest.mark.parametrize("searcher", SEARCHERS)
 @pytest.mark.parametrize("form", ["operations", "reports"])
 def test_tutorial_script(cluster: LocalCluster, tmp_path: Path, form: str, searcher: str) -> None:

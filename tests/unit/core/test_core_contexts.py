@@ -330,6 +330,24 @@ def test_a_signal_that_came_before_the_first_question(
     assert len(service.paths("POST")) == 1
 
 
+@pytest.mark.parametrize("mode", list(core.PreemptMode))
+def test_should_preempt_needs_a_started_context(
+    service: FakeService, make_context: Make, mode: core.PreemptMode
+) -> None:
+    context = make_context(preempt_mode=mode)
+    context.preempt._started = False
+    with pytest.raises(RuntimeError, match=r"call core_context\.start\(\) first"):
+        context.preempt.should_preempt()
+    assert service.calls == []
+    context.start()
+    assert not context.preempt.should_preempt()
+    off_cluster = core.DummyPreemptContext(core.DummyDistributedContext(), mode)
+    with pytest.raises(RuntimeError, match=r"call core_context\.start\(\) first"):
+        off_cluster.should_preempt()
+    with off_cluster:
+        assert not off_cluster.should_preempt()
+
+
 def test_asking_often_costs_no_requests(service: FakeService, make_context: Make) -> None:
     context = make_context()
     for _ in range(1000):
