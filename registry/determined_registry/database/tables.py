@@ -104,6 +104,8 @@ experiments = sa.Table(
     sa.Column("original_config", sa.Text, nullable=False, server_default=""),
     sa.Column("model_def_hash", sa.ForeignKey("model_definitions.hash")),
     sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
+    # The task whose process submitted it with its own token; NULL: a user did. Plain text: the task may go.
+    sa.Column("submitted_by", sa.Text),
     sa.Column("job_id", Uuid, nullable=False, server_default=sa.text("gen_random_uuid()")),
     sa.Column("parent_id", sa.ForeignKey("experiments.id", ondelete="SET NULL")),
     sa.Column("project_id", sa.Integer, nullable=False, server_default="1"),

@@ -1,8 +1,8 @@
 """The subject of a request: :class:`Principal`.
 
 There are three kinds. A user asks with a session's token. An allocation (a training process) asks with
-its own token; it acts for its experiment's owner, never as an administrator, and only while the
-allocation lives. An agent or a flow asks with the cluster's shared secret; it acts as the user
+its own token; it reports for its own trial, submits in its owner's name, and changes what its own task made,
+never as an administrator, and only while the allocation lives. An agent or a flow asks with the cluster's shared secret; it acts as the user
 ``determined``, with an administrator's rights.
 """
 
@@ -77,6 +77,11 @@ class Principal:
     def run_of(self, trial_id: int) -> RunRef | None:
         """The run of that unmanaged trial whose process asks, if the process named it."""
         return self.run if self.run is not None and self.run.trial_id == trial_id else None
+
+    @property
+    def task(self) -> str | None:
+        """The task whose process asks; None: a user or an agent."""
+        return None if self.allocation is None else self.allocation.task_id
 
     @property
     def sender(self) -> str | None:

@@ -5,19 +5,20 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | action | target | who may |
 |---|---|---|
 | read | everything | whoever is logged in |
-| create | experiment | whoever is logged in; the new experiment is theirs |
+| create | experiment | whoever is logged in; the new experiment is theirs. A task's process: for its owner |
 | create | user | administrators |
-| change | experiment, trial, checkpoint | the owner, administrators |
+| change | experiment, trial, checkpoint | the owner, administrators; a task's process, if its task made it |
 | change | user | the user itself (its display name and password), administrators; no training process |
 | administer | user | administrators (name, rights and state of an account) |
-| delete | experiment, checkpoint | the owner, administrators |
+| delete | experiment, checkpoint | the same |
 | delete | session | whoever sends its token |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | serve | cluster | agents and flows |
 
 The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
-counts as its task's owner, except for reports and accounts. Only administrators may change
-things without an owner.
+has none of its owner's rights over things: it changes the experiments that its own task submitted (a custom
+search's runner submits one), their trials and checkpoints, and the checkpoints that its own task reported.
+Only administrators may change things without an owner.
 An action that the table does not name for a kind of target cannot be declared by a route.
 """
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from determined_service.access.principal import AGENT, Principal
+from determined_service.access.principal import AGENT, AllocationRef, Principal
 from determined_service.access.targets import Kind, Target
 from determined_service.base.errors import Forbidden, Unauthenticated
 
@@ -107,6 +108,18 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
         noun = "user" if target.kind == Kind.USER else "its owner"
         raise Forbidden(
             f"only {noun} {target.owner.username} or an administrator may {verb} {target}"
+        )
+    elif subject.allocation is not None:
+        _require_made(subject.allocation, target, verb)
+
+
+def _require_made(own: AllocationRef, target: Target, verb: str) -> None:
+    """Of its owner's things a task's process changes only those that its own task made."""
+    assert target.owner is not None
+    if own.task_id not in target.owner.tasks:
+        raise Forbidden(
+            f"this is the token of allocation {own.id}, which may change only what its own task submitted or "
+            f"stored: only {target.owner.username}, logged in, or an administrator may {verb} {target}"
         )
 
 

@@ -40,10 +40,12 @@ Id = int | str | UUID
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The user that something belongs to."""
+    """The user that something belongs to, and ``tasks``: those whose processes may change it as well, because
+    they made it."""
 
     id: int
     username: str
+    tasks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ def missing(kind: Kind, ids: Collection[Id]) -> ApiError:
     return NotFound(f"no such {kind}: {', '.join(sorted(map(str, ids)))}")
 
 
-_OWNER = "u.id AS owner_id, u.username FROM"
+_OWNER = "u.id AS owner_id, u.username, NULL AS submitter, NULL AS task_id FROM"
+_SUBMITTED = "u.id AS owner_id, u.username, e.submitted_by AS submitter, NULL AS task_id FROM"
 _OF_EXPERIMENT = "JOIN experiments e ON e.id = x.experiment_id JOIN users u ON u.id = e.owner_id"
 _OF_TASK = "JOIN users u ON u.id = k.owner_id"
 _PERHAPS = _OF_EXPERIMENT.replace("JOIN", "LEFT JOIN")
@@ -88,15 +91,18 @@ _FIND: Mapping[Kind, sa.TextClause] = {
     for kind, statement in {
         Kind.USER: f"u.id, {_OWNER} users u WHERE u.id = ANY(:ids)",
         Kind.EXPERIMENT: (
-            f"e.id, {_OWNER} experiments e JOIN users u ON u.id = e.owner_id WHERE e.id = ANY(:ids)"
+            f"e.id, {_SUBMITTED} experiments e JOIN users u ON u.id = e.owner_id WHERE e.id = ANY(:ids)"
         ),
-        Kind.TRIAL: f"x.id, {_OWNER} trials x {_OF_EXPERIMENT} WHERE x.id = ANY(:ids)",
+        Kind.TRIAL: f"x.id, {_SUBMITTED} trials x {_OF_EXPERIMENT} WHERE x.id = ANY(:ids)",
         Kind.TASK: f"k.id, {_OWNER} tasks k {_OF_TASK} WHERE k.id = ANY(:ids)",
         Kind.ALLOCATION: (
             f"x.id, {_OWNER} allocations x JOIN tasks k ON k.id = x.task_id {_OF_TASK} "
             f"WHERE x.id = ANY(:ids)"
         ),
-        Kind.CHECKPOINT: f"x.uuid AS id, {_OWNER} checkpoints x {_PERHAPS} WHERE x.uuid = ANY(:ids)",
+        Kind.CHECKPOINT: (
+            f"x.uuid AS id, u.id AS owner_id, u.username, e.submitted_by AS submitter, x.task_id "
+            f"FROM checkpoints x {_PERHAPS} WHERE x.uuid = ANY(:ids)"
+        ),
     }.items()
 }
 
@@ -107,7 +113,14 @@ async def find_owners(
     """Those of ``ids`` that exist, each with its owner; None: it belongs to nobody."""
     rows = await conn.execute(_FIND[kind], {"ids": list(ids)})
     return {
-        row.id: None if row.owner_id is None else Owner(row.owner_id, row.username) for row in rows
+        row.id: None
+        if row.owner_id is None
+        else Owner(
+            row.owner_id,
+            row.username,
+            tuple(task for task in (row.submitter, row.task_id) if task is not None),
+        )
+        for row in rows
     }
 
 

@@ -144,6 +144,7 @@ async def put_experiment(
     owner_id: int,
     external_id: str | None,
     project_id: int | None = None,
+    submitted_by: str | None = None,
 ) -> int:
     """The id of the experiment with the external id, of a new one when there is none.
 
@@ -171,6 +172,7 @@ async def put_experiment(
             config=config,
             original_config=original_config,
             owner_id=owner_id,
+            submitted_by=submitted_by,
             project_id=project_id or 1,
             unmanaged=True,
             external_id=external_id,

@@ -97,7 +97,7 @@ async def create_experiment(
         )
     try:
         async with changing(db) as change:
-            experiment_id = await submit.store(change, plan, submission, user.user_id)
+            experiment_id = await submit.store(change, plan, submission, user.user_id, user.task)
     except Conflict:
         known = None if run is None else await _submitted_by(db, run)
         if known is None:
@@ -127,7 +127,7 @@ async def create_unmanaged(
     config = submit.complete_config(given.config, settings, unmanaged=True)
     async with changing(db) as change:
         experiment_id = await unmanaged.put_experiment(
-            change, config, given.config, user.user_id, external_id, given.project_id
+            change, config, given.config, user.user_id, external_id, given.project_id, user.task
         )
     return await _answer(db, experiment_id, (), plotUrl=links.link(settings, experiment_id))
 

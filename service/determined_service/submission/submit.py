@@ -109,8 +109,16 @@ async def find_by_run(conn: AsyncConnection, flow_run_id: uuid.UUID) -> int | No
     return found.scalar_one_or_none()
 
 
-async def store(change: Change, plan: Plan, submission: Submission, owner_id: int) -> int:
+async def store(
+    change: Change,
+    plan: Plan,
+    submission: Submission,
+    owner_id: int,
+    submitted_by: str | None = None,
+) -> int:
     """Writes the experiment and, unless it is paused, asks for its Prefect run; returns its id.
+
+    ``submitted_by``: the task whose process submits it.
 
     Raises Conflict when the Prefect run has submitted an experiment meanwhile.
     """
@@ -144,6 +152,7 @@ async def store(change: Change, plan: Plan, submission: Submission, owner_id: in
             original_config=plan.original_config,
             model_def_hash=plan.model_def_hash,
             owner_id=owner_id,
+            submitted_by=submitted_by,
             parent_id=submission.parent_id,
             project_id=submission.project_id or 1,
             resource_pool=plan.resource_pool,

@@ -282,6 +282,91 @@ async def test_a_training_process_reports_for_itself_alone(world: World, people:
         assert answer.status_code not in PASSED_OVER, f"{address}: {answer.text}"
 
 
+async def test_a_training_process_has_none_of_its_owners_other_rights(
+    world: World, people: People
+) -> None:
+    """Every route, with the token of a trial: for its own experiment, for another one of its owner's, and
+    for one that its own task submitted."""
+    other = await mine_in(world)
+    own = await mine_in(world)
+    # Allocations that end on the way must not end the asker's.
+    asker = own.leg.client
+    stored = {Kind.CHECKPOINT}
+    for address, rules in declared_rules().items():
+        method, path = address
+        if not rules:
+            continue
+        rule = rules[0]
+        where = f"{address} with a training process' token"
+        if rule.action == Action.SERVE:
+            answer = await asker.request(method, path.format_map(_Anything(own.path)), json={})
+            assert answer.status_code == 401, where
+        elif rule.action == Action.READ:
+            params = {"timeout_s": 0, "limit": 1}
+            url = path.format_map(_Anything(own.path))
+            answer = await asker.request(method, url, json={}, params=params)
+            assert answer.status_code not in (401, 403, 500), f"{where}: {answer.text}"
+        elif address in FOR_EVERYBODY:
+            continue
+        elif rule.action == Action.REPORT:
+            answer = await ask(asker, address, other)
+            assert answer.status_code == 403, f"{where}: {answer.text}"
+        else:
+            before = await everything(world)
+            for mine in [other] if rule.kind in stored else [other, own]:
+                answer = await ask(asker, address, mine)
+                said = refusal(answer)
+                assert said is not None, f"{where}: {answer.status_code} {answer.text}"
+                assert await everything(world) == before, where
+            if rule.grant == Grant.OWNER:
+                answer = await ask(asker, address, await submitted_by(world, own.leg.task_id))
+                assert answer.status_code not in PASSED_OVER, f"{where}: {answer.text}"
+                assert "token of allocation" not in (refusal(answer) or ""), where
+    # The checkpoints that it stored itself are its own to change and to delete.
+    for address, rule in RULES.items():
+        if rule.kind in stored and rule.grant == Grant.OWNER:
+            mine = Mine(own.leg, await store(own.leg, 2), own.user_id)
+            answer = await ask(asker, address, mine)
+            assert answer.status_code not in PASSED_OVER, f"{address}: {answer.text}"
+
+
+class _Anything(dict[str, Any]):
+    """Fills what a path wants and the test has no value of."""
+
+    def __missing__(self, key: str) -> str:
+        return "1"
+
+
+async def submitted_by(world: World, task_id: str) -> Mine:
+    """A running leg and a checkpoint of an experiment that the task's process submitted."""
+    leg = await world.leg(labels=["mine"], submitted_by=task_id)
+    async with world.db.tx() as conn:
+        owner = await conn.execute(sa.select(users.c.id).where(users.c.username == "determined"))
+    return Mine(leg, await store(leg, 1), owner.scalar_one())
+
+
+async def test_an_experiment_remembers_the_task_that_submitted_it(
+    world: World, people: People
+) -> None:
+    leg = await world.leg()
+    config = (
+        "{name: by a task, entrypoint: x, searcher: {name: custom, metric: loss, unit: epochs}}"
+    )
+    body = {"config": config, "unmanaged": True}
+    made = await leg.client.post(f"{API}/experiments", json=body)
+    assert made.status_code == 200, made.text
+    experiment_id = made.json()["experiment"]["id"]
+    (row,) = await world.rows(sa.select(experiments).where(experiments.c.id == experiment_id))
+    assert (row.submitted_by, row.owner_id) == (leg.task_id, made.json()["experiment"]["userId"])
+    by_user = (await people.owner.post(f"{API}/experiments", json=body)).json()["experiment"]["id"]
+    kill = {"json": {"name": "other"}}
+    # The next leg of the same task goes on with it; another task of the same owner may not.
+    next_leg = await world.start(leg.experiment_id, leg.trial_id, leg.request_id, run_id=2)
+    assert (await next_leg.client.patch(f"{API}/experiments/{experiment_id}", **kill)).is_success
+    for client, one in ((next_leg.client, by_user), ((await world.leg()).client, experiment_id)):
+        assert (await client.patch(f"{API}/experiments/{one}", **kill)).status_code == 403
+
+
 async def test_what_does_not_exist_stays_404(world: World, people: People) -> None:
     mine = await mine_in(world)
     nothing = {
@@ -379,7 +464,7 @@ async def test_owning_is_remembered_and_not_owning_is_not(world: World) -> None:
     trial = mine.leg.trial_id
     for _ in range(2):
         found = await owners.find(Kind.TRIAL, [trial], mine.user_id)
-        assert found == {trial: Owner(mine.user_id, "determined")}
+        assert found == {trial: Owner(mine.user_id, "determined")}, found
     assert len(asked) == 1
     for _ in range(2):
         assert (await owners.find(Kind.TASK, ["9.x", "no-number.x"], mine.user_id)) == {}

@@ -29,7 +29,7 @@ THING: dict[Kind, Id] = {
 
 MAY = {
     Grant.LOGGED_IN: {"alice", "bob", "root", "agents", "process"},
-    Grant.OWNER: {"alice", "root", "agents", "process"},
+    Grant.OWNER: {"alice", "root", "agents"},
     Grant.SENDER: {"alice", "root", "agents", "process"},
     Grant.ITSELF: {"alice", "root", "agents"},
     Grant.ADMINISTRATOR: {"root", "agents"},
@@ -107,6 +107,25 @@ def test_a_training_process_reports_for_its_own_trial_only() -> None:
         found = refusal(PROCESS, Action.REPORT, target)
         assert isinstance(found, Forbidden)
         assert "7.a.1" in found.message
+
+
+@pytest.mark.parametrize("kind", [Kind.EXPERIMENT, Kind.TRIAL, Kind.CHECKPOINT])
+def test_a_process_changes_what_its_own_task_made(kind: Kind) -> None:
+    for tasks, may in ((("7.a",), True), (("7.b", "7.a"), True), (("7.b",), False), ((), False)):
+        target = Target(kind, THING[kind], Owner(1, "alice", tasks))
+        assert (refusal(PROCESS, Action.CHANGE, target) is None) is may
+    # A task of the same name that acted for somebody else gives no right to what is alice's.
+    bobs = Principal(ALLOCATION, 2, "bob", False, PROCESS.allocation)
+    assert refusal(bobs, Action.CHANGE, Target(kind, THING[kind], Owner(1, "alice", ("7.a",))))
+
+
+def test_a_process_that_may_not_is_told_what_it_may() -> None:
+    found = refusal(PROCESS, Action.CHANGE, Target(Kind.EXPERIMENT, 7, Owner(1, "alice")), "kill")
+    assert isinstance(found, Forbidden)
+    assert found.message == (
+        "this is the token of allocation 7.a.1, which may change only what its own task submitted or "
+        "stored: only alice, logged in, or an administrator may kill experiment 7"
+    )
 
 
 def test_reading_and_reporting_cost_no_look_at_the_database() -> None:
