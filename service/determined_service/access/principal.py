@@ -1,9 +1,9 @@
 """The subject of a request: :class:`Principal`.
 
 There are three kinds. A user asks with a session's token. An allocation (a training process) asks with
-its own token; it reports for its own trial, submits in its owner's name, and changes what its own task made,
-never as an administrator, and only while the allocation lives. An agent or a flow asks with the cluster's shared secret; it acts as the user
-``determined``, with an administrator's rights.
+its own token, and only while the allocation lives: it reports for its own trial, submits in its owner's
+name, and changes what its own task made, never as an administrator. An agent or a flow asks with the
+cluster's shared secret; it acts as the user ``determined``, with an administrator's rights.
 """
 
 from __future__ import annotations

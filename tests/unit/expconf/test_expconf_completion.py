@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from determined.expconf import ConfigError, ExperimentConfig, check, complete, load_yaml, validate
+from determined.expconf.length import PositiveLength
 from determined_searchers import simulate
 
 
@@ -205,6 +206,7 @@ def test_lengths_keep_their_form() -> None:
     stored = completed(VALID["ASHA, older form"])
     assert stored["searcher"]["max_length"] == {"epochs": 9}
     length = validate(stored).searcher.max_length  # type: ignore[union-attr]
+    assert isinstance(length, PositiveLength)
     assert (length.unit, length.units) == ("epochs", 9)
 
 

@@ -86,8 +86,9 @@ def test_shuffles_have_the_order_of_numpys_legacy_generator() -> None:
 
 def test_a_generator_of_64_bits_gives_an_order() -> None:
     generator = torch.Generator().manual_seed(2**40 + 3)
-    loader = pytorch.DataLoader(range(8), batch_size=8, shuffle=True, generator=generator)
-    (batch,) = loader.get_data_loader()
+    data = TensorDataset(torch.arange(8))
+    loader = pytorch.DataLoader(data, batch_size=8, shuffle=True, generator=generator)
+    ((batch,),) = loader.get_data_loader()
     assert batch.tolist() == np.random.RandomState(3).permutation(8).tolist()
 
 
@@ -178,7 +179,8 @@ def test_lengths_of_batches() -> None:
     assert pytorch.data_length(["one", "two", "three"]) == 3
     with pytest.raises(TypeError, match="get_batch_length"):
         pytorch.data_length("text")
-    for empty in ({}, [], ()):
+    nothing: tuple[Any, ...] = ({}, [], ())
+    for empty in nothing:
         with pytest.raises(ValueError, match=f"an empty {type(empty).__name__}"):
             pytorch.data_length(empty)
 
