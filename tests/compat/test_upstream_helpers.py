@@ -43,7 +43,7 @@ answers = [
     [bool(util.strtobool(one)) for one in "y Yes on 1 n no f off 0 maybe".split()],
     [util.is_protobuf_timestamp(one) for one in ("2020-01-02T03:04:05Z", "2020-01-02", "x")],
     util.parse_protobuf_timestamp("2020-01-02T03:04:05Z").isoformat(),
-    util.safe_load_yaml_with_exceptions("a: 1e-3\\nb: yes\\nc: [x, 1]"),
+    util.safe_load_yaml_with_exceptions("a: 1e-3\\nb: true\\nc: [x, 1]"),
     util.yaml_safe_dump({"b": 1, "a": [1, 2]}, default_flow_style=False),
     [api.canonicalize_master_url(one) for one in ("h", "h:1", "http://h", "https://h:1/x/")],
     api.authentication.salt_and_hash("secret"),

@@ -183,7 +183,7 @@ def test_store_path(service: FakeService, make_context: Make, tmp_path: Path) ->
         assert all(value.startswith("sha256:") for value in body["checksums"].values())
         assert (body["taskId"], body["allocationId"]) == ("3.r", "3.r.2")
         assert (body["state"], body["metadata"]["late"]) == ("STATE_COMPLETED", True)
-        assert context.checkpoint.get_metadata(uuid) == body["metadata"]
+        assert context.checkpoint.get_metadata(uuid) == metadata
         with context.checkpoint.restore_path(uuid) as path:
             assert (path / "sub" / "w").read_bytes() == b"12345"
         context.checkpoint.delete(uuid)

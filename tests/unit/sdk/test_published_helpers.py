@@ -106,6 +106,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("from determined.common.api import bindings", "use determined.experimental.client"),
         ("import determined.common.api.bindings", "use determined.experimental.client"),
+        ("from determined.common import api; api.bindings", "use determined.experimental.client"),
         ("from determined.common.api import request", "login_with_cache"),
         ("from determined.common.api import get", "session.get"),
         ("from determined.common import storage", "determined.storage"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from determined._absent import absent
 from determined.common import master as _master
 from determined.common.api import errors
@@ -13,7 +16,8 @@ _LOGS = "client.get_trial(id).logs() and client.get_experiment(id).logs() read l
 _ONE = "determined.common.api.Session is the one class of sessions"
 _CALLS = "session = authentication.login_with_cache(address), then session.get(path) and the others"
 
-__getattr__ = absent(
+_MODULES = ("authentication", "bindings", "certs")
+_absent = absent(
     __name__,
     {
         **dict.fromkeys(("logs", "pprint_logs", "task_logs", "trial_logs"), _LOGS),
@@ -26,6 +30,12 @@ __getattr__ = absent(
         "read_paginated": "determined.common.api.pages.read(session, path, key) reads all pages",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    return _absent(name)
 
 
 def canonicalize_master_url(url: str) -> str:

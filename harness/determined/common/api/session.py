@@ -124,8 +124,8 @@ class Session:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         if len(credentials) > 1:
-            named = (username, token, cert, max_retries)
-            username, token, cert, max_retries = (*credentials, *named[len(credentials) :])
+            named: tuple[Any, ...] = (username, token, cert, max_retries)
+            username, token, cert, max_retries = credentials + named[len(credentials) :]
         elif credentials:
             (token,) = credentials
         self.master = master.rstrip("/")
