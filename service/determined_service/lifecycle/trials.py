@@ -250,7 +250,8 @@ _OPERATION = sa.text(
     """
     SELECT t.request_id, t.experiment_id, t.op_length, t.op_complete, t.closed, t.state,
            e.state AS experiment_state, s.committed_event_id,
-           CASE WHEN e.config #>> '{searcher,name}' = 'custom' THEN e.submitted_by END AS runner,
+           CASE WHEN e.submitted_by IS NULL THEN NULL
+                WHEN e.config #>> '{searcher,name}' = 'custom' THEN e.submitted_by END AS runner,
            EXISTS (
                SELECT FROM allocations a
                WHERE a.task_id = e.submitted_by AND a.state = 'REQUESTED' AND a.slots > 0
