@@ -82,7 +82,9 @@ def client(cluster: LocalCluster) -> Determined:
     """The SDK, logged in, without a trace in the home directory of who runs the tests."""
     record = json.loads((cluster.data_dir / "cluster.json").read_text())
     url, password = record["master_url"], record["passwords"]["determined"]
-    return Determined._with_session(Session(url, authentication.login(url, "determined", password)))
+    return Determined._with_session(
+        Session(url, authentication.new_token(url, "determined", password))
+    )
 
 
 def outcomes(cluster: LocalCluster, folder: Path, cases: Mapping[str, Case]) -> dict[str, Outcome]:

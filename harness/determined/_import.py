@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,37 @@ def _take_modules(names: set[str]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in found}
 
 
+class _Blocks:
+    """The thread that is in a block; blocks within its block are its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._depth = 0
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        me = threading.get_ident()
+        with self._lock:
+            if self._thread not in (None, me):
+                raise RuntimeError(
+                    "det.import_from_path() is in use in another thread: sys.path and sys.modules are the "
+                    "whole process', so load the code of one directory after the other"
+                )
+            self._thread = me
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._thread = None
+
+
+_blocks = _Blocks()
+
+
 @contextlib.contextmanager
 def import_from_path(path: str | os.PathLike[str]) -> Iterator[None]:
     """Import from ``path`` first, inside the ``with`` only.
@@ -39,20 +71,22 @@ def import_from_path(path: str | os.PathLike[str]) -> Iterator[None]:
         with det.import_from_path(checkpoint / "code"):
             import model_def as old_model_def
 
-    Imports that the loaded code makes later, from within functions, no longer see ``path``.
-    Raises FileNotFoundError or NotADirectoryError.
+    Blocks may be nested: within the inner one its directory comes first, after it the outer one's modules
+    are back. Imports that the loaded code makes later, from within functions, no longer see ``path``.
+    Raises FileNotFoundError, NotADirectoryError, or RuntimeError while another thread is in such a block.
     """
     directory = Path(path).resolve()
     names = _module_names(directory)
     # Never the interpreter's own: a folder named "json" must not reload what everything holds.
     names -= set(sys.stdlib_module_names) | {"determined"}
-    hidden = _take_modules(names)
-    sys.path.insert(0, str(directory))
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(str(directory))
-        _take_modules(names)
-        sys.modules.update(hidden)
+    with _blocks.entered():
+        hidden = _take_modules(names)
+        sys.path.insert(0, str(directory))
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ValueError):
+                sys.path.remove(str(directory))
+            _take_modules(names)
+            sys.modules.update(hidden)

@@ -41,9 +41,11 @@ class TrialContext:
             for name, value in (config.get("hyperparameters") or {}).items()
         }
         seed = ExperimentConfig(config).experiment_seed()
-        return cls(core._context._dummy_context(
+        off_cluster = core._context._dummy_context(
             core.DummyDistributedContext(), None, core.PreemptMode.WorkersAskChief
-        ), seed, hparams, config)  # fmt: skip
+        )
+        off_cluster.start()
+        return cls(off_cluster, seed, hparams, config)
 
     def get_experiment_config(self) -> dict[str, Any]:
         """The complete experiment configuration; what ``exp_conf`` was given off-cluster."""

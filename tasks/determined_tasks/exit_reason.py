@@ -15,12 +15,16 @@ from determined_tasks.entrypoint import STARTUP_HOOK, Start
 
 @dataclass(frozen=True)
 class LegResult:
-    """The end of a leg; ``reason``: what the exit code or signal does not say by itself."""
+    """The end of a leg; ``reason``: what the exit code or signal does not say by itself.
+
+    ``printed``: the reason is the process's own last line, so the task's log has it already.
+    """
 
     exit_code: int | None
     signal: int | None
     kind: ExitKind
     reason: str | None = None
+    printed: bool = False
 
     @property
     def report(self) -> Exited:
@@ -28,7 +32,10 @@ class LegResult:
         return Exited(self.exit_code, self.signal, self.kind, self.reason)
 
     def __str__(self) -> str:
-        """The end in words, as the last line of the task's log."""
+        """The end in words, as the last line of the task's log.
+
+        What the process printed itself is not repeated: whoever counts failures in a log counts each once.
+        """
         if self.kind is not ExitKind.EXITED:
             return self.reason or "lost"
         if self.signal is not None:
@@ -37,7 +44,7 @@ class LegResult:
                 words += ", perhaps out of memory"
         else:
             words = f"process exited with code {self.exit_code}"
-        return words + (f": {self.reason}" if self.reason else "")
+        return words + (f": {self.reason}" if self.reason and not self.printed else "")
 
 
 def _signal_name(number: int) -> str:
@@ -128,8 +135,8 @@ def describe(
         killed = _killed(oom_before)
         if killed.reason is not None:
             return LegResult(code, None, killed.kind, killed.reason)
-    words = shell or (exception if code == 1 else None)
-    return LegResult(code, None, ExitKind.EXITED, words)
+    raised = exception if code == 1 and shell is None else None
+    return LegResult(code, None, ExitKind.EXITED, shell or raised, printed=raised is not None)
 
 
 SHELL_CODES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,62 @@ SEARCHERS = {
         "increment_by: {type: int, minval: 1, maxval: 8}",
     ),
 }
+
+
+ORDER = """
+import json
+import determined as det
+info = det.get_cluster_info()
+config = info.trial._config["hyperparameters"]
+print("order", json.dumps(info.trial.hparams), json.dumps(list(config)))
+with det.core.init() as core_context:
+    core_context.train.report_validation_metrics(steps_completed=1, metrics={"x": 1.0})
+"""
+
+
+def test_hyperparameters_come_sorted_by_name(cluster: LocalCluster, tmp_path: Path) -> None:
+    """In the script, and in what `det` shows; the database has them in an order of its own."""
+    config = """
+name: order
+entrypoint: python3 train.py
+max_restarts: 0
+searcher: {name: single, metric: x}
+hyperparameters:
+  zeta: 1
+  lr: 0.5
+  batch_size: 8
+  Model: {type: const, val: {width: 3, depth: 2, a: [{y: 1, abc: 2}]}}
+  optimizer: {weight_decay: 0.1, eps: 1}
+"""
+    experiment = cluster.submit(tmp_path, config, train_py=ORDER)
+    assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+    shown = (
+        '{"Model": {"a": [{"abc": 2, "y": 1}], "depth": 2, "width": 3}, "batch_size": 8, "lr": 0.5, '
+        '"optimizer": {"eps": 1, "weight_decay": 0.1}, "zeta": 1}'
+    )
+    names = '["Model", "batch_size", "lr", "optimizer", "zeta"]'
+    assert f"order {shown} {names}" in cluster.logs(experiment)
+    (trial,) = cluster.trials(experiment)
+    described = cluster.json("t", "describe", str(trial["id"]))
+    assert json.dumps(described["hparams"]) == json.dumps(trial["hparams"]) == shown
+
+
+def test_the_search_of_the_tutorial(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Its `max_length` is a number, which the script gets as `op.length`; the rungs divide it."""
+    config = """
+name: tutorial-search
+entrypoint: python3 train.py
+max_restarts: 0
+searcher: {name: adaptive_asha, metric: x, smaller_is_better: true, max_trials: 6, max_length: 100}
+hyperparameters:
+  increment_by: {type: int, minval: 1, maxval: 8}
+"""
+    experiment = cluster.submit(tmp_path, config, train_py=OPERATIONS_FORM)
+    assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+    trials = cluster.trials(experiment)
+    lengths = {trial["totalBatchesProcessed"] for trial in trials}
+    assert len(trials) == 6
+    assert {100} <= lengths <= {6, 25, 100}
 
 
 @pytest.mark.parametrize("searcher", SEARCHERS)

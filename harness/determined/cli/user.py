@@ -56,7 +56,9 @@ def login(
     shared = state(ctx)
     user = username or shared.user or os.environ.get("DET_USER") or authentication.DEFAULT_USER
     url = shared.address.url
-    token = authentication.login(url, user, _password(user), transport=shared.transport_or_tls())
+    token = authentication.new_token(
+        url, user, _password(user), transport=shared.transport_or_tls()
+    )
     TokenStore().set_token(url, user, token)
     talk(f"logged in to {url} as {user}")
 

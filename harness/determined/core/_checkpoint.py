@@ -19,7 +19,7 @@ from determined.core._background import Background
 from determined.core._connection import Connection
 from determined.core._distributed import DistributedContext
 from determined.core._everybody import everybody
-from determined.core._metadata import METADATA_FILE, as_json, encoded
+from determined.core._metadata import METADATA_FILE, as_json, decoded, encoded
 from determined.core._reporter import Reporter
 from determined.core._sharded_store import ShardedStore
 from determined.storage import Manifest, StorageManager, files
@@ -264,7 +264,10 @@ class CheckpointContext:
         return {path for some in chosen for path in some}.__contains__
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
-        """The metadata given when the checkpoint was stored, with later changes by users."""
+        """The metadata given when the checkpoint was stored, with later changes by users.
+
+        NaN and the infinities are floats again, and so are texts that are spelled like their JSON ("NaN").
+        """
         from determined.common.api.errors import NotFoundException
 
         self.wait()
@@ -272,8 +275,7 @@ class CheckpointContext:
             answer = self._connection.get(f"/api/v1/checkpoints/{storage_id}")
         except NotFoundException as error:
             raise errors.CheckpointNotFound(str(error)) from None
-        metadata: dict[str, Any] = answer["checkpoint"].get("metadata") or {}
-        return metadata
+        return decoded(answer["checkpoint"].get("metadata"))
 
     def delete(self, storage_id: str) -> None:
         """Remove a checkpoint's files, then mark it deleted. May be repeated."""
@@ -355,10 +357,9 @@ class DummyCheckpointContext(CheckpointContext):
         self.wait()
         with self._storage.restore_path(str(storage_id), METADATA_FILE.__eq__) as path:
             try:
-                metadata: dict[str, Any] = json.loads((path / METADATA_FILE).read_bytes())
+                return decoded(json.loads((path / METADATA_FILE).read_bytes()))
             except FileNotFoundError:
                 return {}
-        return metadata
 
     def _check_metadata(self, metadata: dict[str, Any]) -> None:
         """Accept anything: there is no service to send it to."""

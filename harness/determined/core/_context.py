@@ -89,8 +89,10 @@ class Context:
 
     def start(self) -> None:
         """Connections and threads begin with their first use. Only the profiler begins here, if the
-        configuration enables it (``profiling.enabled``).
+        configuration enables it (``profiling.enabled``). ``preempt.should_preempt()`` may be called from
+        here on.
         """
+        self.preempt.start()
         if self.info is not None and self.info.task_type == "TRIAL":
             profiling = self.info.trial._config.get("profiling") or {}
             if profiling.get("enabled"):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from determined.common.nonfinite import numbers
 from determined.core._metrics import Unsupported, plain
 
 METADATA_FILE = "metadata.json"
@@ -27,3 +28,9 @@ def as_json(metadata: dict[str, Any] | None) -> dict[str, Any]:
 def encoded(metadata: dict[str, Any]) -> bytes:
     """The contents of the file."""
     return json.dumps(metadata, indent=2).encode()
+
+
+def decoded(metadata: dict[str, Any] | None) -> dict[str, Any]:
+    """Metadata as they were given, from their JSON."""
+    found: dict[str, Any] = numbers(metadata or {})
+    return found

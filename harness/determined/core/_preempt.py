@@ -95,8 +95,11 @@ class Watcher:
 class PreemptContext:
     """``should_preempt()``: ask often, between batches; checkpoint and exit when it says True.
 
-    Asking costs no request: a thread, started by the first call, holds a long poll.
+    Asking costs no request: a thread, started by the first call, holds a long poll. The context must have
+    been started: ``with core.init() as core_context`` does that, or ``core_context.start()``.
     """
+
+    _started = False
 
     def __init__(
         self,
@@ -113,9 +116,8 @@ class PreemptContext:
         self._acknowledged = False
 
     def start(self) -> PreemptContext:
-        """Begin watching now rather than at the first ``should_preempt()``."""
-        if self._watcher is None and self._may_ask():
-            self._watcher = Watcher(self._connection, self._allocation_id)
+        """Allow ``should_preempt()``, whose first call begins to watch; may be called twice."""
+        self._started = True
         return self
 
     def close(self) -> None:
@@ -135,20 +137,28 @@ class PreemptContext:
     def _may_ask(self) -> bool:
         return self._dist.rank == 0 or self._mode == PreemptMode.WorkersAskMaster
 
+    def _check_call(self) -> None:
+        if not self._started:
+            raise RuntimeError(
+                "should_preempt() was called before the preempt context was started: write "
+                "`with core.init() as core_context:`, or call core_context.start() first"
+            )
+        if self._mode == PreemptMode.ChiefOnly and self._dist.rank != 0:
+            raise RuntimeError("in the mode ChiefOnly, only the chief may call should_preempt()")
+
     def should_preempt(self, auto_ack: bool = True) -> bool:
         """Whether to save a checkpoint and exit soon.
 
         The answer True is acknowledged to the service (once) unless ``auto_ack`` is False. An exit after
         the acknowledgement means "preempted": the trial goes on later from its last checkpoint. An exit
-        without it means that the trial is done. Raises errors.AllocationEnded, RuntimeError from a worker
-        in the mode ChiefOnly.
+        without it means that the trial is done. Raises errors.AllocationEnded, RuntimeError before
+        :meth:`start` and from a worker in the mode ChiefOnly.
         """
-        if self._mode == PreemptMode.ChiefOnly and self._dist.rank != 0:
-            raise RuntimeError("in the mode ChiefOnly, only the chief may call should_preempt()")
+        self._check_call()
         preempt = False
         if self._may_ask():
-            self.start()
-            assert self._watcher is not None
+            if self._watcher is None:
+                self._watcher = Watcher(self._connection, self._allocation_id)
             preempt = self._watcher.signalled()
         if self._mode == PreemptMode.WorkersAskChief:
             preempt = bool(self._dist.broadcast(preempt))
@@ -176,12 +186,8 @@ class DummyPreemptContext(PreemptContext):
         self._dist = dist
         self._mode = PreemptMode(preempt_mode)
 
-    def start(self) -> PreemptContext:
-        return self
-
     def should_preempt(self, auto_ack: bool = True) -> bool:
-        if self._mode == PreemptMode.ChiefOnly and self._dist.rank != 0:
-            raise RuntimeError("in the mode ChiefOnly, only the chief may call should_preempt()")
+        self._check_call()
         if self._mode == PreemptMode.WorkersAskChief:
             self._dist.broadcast(False)
         return False

@@ -196,6 +196,11 @@ class SearcherContext:
             timeout=_POLL + 10,
         )
         if answer.get("completed"):
+            if answer.get("reason") == "RUNNER_WAITS":  # wire.search.NoOperation
+                logger.info(
+                    "the runner of this search waits for a slot, so this trial gives its own back until "
+                    "it has its next operation"
+                )
             return None
         return int(answer["op"]["validateAfter"]["length"])
 

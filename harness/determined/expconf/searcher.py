@@ -88,7 +88,7 @@ class HalvingSearcher(WarmStart):
     max_trials: Positive = Field(description="how many trials to create")
     divisor: Divisor = Field(4.0, description="at each rung, one of this many trials continues")
     max_concurrent_trials: Natural = Field(16, description="trials at a time; 0 = automatic")
-    max_length: PositiveLength | None = Field(None, description="how long the best trials train")
+    max_length: SearcherLength | None = Field(None, description="how long the best trials train")
     time_metric: Text | None = Field(
         None, description="metric that measures how far a trial has trained, such as batches"
     )

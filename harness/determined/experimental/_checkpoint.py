@@ -22,6 +22,13 @@ from determined.experimental._enums import (
 from determined.experimental._metrics import TrialMetrics, iter_metrics, numbers, parse_time
 
 
+def _as_json(metadata: dict[str, Any]) -> dict[str, Any]:
+    # Imported here: the Core API is more than `det` and most scripts need.
+    from determined.core._metadata import as_json
+
+    return as_json(metadata)
+
+
 @dataclass
 class CheckpointTrainingMetadata:
     """The training that wrote a checkpoint, and the validation that belongs to it.
@@ -92,7 +99,7 @@ class Checkpoint:
         self.checksums = data.get("checksums") or {}
         self.storage = data.get("storage")
         self.reason = data.get("reason")
-        self.metadata = data.get("metadata") or {}
+        self.metadata = numbers(data.get("metadata") or {})
         self.state = CheckpointState(data["state"])
         self.training = CheckpointTrainingMetadata._from_json(data.get("training") or {})
 
@@ -137,7 +144,7 @@ class Checkpoint:
 
     def write_metadata_file(self, path: str) -> None:
         """Writes ``metadata`` to ``path`` as JSON."""
-        text = json.dumps(self.metadata or {}, indent=2)
+        text = json.dumps(_as_json(self.metadata or {}), indent=2)
         Path(path).write_text(text + "\n")
 
     def add_metadata(self, metadata: dict[str, Any]) -> None:
@@ -155,7 +162,7 @@ class Checkpoint:
         return self.metadata or {}
 
     def _push(self, metadata: dict[str, Any]) -> None:
-        body = {"checkpoint": {"uuid": self.uuid, "metadata": metadata}}
+        body = {"checkpoint": {"uuid": self.uuid, "metadata": _as_json(metadata)}}
         self._session.post(f"/api/v1/checkpoints/{self.uuid}/metadata", json=body)
         self.metadata = metadata
 

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from determined.common.api.session import Session
+from determined.common.nonfinite import numbers
 
 TRAINING = "training"
 VALIDATION = "validation"
-
-_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def numbers(value: Any) -> Any:
-    """``value`` with floats for the strings by which JSON expresses NaN and the infinities."""
-    if isinstance(value, str):
-        return _FLOATS.get(value, value)
-    if isinstance(value, dict):
-        return {name: numbers(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [numbers(inner) for inner in value]
-    return value
 
 
 def parse_time(text: str | None) -> datetime.datetime | None:

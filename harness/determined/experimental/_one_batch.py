@@ -41,6 +41,7 @@ def test_one_batch(trial_class: type[LegacyTrial], config: dict[str, Any] | None
             exp_conf=config,
             enable_tensorboard_logging=False,
         )
+        context._core.start()
         trial = trial_class(context)
         pytorch.Trainer(trial, context).fit(max_length=pytorch.Batch(1), test_mode=True)
     logger.info("the test of %s passed", trial_class.__name__)

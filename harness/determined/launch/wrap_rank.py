@@ -1,9 +1,13 @@
-"""``python3 -m determined.launch.wrap_rank RANK command…``: puts ``[rank=N]`` in front of the command's
-output.
+"""``python3 -m determined.launch.wrap_rank [--no-redirect-stdio] RANK command…``: puts ``[rank=N]`` in front
+of the command's output.
 
 RANK is a number, or the name of an environment variable that holds it (RANK, as torchrun sets it), or
 several names with commas between them, of which the first that is set counts. The platform takes the
 prefix off each line again and keeps the rank beside it.
+
+``--no-redirect-stdio`` is taken for the sake of scripts written for Determined, whose wrapper sent the
+output to the container's own stdout unless told otherwise. Here nothing is redirected: the output always goes
+to this process' stdout and stderr.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from determined.launch import _workers
 from determined.launch._fail import fail
 from determined.launch._gang import Gang
 
-USAGE = "usage: python3 -m determined.launch.wrap_rank RANK COMMAND [ARGS...]"
+USAGE = "usage: python3 -m determined.launch.wrap_rank [--no-redirect-stdio] RANK COMMAND [ARGS...]"
 
 
 def read_rank(text: str) -> int:
@@ -39,6 +43,11 @@ def run(rank: int, command: list[str]) -> int:
 
 def main(arguments: list[str]) -> int:
     """Raises SystemExit."""
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(USAGE)
+        return 0
+    if arguments[:1] == ["--no-redirect-stdio"]:
+        arguments = arguments[1:]
     if len(arguments) < 2:
         fail(f"a rank and a command are needed; {USAGE}")
     command = arguments[1:]

@@ -138,7 +138,8 @@ class DataLoader:
         sampler = self.sampler
         if self._shuffle:
             own = self._seed if self._seed is not None else seed
-            sampler = samplers.ReproducibleShuffleSampler(sampler, own)
+            # A generator of torch that was not seeded has a seed of 64 bits.
+            sampler = samplers.ReproducibleShuffleSampler(sampler, own % 2**32)
         return BatchSampler(sampler, self.batch_size or 1, self._drop_last)
 
 

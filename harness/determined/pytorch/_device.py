@@ -38,12 +38,17 @@ def of_process(local_rank: int, gpus: int) -> torch.device:
 def data_length(data: Any) -> int:
     """The number of records in a batch: the length of its first tensor, array or list.
 
-    A list or tuple without any of these (of texts, of numbers) is one record per element. Raises TypeError
-    for a batch without a length.
+    A list or tuple without any of these (of texts, of numbers) is one record per element. Raises ValueError
+    for an empty batch, TypeError for one without a length.
     """
     if isinstance(data, torch.Tensor | np.ndarray):
         return len(data)
     if isinstance(data, Mapping | list | tuple):
+        if not data:
+            raise ValueError(
+                f"the batch is an empty {type(data).__name__}, so the number of its records is not "
+                "known: check what the dataset and collate_fn give"
+            )
         for part in data.values() if isinstance(data, Mapping) else data:
             if isinstance(part, list | tuple) and part:
                 return len(part)
@@ -51,7 +56,7 @@ def data_length(data: Any) -> int:
                 return data_length(part)
             if isinstance(part, torch.Tensor | np.ndarray) and part.ndim and len(part):
                 return len(part)
-        if data and not isinstance(data, Mapping):
+        if not isinstance(data, Mapping):
             return len(data)
     raise TypeError(
         f"the number of records in a batch of type {type(data).__name__} is not known: "

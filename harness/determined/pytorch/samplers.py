@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sized
 from typing import Any, TypeVar, cast
 
-import torch
+import numpy as np
 from torch.utils.data import Sampler
 
 T = TypeVar("T")
@@ -85,27 +85,42 @@ class _Skip(Sampler[T]):
 class _Shuffle(Sampler[T]):
     """The items of ``sampler`` in random order, which differs in each pass.
 
-    Pass ``n`` depends only on ``seed`` and ``n``, so that :meth:`set_epoch` can jump to any pass.
+    Pass ``n`` has the order of permutation ``n`` that ``numpy.random.RandomState(seed)`` draws: Determined's
+    order, so that a seed gives what it gave there. Raises ValueError for a seed that is not in
+    0..2**32 - 1.
     """
 
     def __init__(self, sampler: Sampler[T], seed: int) -> None:
         self._sampler = sampler
         self._seed = seed
+        self._random = np.random.RandomState(seed)
+        self._drawn = 0
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """The number of the next pass."""
+        """Make pass ``epoch`` (from 0) the next one. The permutations before it are drawn, too."""
         self._epoch = epoch
 
     def __len__(self) -> int:
         return _length(self._sampler)
 
     def __iter__(self) -> Iterator[T]:
-        generator = torch.Generator().manual_seed(mix(self._seed, self._epoch))
-        self._epoch += 1
         items = list(self._sampler)
-        for index in torch.randperm(len(items), generator=generator).tolist():
+        order = self._order(len(items))
+        self._epoch += 1
+        for index in order:
             yield items[index]
+
+    def _order(self, count: int) -> list[int]:
+        if self._drawn > self._epoch:
+            self._random = np.random.RandomState(self._seed)
+            self._drawn = 0
+        while self._drawn < self._epoch:
+            self._random.permutation(count)
+            self._drawn += 1
+        self._drawn += 1
+        order: list[int] = self._random.permutation(count).tolist()
+        return order
 
 
 class RepeatSampler(_Repeat[int]):
@@ -142,11 +157,13 @@ class SkipBatchSampler(_Skip[list[int]]):
 
 
 class ReproducibleShuffleSampler(_Shuffle[int]):
-    """The indices of ``sampler`` in an order that ``seed`` and the number of the pass decide."""
+    """The indices of ``sampler`` in an order that ``seed`` and the number of the pass decide, as in
+    Determined: pass ``n`` is permutation ``n`` of ``numpy.random.RandomState(seed)``.
+    """
 
 
 class ReproducibleShuffleBatchSampler(_Shuffle[list[int]]):
-    """The batches of ``batch_sampler`` in an order that ``seed`` and the number of the pass decide."""
+    """:class:`ReproducibleShuffleSampler` for batches."""
 
     def __init__(self, batch_sampler: Sampler[list[int]], seed: int) -> None:
         super().__init__(batch_sampler, seed)

@@ -117,10 +117,7 @@ class SearchRunner:
             logger.info("event %s", event)
             operations = self._get_operations(event)
             self.state.last_event_id = event.id
-            # Trials may report progress every few seconds. It need not be saved: a restarted runner
-            # may get the same report again.
-            if event.kind != "trialProgress":
-                self.save_state(experiment_id, operations)
+            self.save_state(experiment_id, operations)
         except Exception as error:
             error.add_note(
                 f"The exception occurred in the answer to event {event} of experiment {experiment_id}. "

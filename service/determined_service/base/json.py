@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -22,6 +23,19 @@ def dumps(value: Any) -> bytes:
         default=_default,
         option=orjson.OPT_UTC_Z | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS,
     )
+
+
+def by_name(value: Any) -> Any:
+    """A copy whose mappings are sorted by their names, at every level.
+
+    For hyperparameters: JSONB keeps the shortest name first, while Determined sorted them, and so do users'
+    logs, patterns and file names.
+    """
+    if isinstance(value, Mapping):
+        return {name: by_name(value[name]) for name in sorted(value)}
+    if isinstance(value, list):
+        return [by_name(item) for item in value]
+    return value
 
 
 # Many clients take these for line ends too (as str.splitlines does).

@@ -23,7 +23,7 @@ def trial(trial_id: int) -> str:
 
 
 def task(task_id: str) -> str:
-    """The task has changed; a trial announces itself as a trial."""
+    """The task has changed, or asks for slots; other changes of a trial are announced as a trial's."""
     return f"task:{task_id}"
 
 

@@ -53,7 +53,7 @@ async def request(
         "preemptible": preemptible,
     }
     allocation_id: str = (await change.conn.execute(_REQUEST, given)).scalar_one()
-    change.notify(topics.SCHEDULER)
+    change.notify(topics.SCHEDULER, topics.task(task_id))
     return allocation_id
 
 

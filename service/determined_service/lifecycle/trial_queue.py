@@ -30,6 +30,7 @@ _REQUEST = sa.text(
            coalesce((e.config #>> '{resources,priority}')::int, 42)
     FROM numbered n JOIN experiments e ON e.id = n.experiment_id
     ORDER BY n.id
+    RETURNING task_id
     """
 )
 
@@ -51,8 +52,10 @@ def wants_slots(reports: bool, op_complete: bool, closed: bool) -> bool:
 async def request(change: Change, trial_ids: Sequence[int]) -> None:
     """Puts the (locked) trials into the queue for slots, as their next leg."""
     if trial_ids:
-        await change.conn.execute(_REQUEST, {"ids": list(trial_ids), "state": states.REQUESTED})
-        change.notify(topics.SCHEDULER)
+        given = {"ids": list(trial_ids), "state": states.REQUESTED}
+        tasks = (await change.conn.execute(_REQUEST, given)).scalars()
+        # Of a task that runs a search: its search's idle trials give their slots back then.
+        change.notify(topics.SCHEDULER, *map(topics.task, tasks))
 
 
 async def live_of_experiment(change: Change, experiment_id: int) -> list[sa.Row[Any]]:

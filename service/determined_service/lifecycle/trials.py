@@ -14,6 +14,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire.search import NoOperation
 from determined_registry.database.tables import search_events, trials
 from determined_searchers import (
     ExitReason,
@@ -249,6 +250,13 @@ _OPERATION = sa.text(
     """
     SELECT t.request_id, t.experiment_id, t.op_length, t.op_complete, t.closed, t.state,
            e.state AS experiment_state, s.committed_event_id,
+           CASE WHEN e.submitted_by IS NULL THEN NULL
+                WHEN e.config #>> '{searcher,name}' = 'custom' THEN e.submitted_by END AS runner,
+           EXISTS (
+               SELECT FROM allocations a
+               WHERE a.task_id = e.submitted_by AND a.state = 'REQUESTED' AND a.slots > 0
+                 AND a.resource_pool = e.resource_pool
+           ) AS runner_waits,
            EXISTS (
                SELECT FROM search_events v
                WHERE v.experiment_id = t.experiment_id AND v.id > s.committed_event_id
@@ -267,12 +275,16 @@ class OperationWatch:
     """Answers "what is the trial to do now?", waiting while the searcher still thinks.
 
     A completed operation is an event in the searcher's inbox; until its answer is committed nobody
-    knows whether there is a next one. Other trials' events are not waited for.
+    knows whether there is a next one. Other trials' events are not waited for. Nor does a trial of a
+    custom search wait while the search's runner (the task that submitted the experiment) waits for slots
+    itself: the trial may hold the very slot that the runner needs.
+
+    ``topics`` (after the first check) announce what may change the answer.
     """
 
     def __init__(self, trial_id: int) -> None:
         self._trial_id = trial_id
-        self.experiment_id: int | None = None
+        self.topics: list[str] = []
         self.last: dict[str, Any] | None = None
 
     async def check(self, conn: AsyncConnection) -> dict[str, Any] | None:
@@ -286,22 +298,32 @@ class OperationWatch:
                 f"the searcher of experiment {row.experiment_id} gives its trials no lengths: set "
                 f"searcher.max_length, or let the training code decide how long it trains"
             )
-        self.experiment_id = row.experiment_id
-        self.last = _operation_json(row)
-        decided = (
-            not row.op_complete
-            or row.closed
-            or not row.unanswered
-            or row.state != states.ACTIVE
-            or row.experiment_state not in states.RUNNABLE
-        )
-        return self.last if decided else None
+        self.topics = [topics.trial(self._trial_id), topics.search(row.experiment_id)]
+        if row.runner is not None:
+            self.topics.append(topics.task(row.runner))
+        reason = _why_none(row)
+        self.last = _operation_json(row, reason)
+        return None if reason is NoOperation.UNDECIDED else self.last
 
 
-def _operation_json(row: sa.Row[Any]) -> dict[str, Any]:
-    # A 64-bit length is a string in Determined's JSON.
+def _why_none(row: sa.Row[Any]) -> NoOperation | None:
+    """Why there is no operation to do; None: there is one."""
+    if not row.op_complete:
+        return None
+    if row.closed or row.state != states.ACTIVE or row.experiment_state not in states.RUNNABLE:
+        return NoOperation.OVER
+    if not row.unanswered:
+        return NoOperation.DECIDED
+    if row.runner is not None and row.runner_waits:
+        return NoOperation.RUNNER_WAITS
+    return NoOperation.UNDECIDED
+
+
+def _operation_json(row: sa.Row[Any], reason: NoOperation | None) -> dict[str, Any]:
+    # A 64-bit length is a string in Determined's JSON; ``reason`` is ours.
     length = {"requestId": row.request_id, "length": str(row.op_length)}
-    return {"op": {"validateAfter": length}, "completed": row.op_complete}
+    found = {"op": {"validateAfter": length}, "completed": row.op_complete}
+    return found if reason is None else found | {"reason": reason.value}
 
 
 async def replace_metadata(change: Change, trial_id: int, metadata: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from determined_searchers.settings import Form
+from determined_service.base.json import by_name
 from determined_service.ingest.values import finite
 from determined_service.plots.model import Outcome, Point, Search, Trial
 from determined_service.plots.occupancy import ladders
@@ -107,7 +108,7 @@ def _trial(row: dict[str, Any], search: Search, brackets: dict[str, int]) -> Tri
         id=row["id"],
         request_id=row["request_id"],
         outcome=_outcome(row, search, reached),
-        hparams=row["hparams"],
+        hparams=by_name(row["hparams"]),
         metric=row["metric"],
         best_steps=row["best_steps"],
         best_time=row["best_time"],

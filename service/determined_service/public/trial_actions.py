@@ -11,7 +11,6 @@ from determined_service.access.dependencies import TrialReporter, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base import topics
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import trials as trialing
@@ -37,7 +36,7 @@ async def get_operation(
     timeout_s: float | None = None,
 ) -> Response:
     """The operation that the trial must do now. ``completed``: there are no more operations, so it should
-    exit.
+    exit; ``reason`` says why (``NoOperation``).
 
     Waits while the searcher has not answered the trial's last report.
     """
@@ -48,10 +47,9 @@ async def get_operation(
             return await watch.check(conn)
 
     found = await check()
-    if found is None and watch.experiment_id is not None:
+    if found is None:
         timeout = wait_seconds(timeout_s, default=OPERATION_WAIT_S)
-        awaited = [topics.trial(trial_id), topics.search(watch.experiment_id)]
-        found = await poll(request, hub, awaited, check, timeout)
+        found = await poll(request, hub, watch.topics, check, timeout)
     return JsonResponse(found or watch.last)
 
 

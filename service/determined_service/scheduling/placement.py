@@ -36,8 +36,14 @@ _REQUESTS = sa.text(
         -- Once for each experiment: to take a long configuration apart costs more than all else.
         SELECT id, extract(epoch FROM start_time)::float8 AS submitted,
                (config #>> '{resources,max_slots}')::int AS max_slots,
-               coalesce((config #>> '{resources,weight}')::float8, 1) AS weight
+               coalesce((config #>> '{resources,weight}')::float8, 1) AS weight,
+               CASE WHEN config #>> '{searcher,name}' = 'custom' THEN submitted_by END AS runner
         FROM experiments WHERE id IN (SELECT experiment_id FROM waiting)
+    ), runner AS MATERIALIZED (
+        -- A search waits for its runner: that takes the place of the search's first trial in line.
+        SELECT o.runner AS task_id, min(w.requested_at) AS place
+        FROM waiting w JOIN owner o ON o.id = w.experiment_id
+        WHERE o.runner IS NOT NULL GROUP BY o.runner
     ), banned AS MATERIALIZED (
         SELECT trial_id, array_agg(DISTINCT agent_id) AS agents FROM log_policy_matches
         WHERE action = 'exclude_node' AND agent_id IS NOT NULL
@@ -50,7 +56,8 @@ _REQUESTS = sa.text(
     FROM waiting w
     LEFT JOIN owner o ON o.id = w.experiment_id
     LEFT JOIN banned b ON b.trial_id = w.trial_id
-    ORDER BY w.requested_at, w.trial_id, w.id
+    LEFT JOIN runner r ON r.task_id = w.task_id
+    ORDER BY least(w.requested_at, r.place), r.place IS NULL, w.trial_id, w.id
     """
 )
 # A row without an agent: what is held on agents that may not be given work.

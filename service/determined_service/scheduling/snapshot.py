@@ -49,7 +49,8 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``requests`` in the order in which they came; ``used_by_group``: slots held, by experiment."""
+    """``requests`` in the order in which they came, a search's runner before the search's trials;
+    ``used_by_group``: slots held, by experiment."""
 
     requests: tuple[Request, ...]
     agents: tuple[Agent, ...]

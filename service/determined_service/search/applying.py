@@ -12,6 +12,7 @@ from determined_registry.database.tables import experiments, trials
 from determined_searchers import Shutdown, TrialCreated
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest
+from determined_service.base.json import by_name
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import trial_queue
@@ -49,7 +50,7 @@ _CREATE = sa.text(
 
 def trial_ref(row: Any) -> TrialRef:
     """What the experiment flow needs to make a trial's Prefect run."""
-    return TrialRef(row.id, row.request_id, f"trial {row.id}", row.hparams)
+    return TrialRef(row.id, row.request_id, f"trial {row.id}", by_name(row.hparams))
 
 
 async def apply(change: Change, experiment: sa.Row[Any], batch: Batch) -> list[TrialRef]:

@@ -11,6 +11,7 @@ from sqlalchemy.sql.selectable import LateralFromClause
 
 from determined_registry.database.tables import checkpoints, experiments, metrics, trials
 from determined_service.base.errors import NotFound
+from determined_service.base.json import by_name
 from determined_service.views.secrets import Viewer
 from determined_service.views.values import moment, number, state
 
@@ -106,7 +107,7 @@ def checkpoint_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
             "trialId": row.trial_id,
             "experimentId": row.experiment_id,
             "experimentConfig": viewer.config(row.config, *whose, of_checkpoint=True),
-            "hparams": row.hparams,
+            "hparams": by_name(row.hparams),
             "searcherMetric": number(row.searcher_metric),
             "validationMetrics": {"avgMetrics": row.validation_metrics or {}},
             "trainingMetrics": {"avgMetrics": row.training_metrics or {}},

@@ -20,6 +20,7 @@ from determined_registry.database.tables import (
     trials,
 )
 from determined_service.base.errors import NotFound
+from determined_service.base.json import by_name
 from determined_service.views.checkpoints import best_checkpoints
 from determined_service.views.values import display_state, moment, number, state
 
@@ -143,7 +144,7 @@ def _trial_json(row: sa.Row[Any]) -> dict[str, Any]:
         "state": state(row.shown_state),
         "reason": row.reason,
         "logPolicyMatched": row.log_policy,
-        "hparams": row.hparams,
+        "hparams": by_name(row.hparams),
         "seed": row.seed,
         "restarts": row.restarts,
         "runCount": row.run_count,

@@ -142,6 +142,75 @@ async def test_a_trial_that_waits_for_a_slow_method_gives_its_slot_back(world: W
     assert (await again.operation())["op"]["validateAfter"]["length"] == "8"
 
 
+RUNNER = CONFIG.replace(
+    "{name: random, metric: loss, max_length: 8, max_trials: 4, max_concurrent_trials: 2}",
+    "{name: single, metric: loss, max_length: 1}",
+)
+
+
+async def test_a_runner_is_not_queued_behind_its_own_trials(world: World) -> None:
+    """Its search's idle trials make room for it, and those in line let it pass; others do not."""
+    await world.register(slots=2)
+    outer = await world.started(RUNNER)
+    await outer.step()
+    runner = await world.launched()
+    ok(await runner.started())
+    submitted = ok(await runner.client.post("/api/v1/experiments", json={"config": CUSTOM}))
+    search = Search(world, int(submitted["experiment"]["id"]))
+    await search.attach()
+    ok(
+        await search.answer(
+            1, *(step for one in (A, B, C) for step in (create(one), train(one, 4)))
+        )
+    )
+    first = await world.launched()
+    ok(await first.started())
+    ok(await first.complete(4, 0.5))
+    idle = asyncio.create_task(first.operation(timeout_s=60))
+    other = await world.started(RUNNER)  # somebody else's, in line behind the search's trials
+    await other.step()
+    # The runner leaves; its slot goes to the next trial in line.
+    ok(await world.act(outer.experiment_id, "pause"))
+    await runner.acknowledge()
+    ok(await runner.exited())
+    second = await world.launched()
+    assert second.spec["experiment_id"] == search.id
+    assert not idle.done(), "a runner that does not ask for slots is not waited for"
+    # It comes back: the idle trial gives its slot up at once, and the third one lets the runner pass.
+    ok(await world.act(outer.experiment_id, "activate"))
+    found = await asyncio.wait_for(idle, 5)
+    assert (found["completed"], found["reason"]) == (True, "RUNNER_WAITS")
+    await first.acknowledge()
+    ok(await first.exited())
+    again = await world.launched()
+    assert again.id == runner.id
+    # Now that it is there, a trial waits for its answer as ever.
+    ok(await again.started())
+    ok(await second.started())
+    ok(await second.complete(4, 0.25))
+    assert (await second.operation(timeout_s=0.1))["reason"] == "UNDECIDED"
+    # The rest of the line is as it was: the search's third trial, then the other experiment.
+    await second.acknowledge()
+    ok(await second.exited())
+    third = await world.launched()
+    assert third.spec["experiment_id"] == search.id
+    ok(await third.exited())
+    assert (await world.launched()).spec["experiment_id"] == other.experiment_id
+
+
+async def test_a_trial_is_told_why_there_is_no_operation(world: World) -> None:
+    search = await Search.begin(world, create(A), train(A, 4), slots=1)
+    trial = await world.launched()
+    ok(await trial.started())
+    assert "reason" not in await trial.operation()
+    ok(await trial.complete(4, 0.5))
+    assert (await trial.operation(timeout_s=0))["reason"] == "UNDECIDED"
+    await search.answer_all()
+    assert (await trial.operation())["reason"] == "DECIDED"
+    ok(await world.act(search.id, "cancel"))
+    assert (await trial.operation())["reason"] == "OVER"
+
+
 async def test_events_are_waited_for(world: World) -> None:
     search = await Search.begin(world, create(A), train(A, 4))
     await search.answer_all()

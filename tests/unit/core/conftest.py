@@ -59,6 +59,7 @@ def make_context(service: FakeService, tmp_path: Path) -> Iterator[Callable[...,
             options.get("storage_section"),
         )
         made.append(context)
+        context.preempt.start()
         return context
 
     yield make

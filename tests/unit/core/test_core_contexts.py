@@ -183,7 +183,7 @@ def test_store_path(service: FakeService, make_context: Make, tmp_path: Path) ->
         assert all(value.startswith("sha256:") for value in body["checksums"].values())
         assert (body["taskId"], body["allocationId"]) == ("3.r", "3.r.2")
         assert (body["state"], body["metadata"]["late"]) == ("STATE_COMPLETED", True)
-        assert context.checkpoint.get_metadata(uuid) == body["metadata"]
+        assert context.checkpoint.get_metadata(uuid) == metadata
         with context.checkpoint.restore_path(uuid) as path:
             assert (path / "sub" / "w").read_bytes() == b"12345"
         context.checkpoint.delete(uuid)
@@ -328,6 +328,24 @@ def test_a_signal_that_came_before_the_first_question(
     assert service.paths("POST") == []
     context.preempt.acknowledge_preemption_signal()
     assert len(service.paths("POST")) == 1
+
+
+@pytest.mark.parametrize("mode", list(core.PreemptMode))
+def test_should_preempt_needs_a_started_context(
+    service: FakeService, make_context: Make, mode: core.PreemptMode
+) -> None:
+    context = make_context(preempt_mode=mode)
+    context.preempt._started = False
+    with pytest.raises(RuntimeError, match=r"call core_context\.start\(\) first"):
+        context.preempt.should_preempt()
+    assert service.calls == []
+    context.start()
+    assert not context.preempt.should_preempt()
+    off_cluster = core.DummyPreemptContext(core.DummyDistributedContext(), mode)
+    with pytest.raises(RuntimeError, match=r"call core_context\.start\(\) first"):
+        off_cluster.should_preempt()
+    with off_cluster:
+        assert not off_cluster.should_preempt()
 
 
 def test_asking_often_costs_no_requests(service: FakeService, make_context: Make) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,45 @@ def test_import_from_path_loads_a_second_module_of_the_same_name(tmp_path: Path)
         assert "det_test_pkg.part" not in sys.modules
     finally:
         del sys.modules["det_test_model"]
+
+
+def test_import_from_path_may_be_nested(tmp_path: Path) -> None:
+    for folder in ("outer", "inner"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "det_test_nested.py").write_text(f"name = {folder!r}\n")
+    path, modules = list(sys.path), set(sys.modules)
+    with det.import_from_path(tmp_path / "outer"):
+        import det_test_nested  # type: ignore[import-not-found]
+
+        outer = det_test_nested
+        with pytest.raises(KeyError), det.import_from_path(tmp_path / "inner"):
+            import det_test_nested
+
+            assert det_test_nested.name == "inner"
+            raise KeyError
+        assert sys.modules["det_test_nested"] is outer
+        with det.import_from_path(tmp_path / "outer"):
+            import det_test_nested
+
+            assert det_test_nested is not outer
+        import det_test_nested
+
+        assert det_test_nested is outer
+    assert (sys.path, set(sys.modules)) == (path, modules)
+
+
+def test_import_from_path_is_for_one_thread_at_a_time(tmp_path: Path) -> None:
+    def enter() -> None:
+        with det.import_from_path(tmp_path):
+            pass
+
+    with futures.ThreadPoolExecutor(1) as other:
+        with (
+            det.import_from_path(tmp_path),
+            pytest.raises(RuntimeError, match="in another thread"),
+        ):
+            other.submit(enter).result()
+        other.submit(enter).result()
 
 
 def test_import_from_path_leaves_the_interpreters_modules_alone(tmp_path: Path) -> None:

@@ -84,6 +84,16 @@ def test_ranks_in_front_of_lines() -> None:
     assert done.stderr == b"[rank=3] 1%\r[rank=3] 2%\r[rank=3] no newline\n"
 
 
+def test_scripts_that_were_written_for_determineds_wrapper() -> None:
+    command = [*WRAP, "--no-redirect-stdio", "RANK", "sh", "-c", "echo out; echo err >&2"]
+    env = {**os.environ, "RANK": "2"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[rank=2] out\n", "[rank=2] err\n")
+    helped = subprocess.run([*WRAP, "--help"], capture_output=True, text=True, timeout=30)
+    assert helped.returncode == 0
+    assert "--no-redirect-stdio" in helped.stdout
+
+
 def test_a_line_that_does_not_end() -> None:
     code = "import sys; sys.stdout.write('x' * 5_000_000); sys.stdout.write('y\\n')"
     done = subprocess.run([*WRAP, "3", sys.executable, "-c", code], capture_output=True, timeout=60)

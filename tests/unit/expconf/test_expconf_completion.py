@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from determined.expconf import ConfigError, ExperimentConfig, check, complete, load_yaml, validate
+from determined.expconf.length import PositiveLength
+from determined_searchers import simulate
 
 
 def completed(text: str, **kwargs: Any) -> dict[str, Any]:
@@ -186,6 +188,8 @@ def test_one_list_of_variables_is_for_all_devices() -> None:
     [
         ("max_length: {batches: 9}", False),
         ("max_length: {batches: 9}, stop_once: true", True),
+        ("max_length: 9", False),
+        ("max_length: 9, stop_once: true", True),
         ("time_metric: batches, max_time: 9", None),
         ("time_metric: batches, max_time: 9, max_length: {batches: 9}", None),
     ],
@@ -202,7 +206,32 @@ def test_lengths_keep_their_form() -> None:
     stored = completed(VALID["ASHA, older form"])
     assert stored["searcher"]["max_length"] == {"epochs": 9}
     length = validate(stored).searcher.max_length  # type: ignore[union-attr]
+    assert isinstance(length, PositiveLength)
     assert (length.unit, length.units) == ("epochs", 9)
+
+
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        "name: adaptive_asha, max_trials: 16",
+        "name: async_halving, max_trials: 16, num_rungs: 3",
+        "name: tpe, max_trials: 16",
+        "name: pbt, population_size: 4, num_rounds: 2",
+        "name: random, max_trials: 2",
+        "name: grid",
+        "name: single",
+    ],
+)
+def test_a_length_without_a_unit_is_the_same_search(searcher: str) -> None:
+    """Every searcher that takes lengths takes a number; the operations are those of 100 batches."""
+    text = "entrypoint: x\nsearcher: {{metric: l, {}, max_length: {}}}\nhyperparameters: {{a: 1}}\n"
+    bare, batches = (completed(text.format(searcher, one)) for one in ("100", "{batches: 100}"))
+    assert bare["searcher"]["max_length"] == 100
+    assert bare["searcher"] == {**batches["searcher"], "max_length": 100}
+    searches = [simulate(config, seed=3, workers=4) for config in (bare, batches)]
+    trials = [[(one.request_id, one.lengths) for one in search.trials] for search in searches]
+    assert trials[0] == trials[1]
+    assert max(lengths[-1] for _, lengths in trials[0]) == 100
 
 
 def test_custom_searchers_keep_their_own_fields() -> None:

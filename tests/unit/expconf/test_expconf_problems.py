@@ -122,12 +122,9 @@ def problems(text: str, template: dict | None = None) -> list[str]:
         ),
         pytest.param(
             "entrypoint: x\nsearcher: {name: async_halving, metric: l, max_trials: 2, num_rungs: 2,\n"
-            "  max_length: 100}\n",
-            [
-                "c.yaml:3: searcher.max_length: expected a length with its unit, such as "
-                "{batches: 100}"
-            ],
-            id="halving needs a unit",
+            "  max_length: 0}\n",
+            ["c.yaml:3: searcher.max_length: must be at least 1, found 0"],
+            id="halving without a length",
         ),
         pytest.param(
             "entrypoint: x\nsearcher: {name: adaptive_asha, metric: l, max_trials: 2,\n"

@@ -40,7 +40,7 @@ def test_it_accepts_what_is_accepted(text: str) -> None:
         "entrypoint: x\nsearcher: {name: single, metric: loss, max_length: 0}",
         "entrypoint: x\nsearcher: {name: single, metric: loss, max_length: {batches: 0}}",
         "entrypoint: x\nsearcher: {name: single, metric: loss, max_length: {batches: 1, epochs: 1}}",
-        "entrypoint: x\nsearcher: {name: adaptive_asha, metric: l, max_trials: 1, max_length: 1}",
+        "entrypoint: x\nsearcher: {name: adaptive_asha, metric: l, max_trials: 1, max_length: 0}",
         "entrypoint: x\nsearcher: {name: adaptive_asha, metric: l, max_trials: 1, max_time: 0}",
         MINIMAL + "hyperparameters: {a: {type: int, minval: 1.5, maxval: 3}}",
         MINIMAL + "hyperparameters: {a: {b: {type: wrong}}}",

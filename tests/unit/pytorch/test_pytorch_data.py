@@ -68,6 +68,30 @@ def test_shuffles_can_be_reproduced() -> None:
     assert sorted(shuffled) == BATCHES
 
 
+def test_shuffles_have_the_order_of_numpys_legacy_generator() -> None:
+    """Determined's order; tests/compat compares with Determined itself."""
+    draw = np.random.RandomState(7)
+    passes = [draw.permutation(20).tolist() for _ in range(4)]
+    shuffle = samplers.ReproducibleShuffleSampler(SequentialSampler(range(20)), 7)
+    assert [list(shuffle) for _ in range(4)] == passes
+    shuffle.set_epoch(2)  # a resume; backwards, too
+    assert [list(shuffle), list(shuffle)] == passes[2:]
+    draw = np.random.RandomState(7)
+    shuffled = samplers.ReproducibleShuffleBatchSampler(batches(), 7)
+    for _ in range(3):
+        assert list(shuffled) == [BATCHES[index] for index in draw.permutation(len(BATCHES))]
+    with pytest.raises(ValueError, match="between 0 and"):
+        samplers.ReproducibleShuffleSampler(SequentialSampler(range(3)), -1)
+
+
+def test_a_generator_of_64_bits_gives_an_order() -> None:
+    generator = torch.Generator().manual_seed(2**40 + 3)
+    data = TensorDataset(torch.arange(8))
+    loader = pytorch.DataLoader(data, batch_size=8, shuffle=True, generator=generator)
+    ((batch,),) = loader.get_data_loader()
+    assert batch.tolist() == np.random.RandomState(3).permutation(8).tolist()
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_endless_batches_begin_anywhere(replicas: int) -> None:
     for rank in range(replicas):
@@ -155,6 +179,10 @@ def test_lengths_of_batches() -> None:
     assert pytorch.data_length(["one", "two", "three"]) == 3
     with pytest.raises(TypeError, match="get_batch_length"):
         pytorch.data_length("text")
+    nothing: tuple[Any, ...] = ({}, [], ())
+    for empty in nothing:
+        with pytest.raises(ValueError, match=f"an empty {type(empty).__name__}"):
+            pytorch.data_length(empty)
 
 
 class Encoding(UserDict[str, Any]):

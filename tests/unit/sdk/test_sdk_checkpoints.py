@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,16 @@ def test_metadata(client: Determined, service: FakeService, tmp_path: Path) -> N
     assert service.checkpoints[0]["metadata"] == expected
     found.write_metadata_file(str(tmp_path / "m.json"))
     assert json.loads((tmp_path / "m.json").read_text()) == expected
+    found.add_metadata({"best": [math.nan, -math.inf]})
+    as_text = {**expected, "best": ["NaN", "-Infinity"]}
+    assert service.checkpoints[0]["metadata"] == as_text
+    again = client.get_checkpoint(UUID)
+    assert again.metadata is not None
+    nan, infinity = again.metadata["best"]
+    assert math.isnan(nan)
+    assert infinity == -math.inf
+    again.write_metadata_file(str(tmp_path / "m.json"))
+    assert json.loads((tmp_path / "m.json").read_text()) == as_text
 
 
 def test_metrics_of_a_checkpoint_are_those_of_its_step(

@@ -164,6 +164,40 @@ def test_progress_follows_every_event_but_creation(runs: Runs) -> None:
         assert body["experimentId"] == 5
 
 
+def test_the_state_is_saved_with_the_answer_to_every_event(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress reports, too: a method may decide by them, and overrides of save_state see them."""
+    saved: list[tuple[int, dict[uuid.UUID, float]]] = []
+    kind = searcher.LocalSearchRunner if runs.kind == "local" else searcher.RemoteSearchRunner
+    save = kind.save_state
+
+    def noting(self: Any, experiment_id: int, operations: Any) -> None:
+        saved.append((self.state.last_event_id, dict(self.state.trial_progress)))
+        save(self, experiment_id, operations)
+
+    monkeypatch.setattr(kind, "save_state", noting)
+    runs.once()
+    events = {
+        body["triggeredByEvent"]["id"]: body["triggeredByEvent"] for body in runs.experiment.bodies
+    }
+    assert [number for number, _ in saved[1:]] == list(
+        events
+    )  # the first is that of the new experiment
+    reported = [
+        (
+            number,
+            uuid.UUID(event["trialProgress"]["requestId"]),
+            event["trialProgress"]["partialUnits"],
+        )
+        for number, event in events.items()
+        if "trialProgress" in event
+    ]
+    assert reported
+    for number, trial, units in reported:
+        assert dict(saved)[number][trial] == float(units)
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_any_post_it_goes_on_with_the_same_trials(
     runs: Runs, tmp_path: Path, model: Path, moment: str

@@ -44,7 +44,8 @@ def test_exception_gives_a_traceback_of_user_code_only(
     assert shown.count("  File ") == 2
     assert 'train.py", line 4, in <module>' in shown
     assert shown.endswith(f"{reason}\n")
-    assert "process exited with code 1" in service.text("stderr", "agent")
+    assert service.text("stderr", "agent").endswith("process exited with code 1\n")
+    assert service.text("stderr").count(reason) + service.text("stderr", "agent").count(reason) == 1
 
 
 @pytest.mark.parametrize(

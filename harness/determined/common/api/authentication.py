@@ -18,13 +18,14 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 from determined.common import master as master_address
 from determined.common.api import errors
-from determined.common.api.session import Session
+from determined.common.api.certs import Cert
+from determined.common.api.session import Session, transport_for
 from determined.common.api.token_store import TokenStore
 from determined.common.master import MasterAddress
 
@@ -35,6 +36,9 @@ _SALT = "GubPEmmotfiK9TMD6Zdw"
 
 # Somebody waits for the answer: a service that is not there is said soon.
 _RETRIES = 2
+
+# The parameters of published functions hide the module's name.
+_canonical, _find = master_address.canonical, master_address.find
 
 AskPassword = Callable[[str], str]
 """Called with a user name; returns the password that was typed."""
@@ -47,10 +51,10 @@ def salt_and_hash(password: str) -> str:
     return hashlib.sha512((_SALT + password).encode()).hexdigest()
 
 
-def login(
+def new_token(
     url: str, user: str, password: str, *, transport: httpx.BaseTransport | None = None
 ) -> str:
-    """A new token for ``user``.
+    """Logs ``user`` in at ``url``; the token.
 
     Raises InvalidCredentialsException, and what :class:`Session` raises.
     """
@@ -118,7 +122,7 @@ def _token(
     url = address.url
 
     def fresh(name: str, secret: str) -> str:
-        token = login(url, name, secret, transport=transport)
+        token = new_token(url, name, secret, transport=transport)
         store.set_token(url, name, token)
         return token
 
@@ -198,3 +202,69 @@ def logout(session: Session, user: str, store: TokenStore | None = None) -> None
     with contextlib.suppress(errors.UnauthenticatedException):
         session.post("/api/v1/auth/logout", json={})
     store.drop(session.master, user)
+
+
+# What published scripts call.
+
+
+def login(master_address: str, username: str, password: str, cert: Cert | None = None) -> Session:
+    """A session of ``username`` at ``master_address``; nothing is kept on this machine.
+
+    Raises InvalidCredentialsException, and what :class:`Session` raises.
+    """
+    url = _canonical(master_address)
+    transport = transport_for(url, cert)
+    token = new_token(url, username, password, transport=transport)
+    return Session(url, token, username=username, transport=transport)
+
+
+def login_with_cache(
+    master_address: str | None = None,
+    requested_user: str | None = None,
+    password: str | None = None,
+    cert: Cert | None = None,
+) -> Session:
+    """A session with the credentials that `det` would use there: see the module.
+
+    Raises as :func:`connect`.
+    """
+    address = _find(master_address)
+    return connect(address, requested_user, password, transport=transport_for(address.url, cert))
+
+
+class Credentials(NamedTuple):
+    """A user's name and password."""
+
+    username: str
+    password: str
+
+
+class Authentication:
+    """A login, as releases before 0.27 made it; ``Session(master, user, authentication, cert)`` takes it.
+
+    Raises as :func:`connect`.
+    """
+
+    def __init__(
+        self,
+        master_address: str | None = None,
+        requested_user: str | None = None,
+        password: str | None = None,
+        try_reauth: bool = False,
+        cert: Cert | None = None,
+    ) -> None:
+        with login_with_cache(master_address, requested_user, password, cert) as session:
+            self._token = session.token or ""
+            self._user = requested_user or str(current_user(session)["username"])
+
+    def get_session_token(self) -> str:
+        """The token that requests are sent with."""
+        return self._token
+
+    def get_session_user(self) -> str:
+        """The name of the user who is logged in."""
+        return self._user
+
+
+cli_auth: Authentication | None = None
+"""Published scripts set it; nothing here reads it."""

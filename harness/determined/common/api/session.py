@@ -6,17 +6,21 @@ and no socket is opened.
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import orjson
 
 from determined.common.api import errors
 from determined.common.backoff import Backoff
+
+if TYPE_CHECKING:
+    from determined.common.api.certs import Cert
 
 # httpx logs each request at INFO, httpcore each step of it at DEBUG: in a training script's output
 # that would be our noise.
@@ -58,6 +62,41 @@ def _streamed_error(error: Any) -> errors.APIException:
     return errors.APIException(message)
 
 
+class Answer(dict[str, Any]):
+    """A JSON object of the service. Published scripts ask for it with ``session.get(path).json()``."""
+
+    status_code = 200
+    ok = True
+
+    def json(self) -> dict[str, Any]:
+        """The object itself."""
+        return self
+
+    def raise_for_status(self) -> None:
+        """Does nothing: a refusal has been raised already."""
+
+
+def transport_for(url: str, cert: Cert | None) -> httpx.BaseTransport | None:
+    """The transport that checks the service's certificate by ``cert``; None: the usual one will do."""
+    if cert is None or not url.startswith("https:"):
+        return None
+    if cert.pem is None and cert.name is None and not cert.noverify:
+        return None
+    from determined.common.api.tls import TlsTransport
+
+    return TlsTransport(None, cert.name, cert.noverify, cert.pem)
+
+
+def _token(given: Any) -> str | None:
+    asked = getattr(given, "get_session_token", None)
+    return given if asked is None else str(asked())
+
+
+def _number(retries: Any) -> int:
+    """``max_retries`` as a number; urllib3's Retry has it as ``total``."""
+    return int(getattr(retries, "total", retries))
+
+
 class Session:
     """Calls the service at ``master`` (``http://host:port``).
 
@@ -66,23 +105,34 @@ class Session:
     safely. The only exception, creating an experiment, is sent with ``max_retries=0``. Thread-safe; not to
     be shared across a fork.
 
+    Published scripts give a user and a certificate, too: ``Session(master, username, token, cert,
+    max_retries)``, with an ``authentication.Authentication`` in place of the token before 0.27.
+
     Raises (all methods): the tree in :mod:`determined.common.api.errors`.
     """
 
     def __init__(
         self,
         master: str,
+        *credentials: Any,
+        username: str | None = None,
         token: str | None = None,
-        *,
+        cert: Cert | None = None,
         timeout: float = 30.0,
-        max_retries: int = 5,
+        max_retries: Any = 5,
         cookies: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        if len(credentials) > 1:
+            named: tuple[Any, ...] = (username, token, cert, max_retries)
+            username, token, cert, max_retries = credentials + named[len(credentials) :]
+        elif credentials:
+            (token,) = credentials
         self.master = master.rstrip("/")
-        self.token = token
-        self.max_retries = max_retries
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.username = username
+        self.token = _token(token)
+        self.max_retries = _number(max_retries)
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         # trust_env=False: a proxy meant for the internet must not stand between a trial and its
         # service.
         self._client = httpx.Client(
@@ -90,7 +140,7 @@ class Session:
             headers=headers,
             cookies=dict(cookies or {}),
             timeout=timeout,
-            transport=transport,
+            transport=transport or transport_for(self.master, cert),
             # Loading the certificates costs 17 ms of CPU: not for a connection without TLS.
             verify=self.master.startswith("https:"),
             trust_env=False,
@@ -98,6 +148,12 @@ class Session:
 
     def close(self) -> None:
         self._client.close()
+
+    def with_retry(self, max_retries: Any) -> Session:
+        """A session of the same user with other retries."""
+        again = copy.copy(self)
+        again.max_retries = _number(max_retries)
+        return again
 
     def __enter__(self) -> Session:
         return self
@@ -159,16 +215,17 @@ class Session:
     def _parsed(self, method: str, path: str, **kwargs: Any) -> Any:
         response = self.request(method, path, **kwargs)
         if not response.content:
-            return {}
+            return Answer()
         try:
-            return orjson.loads(response.content)
+            found = orjson.loads(response.content)
         except ValueError as error:
             raise errors.BadResponseException(
                 f"{method} {path}: the answer is not JSON; check that {self.master} is the service's address"
             ) from error
+        return Answer(found) if isinstance(found, dict) else found
 
     def get(self, path: str, **kwargs: Any) -> Any:
-        """GET; the parsed JSON. ``kwargs`` as for :meth:`request`."""
+        """GET; the parsed JSON (an object as an :class:`Answer`). ``kwargs`` as for :meth:`request`."""
         return self._parsed("GET", path, **kwargs)
 
     def post(self, path: str, **kwargs: Any) -> Any:

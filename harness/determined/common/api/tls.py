@@ -8,14 +8,18 @@ import httpx
 
 
 class TlsTransport(httpx.HTTPTransport):
-    """A context that trusts the PEM file ``cert_path`` and expects ``cert_name`` in the certificate
-    (default: the host of the address), or that trusts any certificate (``noverify``).
+    """A context that trusts the PEM file ``cert_path`` (or the text ``cert_pem``) and expects ``cert_name``
+    in the certificate (default: the host of the address), or that trusts any certificate (``noverify``).
     """
 
     def __init__(
-        self, cert_path: str | None = None, cert_name: str | None = None, noverify: bool = False
+        self,
+        cert_path: str | None = None,
+        cert_name: str | None = None,
+        noverify: bool = False,
+        cert_pem: str | None = None,
     ) -> None:
-        context = ssl.create_default_context(cafile=cert_path)
+        context = ssl.create_default_context(cafile=cert_path, cadata=cert_pem)
         if noverify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

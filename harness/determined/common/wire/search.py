@@ -6,10 +6,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from determined.common.wire.message import Message, checked
+
+
+class NoOperation(StrEnum):
+    """Why a trial that asks for its next operation is told that there is none now."""
+
+    OVER = "OVER"
+    """Nothing will be asked of it any more: the searcher closed it, or it is being stopped."""
+    DECIDED = "DECIDED"
+    """The searcher has answered its last report, and has nothing for it now."""
+    UNDECIDED = "UNDECIDED"
+    """The searcher has not answered its last report within the time that a trial may wait."""
+    RUNNER_WAITS = "RUNNER_WAITS"
+    """The runner of its custom search waits for slots in the pool, so nobody will answer before."""
 
 
 @checked

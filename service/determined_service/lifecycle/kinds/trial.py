@@ -13,6 +13,7 @@ from determined_registry.database.tables import legs, trials
 from determined_searchers import ExitReason
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
+from determined_service.base.json import by_name
 from determined_service.deleting.damage import checkpoint_facts
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import log_actions, trial_queue
@@ -128,8 +129,11 @@ class Trial(SlotKind):
             "trial_id": row.trial_id,
             "entrypoint": row.config.get("entrypoint"),
             "model_def_hash": row.model_def_hash,
-            "config": row.config,
-            "hparams": row.hparams,
+            "config": {
+                **row.config,
+                "hyperparameters": by_name(row.config.get("hyperparameters") or {}),
+            },
+            "hparams": by_name(row.hparams),
             "trial_seed": row.seed,
             "latest_checkpoint": row.checkpoint and str(row.checkpoint),
             "steps_completed": row.steps_completed,

@@ -1,0 +1,6 @@
+"""How Determined's own command line was declared."""
+
+raise ImportError(
+    "determined.common.declarative_argparse is not in this release: use argparse; "
+    "`det` itself is made with Typer"
+)

@@ -1,0 +1,41 @@
+"""Where early releases had the SDK's classes; :mod:`determined.experimental.client` is their home."""
+
+from __future__ import annotations
+
+from determined._absent import absent
+from determined.experimental import _later
+from determined.experimental.client import (
+    Checkpoint,
+    Determined,
+    Experiment,
+    ExperimentReference,
+    OrderBy,
+    TrainingMetrics,
+    Trial,
+    TrialMetrics,
+    TrialOrderBy,
+    TrialReference,
+    TrialSortBy,
+    ValidationMetrics,
+)
+
+__all__ = [
+    "Checkpoint",
+    "Determined",
+    "Experiment",
+    "ExperimentReference",
+    "OrderBy",
+    "TrainingMetrics",
+    "Trial",
+    "TrialMetrics",
+    "TrialOrderBy",
+    "TrialReference",
+    "TrialSortBy",
+    "ValidationMetrics",
+]
+_MODULES = "this service has no model registry and one workspace"
+
+__getattr__ = absent(
+    __name__,
+    {**_later.CLASSES, **dict.fromkeys(("model", "project", "workspace"), _MODULES)},
+)
