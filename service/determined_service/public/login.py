@@ -49,7 +49,8 @@ async def login(given: Login, db: Db) -> Response:
         raise Unauthenticated("wrong user name or password")
     if not row.active:
         raise Forbidden(
-            f"user {given.username} is deactivated: an administrator can activate it again"
+            f"user is not active: {given.username} was deactivated, and an administrator can activate it "
+            f"again"
         )
     await renew_hash(db, row.id, row.password_hash, sent)
     async with db.tx() as conn:

@@ -4,15 +4,16 @@
 # ruff: noqa: N803, N815
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
 from determined_registry.database.tables import users
 from determined_service.access.accounts import change_account, create_account, hash_password
 from determined_service.access.dependencies import UserReader, may
+from determined_service.access.display_names import require_own_name
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
@@ -23,6 +24,10 @@ from determined_service.web.request import body
 from determined_service.web.state import Db
 
 router = APIRouter(prefix="/api/v1/users", tags=["Users"])
+
+# The largest id of an account in Linux; 2**32 - 1 means none.
+_MAX_ID = 2**32 - 2
+_ACCOUNT = r"^[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?$"
 
 _SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "UNSPECIFIED": users.c.id,
@@ -82,12 +87,35 @@ async def get_user_by_name(username: str, user: UserReader, db: Db) -> dict[str,
     return {"user": user_json(row)}
 
 
+class AgentUserGroup(BaseModel):
+    """The account on agents that a user is linked with: all four fields, or none to unlink."""
+
+    agentUid: int | None = Field(default=None, ge=0, le=_MAX_ID)
+    agentGid: int | None = Field(default=None, ge=0, le=_MAX_ID)
+    agentUser: str | None = Field(default=None, pattern=_ACCOUNT)
+    agentGroup: str | None = Field(default=None, pattern=_ACCOUNT)
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> Self:
+        missing = [name for name, value in self if value is None]
+        if missing and len(missing) < 4:
+            raise ValueError(
+                f"{', '.join(missing)} missing: give all four fields, or none of them to unlink the user"
+            )
+        return self
+
+    def column(self) -> dict[str, Any] | None:
+        """What is stored; None: linked with no account."""
+        return self.model_dump() if self.agentUid is not None else None
+
+
 class _Given(BaseModel):
     username: str | None = None
     displayName: str | None = None
     admin: bool | None = None
     active: bool | None = None
     remote: bool | None = None
+    agentUserGroup: AgentUserGroup | None = None
 
 
 class NewUser(BaseModel):
@@ -106,14 +134,17 @@ class UserChange(_Given):
 
 
 def _columns(given: _Given) -> dict[str, Any]:
-    values = {
+    values: dict[str, Any] = {
         "username": given.username,
         "display_name": given.displayName,
         "admin": given.admin,
         "active": given.active,
         "remote": given.remote,
     }
-    return {name: value for name, value in values.items() if value is not None}
+    found = {name: value for name, value in values.items() if value is not None}
+    if given.agentUserGroup is not None:
+        found["agent_user_group"] = given.agentUserGroup.column()
+    return found
 
 
 Creator = Annotated[Principal, may(Action.CREATE, Kind.USER)]
@@ -161,5 +192,7 @@ async def _change(user_id: int, given: UserChange, user: Principal, db: Db) -> d
     if given.password is not None:
         values["password_hash"] = await hash_password(given.password, given.isHashed)
     async with db.tx() as conn:
+        if given.displayName is not None and not user.admin:
+            await require_own_name(conn, user_id, given.displayName)
         await change_account(conn, user_id, values)
         return await get_user(conn, user_id)

@@ -96,6 +96,7 @@ def checkpoint_json(row: sa.Row[Any]) -> dict[str, Any]:
         "checksums": row.checksums,
         "stepsCompleted": row.steps_completed,
         "storage": row.storage,
+        "storageId": row.storage_id,
         "reason": row.reason,
         "metadata": row.user_metadata,
         "training": {
