@@ -101,9 +101,13 @@ class Deletion:
     def _delete(self, manager: storage.StorageManager, uuids: Collection[str]) -> None:
         for uuid in uuids:
             try:
-                self._left[UUID(uuid)] = manager.delete(uuid, self._globs)
+                if self._globs == []:
+                    self._left[UUID(uuid)] = manager.present(uuid)
+                else:
+                    self._left[UUID(uuid)] = manager.delete(uuid, self._globs)
             except errors.StorageError as error:
-                self._fail(f"checkpoint {uuid} is not deleted: {error}", error)
+                verb = "looked at" if self._globs == [] else "deleted"
+                self._fail(f"checkpoint {uuid} is not {verb}: {error}", error)
                 continue
             self._count += 1
             overdue = time.monotonic() - self._told_at >= TELL_SECONDS
@@ -169,4 +173,6 @@ class Deletion:
         done = f"{self._count} {what} deleted"
         if self._globs is not None:
             done = f"files deleted from {self._count} {what}"
+        if self._globs == []:
+            done = f"{self._count} {what} looked at, nothing deleted"
         return f"{done}; {self._error()}" if self._errors else done

@@ -184,6 +184,7 @@ class SearchDriver:
             )
         search = await self._restore(attached)
         if search.last_event_id < 0:
+            # Stored by an older service, which left the beginning to the flow.
             state = await self._commit(search, search.begin(), runs)
         committed_at = time.monotonic()
         while state not in states.ENDED:

@@ -45,7 +45,7 @@ show(found)
     both = {first: "", second: ""}
     refused = found["pause"].pop(str(submitted.id))
     assert "is COMPLETED and cannot become PAUSED" in refused
-    assert found["pause"].pop("999999") == "experiment 999999 does not exist"
+    assert found["pause"].pop("999999") == "not found: experiment 999999 does not exist"
     assert found["pause"] == both
     assert found["paused"] == ["STATE_PAUSED", "STATE_PAUSED"]
     assert found["activate"] == {first: ""}

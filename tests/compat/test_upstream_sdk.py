@@ -160,7 +160,7 @@ show({
     assert found["labels"] == ["first"]
     assert found["listed"] == [found["experiment"]]
     assert "cannot become ACTIVE" in found["activate"]
-    assert found["missing"] == "NotFoundException: trial 999999 does not exist"
+    assert found["missing"] == "NotFoundException: not found: trial 999999 does not exist"
     assert "'nonsense' does not exist" in found["no checkpoint"]
     assert "searcher.name: required field is missing" in found["config"]
     assert found["users"] == ["admin", "determined"]

@@ -69,21 +69,29 @@ def remove_files(
     ctx: typer.Context,
     uuids: Uuids,
     globs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
-            "--glob", help="files to delete, e.g. 'optimizer*' or 'logs/**'", metavar="GLOB"
+            "--glob",
+            help="files to delete, e.g. 'optimizer*' or 'logs/**'; without: sizes and states are refreshed",
+            metavar="GLOB",
         ),
-    ],
+    ] = None,
     yes: Yes = False,
 ) -> None:
-    """Delete files of checkpoints for good; no trial can start from these checkpoints afterwards."""
+    """Delete files of checkpoints for good; no trial can start from these checkpoints afterwards.
+
+    Without --glob nothing is deleted: the sizes and states of the checkpoints become those of the files that
+    are in the storage.
+    """
     names = _named(uuids)
-    listed = " ".join(globs)
-    confirm(f"Delete {listed} from {_checkpoints(names)}? This cannot be undone.", yes)
+    listed = " ".join(globs or ())
+    if globs:
+        confirm(f"Delete {listed} from {_checkpoints(names)}? This cannot be undone.", yes)
     session = state(ctx).session
-    body = {"checkpointUuids": names, "checkpointGlobs": globs}
+    body = {"checkpointUuids": names, "checkpointGlobs": globs or []}
     answer = session.post("/api/v1/checkpoints/rm", json=body)
-    wait_for_deletion(session, answer["deletionId"], f"deleted {listed} from {_checkpoints(names)}")
+    done = f"deleted {listed} from" if globs else "refreshed"
+    wait_for_deletion(session, answer["deletionId"], f"{done} {_checkpoints(names)}")
 
 
 @app.command("download")

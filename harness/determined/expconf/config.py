@@ -35,7 +35,7 @@ class Reproducibility(Section):
 class Kerberos(Section):
     """No longer used."""
 
-    config_file: Any = Field(None, description="no longer used")
+    config_file: str = Field(description="no longer used")
 
 
 class Security(Section):

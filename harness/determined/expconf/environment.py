@@ -12,11 +12,24 @@ Variable = Annotated[str, Field(pattern=r"^[^=]+=")]
 
 
 class Images(Section):
-    """Container image per kind of device; null runs in the agent's own environment."""
+    """Container image per kind of device.
 
-    cpu: str | None = Field(None, description="image on machines without accelerator")
-    cuda: str | None = Field(None, description="image on machines with NVIDIA GPUs")
-    rocm: str | None = Field(None, description="image on machines with AMD GPUs")
+    The defaults are those that Determined's published client filled in last (0.21), as scripts read and
+    compare them; trials run in the agent's own environment, and nothing fetches an image yet.
+    """
+
+    cpu: str = Field(
+        "determinedai/environments:py-3.8-pytorch-1.12-tf-2.8-cpu-835d8b1",
+        description="image on machines without accelerator",
+    )
+    cuda: str = Field(
+        "determinedai/environments:cuda-11.3-pytorch-1.12-tf-2.8-gpu-835d8b1",
+        description="image on machines with NVIDIA GPUs",
+    )
+    rocm: str = Field(
+        "determinedai/environments:rocm-5.0-pytorch-1.10-tf-2.7-rocm-835d8b1",
+        description="image on machines with AMD GPUs",
+    )
 
 
 class Variables(Section):

@@ -1,5 +1,6 @@
 """``environment.pod_spec``: the allowed fields, and the merging of two pod specs."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ _OURS = (
     "terminationMessagePath",
     "terminationMessagePolicy",
     "imagePullPolicy",
+    "securityContext",
 )
 #: The fields by which Kubernetes recognises items of its lists; all other lists are replaced.
 _ITEM_KEYS = {
@@ -40,19 +42,38 @@ _ITEM_KEYS = {
 
 
 def refused(spec: Any) -> Iterator[tuple[Path, str]]:
-    """Each field that only the platform may set: its path below the pod spec, and the reason."""
+    """Each field that only the platform may set, and what is no pod: its path below the pod spec, and why.
+
+    Determined's own schema has the names of fields in snake_case, Kubernetes in camelCase.
+    """
+    for key in ("name", "name_space"):
+        if isinstance(spec, dict) and spec.get(key) is not None:
+            yield (key,), "the platform chooses the pod's name and namespace"
     metadata = _mapping(spec, "metadata")
     for key in ("name", "namespace"):
         if metadata.get(key) is not None:
             yield ("metadata", key), "the platform chooses the pod's name and namespace"
+    pod = spec.get("spec") if isinstance(spec, dict) else None
+    if pod is not None and not isinstance(pod, dict):
+        yield ("spec",), "must be a mapping, the specification of a pod"
     containers = _mapping(spec, "spec").get("containers")
+    if containers is not None and not isinstance(containers, list):
+        yield ("spec", "containers"), "must be a list of containers"
     for index, container in enumerate(containers if isinstance(containers, list) else []):
-        if not isinstance(container, dict) or container.get("name") != TRIAL_CONTAINER:
-            continue
-        for key in _OURS:
-            if container.get(key) is not None:
-                path = ("spec", "containers", index, key)
-                yield path, f"the platform sets this field of {TRIAL_CONTAINER!r} itself"
+        path = ("spec", "containers", index)
+        if not isinstance(container, dict):
+            yield path, "must be a mapping, a container"
+        elif container.get("name") == TRIAL_CONTAINER:
+            for key in (*_OURS, *map(_snake_case, _OURS)):
+                if container.get(key) is not None:
+                    why = f"the platform sets this field of {TRIAL_CONTAINER!r} itself"
+                    yield (*path, key), why
+
+
+def _snake_case(name: str) -> str:
+    """Of a name that has capitals; of another one, a name that no field has."""
+    found = re.sub("([A-Z])", lambda capital: f"_{capital[1].lower()}", name)
+    return found if found != name else ""
 
 
 def merge_pod_specs(mine: Any, base: Any) -> Any:

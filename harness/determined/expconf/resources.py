@@ -16,7 +16,8 @@ from determined.expconf.base import (
     member,
 )
 
-SIZE_PATTERN = r"^\d+(\.\d+)?\s*([kKmMgGtTpP]?[iI]?[bB]?)$"
+#: As Determined's: a number, perhaps one space, perhaps a unit: B, or K to P with or without B or iB.
+SIZE_PATTERN = r"^([0-9]*\.)?[0-9]+ ?([kmgtpKMGTP]([iI]?[bB])?|[bB])?$"
 
 
 class Device(Section):

@@ -187,7 +187,8 @@ class Checkpoint:
 
     def remove_files(self, globs: list[str]) -> int | None:
         """Starts to delete the files that match one of ``globs``, relative to the checkpoint (``**``
-        crosses directories). Its state becomes PARTIALLY_DELETED, or DELETED if no file is left.
+        crosses directories). Its state becomes PARTIALLY_DELETED, or DELETED if no file is left. Without
+        globs nothing is deleted: size and state become those of the files that are in the storage.
 
         Returns the same as :meth:`delete`.
         """

@@ -14,6 +14,8 @@ class User:
     Attributes:
         user_id, username, display_name: the user's id and names.
         admin, active, remote: whether the user is an administrator, may log in, logs in elsewhere.
+        agent_uid, agent_gid, agent_user, agent_group: the account on agents that the user is linked with, or
+            None.
     """
 
     def __init__(self, data: dict[str, Any], session: Session) -> None:
@@ -27,6 +29,11 @@ class User:
         self.admin: bool = data["admin"]
         self.active: bool = data["active"]
         self.remote: bool = data.get("remote") or False
+        linked = data.get("agentUserGroup") or {}
+        self.agent_uid: int | None = linked.get("agentUid")
+        self.agent_gid: int | None = linked.get("agentGid")
+        self.agent_user: str | None = linked.get("agentUser")
+        self.agent_group: str | None = linked.get("agentGroup")
 
     @classmethod
     def _from_json(cls, data: dict[str, Any], session: Session) -> User:
@@ -68,6 +75,22 @@ class User:
             old = authentication.salt_and_hash(old_password)
             body = {"password": hashed, "currentPassword": old, "isHashed": True}
         self._session.post(f"{self._path}/password", json=body)
+
+    def link_with_agent(
+        self,
+        agent_uid: int | None = None,
+        agent_gid: int | None = None,
+        agent_user: str | None = None,
+        agent_group: str | None = None,
+    ) -> None:
+        """Links the user with an account on agents: all four, or none to unlink. Administrators only."""
+        account = {
+            "agentUid": agent_uid,
+            "agentGid": agent_gid,
+            "agentUser": agent_user,
+            "agentGroup": agent_group,
+        }
+        self._patch(agentUserGroup=account)
 
     def _patch(self, **changes: Any) -> None:
         self._fill(self._session.patch(self._path, json=changes)["user"])

@@ -204,6 +204,33 @@ class StorageManager(abc.ABC):
         the checkpoint. Returns early, without a result, once ``stop()`` is true.
         """
 
+    def present(self, storage_id: str) -> dict[str, int]:
+        """Those resources of the checkpoint that are in the storage now, with their present sizes.
+
+        None: it is gone, or all of its files are. Reads no contents. Raises StorageError when the storage
+        itself may be away.
+        """
+        self._require_storage()
+        try:
+            listed = self.manifest(storage_id)
+        except errors.CheckpointNotFound:
+            return {}
+        found = self._present(storage_id, listed)
+        had_files = any(not name.endswith("/") for name in listed.resources)
+        if had_files and all(name.endswith("/") for name in found):
+            return {}
+        return found
+
+    @abc.abstractmethod
+    def _require_storage(self) -> None:
+        """Raises StorageError when the storage is empty, and so perhaps not mounted: a missing checkpoint
+        proves nothing then.
+        """
+
+    @abc.abstractmethod
+    def _present(self, storage_id: str, listed: Manifest) -> dict[str, int]:
+        """What is there of the resources ``listed``, with the present sizes."""
+
     def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
         """Remove the checkpoint, or the files that match ``globs``. Returns the resources that remain.
 

@@ -194,7 +194,7 @@ class DirectoryStorageManager(StorageManager):
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         path = self._path(storage_id)
-        self._require_root()
+        self._require_storage()
         manifest = self.manifest(storage_id)
         if expected is not None:
             manifest = expected
@@ -210,10 +210,13 @@ class DirectoryStorageManager(StorageManager):
             if found is not None and found != checksum:
                 raise _changed(storage_id, path / name, checksum, found)
 
-    def _require_root(self) -> None:
-        """Raises StorageError when the storage is probably not mounted, because then a missing checkpoint
-        proves nothing.
-        """
+    def _present(self, storage_id: str, listed: Manifest) -> dict[str, int]:
+        path = self._path(storage_id)
+        with files.explained("read", path):
+            there = files.list_files(path)
+        return {name: there[name] for name in listed.resources if name in there}
+
+    def _require_storage(self) -> None:
         with files.explained("read", self.root):
             empty = not any(self.root.iterdir())
         if empty:

@@ -181,17 +181,32 @@ class ObjectStorageManager(StorageManager):
         where = self._where(storage_id)
         return contents.Contents(self.blobs, self._folder(storage_id), manifest, where)
 
+    def _present(self, storage_id: str, listed: Manifest) -> dict[str, int]:
+        folder = self._folder(storage_id)
+        there = {key.removeprefix(folder): size for key, size in self.blobs.sizes(folder).items()}
+        members = listed.members()
+        found = {}
+        for name, size in listed.resources.items():
+            if name.endswith("/") or (name in members and members[name][0] in there):
+                found[name] = size
+            elif name in there:
+                found[name] = there[name]
+        return found
+
+    def _require_storage(self) -> None:
+        if not self.blobs.sizes(self._prefix, limit=1):
+            raise errors.StorageError(
+                f"checkpoint storage: {self.blobs.place}/{self._prefix} is empty; check that it "
+                "is the storage that the checkpoint was written to"
+            )
+
     def verify(
         self,
         storage_id: str,
         expected: Manifest | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        if not self.blobs.sizes(self._prefix, limit=1):
-            raise errors.StorageError(
-                f"checkpoint storage: {self.blobs.place}/{self._prefix} is empty; check that it "
-                "is the storage that the checkpoint was written to"
-            )
+        self._require_storage()
         manifest = self.manifest(storage_id)
         known = dataclasses.replace(expected or manifest, packs=manifest.packs)
         if self.copies is not None and copies.has_room(self.copies, known):

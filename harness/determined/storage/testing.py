@@ -263,6 +263,27 @@ class StorageContract:
         with pytest.raises(errors.CheckpointNotFound):
             manager.manifest(stored)
 
+    def test_present_is_what_is_there_now(
+        self, manager: StorageManager, stored: str, tamper: Tamper
+    ) -> None:
+        whole = {**RESOURCES, "hollow/": 0}
+        assert manager.present(stored) == whole
+        tamper(stored, "weights.bin", b"short")
+        assert manager.present(stored) == {**whole, "weights.bin": 5}
+        tamper(stored, "weights.bin", None)
+        del whole["weights.bin"]
+        assert manager.present(stored) == whole
+        assert manager.present(stored) == whole  # nothing has changed by looking
+        other = str(uuid.uuid4())
+        with manager.store(other) as staging:
+            write_tree(staging.path)
+        manager.delete(stored)
+        assert manager.present(stored) == {}
+        # An empty storage is one that is not mounted: nothing can be said of the checkpoint.
+        manager.delete(other)
+        with pytest.raises(errors.StorageError):
+            manager.present(stored)
+
     def test_a_restored_checkpoint_can_be_stored_again(
         self, manager: StorageManager, stored: str, storage_id: str
     ) -> None:

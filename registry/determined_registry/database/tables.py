@@ -56,6 +56,8 @@ users = sa.Table(
     sa.Column("admin", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("active", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("remote", sa.Boolean, nullable=False, server_default=sa.false()),
+    # {"agentUid", "agentGid", "agentUser", "agentGroup"}: the account on agents that the user is linked with.
+    sa.Column("agent_user_group", JSONB(none_as_null=True)),
     sa.Column("modified_at", TS, nullable=False, server_default=_now()),
 )
 
@@ -412,6 +414,16 @@ sa.Index(
     "ix_deletions_of_experiments", deletions.c.id, postgresql_where=deletions.c.kind == "experiment"
 )
 
+# The places where checkpoints are: a number for each configuration of a storage.
+storages = sa.Table(
+    "storages",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    # SHA-256 of the checkpoint_storage section without what says how many checkpoints are kept. No secret
+    # is here a second time.
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+)
+
 checkpoints = sa.Table(
     "checkpoints",
     metadata,
@@ -434,6 +446,7 @@ checkpoints = sa.Table(
     sa.Column("reason", sa.Text),
     # A checkpoint_storage section, when it is not the experiment's.
     sa.Column("storage", JSONB(none_as_null=True)),
+    sa.Column("storage_id", sa.ForeignKey("storages.id")),
     # Its files are about to be deleted: nothing may start from it any more.
     sa.Column("deletion_id", sa.ForeignKey("deletions.id", ondelete="SET NULL"), index=True),
 )

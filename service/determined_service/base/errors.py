@@ -56,9 +56,12 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """What was asked for does not exist."""
+    """What was asked for does not exist. The message has the words "not found", for which scripts look."""
 
     status, code, reason = 404, 5, "NotFound"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if "not found" in message else f"not found: {message}")
 
 
 class Conflict(ApiError):
@@ -138,7 +141,7 @@ def install(app: FastAPI) -> None:
         kind = _KINDS.get(error.status_code, ApiError)
         message = str(error.detail)
         if error.status_code == 404 and message == "Not Found":
-            message = f"{request.method} {request.url.path}: there is no such address here"
+            message = f"not found: there is no {request.method} {request.url.path} here"
         return response(error.status_code, kind.code, kind.reason, message)
 
     async def database_error(request: Request, error: Exception) -> Response:

@@ -60,6 +60,8 @@ async def delete_checkpoints(
 ) -> int | None:
     """Has the checkpoints deleted, or their files that match ``globs``; the deletion's id.
 
+    No globs (an empty list): their files are only looked at, and their rows changed by what is there.
+
     ``owner_id``: the user who asks.
 
     None when all of them are deleted already. Raises NotFound, naming every one that does not exist;

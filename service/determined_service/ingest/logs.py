@@ -26,6 +26,8 @@ from determined_service.ingest.streams import (
 
 LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 COLUMNS = "task_id, allocation_id, agent_id, container_id, rank_id, timestamp, level, stdtype, source, log"
+OWN_SOURCE = "service"
+"""The ``source`` of lines that the service itself adds."""
 # Ids of one task's lines become visible in order, so that whoever follows them misses none: a second
 # service process waits here for the first one's commit.
 _LOCK_TASK = sa.text("SELECT pg_advisory_xact_lock(7301, hashtext(:task_id))")
@@ -145,6 +147,27 @@ def read_shipped_lines(body: Any) -> LogLines:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BadRequest(f"these are no log lines: {type(error).__name__}: {error}") from error
     return lines
+
+
+async def add_line(
+    conn: AsyncConnection, task_id: str, allocation_id: str, text: str, level: str = "ERROR"
+) -> None:
+    """Adds a line of the service's own (``text``, without its newline) to a task's log.
+
+    No log policy looks at it.
+    """
+    lines = LogLines()
+    lines.add(
+        task_id=task_id,
+        allocation_id=allocation_id,
+        log=text + "\n",
+        time=datetime.datetime.now(datetime.UTC),
+        level=level,
+        source=OWN_SOURCE,
+    )
+    await conn.execute(_LOCK_TASK, {"task_id": task_id})
+    await copy_rows(conn, f"task_logs ({COLUMNS})", lines.rows)
+    await notify(conn, topics.logs(task_id))
 
 
 class LogsWriter:

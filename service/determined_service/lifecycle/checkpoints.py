@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -76,6 +77,7 @@ async def report(change: Change, given: Report, principal: Principal) -> None:
         "user_metadata": given.metadata,
         "storage": given.storage,
     }
+    values["storage_id"] = await _storage_id(conn, given.storage, experiment_id)
     if given.report_time is not None:
         values["report_time"] = given.report_time
     if trial_id is not None and given.state == "COMPLETED":
@@ -117,6 +119,35 @@ async def _make_latest(conn: AsyncConnection, trial_id: int, given: Report) -> N
         .where(trials.c.id == trial_id, ~given_up)
         .values(latest_checkpoint=given.uuid, steps_completed=given.steps_completed)
     )
+
+
+_DIGEST = """
+    encode(sha256(convert_to(
+        ((coalesce(cast(:storage AS jsonb), e.config -> 'checkpoint_storage')
+          - ARRAY['save_experiment_best', 'save_trial_best', 'save_trial_latest'])::text), 'UTF8')), 'hex')
+    FROM (SELECT) AS one LEFT JOIN experiments e ON e.id = :experiment_id
+"""
+_STORAGE = sa.text(f"SELECT id FROM storages WHERE digest = (SELECT {_DIGEST})")
+_NEW_STORAGE = sa.text(
+    f"""
+    INSERT INTO storages (digest)
+    SELECT digest FROM (SELECT {_DIGEST}) AS given (digest) WHERE digest IS NOT NULL
+    ON CONFLICT DO NOTHING
+    """
+)
+
+
+async def _storage_id(
+    conn: AsyncConnection, storage: Mapping[str, Any] | None, experiment_id: int | None
+) -> int | None:
+    """The number of the ``storage`` (None: the experiment's); None: it has none."""
+    section = None if storage is None else orjson.dumps(storage).decode()
+    given = {"storage": section, "experiment_id": experiment_id}
+    found = (await conn.execute(_STORAGE, given)).scalar_one_or_none()
+    if found is None:
+        await conn.execute(_NEW_STORAGE, given)
+        found = (await conn.execute(_STORAGE, given)).scalar_one_or_none()
+    return None if found is None else int(found)
 
 
 async def _store(conn: AsyncConnection, values: Mapping[str, Any]) -> None:

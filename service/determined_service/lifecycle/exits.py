@@ -78,7 +78,10 @@ class ExitDecision:
     trial_state: str | None = None
     event: ExitReason | None = None
     counts: bool = False
-    """Whether this exit uses up one of ``max_restarts``."""
+    """Whether this exit uses up one of ``max_restarts``. The failure that ends the trial does not: no
+    restart follows it."""
+    log: str | None = None
+    """A line for the trial's log, if it must say more than the reason does."""
 
 
 def describe_exit(facts: ExitFacts) -> str:
@@ -153,9 +156,10 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
     if facts.kind is ExitKind.FAILED_TO_START and facts.reason:
         return _error(words)
     if facts.no_restart is not None:
-        return _error(f"{words}; no restart: {facts.no_restart}", counts=True)
+        log = f"{facts.no_restart}; the failure ({words}) therefore will not be retried"
+        return _error(f"{words}; no restart: {facts.no_restart}", log)
     if facts.restarts >= facts.max_restarts:
-        return _error(words, counts=True)
+        return _error(words)
     return ExitDecision(Outcome.ERROR, words, _again(facts), counts=True)
 
 
@@ -163,10 +167,8 @@ def _again(facts: ExitFacts) -> Next:
     return Next.REQUEUE if facts.experiment_state == states.ACTIVE else Next.WAIT
 
 
-def _error(words: str, *, counts: bool = False) -> ExitDecision:
-    return ExitDecision(
-        Outcome.ERROR, words, Next.END, states.ERROR, ExitReason.ERRORED, counts=counts
-    )
+def _error(words: str, log: str | None = None) -> ExitDecision:
+    return ExitDecision(Outcome.ERROR, words, Next.END, states.ERROR, ExitReason.ERRORED, log=log)
 
 
 def _stopping(facts: ExitFacts) -> str | None:

@@ -78,14 +78,15 @@ async def remove_files(
 
     A checkpoint that loses files is PARTIALLY_DELETED, and no trial starts from it any more. A checkpoint
     that loses all files is DELETED.
+
+    Without globs nothing is deleted: the checkpoints' sizes and states become those of the files that are in
+    the storage.
     """
     for glob in given.checkpointGlobs:
         if not glob or glob.startswith("/") or ".." in glob.split("/"):
             raise BadRequest(
                 f"glob {glob!r}: must be relative to the checkpoint, such as '*.pt' or 'logs/**'"
             )
-    if not given.checkpointGlobs:
-        raise BadRequest("checkpointGlobs is empty: name files, or delete the checkpoints")
     return await _delete(db, gate, given.checkpointUuids, given.checkpointGlobs)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
@@ -36,9 +36,18 @@ Creator = Annotated[Principal, may(Action.CREATE, Kind.EXPERIMENT)]
 
 
 class NewExperiment(BaseModel):
-    """``CreateExperimentRequest``; ours: ``flowRunId``. Unknown fields are ignored, as upstream."""
+    """``CreateExperimentRequest``; ours: ``flowRunId``. Unknown fields are ignored, as upstream, and ``null``
+    is the same as left out."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        # Determined's client sends null for a model definition that its caller did not give.
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
 
     config: str = Field(description="The experiment configuration, YAML text.")
     model_definition: list[dict[str, Any]] = Field(

@@ -55,7 +55,8 @@ async def login(
         attempt.succeeded()
     if not row.active:
         raise Forbidden(
-            f"user {given.username} is deactivated: an administrator can activate it again"
+            f"user is not active: {given.username} was deactivated, and an administrator can activate it "
+            f"again"
         )
     if passwords.is_blank(sent) and settings.is_reachable and not is_from_here(request):
         raise Forbidden(

@@ -123,7 +123,7 @@ def log_filter(
     searchText: str | None = None,
     enableRegex: bool = False,
 ) -> LogFilter:
-    """Filters for lines; each list holds alternatives."""
+    """Filters for lines; each list holds alternatives. The rank -1 finds lines of no rank."""
     return LogFilter.read(
         allocation_ids=allocationIds,
         agent_ids=agentIds,

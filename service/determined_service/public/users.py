@@ -4,11 +4,11 @@
 # ruff: noqa: N803, N815
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from determined_registry.database.tables import users
 from determined_service.access.accounts import (
@@ -19,6 +19,7 @@ from determined_service.access.accounts import (
     require_proof,
 )
 from determined_service.access.dependencies import UserReader, may
+from determined_service.access.display_names import require_own_name
 from determined_service.access.principal import USER, Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
@@ -32,6 +33,10 @@ from determined_service.web.request import body, json_example
 from determined_service.web.state import Db, SettingsOf, Throttle
 
 router = APIRouter(prefix="/api/v1/users", tags=["Users"])
+
+# The largest id of an account in Linux; 2**32 - 1 means none.
+_MAX_ID = 2**32 - 2
+_ACCOUNT = r"^[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?$"
 
 _SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "UNSPECIFIED": users.c.id,
@@ -91,12 +96,35 @@ async def get_user_by_name(username: str, user: UserReader, db: Db) -> dict[str,
     return {"user": user_json(row)}
 
 
+class AgentUserGroup(BaseModel):
+    """The account on agents that a user is linked with: all four fields, or none to unlink."""
+
+    agentUid: int | None = Field(default=None, ge=0, le=_MAX_ID)
+    agentGid: int | None = Field(default=None, ge=0, le=_MAX_ID)
+    agentUser: str | None = Field(default=None, pattern=_ACCOUNT)
+    agentGroup: str | None = Field(default=None, pattern=_ACCOUNT)
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> Self:
+        missing = [name for name, value in self if value is None]
+        if missing and len(missing) < 4:
+            raise ValueError(
+                f"{', '.join(missing)} missing: give all four fields, or none of them to unlink the user"
+            )
+        return self
+
+    def column(self) -> dict[str, Any] | None:
+        """What is stored; None: linked with no account."""
+        return self.model_dump() if self.agentUid is not None else None
+
+
 class _Given(BaseModel):
     username: str | None = None
     displayName: str | None = None
     admin: bool | None = None
     active: bool | None = None
     remote: bool | None = None
+    agentUserGroup: AgentUserGroup | None = None
 
 
 class NewUser(BaseModel):
@@ -126,14 +154,17 @@ class NewPassword(BaseModel):
 
 
 def _columns(given: _Given) -> dict[str, Any]:
-    values = {
+    values: dict[str, Any] = {
         "username": given.username,
         "display_name": given.displayName,
         "admin": given.admin,
         "active": given.active,
         "remote": given.remote,
     }
-    return {name: value for name, value in values.items() if value is not None}
+    found = {name: value for name, value in values.items() if value is not None}
+    if given.agentUserGroup is not None:
+        found["agent_user_group"] = given.agentUserGroup.column()
+    return found
 
 
 Creator = Annotated[Principal, may(Action.CREATE, Kind.USER)]
@@ -181,6 +212,8 @@ class Changes:
                 given.password, given.isHashed, self._settings
             )
         async with self._db.tx() as conn:
+            if given.displayName is not None and not self._user.admin:
+                await require_own_name(conn, user_id, given.displayName)
             await change_account(conn, user_id, values, token)
             return {"user": await get_user(conn, user_id)}
 

@@ -53,14 +53,19 @@ def trial_ref(row: Any) -> TrialRef:
     return TrialRef(row.id, row.request_id, f"trial {row.id}", by_name(row.hparams))
 
 
-async def apply(change: Change, experiment: sa.Row[Any], batch: Batch) -> list[TrialRef]:
-    """Everything of ``batch`` but its Shutdown; ``experiment`` is its locked row.
+async def apply(
+    change: Change, experiment: sa.Row[Any], batch: Batch, *, fresh: bool = False
+) -> list[TrialRef]:
+    """Everything of ``batch`` but its Shutdown; ``experiment`` is its locked row (id, state, searcher).
 
-    Returns the trials made (:func:`trial_ref`). Raises BadRequest for what makes no sense.
+    ``fresh``: the experiment is new, so there are no trials to take up. Returns the trials made
+    (:func:`trial_ref`). Raises BadRequest for what makes no sense.
     """
     reports = trial_queue.is_reports_form(experiment.searcher)
     existing = await _change_existing(change, experiment, batch, reports)
-    revived, again = await take_up.take_up(change, experiment, batch, reports)
+    revived, again = set[str](), list[sa.Row[Any]]()
+    if not fresh:
+        revived, again = await take_up.take_up(change, experiment, batch, reports)
     new = await _create(change, experiment, batch, reports, revived)
     existing += again
     wanting = [

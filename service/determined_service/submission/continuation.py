@@ -17,16 +17,14 @@ import sqlalchemy as sa
 
 from determined import expconf
 from determined_registry.database.tables import experiments, trials
-from determined_searchers import (
-    SearcherError,
-    create_searcher,
-)
+from determined_searchers import SearcherError
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.ingest import log_policies
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import trial_queue
 from determined_service.scheduling.capacity import check_slots
+from determined_service.search import beginning
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
 
@@ -55,22 +53,13 @@ _REMEMBER = sa.text(
 _FORGET = sa.text(
     """UPDATE trials SET known = '{"lengths": {}, "completed": false}' WHERE experiment_id = :id"""
 )
-# The driver of before gets 409. Event ids go on: nobody takes a new event for an old one.
-_BEGIN_AGAIN = sa.text(
-    """
-    WITH gone AS (DELETE FROM search_events WHERE experiment_id = :id)
-    UPDATE searches
-    SET snapshot = NULL, snapshot_event_id = -1, operations_digest = NULL,
-        committed_event_id = -1, driver = NULL, driver_seen_at = NULL
-    WHERE experiment_id = :id
-    """
-)
 # Past the table of moves: nothing but `continue` leads out of an end.
 _REVIVE_EXPERIMENT = sa.text(
     """
     UPDATE experiments
-    SET state = 'ACTIVE', reason = NULL, end_time = NULL, progress = 0, archived = false
+    SET state = 'ACTIVE', reason = NULL, end_time = NULL, archived = false
     WHERE id = :id
+    RETURNING id, state, config, config -> 'searcher' AS searcher
     """
 )
 
@@ -149,7 +138,7 @@ async def reconfigure(change: Change, experiment_id: int, text: str) -> tuple[st
     )
     config = override(found.scalar_one(), text)
     try:
-        create_searcher(config).initial_operations()
+        beginning.begin(config)
         log_policies.check(config["log_policies"])
     except (SearcherError, log_policies.PatternError) as error:
         raise BadRequest(str(error)) from error
@@ -169,7 +158,7 @@ async def reconfigure(change: Change, experiment_id: int, text: str) -> tuple[st
 
 
 async def begin_again(change: Change, experiment: sa.Row[Any]) -> None:
-    """The (locked, continuable) experiment is ACTIVE again and waits for a driver."""
+    """The (locked, continuable) experiment and its unfinished trials are ACTIVE again."""
     given = {"id": experiment.id}
     await change.conn.execute(
         sa.select(trials.c.id)
@@ -180,9 +169,9 @@ async def begin_again(change: Change, experiment: sa.Row[Any]) -> None:
     # A single trial goes on for the sake of going on, whatever it has reported.
     single = experiment.searcher["name"] == SINGLE
     await change.conn.execute(_FORGET if single else _REMEMBER, given)
-    await change.conn.execute(_REVIVE_EXPERIMENT, given)
-    await change.conn.execute(_BEGIN_AGAIN, given)
-    change.notify(topics.experiment(experiment.id), topics.search(experiment.id), topics.RECONCILER)
+    revived = (await change.conn.execute(_REVIVE_EXPERIMENT, given)).one()
+    await beginning.store_again(change, revived, beginning.begin(revived.config))
+    change.notify(topics.experiment(experiment.id), topics.RECONCILER)
     if experiment.flow_run_id is None:
         await experimenting.request_run(change, experiment.id, experiment.name)
     else:

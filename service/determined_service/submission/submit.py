@@ -13,16 +13,15 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import expconf
-from determined_registry.database.tables import experiments, model_definitions, searches
-from determined_searchers import SearcherError, create_searcher
-from determined_searchers.settings import is_custom
+from determined_registry.database.tables import experiments, model_definitions
+from determined_searchers import SearcherError
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
 from determined_service.ingest import log_policies
 from determined_service.lifecycle.experiments import request_run
 from determined_service.scheduling.capacity import check_slots
-from determined_service.search import custom_search
+from determined_service.search import beginning
 from determined_service.search.warm_start import find_warm_start
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
@@ -52,6 +51,7 @@ class Plan:
     model_definition: ModelDefinition | None
     model_def_hash: str | None
     warnings: tuple[str, ...]
+    beginning: beginning.Beginning
 
 
 async def plan(conn: AsyncConnection, submission: Submission, settings: Settings) -> Plan:
@@ -62,28 +62,35 @@ async def plan(conn: AsyncConnection, submission: Submission, settings: Settings
             f"fields into the configuration"
         )
     config = complete_config(submission.config, settings)
+    begun = begin_search(config)
     definition = await asyncio.to_thread(pack, submission.model_definition)
     pool, warnings = await check_slots(conn, config)
     model_def_hash = await _of_parent(conn, submission)
     if definition is not None:
         model_def_hash = definition.hash
     await find_warm_start(conn, config["searcher"])
-    return Plan(config, submission.config, pool, definition, model_def_hash, warnings)
+    return Plan(config, submission.config, pool, definition, model_def_hash, warnings, begun)
 
 
 def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
-    """The complete configuration; its search is tried out, if we run it. Raises BadRequest."""
+    """The complete configuration. Raises BadRequest."""
     defaults: dict[str, Any] = {}
     if settings.default_checkpoint_storage is not None:
         defaults["checkpoint_storage"] = settings.default_checkpoint_storage
     try:
         config = expconf.complete(expconf.load_yaml(text), defaults=defaults, unmanaged=unmanaged)
-        if not unmanaged and not is_custom(config["searcher"]):
-            create_searcher(config).initial_operations()
         log_policies.check(config["log_policies"])
-    except (expconf.ConfigError, SearcherError, log_policies.PatternError) as error:
+    except (expconf.ConfigError, log_policies.PatternError) as error:
         raise BadRequest(str(error)) from error
     return config
+
+
+def begin_search(config: Mapping[str, Any]) -> beginning.Beginning:
+    """The first operations of the complete configuration's search. Raises BadRequest."""
+    try:
+        return beginning.begin(config)
+    except SearcherError as error:
+        raise BadRequest(str(error)) from error
 
 
 async def _of_parent(conn: AsyncConnection, submission: Submission) -> str | None:
@@ -116,11 +123,11 @@ async def store(
     owner_id: int,
     submitted_by: str | None = None,
 ) -> int:
-    """Writes the experiment and, unless it is paused, asks for its Prefect run; returns its id.
+    """Writes the experiment with its first trials and, unless it is paused, asks for its Prefect run.
 
     ``submitted_by``: the task whose process submits it.
 
-    Raises Conflict when the Prefect run has submitted an experiment meanwhile.
+    Returns its id. Raises Conflict when the Prefect run has submitted an experiment meanwhile.
     """
     conn = change.conn
     definition = plan.model_definition
@@ -157,13 +164,17 @@ async def store(
             project_id=submission.project_id or 1,
             resource_pool=plan.resource_pool,
             flow_run_id=submission.flow_run_id,
+            progress=plan.beginning.progress,
         )
-        .returning(experiments.c.id)
+        .returning(
+            experiments.c.id,
+            experiments.c.state,
+            experiments.c.config["searcher"].label("searcher"),
+        )
     )
-    experiment_id: int = found.scalar_one()
-    await conn.execute(sa.insert(searches).values(experiment_id=experiment_id))
-    if is_custom(config["searcher"]):
-        await custom_search.begin(conn, experiment_id)
+    experiment = found.one()
+    experiment_id: int = experiment.id
+    await beginning.store(change, experiment, plan.beginning)
     change.notify(topics.experiment(experiment_id))
     if submission.flow_run_id is not None:
         entity = prefect_states.experiment_entity(experiment_id)

@@ -101,6 +101,7 @@ def checkpoint_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
         "checksums": row.checksums,
         "stepsCompleted": row.steps_completed,
         "storage": viewer.storage(row.storage, *whose),
+        "storageId": row.storage_id,
         "reason": row.reason,
         "metadata": row.user_metadata,
         "training": {

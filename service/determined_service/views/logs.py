@@ -24,6 +24,9 @@ CHUNK_BYTES = 4 * 2**20
 # Ends of tasks that nobody announced (a lost connection) are noticed after so many seconds.
 RECHECK_S = 10.0
 
+NO_RANK = -1
+"""In a filter by rank: lines of no rank."""
+
 c = task_logs.c
 # A line without a level counts as INFO, which is also how it is shown.
 _LEVEL = sa.func.coalesce(c.level, "INFO")
@@ -59,13 +62,15 @@ class LogFilter:
             (c.allocation_id, allocation_ids),
             (c.agent_id, agent_ids),
             (c.container_id, container_ids),
-            (c.rank_id, rank_ids),
             (c.stdtype, stdtypes),
             (c.source, sources),
             (_LEVEL, [level.removeprefix("LOG_LEVEL_") for level in levels]),
         ):
             if values:
                 clauses.append(column.in_(values))
+        if rank_ids:
+            ranked = c.rank_id.in_(rank_ids)
+            clauses.append(ranked | c.rank_id.is_(None) if NO_RANK in rank_ids else ranked)
         if before:
             clauses.append(c.timestamp < parse_time(before, "timestampBefore"))
         if after:

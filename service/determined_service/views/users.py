@@ -33,6 +33,7 @@ def user_json(row: sa.Row[Any]) -> dict[str, Any]:
         "admin": row.admin,
         "active": row.active,
         "remote": row.remote,
+        "agentUserGroup": row.agent_user_group,
         "modifiedAt": moment(row.modified_at),
         "lastAuthAt": moment(last_auth),
     }

@@ -29,7 +29,7 @@ async def test_each_experiment_has_its_own_result(world: World) -> None:
         )
         assert (found[first], found[third]) == ("", "")
         assert "CANCELED" in found[second]
-        assert found[999] == "experiment 999 does not exist"
+        assert found[999] == "not found: experiment 999 does not exist"
         assert await states(world) == ["PAUSED", "CANCELED", "PAUSED"]
     assert await results(world, "projects/1/experiments/activate", experimentIds=[first]) == {
         first: ""

@@ -53,7 +53,7 @@ async def test_a_failure_is_retried_from_the_latest_checkpoint_then_ends_in_erro
     ok(await second.started())
     ok(await second.exited(exit_code=None, signal=9))
     found = await world.trial(trial.id)
-    assert (found["state"], found["restarts"]) == ("ERROR", 2)
+    assert (found["state"], found["restarts"]) == ("ERROR", 1)
     assert found["reason"].startswith("process was killed by signal 9 (SIGKILL)")
     legs = await world.rows("SELECT run_id, state, reason FROM legs ORDER BY run_id")
     assert legs[0]["reason"] == "process exited with code 3"

@@ -18,8 +18,9 @@ async def explain(world: World, experiment_id: int) -> dict[str, Any]:
 
 async def test_waiting_for_a_flow_then_for_an_agent(world: World) -> None:
     experiment = await world.submit(SINGLE)
-    (item,) = (await explain(world, experiment))["waiting"]
+    item, trial = (await explain(world, experiment))["waiting"]
     assert item["trialId"] is None
+    assert trial["reason"].endswith("which has no agent that is alive and enabled")
     assert "has not been given its run" in item["reason"] or "no flow drives" in item["reason"]
     driver = await world.started()
     (item,) = (await explain(world, driver.experiment_id))["waiting"][-1:]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import orjson
+
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Trial, World, ok
@@ -45,6 +47,14 @@ async def test_a_match_cancels_the_retries(world: World) -> None:
     assert found["logPolicyMatched"] == "CUDA OOM"
     assert found["reason"] == (
         "process exited with code 1; no restart: log policy 'CUDA OOM' matched: " + OOM.strip()
+    )
+    assert found["restarts"] == 0
+    answer = await world.user.get(f"/api/v1/trials/{trial.id}/logs", params={"sources": "service"})
+    (line,) = [orjson.loads(one)["result"] for one in answer.text.splitlines()]
+    assert line["allocationId"] == trial.allocation_id
+    assert line["log"] == (
+        f"log policy 'CUDA OOM' matched: {OOM.strip()}; the failure (process exited with code 1) "
+        "therefore will not be retried\n"
     )
 
 
@@ -110,7 +120,7 @@ async def test_when_no_agent_is_left_the_trial_ends(world: World) -> None:
     await prints(world, trial, "GPU 3: uncorrectable ECC error encountered\n")
     ok(await trial.exited(exit_code=1))
     found = await world.trial(trial.id)
-    assert found["state"] == "ERROR"
+    assert (found["state"], found["restarts"]) == ("ERROR", 0)
     assert found["reason"] == (
         "process exited with code 1; no agent of resource pool 'default' is left for this trial: "
         "excluded a1 (log policy 'ECC Error')"

@@ -40,8 +40,9 @@ async def waiting_trial(
 ) -> tuple[Driver, int, uuid.UUID]:
     """A trial that waits for slots, with its run in Prefect."""
     await world.register(slots=1)
-    driver = Driver(world, await world.submit(SINGLE))
+    driver = Driver(world, await world.submit(SINGLE, activate=False))
     await world.rows("UPDATE slots SET enabled = false RETURNING 1")
+    ok(await world.act(driver.experiment_id, "activate"))
     await driver.attach()
     trial_id = (await world.row("SELECT id FROM trials"))["id"]
     run = await create_trial_run(client, deployments["trial"])

@@ -7,11 +7,13 @@ import base64
 import io
 import tarfile
 import uuid
+from typing import Any
 
 import pytest
 
+from determined_searchers import Create, create_searcher
 from tests.integration.control.test_search_path import SINGLE
-from tests.integration.control.world import World, ok
+from tests.integration.control.world import Driver, Trial, World, ok
 
 BAD = {
     "wrong-searcher": (SINGLE.replace("single", "sinlge"), "single"),
@@ -113,3 +115,88 @@ async def test_source_checkpoint_is_where_trials_start(world: World) -> None:
     trial = await world.launched()
     assert trial.spec["latest_checkpoint"] == checkpoint
     assert trial.spec["steps_completed"] == 0
+
+
+async def shown_trials(world: World, experiment_id: int) -> list[dict[str, Any]]:
+    answer = ok(await world.user.get(f"/api/v1/experiments/{experiment_id}/trials"))
+    return list(answer["trials"])
+
+
+async def test_the_first_trials_are_there_when_create_returns(world: World) -> None:
+    await world.register(slots=2)
+    experiment_id = await world.submit()
+    first = await shown_trials(world, experiment_id)
+    config = (await world.experiment(experiment_id))["config"]
+    asked = create_searcher(config).initial_operations()
+    assert [trial["hparams"] for trial in first] == [
+        operation.hparams for operation in asked if isinstance(operation, Create)
+    ]
+    # They start before anybody drives the search.
+    legs = [Trial(world, spec) for spec in (await world.both())["launch"]]
+    assert {leg.id for leg in legs} == {trial["id"] for trial in first}
+    for leg in legs:
+        await leg.run_to_end()
+    created = {"type": "trial_created"}
+    events = await world.events(experiment_id)
+    assert [event | created for event in events[:2]] == events[:2]
+    # Whoever drives it takes what happened meanwhile into account.
+    driver = Driver(world, experiment_id)
+    attached = await driver.attach()
+    assert len(attached.trials_without_run) == 2
+    finished = asyncio.Event()
+    agent = asyncio.create_task(world.train_all(finished))
+    assert await asyncio.wait_for(driver.drive(), 30) == "COMPLETED"
+    finished.set()
+    assert await agent == 2
+    assert len(await shown_trials(world, experiment_id)) == 4
+
+
+async def test_a_paused_experiment_has_its_trials(world: World) -> None:
+    await world.register(slots=1)
+    experiment_id = await world.submit(SINGLE, activate=False)
+    (trial,) = await shown_trials(world, experiment_id)
+    assert trial["state"] == "STATE_PAUSED"
+    assert not await world.rows("SELECT 1 FROM allocations")
+    assert await world.told_prefect(f"experiment:{experiment_id}") == []
+    ok(await world.act(experiment_id, "activate"))
+    leg = await world.launched()
+    assert leg.id == trial["id"]
+    await leg.run_to_end()
+    driver = Driver(world, experiment_id)
+    await driver.attach()
+    assert await asyncio.wait_for(driver.drive(), 30) == "COMPLETED"
+
+
+@pytest.mark.parametrize("verb", ["cancel", "kill"])
+async def test_a_paused_experiment_can_be_ended(world: World, verb: str) -> None:
+    experiment_id = await world.submit(activate=False)
+    ok(await world.act(experiment_id, verb))
+    assert (await world.experiment(experiment_id))["state"] == "CANCELED"
+    states = [trial["state"] for trial in await shown_trials(world, experiment_id)]
+    assert states == ["STATE_CANCELED"] * 2
+
+
+async def test_a_search_that_an_older_release_stored_is_begun_by_its_driver(world: World) -> None:
+    await world.register(slots=1)
+    experiment_id = await world.submit(SINGLE)
+    (trial,) = await shown_trials(world, experiment_id)
+    for table in ("allocations", "trials", "search_events"):
+        await world.rows(f"DELETE FROM {table} RETURNING experiment_id")
+    await world.rows("DELETE FROM tasks RETURNING id")
+    await world.rows(
+        "UPDATE searches SET snapshot = NULL, snapshot_event_id = -1, committed_event_id = -1,"
+        " last_event_id = 0 RETURNING experiment_id"
+    )
+    driver = Driver(world, experiment_id)
+    await driver.attach()
+    (begun,) = await shown_trials(world, experiment_id)
+    assert begun["hparams"] == trial["hparams"]
+    await (await world.launched()).run_to_end()
+    assert await asyncio.wait_for(driver.drive(), 30) == "COMPLETED"
+
+
+async def test_null_is_the_same_as_left_out(world: World) -> None:
+    fields = ("modelDefinition", "activate", "validateOnly", "parentId", "projectId", "unmanaged")
+    experiment_id = await world.submit(SINGLE, **dict.fromkeys(fields))
+    found = await world.experiment(experiment_id)
+    assert (found["state"], found["model_def_hash"]) == ("ACTIVE", None)

@@ -11,6 +11,8 @@ import sqlalchemy as sa
 from determined_registry.database.tables import trials
 from tests.integration.service_api.world import Leg, World, report
 
+SEARCHER = {"name": "single", "metric": "loss", "smaller_is_better": True}
+
 
 async def store(leg: Leg, steps: int, name: str | None = None, **more: Any) -> str:
     checkpoint = name or str(uuid.uuid4())
@@ -48,6 +50,24 @@ async def test_a_checkpoint_and_what_was_reported_with_it(world: World) -> None:
     assert training["trainingMetrics"] == {"avgMetrics": {"loss": 0.7}}
     reports = (await leg.client.get(f"/api/v1/checkpoints/{name}/metrics")).json()["metrics"]
     assert {one["group"] for one in reports} == {"training", "validation"}
+
+
+async def test_each_storage_has_a_number(world: World) -> None:
+    storage = {"type": "shared_fs", "host_path": "/data", "save_trial_best": 1}
+    bucket = {"type": "s3", "bucket": "b", "secret_key": "k"}
+    elsewhere: list[dict[str, Any]] = [{}, {"storage": bucket}]
+    numbers: list[int] = []
+    for section in (storage, storage | {"save_trial_best": 9}, storage | {"host_path": "/other"}):
+        leg = await world.leg(config={"searcher": SEARCHER, "checkpoint_storage": section})
+        for more in elsewhere:
+            name = await store(leg, 10, **more)
+            found = (await leg.client.get(f"/api/v1/checkpoints/{name}")).json()["checkpoint"]
+            numbers.append(found["storageId"])
+    first, of_bucket, same, _, other, _ = numbers
+    assert first == same
+    assert {of_bucket} == set(numbers[1::2])
+    assert len({first, of_bucket, other}) == 3
+    assert all(isinstance(number, int) for number in numbers)
 
 
 async def test_it_becomes_where_the_next_leg_starts(world: World) -> None:

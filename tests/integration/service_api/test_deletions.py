@@ -288,6 +288,28 @@ async def test_deleting_by_name_and_by_glob(
     assert (found["state"], found["reason"]) == ("STATE_DONE", None)
 
 
+async def test_without_globs_it_is_only_looked_at(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    first, second, third = await validated(leg, 0.3, 0.2, 0.1)
+    before = (await user.get(f"/api/v1/checkpoints/{second}")).json()["checkpoint"]
+    body = {"checkpointUuids": [first, second, third], "checkpointGlobs": []}
+    deletion_id = (await user.post("/api/v1/checkpoints/rm", json=body)).json()["deletionId"]
+    assert (await collector.work(deletion_id))["globs"] == []
+    sizes = {path: int(size) for path, size in before["resources"].items()}
+    some = dict(list(sizes.items())[:1])
+    await collector.tell(deletion_id, **{first: {}, second: some, third: sizes})
+    assert await collector.end(deletion_id) == 200
+    wanted = {first: "DELETED", second: "PARTIALLY_DELETED", third: "COMPLETED"}
+    assert await states(world) == wanted
+    shown = (await user.get(f"/api/v1/checkpoints/{second}")).json()["checkpoint"]
+    assert shown["resources"] == {path: str(size) for path, size in some.items()}
+    # The one that is whole is again what the trial goes on from.
+    (row,) = await world.rows(sa.select(trials))
+    assert str(row.latest_checkpoint) == third
+
+
 async def test_a_deletion_is_a_task(
     world: World, collector: Collector, runs: FakeRuns, user: httpx.AsyncClient
 ) -> None:

@@ -283,7 +283,7 @@ async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> No
     paths = (await anonymous.get("/openapi.json")).json()["paths"]
     assert "/api/v1/trials/{trial_id}/metrics/batch" in paths
     answer = await anonymous.get("/api/v1/nothing")
-    assert answer.json()["error"]["error"] == "GET /api/v1/nothing: there is no such address here"
+    assert answer.json()["error"]["error"] == "not found: there is no GET /api/v1/nothing here"
 
 
 async def test_deleting_an_experiment_takes_everything_with_it(world: World) -> None:

@@ -107,6 +107,8 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
     ({"limit": 2, "orderBy": "ORDER_BY_DESC"}, "ed"),
     ({"stdtypes": "stderr"}, "b"),
     ({"rankIds": [1, 2]}, "cd"),
+    ({"rankIds": -1}, "e"),
+    ({"rankIds": [-1, 2]}, "de"),
     ({"levels": ["LOG_LEVEL_ERROR", "LOG_LEVEL_CRITICAL"]}, "e"),
     ({"levels": "LOG_LEVEL_INFO"}, "abcd"),
     ({"sources": "agent"}, "d"),
@@ -129,7 +131,7 @@ async def test_filters(world: World, agent: httpx.AsyncClient) -> None:
         line("b", 1, stdtype="stderr"),
         line("c", 2, rank=1),
         line("d", 3, rank=2, source="agent"),
-        line("e", 4, level="ERROR"),
+        line("e", 4, level="ERROR", rank=None),
     )
     for params, found in FILTERS:
         assert "".join(await texts(agent, leg, **params)) == found, params

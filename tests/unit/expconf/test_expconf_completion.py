@@ -71,7 +71,11 @@ def test_every_default_is_there() -> None:
             "is_single_node": None,
         },
         "environment": {
-            "image": {"cpu": None, "cuda": None, "rocm": None},
+            "image": {
+                "cpu": "determinedai/environments:py-3.8-pytorch-1.12-tf-2.8-cpu-835d8b1",
+                "cuda": "determinedai/environments:cuda-11.3-pytorch-1.12-tf-2.8-gpu-835d8b1",
+                "rocm": "determinedai/environments:rocm-5.0-pytorch-1.10-tf-2.7-rocm-835d8b1",
+            },
             "environment_variables": {"cpu": [], "cuda": [], "rocm": []},
             "proxy_ports": [],
             "ports": {},
@@ -166,7 +170,9 @@ def test_templates_lie_between_config_and_defaults() -> None:
 def test_older_forms_are_stored_in_todays() -> None:
     stored = completed(VALID["older names"])
     assert stored["labels"] == ["one"]
-    assert stored["environment"]["image"] == {"cpu": "j", "cuda": "i", "rocm": None}
+    image = stored["environment"]["image"]
+    assert (image["cpu"], image["cuda"]) == ("j", "i")
+    assert image["rocm"].startswith("determinedai/environments:rocm-")
     assert stored["environment"]["environment_variables"]["cuda"] == ["A=b"]
     for gone in ("data_layer", "security", "tensorboard_storage", "internal", "version"):
         assert gone not in stored

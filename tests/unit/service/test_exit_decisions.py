@@ -72,7 +72,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str, str | None, str | None, b
     ),
     "fails with none left": (
         {**FAILED, "restarts": 1},
-        ("ERROR", "end", "ERROR", "ERRORED", True),
+        ("ERROR", "end", "ERROR", "ERRORED", False),
     ),
     "fails after its work was done": (
         {**DONE, **FAILED, "op_complete": True},
@@ -185,6 +185,7 @@ def test_max_restarts_is_the_number_of_further_runs(restarts: int) -> None:
         if found.next == "end":
             break
     assert runs == restarts + 1
+    assert count == restarts
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ class Place(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class DeletionWork(Message):
-    """The work of a run. ``globs``: delete only these files of each checkpoint; None: all files.
-    ``task_id``: the task whose log takes the run's messages."""
+    """The work of a run. ``globs``: delete only these files of each checkpoint; None: all files; empty: none,
+    only say what is there. ``task_id``: the task whose log takes the run's messages."""
 
     kind: str
     state: str

@@ -15,6 +15,7 @@ from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.base.json import by_name
 from determined_service.deleting.damage import checkpoint_facts
+from determined_service.ingest import logs
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import log_actions, trial_queue
 from determined_service.lifecycle import trials as trialing
@@ -213,18 +214,23 @@ async def _lost_in_a_row(change: Change, task_id: str) -> int:
 
 
 async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> None:
-    if decision.counts:
+    trial = TrialIds(row.trial_id, row.experiment_id, row.request_id, row.task_id)
+    if decision.log is not None:
+        await logs.add_line(change.conn, row.task_id, row.id, decision.log)
+    nowhere = None
+    if decision.next is Next.REQUEUE:
+        nowhere = await log_actions.no_agent_left(change.conn, row.trial_id)
+    if decision.counts and nowhere is None:
         await change.conn.execute(
             sa.update(trials)
             .where(trials.c.id == row.trial_id)
             .values(restarts=trials.c.restarts + 1)
         )
-    trial = TrialIds(row.trial_id, row.experiment_id, row.request_id, row.task_id)
     match decision.next:
         case Next.END:
             assert decision.trial_state is not None
             await end_trial(change, trial, decision.trial_state, decision.reason, decision.event)
-        case Next.REQUEUE if nowhere := await log_actions.no_agent_left(change.conn, row.trial_id):
+        case Next.REQUEUE if nowhere is not None:
             reason = f"{decision.reason}; {nowhere}"
             await end_trial(change, trial, states.ERROR, reason, ExitReason.ERRORED)
         case Next.REQUEUE:

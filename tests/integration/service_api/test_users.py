@@ -1,0 +1,103 @@
+"""What users may call themselves, and the accounts on agents that they are linked with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+
+async def my_id(client: httpx.AsyncClient) -> int:
+    return int((await client.get("/api/v1/me")).json()["user"]["id"])
+
+
+async def test_nobody_passes_for_somebody_else(
+    user: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    made = {"user": {"username": "ada", "displayName": "Ada King"}, "password": "correct horse"}
+    assert (await agent.post("/api/v1/users", json=made)).status_code == 200
+    path = f"/api/v1/users/{await my_id(user)}"
+    refused = {"Admin": 400, "the administrator": 400, "ADA  KING": 409, "ada": 409}
+    for name, status in refused.items():
+        answer = await user.patch(path, json={"displayName": name})
+        assert answer.status_code == status, name
+        assert "choose another one" in answer.json()["message"]
+    for name in ("Determined", "Grace Hopper", "Grace Hopper", ""):
+        answer = await user.patch(path, json={"displayName": name})
+        assert answer.json()["user"]["displayName"] == name
+    # An administrator decides.
+    answer = await agent.patch(path, json={"displayName": "Admin of the night"})
+    assert answer.json()["user"]["displayName"] == "Admin of the night"
+
+
+@pytest.mark.parametrize("field", [{"admin": True}, {"username": "admin2"}, {"active": True}])
+async def test_rights_are_the_administrators_to_give(
+    user: httpx.AsyncClient, field: dict[str, Any]
+) -> None:
+    answer = await user.patch(f"/api/v1/users/{await my_id(user)}", json=field)
+    assert answer.status_code == 403
+    assert not (await user.get("/api/v1/me")).json()["user"]["admin"]
+
+
+LINKED = {"agentUid": 1001, "agentGid": 100, "agentUser": "ada", "agentGroup": "users"}
+
+
+async def test_the_account_on_agents_is_kept(
+    user: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    path = f"/api/v1/users/{await my_id(user)}"
+    assert (await user.get(path)).json()["user"]["agentUserGroup"] is None
+    refused = await user.patch(path, json={"agentUserGroup": LINKED})
+    assert refused.status_code == 403
+    changed = await agent.patch(path, json={"agentUserGroup": LINKED})
+    assert changed.json()["user"]["agentUserGroup"] == LINKED
+    await agent.patch(path, json={"displayName": "Det"})
+    assert (await user.get("/api/v1/me")).json()["user"]["agentUserGroup"] == LINKED
+    for bad in ({"agentUid": 1}, LINKED | {"agentUid": -1}, LINKED | {"agentUser": "a b"}):
+        answer = await agent.patch(path, json={"agentUserGroup": bad})
+        assert answer.status_code == 400, bad
+    nobody = dict.fromkeys(LINKED)
+    changed = await agent.patch(path, json={"agentUserGroup": nobody})
+    assert changed.json()["user"]["agentUserGroup"] is None
+    new = {"user": {"username": "ada", "agentUserGroup": LINKED}, "password": "correct horse"}
+    made = await agent.post("/api/v1/users", json=new)
+    assert made.json()["user"]["agentUserGroup"] == LINKED
+
+
+async def test_who_was_deactivated_is_told_so(
+    anonymous: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    new = {"user": {"username": "ada"}, "password": "correct horse"}
+    made = (await agent.post("/api/v1/users", json=new)).json()["user"]
+    await agent.patch(f"/api/v1/users/{made['id']}", json={"active": False})
+    given = {"username": "ada", "password": "correct horse"}
+    answer = await anonymous.post("/api/v1/auth/login", json=given)
+    assert answer.status_code == 403
+    assert "user is not active" in answer.json()["message"]
+    # Only who knows the password learns that.
+    answer = await anonymous.post("/api/v1/auth/login", json=given | {"password": "wrong"})
+    assert "not active" not in answer.json()["message"]
+
+
+MISSING = (
+    "/api/v1/experiments/4711",
+    "/api/v1/experiments/4711/trials",
+    "/api/v1/experiments/4711/checkpoints",
+    "/api/v1/trials/4711",
+    "/api/v1/trials/4711/logs",
+    "/api/v1/checkpoints/3f0d8a52-7c0f-4c5c-9a57-0d1f0e9a1b11",
+    "/api/v1/tasks/4711",
+    "/api/v1/agents/4711",
+    "/api/v1/users/4711",
+    "/api/v1/users/nobody/by-username",
+    "/api/v1/no-such-address",
+)
+
+
+@pytest.mark.parametrize("path", MISSING)
+async def test_what_does_not_exist_is_not_found(user: httpx.AsyncClient, path: str) -> None:
+    answer = await user.get(path)
+    assert answer.status_code == 404
+    assert "not found" in answer.json()["message"]
+    assert "not found" in answer.json()["error"]["error"]
