@@ -196,11 +196,10 @@ def give(identity: Identity, root: Path) -> None:
 
 
 def let_pass(folders: Iterable[Path]) -> None:
-    """Others may pass through the folders (not list them)."""
+    """Others may pass through the folders, and not list them."""
     for folder in folders:
-        mode = folder.stat().st_mode & 0o7777
-        if mode & 0o011 != 0o011:
-            folder.chmod(mode | 0o011)
+        if folder.stat().st_mode & 0o7777 != 0o711:
+            folder.chmod(0o711)
 
 
 def let_store(storage: Path, cluster_id: str) -> None:
@@ -240,7 +239,8 @@ def _closed(path: Path) -> Path | None:
         pass
     for folder in reversed(path.parents):
         try:
-            (folder / ".").stat()
+            # A Path would leave the dot out, with which the kernel asks whether it may be entered.
+            os.stat(f"{folder}/.")  # noqa: PTH116
         except PermissionError:
             return folder
     return path.parent

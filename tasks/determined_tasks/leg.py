@@ -229,6 +229,8 @@ class _Leg:
                 self.tmp,
             )
             if account is not None:
+                # Also for what is spooled beside the account's directories.
+                os.umask(identity.UMASK)
                 context_dir.hand_over(context, self.place.work_dir, account)
                 self._open_storage()
             with identity.files_of(account):

@@ -84,9 +84,8 @@ def make(root: Path) -> Packages:
     for name in ("python", f"python3.{sys.version_info.minor}"):
         (made.bin / name).symlink_to("python3")
     # As the agent's interpreter does it, with .pth files in there.
-    (made.site / PARENT).write_text(
-        f"import site; [site.addsitedir(path) for path in {parent_sites()!r}]\n"
-    )
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in parent_sites()]
+    (made.site / PARENT).write_text("".join(lines))
     script = made.bin / PIP_PYTHON
     script.write_text(_pip_python(made))
     script.chmod(0o755)
