@@ -190,3 +190,17 @@ def test_the_agents_own_account_reaches_everything(
     cluster.wait(stays)
     denied = {what for what, answer in found.items() if "permitted" in answer or "denied" in answer}
     assert denied == set()
+
+
+def test_the_clusters_account_for_trials(
+    cluster: LocalCluster, people: list[pwd.struct_passwd], tmp_path: Path
+) -> None:
+    cluster.up("--task-user", people[0].pw_name)
+    try:
+        script = "import getpass, os\nprint('runs as', os.getuid(), getpass.getuser())"
+        experiment = cluster.submit(tmp_path, CONFIG, train_py=script)
+        cluster.wait(experiment)
+        log = cluster.logs(experiment)
+    finally:
+        cluster.up("--task-user", "")
+    assert f"runs as {people[0].pw_uid} {people[0].pw_name}" in log
