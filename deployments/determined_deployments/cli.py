@@ -74,6 +74,14 @@ def cluster_up(
         str | None,
         typer.Option(help="First password of the users determined and admin; default: random."),
     ] = None,
+    task_user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USER[:GROUP]",
+            help="Run trials as this account of the machine (the cluster must run as root); '' for the "
+            "cluster's own again.",
+        ),
+    ] = None,
     agents: Annotated[int, typer.Option(help="Number of agents; only 1 so far.")] = 1,
 ) -> None:
     """Start the cluster, or its missing components, and print its addresses."""
@@ -95,6 +103,7 @@ def cluster_up(
             master_port=master_port,
             cluster_name=cluster_name,
             initial_user_password=initial_user_password,
+            task_user=task_user,
         )
         state = up(data_dir, wishes, reporter=Terminal(talk))
     typer.echo(f"service    {state.master_url}")

@@ -3,6 +3,7 @@
 ``<work_dir>/allocations/<allocation id>/``
     ``workdir/``  the model definition; the training process starts here
     ``run/``      info files (``DET_RUN_DIR``)
+    ``packages/`` a virtual environment: what the code installs (:mod:`determined_tasks.packages`)
     ``leg.json``  the processes that run here (:mod:`determined_tasks.supervision`)
 ``<work_dir>/model_defs/<hash>/``
     model definitions by hash, unpacked once and copied for each leg
@@ -21,6 +22,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from determined_tasks import identity, packages
+from determined_tasks.identity import Identity
+from determined_tasks.packages import Packages
 
 ALLOCATIONS = "allocations"
 MODEL_DEFS = "model_defs"
@@ -43,6 +48,11 @@ class ContextDir:
     @property
     def workdir(self) -> Path:
         return self.root / "workdir"
+
+    @property
+    def packages(self) -> Packages:
+        """Where what its code installs goes."""
+        return Packages(self.root / "packages")
 
     @property
     def run_dir(self) -> Path:
@@ -92,13 +102,33 @@ def prepare(
     context = ContextDir(root, tmp)
     if context.workdir.exists():
         shutil.rmtree(context.workdir)
-    context.run_dir.mkdir(exist_ok=True)
+    # Not kept either: with a task of another account's, links in it could lead root elsewhere.
+    if context.run_dir.exists():
+        shutil.rmtree(context.run_dir)
+    context.run_dir.mkdir()
+    if context.packages.root.exists():
+        shutil.rmtree(context.packages.root)
+    packages.make(context.packages.root)
     if model_def_hash is None:
         context.workdir.mkdir()
     else:
         source = unpacked(work_dir, model_def_hash, fetch)
         shutil.copytree(source, context.workdir, symlinks=True)
     return context
+
+
+def hand_over(context: ContextDir, work_dir: Path, account: Identity) -> None:
+    """Make the allocation's directories the account's, and the way to them passable.
+
+    Raises IdentityError when a folder above ``work_dir`` is closed to it.
+    """
+    # Nobody enters before everything in it has the right owner.
+    context.root.chmod(0o700)
+    for folder in (context.workdir, context.run_dir, context.packages.root, context.tmp):
+        identity.give(account, folder)
+        folder.chmod(0o700)
+    identity.let_pass((work_dir, work_dir / ALLOCATIONS, context.root))
+    identity.require_reach(account, context.workdir, context.tmp, *identity.interpreter())
 
 
 def cached(work_dir: Path, model_def_hash: str) -> Path | None:

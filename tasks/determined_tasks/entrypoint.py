@@ -12,13 +12,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Literal
 
 from determined.common.forking import safety
+from determined_tasks.packages import Packages, installer
 
 STARTUP_HOOK = "startup-hook.sh"
 
@@ -54,12 +55,14 @@ class Start:
 
     ``form``: ``script`` and ``module`` run in this interpreter (``argv[0]`` is the script or the
     module's name), ``program`` is executed. ``first_word`` is set when the shell was given a plain
-    command that is not on the PATH: the shell's exit code 127 then means just that.
+    command that is not on the PATH: the shell's exit code 127 then means just that. ``note`` is for the
+    task's log.
     """
 
     form: Literal["script", "module", "program"]
     argv: list[str]
     first_word: str | None = None
+    note: str | None = None
 
 
 def command_words(entrypoint: str | list[str]) -> list[str] | None:
@@ -89,23 +92,33 @@ def plan(
     env: Mapping[str, str],
     user_env: Mapping[str, str],
     may_fork: bool,
+    packages: Packages | None = None,
 ) -> Start:
     """Decides how to start ``entrypoint`` in ``workdir``.
 
     ``env`` is the whole environment, ``user_env`` the part of it that the user set; ``may_fork`` says that
-    this process may become the training process.
+    this process may become the training process. ``packages``: the leg's own, whose ``python3`` is this
+    interpreter too.
 
     Raises EntrypointError when a script, module or program does not exist.
     """
     words = command_words(entrypoint)
     hook = (workdir / STARTUP_HOOK).is_file()
-    python = _python_call(words, env) if words and not hook else None
+    folders = {Path(sys.executable).parent, *([packages.bin] if packages else [])}
+    python = _python_call(words, env, folders) if words and not hook else None
     if python is not None and words is not None:
         _check_python_target(python, workdir)
         early = [name for name in user_env if EARLY_VARIABLES.match(name)]
-        if may_fork and not early and not _shadowed(python, workdir):
+        if not may_fork or early or _shadowed(python, workdir):
+            return Start("program", words)
+        source = installer(workdir)
+        if source is None:
             return python
-        return Start("program", words)
+        note = (
+            f"{source} names pip install, so the program starts in a new interpreter: what is installed"
+            " is not hidden by a version that has been imported before"
+        )
+        return Start("program", words, note=note)
     if hook:
         return _with_hook(entrypoint, words)
     if words is None:
@@ -134,9 +147,11 @@ def _with_hook(entrypoint: str | list[str], words: list[str] | None) -> Start:
     return Start("program", [shell, "-c", f"set -e\n. ./{STARTUP_HOOK}\nset +e\n{done}\n{run}"])
 
 
-def _python_call(words: list[str], env: Mapping[str, str]) -> Start | None:
+def _python_call(
+    words: list[str], env: Mapping[str, str], folders: Collection[Path]
+) -> Start | None:
     """``words`` as a script or module of this interpreter; None for other programs and options."""
-    if not _is_this_python(words[0], env):
+    if not _is_this_python(words[0], env, folders):
         return None
     rest = words[1:]
     while rest and rest[0] == "-u":  # output is never held back anyway
@@ -150,7 +165,7 @@ def _python_call(words: list[str], env: Mapping[str, str]) -> Start | None:
     return Start("script", rest)
 
 
-def _is_this_python(word: str, env: Mapping[str, str]) -> bool:
+def _is_this_python(word: str, env: Mapping[str, str], folders: Collection[Path]) -> bool:
     name = Path(word).name
     if not re.fullmatch(r"python(3(\.\d+)?)?", name):
         return False
@@ -158,7 +173,7 @@ def _is_this_python(word: str, env: Mapping[str, str]) -> bool:
     # The folder decides which packages a Python has: a virtual environment's is a link to another.
     return (
         found is not None
-        and Path(found).parent == Path(sys.executable).parent
+        and Path(found).parent in folders
         and os.path.realpath(found) == os.path.realpath(sys.executable)
     )
 

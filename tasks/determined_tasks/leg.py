@@ -25,11 +25,12 @@ from determined.common.api import errors
 from determined.common.backoff import Backoff
 from determined.common.forking import process as forked
 from determined.common.wire import paths
-from determined.common.wire.legs import ExitKind, LegSpec
+from determined.common.wire.legs import AgentUser, ExitKind, LegSpec
 from determined_tasks import (
     context_dir,
     entrypoint,
     exit_reason,
+    identity,
     process,
     restore_point,
     task_environment,
@@ -37,6 +38,7 @@ from determined_tasks import (
 from determined_tasks.context_dir import ContextDir, ModelDefinitionError
 from determined_tasks.entrypoint import EntrypointError, Start
 from determined_tasks.exit_reason import LegResult
+from determined_tasks.identity import Identity, IdentityError
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.service_link import ServiceLink
 from determined_tasks.streams import Streams
@@ -199,8 +201,26 @@ class _Leg:
         record.write(self.root)
         return record
 
+    def _account(self) -> Identity | None:
+        """The account of the training process; None: this process's own. Raises IdentityError."""
+        place = self.place
+        account = identity.resolve(
+            self.spec.agent_user,
+            place.default_task,
+            allow_root=place.allow_root,
+            agent_id=place.agent_id,
+        )
+        if account is not None and self.fork is None:
+            # The ids of a process belong to all its threads.
+            raise IdentityError(
+                f"the task is to run as {account}, which a worker of Prefect's own cannot do: run it on an"
+                " agent (python -m determined_deployments.agent)"
+            )
+        return account
+
     def _run(self, record: LegRecord) -> LegResult:
         try:
+            account = self._account()
             context = context_dir.prepare(
                 self.place.work_dir,
                 self.spec.allocation_id,
@@ -208,31 +228,41 @@ class _Leg:
                 self._fetch_model_def,
                 self.tmp,
             )
-            chosen = restore_point.choose(
-                self.spec,
-                self.service,
-                self.reporter.say,
-                lambda: self.stopped is not None,
-                context.run_dir,
-            )
-            if isinstance(chosen, LegResult):
-                return self.stopped or chosen
-            self.spec = chosen
-            task_environment.write_info_files(self.spec, self.place, context)
-            env = task_environment.build(self.spec, self.place, context)
+            if account is not None:
+                # Also for what is spooled beside the account's directories.
+                os.umask(identity.UMASK)
+                context_dir.hand_over(context, self.place.work_dir, account)
+                self._open_storage()
+            with identity.files_of(account):
+                chosen = restore_point.choose(
+                    self.spec,
+                    self.service,
+                    self.reporter.say,
+                    lambda: self.stopped is not None,
+                    context.run_dir,
+                )
+                if isinstance(chosen, LegResult):
+                    return self.stopped or chosen
+                self.spec = chosen
+                task_environment.write_info_files(self.spec, self.place, context)
+            env = task_environment.build(self.spec, self.place, context, account)
             plan = entrypoint.plan(
                 self.spec.entrypoint,
                 workdir=context.workdir,
                 env=env,
                 user_env=self.spec.user_environment(),
-                may_fork=self.fork is not None,
+                # A fork of this process has the agents' token somewhere in its memory.
+                may_fork=self.fork is not None and account is None,
+                packages=context.packages,
             )
+            if plan.note is not None:
+                self.reporter.say(plan.note, "INFO")
             stopped = self.stopped
             if stopped is not None:
                 return stopped
             oom_before = exit_reason.oom_kills()
-            self._start(plan, env, context)
-        except (EntrypointError, ModelDefinitionError) as error:
+            self._start(plan, env, context, account)
+        except (EntrypointError, ModelDefinitionError, IdentityError) as error:
             return exit_reason.failed_to_start(str(error))
         except errors.NotFoundException as error:
             return exit_reason.failed_to_start(f"the model definition cannot be read: {error}")
@@ -271,14 +301,23 @@ class _Leg:
             time.sleep(backoff.next_delay())
         return self.service.get(path)
 
-    def _start(self, plan: Start, env: dict[str, str], context: ContextDir) -> None:
+    def _open_storage(self) -> None:
+        """The cluster's own directory of checkpoints, and no other that a configuration may name."""
+        if self.place.checkpoint_dir is not None:
+            identity.let_store(self.place.checkpoint_dir, self.spec.cluster_id)
+
+    def _start(
+        self, plan: Start, env: dict[str, str], context: ContextDir, account: Identity | None
+    ) -> None:
         self.user = process.start(
             plan,
             env=env,
             workdir=context.workdir,
             single_threaded=self.fork is not None,
             base_path=self.fork.base_path if self.fork else None,
+            packages=context.packages,
             learn_into=self.fork.learn_into if self.fork else None,
+            account=account,
         )
         if self._stopped is not None:  # the signal came while there was nothing to kill
             self.user.kill()
@@ -324,6 +363,10 @@ def supervise(order: Mapping[str, Any]) -> int:
     work_dir = place["work_dir"] = Path(place["work_dir"])
     uuids = place.get("device_uuids") or {}
     place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}
+    if place.get("default_task") is not None:
+        place["default_task"] = AgentUser.from_json(place["default_task"])
+    if place.get("checkpoint_dir") is not None:
+        place["checkpoint_dir"] = Path(place["checkpoint_dir"])
     learn_into = order.get("learn_into")
     run_leg(
         LegSpec.from_json(order["spec"]),

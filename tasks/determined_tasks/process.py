@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,8 +18,10 @@ import psutil
 
 from determined.common.forking import process as forked
 from determined.common.forking import python
-from determined_tasks import imported_modules
+from determined_tasks import identity, imported_modules
 from determined_tasks.entrypoint import EntrypointError, Start
+from determined_tasks.identity import Identity
+from determined_tasks.packages import Packages
 
 _F_SETPIPE_SZ = 1031
 
@@ -89,21 +92,30 @@ def start(
     workdir: Path,
     single_threaded: bool,
     base_path: list[str] | None = None,
+    packages: Packages | None = None,
     learn_into: Path | None = None,
+    account: Identity | None = None,
 ) -> UserProcess:
     """Starts what :func:`determined_tasks.entrypoint.plan` decided.
 
     ``single_threaded``: this process has one thread and no other child, so Python code may run
     between a fork and what follows. The forms ``script`` and ``module`` need it, and ``base_path``.
+    ``packages``: the leg's own, for these forms; a program finds them by its environment.
+    ``account``: whose process it is, if not this one's owner's; only for the form ``program``.
 
     Raises EntrypointError when the program cannot be executed.
     """
     with forked.output_pipes(_pipe) as ((out_read, out_write), (err_read, err_write)):
         if plan.form == "program":
-            pid = _execute(plan.argv, env, workdir, out_write, err_write, single_threaded)
+            if account is not None:
+                # Else it could not open /dev/stdout, which leads to the pipe.
+                for descriptor in (out_write, err_write):
+                    os.fchown(descriptor, account.uid, account.gid)
+            pid = _execute(plan.argv, env, workdir, out_write, err_write, single_threaded, account)
         else:
+            assert account is None, "the memory of a fork holds the agent's secrets"
             pid = _fork(
-                lambda: _become(plan, env, base_path or [], learn_into),
+                lambda: _become(plan, env, base_path or [], packages, learn_into),
                 workdir,
                 out_write,
                 err_write,
@@ -122,9 +134,12 @@ def _pipe() -> tuple[int, int]:
     return read, write
 
 
-def _before_exec() -> None:
+def _before_exec(account: Identity | None) -> None:
     # A cluster that a script started in the background has inherited an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if account is not None:
+        identity.become(account)
+    # After the change of ids, which makes the kernel forget it.
     forked.die_with_parent()
 
 
@@ -135,6 +150,7 @@ def _execute(
     stdout: int,
     stderr: int,
     single_threaded: bool,
+    account: Identity | None,
 ) -> int:
     try:
         process = subprocess.Popen(
@@ -145,7 +161,10 @@ def _execute(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            preexec_fn=_before_exec if single_threaded else None,
+            preexec_fn=partial(_before_exec, account) if single_threaded else None,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=account.groups if account else None,
         )
     except OSError as error:
         reason = error.strerror or str(error)
@@ -156,7 +175,11 @@ def _execute(
 
 
 def _become(
-    plan: Start, env: Mapping[str, str], base_path: list[str], learn_into: Path | None
+    plan: Start,
+    env: Mapping[str, str],
+    base_path: list[str],
+    packages: Packages | None,
+    learn_into: Path | None,
 ) -> NoReturn:
     known = set(sys.modules) if learn_into else set()
 
@@ -164,8 +187,14 @@ def _become(
         if learn_into is not None:
             imported_modules.write(learn_into, known)
 
-    as_module = plan.form == "module"
-    python.run_as_main(plan.argv, as_module=as_module, env=env, base_path=base_path, at_end=learn)
+    python.run_as_main(
+        plan.argv,
+        as_module=plan.form == "module",
+        env=env,
+        base_path=packages.in_path(base_path) if packages else base_path,
+        executable=str(packages.python) if packages else None,
+        at_end=learn,
+    )
 
 
 def _fork(become: Callable[[], object], workdir: Path, stdout: int, stderr: int) -> int:

@@ -72,6 +72,7 @@ class LegRecord:
 
     def write(self, root: Path) -> None:
         aside = root / f"{RECORD}.part"
+        aside.touch(mode=0o600)
         aside.write_text(json.dumps(asdict(self)))
         aside.rename(root / RECORD)
 

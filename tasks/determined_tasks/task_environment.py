@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from determined.common.wire.legs import LegSpec
+from determined.common.wire.legs import AgentUser, LegSpec
+from determined_tasks import identity
 from determined_tasks.context_dir import ContextDir
+from determined_tasks.identity import Identity
 
 # Linux refuses to start a process with a single variable above 128 KiB; what is longer is left to the
 # info files, where determined.get_cluster_info() finds it too.
@@ -27,7 +29,9 @@ class Place:
     """Where legs run: the agent's side of the environment.
 
     ``slot_type`` is ``cpu`` or ``cuda``; ``device_uuids`` maps slot ids to device uuids.
-    ``slots``: how many the agent has in all; 0: not known.
+    ``slots``: how many the agent has in all; 0: not known. ``default_task`` and ``allow_root`` are the
+    agent's settings ``security``; ``checkpoint_dir`` is the cluster's own checkpoint storage, if it is a
+    directory.
     """
 
     work_dir: Path
@@ -37,14 +41,22 @@ class Place:
     slot_type: str = "cpu"
     device_uuids: Mapping[int, str] | None = None
     slots: int = 0
+    default_task: AgentUser | None = None
+    allow_root: bool = False
+    checkpoint_dir: Path | None = None
 
 
-def build(spec: LegSpec, place: Place, context: ContextDir) -> dict[str, str]:
+def build(
+    spec: LegSpec, place: Place, context: ContextDir, account: Identity | None = None
+) -> dict[str, str]:
     """The whole environment: the agent's, the platform's ``DET_*``, then the user's own variables.
 
-    ``PATH`` begins with the directory of this interpreter, so that ``python3`` is it.
+    ``PATH`` begins with the directory of the leg's own packages, then that of this interpreter: ``python3``
+    is this interpreter with both.
     """
-    env = {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)}
+    own = identity.inherited(account, os.environ)
+    env = {key: value for key, value in own.items() if not key.startswith(NOT_INHERITED)}
+    env.update(identity.variables(account, context.workdir))
     bin_dir = str(Path(sys.executable).parent)
     paths = [path for path in env.get("PATH", os.defpath).split(os.pathsep) if path != bin_dir]
     env["PATH"] = os.pathsep.join([bin_dir, *paths])
@@ -64,7 +76,11 @@ def build(spec: LegSpec, place: Place, context: ContextDir) -> dict[str, str]:
     elif place.slots:
         env.setdefault("OMP_NUM_THREADS", str(_threads(spec, place)))
     env.update(spec.env)
-    env.update(spec.user_environment())
+    env.update(context.packages.environment(env))
+    users = spec.user_environment()
+    if users.get("PYTHONPATH"):
+        users["PYTHONPATH"] += os.pathsep + str(context.packages.site)
+    env.update(users)
     return {key: value for key, value in env.items() if len(value) <= LONGEST_VARIABLE}
 
 

@@ -3,6 +3,7 @@ real ones; what is about processes in general is tried with small programs in th
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -31,6 +32,7 @@ from determined_deployments.local.component import Component
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.report import Silent
 from determined_deployments.local.state import ClusterState
+from determined_registry.database import migrate
 from tests.integration.local_layout import Notes, marker, plain_layout
 from tests.waiting import until
 
@@ -86,9 +88,70 @@ def test_data_survives_down_and_up(data):
 
 def test_password_is_needed(data):
     state = cluster_up(data, components=POSTGRES)
-    stranger = state.model_copy(update={"db_password": "guess"})
+    stranger = state.model_copy(update={"db_passwords": {"determined": "guess"}})
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         query(stranger, "SELECT 1")
+
+
+RIGHTS = """
+    SELECT rolsuper OR rolcreatedb OR rolcreaterole OR rolreplication OR rolbypassrls
+    FROM pg_roles WHERE rolname = current_user
+"""
+
+
+def test_the_service_and_prefect_own_their_databases_and_nothing_else(data):
+    state = cluster_up(data, components=POSTGRES)
+    for name in databases.NAMES:
+        with psycopg.connect(databases.url(state, name)) as connection:
+            assert connection.execute(RIGHTS).fetchall() == [(False,)]
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("SELECT pg_read_file('postgresql.conf')")
+            connection.rollback()
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("COPY (SELECT 1) TO PROGRAM 'cat'")
+    other = databases.on_server(databases.url(state, "determined"), "prefect")
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        psycopg.connect(other)
+
+
+def test_a_cluster_of_the_release_before_is_moved(data):
+    """There everything belonged to the superuser, as whom the service and Prefect ran."""
+    both = ("postgres", "prefect")
+    state = cluster_up(data, components=both)
+    superuser = databases.embedded_url(state, "determined")
+    migrate.upgrade(superuser, "0005")
+    with psycopg.connect(superuser, autocommit=True) as connection:
+        connection.execute("INSERT INTO users (username) VALUES ('kept')")
+    cluster_down(data)
+    state = cluster_up(data, components=POSTGRES)
+    for name in databases.NAMES:
+        with psycopg.connect(databases.embedded_url(state, name), autocommit=True) as connection:
+            owner = databases.OWNERS[name]
+            connection.execute(f"REASSIGN OWNED BY {owner} TO {databases.ROLE}")
+            connection.execute(f"ALTER DATABASE {name} OWNER TO {databases.ROLE}")
+            connection.execute(f"GRANT CONNECT ON DATABASE {name} TO PUBLIC")
+            connection.execute(f"DROP OWNED BY {owner}")
+            connection.execute(f"DROP ROLE {owner}")
+    cluster_down(data)
+    layout = Layout.of(data)
+    record = json.loads(layout.state.read_text())
+    del record["db_passwords"]
+    layout.state.write_text(json.dumps(record))
+
+    state = cluster_up(data, components=both)
+    # Prefect answers, with the tables that it had, and the next release's migrations run.
+    url = databases.url(state, "determined")
+    migrate.upgrade(url)
+    assert query(state, "SELECT username FROM users") == [("kept",)]
+    for name in databases.NAMES:
+        with psycopg.connect(databases.embedded_url(state, name)) as connection:
+            left = connection.execute(databases._STRAYS, [databases.OWNERS[name]]).fetchall()
+            assert left == []
+            kinds = "SELECT count(*) FROM pg_class WHERE relowner = %s::regrole AND relkind = 'r'"
+            tables = connection.execute(kinds, [databases.OWNERS[name]]).fetchone()
+            assert tables is not None
+            assert tables[0] > 15
+    assert cluster_up(data, components=both) == state
 
 
 def test_second_up_starts_nothing(data):

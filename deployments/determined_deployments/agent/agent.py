@@ -53,6 +53,10 @@ class Agent:
     async def run(self) -> None:
         config = self._config
         config.work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Others may pass through work_dir when tasks have accounts of their own.
+        prefect_home = config.work_dir / "prefect"
+        prefect_home.mkdir(exist_ok=True)
+        prefect_home.chmod(0o700)
         service = ServiceClient(config.master_url, config.agent_token.get_secret_value())
         launcher_class = built_in.load(config.launcher)
 

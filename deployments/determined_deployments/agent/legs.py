@@ -74,6 +74,7 @@ class Legs:
             "slot_type": self._config.slot_type,
             "slots": len(self._config.slot_list()),
             "device_uuids": self._uuids,
+            **self._config.security_of_tasks(),
         }
         call = Call(SUPERVISE, {"spec": spec.to_json(), "place": place})
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from determined_deployments.local import daemon, probe, recovery
+from determined_deployments.local import daemon, postgres_user, probe, recovery, task_user
 from determined_deployments.local.component import Component
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import ClusterState
@@ -28,6 +30,8 @@ def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
         "prefect_api_url": state.prefect_api_url,
         "prefect_auth": state.prefect_auth,
         "work_dir": str(layout.agent_work),
+        "checkpoint_dir": str(layout.checkpoints),
+        "security": {"default_task": state.default_task and state.default_task.model_dump()},
     }
 
 
@@ -48,8 +52,17 @@ def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Co
         is_ready=lambda: _is_ready(layout, state),
         url=state.master_url,
         after=after,
-        prepare=lambda note: layout.agent_work.mkdir(mode=0o700, exist_ok=True),
+        prepare=lambda note: _prepare(layout, state, note),
     )
+
+
+def _prepare(layout: Layout, state: ClusterState, note: Callable[[str], None]) -> None:
+    layout.agent_work.mkdir(mode=0o700, exist_ok=True)
+    account = task_user.account(state.default_task) if state.default_task else None
+    if account is not None:
+        python = Path(sys.executable)
+        for target in (python, python.resolve(), Path(os.__file__), layout.agent_work / "any"):
+            postgres_user.open_the_way(account, target, note)
 
 
 def _is_ready(layout: Layout, state: ClusterState) -> bool:

@@ -6,31 +6,38 @@ from __future__ import annotations
 
 import contextlib
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import psycopg
 from psycopg import sql
 
 from determined_deployments.local.errors import ClusterError
-from determined_deployments.local.state import HOST, ClusterState
+from determined_deployments.local.state import DATABASES, HOST, ClusterState
 
 ROLE = "determined"
-NAMES = ("prefect", "determined")
-"""The databases of Prefect's tables and of ours; neither side reads the other's."""
+"""The superuser of the cluster's own server: `initdb` makes it, and it can never be less. Only the commands
+of this package use it.
+"""
+OWNERS = {"prefect": "prefect_owner", "determined": "determined_owner"}
+"""Each database's role, with no rights beyond that database."""
+NAMES = DATABASES
+MOVE_WAITS = "20s"
+"""How long a table that somebody uses is waited for."""
 OPTIONS = frozenset({"host", "port", "sslmode"})
 """Query options that both drivers (psycopg, asyncpg) accept."""
 
 
 def embedded_url(state: ClusterState, database: str) -> str:
-    """``database`` on the cluster's own server."""
+    """``database`` on the cluster's own server, for the superuser."""
     return f"postgresql://{ROLE}:{state.db_password}@{HOST}:{state.postgres_port}/{database}"
 
 
 def url(state: ClusterState, database: str) -> str:
-    """``database`` on the cluster's server, its own or the external one."""
+    """``database`` on the cluster's server, its own (for the database's owner) or the external one."""
     if state.external_db_url:
         return on_server(state.external_db_url, database)
-    return embedded_url(state, database)
+    login = f"{OWNERS[database]}:{state.db_passwords[database]}"
+    return f"postgresql://{login}@{HOST}:{state.postgres_port}/{database}"
 
 
 def on_server(server_url: str, database: str) -> str:
@@ -106,6 +113,93 @@ def ensure(address: str) -> None:
         raise ClusterError(
             f"database server {without_password(address)}: {str(error).strip()}"
         ) from error
+
+
+def ensure_owners(
+    state: ClusterState, address: str, note: Callable[[str], None] = lambda text: None
+) -> None:
+    """Creates the databases and their owners on the cluster's own server, as the superuser of ``address``.
+
+    What a cluster of an earlier release has belongs to the superuser, as whom everything ran; it is given to
+    the owners, statement by statement: repeated after a crash it goes on. Raises ClusterError.
+    """
+    ensure(address)
+    try:
+        for name in NAMES:
+            with psycopg.connect(
+                on_server(address, name), autocommit=True, connect_timeout=10
+            ) as connection:
+                moved = _ensure_owner(connection, name, state.db_passwords[name])
+            if moved:
+                note(f"{moved} tables and types of {name} belong to the role {OWNERS[name]} now")
+    except psycopg.Error as error:
+        raise ClusterError(
+            f"database server {without_password(address)}: {str(error).strip()}"
+        ) from error
+
+
+def _ensure_owner(
+    connection: psycopg.Connection[tuple[object, ...]], database: str, password: str
+) -> int:
+    role = sql.Identifier(OWNERS[database])
+    known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [OWNERS[database]])
+    if known.fetchone() is None:
+        connection.execute(sql.SQL("CREATE ROLE {}").format(role))
+    # All of it each time: whatever was changed by hand, or left half-done, is right again.
+    rights = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
+    statement = sql.SQL(f"ALTER ROLE {{}} {rights} PASSWORD {{}}")
+    connection.execute(statement.format(role, sql.Literal(password)))
+    name = sql.Identifier(database)
+    connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(name))
+    connection.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(name, role))
+    connection.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(MOVE_WAITS)))
+    found = connection.execute(_STRAYS, [OWNERS[database]]).fetchall()
+    for kind, schema, thing in found:
+        connection.execute(
+            sql.SQL(f"ALTER {kind} {{}} OWNER TO {{}}").format(
+                sql.SQL(str(thing)) if schema is None else sql.Identifier(str(schema), str(thing)),
+                role,
+            )
+        )
+    return len(found)
+
+
+# What belongs to somebody else, and neither to the system nor to an extension. Indexes, row types and the
+# sequences of columns follow their tables.
+_STRAYS = """
+    WITH role AS (SELECT oid FROM pg_roles WHERE rolname = %s),
+    schemas AS (
+        SELECT oid, nspname FROM pg_namespace
+        WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'
+    ),
+    of_extensions AS (SELECT classid, objid FROM pg_depend WHERE deptype = 'e'),
+    of_columns AS (
+        SELECT objid FROM pg_depend
+        WHERE classid = 'pg_class'::regclass AND refobjsubid > 0 AND deptype IN ('a', 'i')
+    )
+    SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
+               ELSE 'TABLE' END, s.nspname, c.relname
+    FROM pg_class c JOIN schemas s ON s.oid = c.relnamespace
+    WHERE c.relowner <> (SELECT oid FROM role) AND c.relkind IN ('r', 'p', 'S', 'v', 'm')
+      AND ('pg_class'::regclass, c.oid) NOT IN (SELECT classid, objid FROM of_extensions)
+      AND NOT (c.relkind = 'S' AND c.oid IN (SELECT objid FROM of_columns))
+    UNION ALL
+    SELECT CASE t.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END, s.nspname, t.typname
+    FROM pg_type t JOIN schemas s ON s.oid = t.typnamespace
+    LEFT JOIN pg_class c ON c.oid = t.typrelid
+    WHERE t.typowner <> (SELECT oid FROM role)
+      AND (t.typtype IN ('e', 'd') OR (t.typtype = 'c' AND c.relkind = 'c'))
+      AND ('pg_type'::regclass, t.oid) NOT IN (SELECT classid, objid FROM of_extensions)
+    UNION ALL
+    SELECT 'ROUTINE', NULL, p.oid::regprocedure::text
+    FROM pg_proc p JOIN schemas s ON s.oid = p.pronamespace
+    WHERE p.proowner <> (SELECT oid FROM role)
+      AND ('pg_proc'::regclass, p.oid) NOT IN (SELECT classid, objid FROM of_extensions)
+    UNION ALL
+    SELECT 'SCHEMA', NULL, quote_ident(s.nspname)
+    FROM pg_namespace n JOIN schemas s ON s.oid = n.oid
+    WHERE n.nspowner <> (SELECT oid FROM role) AND n.nspname <> 'public'
+"""
 
 
 def drop(address: str) -> None:

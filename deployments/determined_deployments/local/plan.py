@@ -14,6 +14,7 @@ from determined_deployments.local import (
     prefect_server,
     service,
     slots,
+    task_user,
 )
 from determined_deployments.local import state as states
 from determined_deployments.local.component import Component
@@ -53,6 +54,8 @@ class Wishes:
     master_port: int | None = None
     cluster_name: str | None = None
     initial_user_password: str | None = None
+    task_user: str | None = None
+    """``USER[:GROUP]``; empty: the agent's own user."""
 
 
 def resolve(
@@ -78,6 +81,8 @@ def resolve(
             reporter.note(
                 "--initial-user-password works only at the first start, because the users exist already"
             )
+    if wishes.task_user is not None:
+        state.default_task = task_user.read(wishes.task_user)
     _choose_ports(layout, state, wishes.master_port, claims, reporter)
     asked = wishes.slots is not None or wishes.gpu is not None
     # A live agent keeps its slots: detecting others under another CPU affinity must not restart it.

@@ -76,7 +76,7 @@ def component(layout: Layout, state: ClusterState) -> Component:
         url=f"postgresql://{HOST}:{state.postgres_port}",
         port=state.postgres_port,
         prepare=lambda note: prepare(layout, state.db_password, run_as, note),
-        established=lambda: databases.ensure(url),
+        established=lambda: databases.ensure_owners(state, url),
         stop_signals=STOP_SIGNALS,
         ready_timeout=300.0,
         run_as=run_as,

@@ -9,11 +9,14 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationError, computed_field
 
+from determined_deployments.agent.config import DefaultTask
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.layout import Layout, write_private
 
 HOST = "127.0.0.1"
 USERS = ("determined", "admin")
+DATABASES = ("prefect", "determined")
+"""The databases of Prefect's tables and of ours; neither side reads the other's."""
 
 
 class Slot(BaseModel):
@@ -36,6 +39,11 @@ class ClusterState(BaseModel):
     external_db_url: str | None = None
     """The server given by ``--db-url``; None: the Postgres in the data directory."""
     db_password: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
+    """Of the superuser of the cluster's own Postgres, whom only `cluster-up` uses."""
+    db_passwords: dict[str, str] = Field(
+        default_factory=lambda: {name: secrets.token_urlsafe(24) for name in DATABASES}
+    )
+    """Of each database's owner."""
     passwords: dict[str, str] = Field(
         default_factory=lambda: {user: secrets.token_urlsafe(15) for user in USERS}
     )
@@ -48,6 +56,8 @@ class ClusterState(BaseModel):
     """``--slots``, kept for later starts; None: as many as there are."""
     gpu_wanted: bool | None = None
     """``--gpu`` / ``--no-gpu``, kept likewise."""
+    default_task: DefaultTask | None = None
+    """``--task-user``: the account of trials; None: the agent's own."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -170,6 +170,8 @@ class DirectoryStorageManager(StorageManager):
     @staticmethod
     def _write_manifest(directory: Path, manifest: Manifest) -> None:
         new = directory / (files.MANIFEST + ".new")
+        # Not through a link that somebody has laid there.
+        new.unlink(missing_ok=True)
         new.write_bytes(manifest.to_json())
         new.replace(directory / files.MANIFEST)
 
@@ -256,6 +258,8 @@ class DirectoryStorageManager(StorageManager):
     def _delete_some(self, storage_id: str, left: Manifest) -> None:
         path = self._path(storage_id)
         with files.explained("delete from", path):
+            for name in left.going:
+                _require_inside(storage_id, path, path / name)
             self._write_manifest(path, left)
             for name in sorted(left.going, reverse=True):
                 if name.endswith("/"):
@@ -393,6 +397,18 @@ def _changed(storage_id: str, path: Path, then: str, now: str) -> errors.Checkpo
         f"checkpoint {storage_id}: the contents of {path} have changed since the file was "
         f"stored (checksum {then} then, {now} now)"
     )
+
+
+def _require_inside(storage_id: str, checkpoint: Path, path: Path) -> None:
+    """Raises StorageError for a file that lies elsewhere: whoever deletes may have more rights than whoever
+    wrote the checkpoint, and laid the link.
+    """
+    within = path.parent.resolve().is_relative_to(checkpoint.resolve())
+    if checkpoint.is_symlink() or not within:
+        raise errors.StorageError(
+            f"checkpoint {storage_id}: {path} is behind a symbolic link that leads out of the checkpoint; "
+            "nothing was deleted"
+        )
 
 
 def _remove_tree(path: Path) -> None:

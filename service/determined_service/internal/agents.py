@@ -55,9 +55,13 @@ async def work(
     async def check() -> Work | None:
         nonlocal last
         async with reader(db).connect() as conn:
-            last, urgent, unstarted = await agenting.find_work(conn, agent_id, given, settings)
+            last, urgent, unstarted, refused = await agenting.find_work(
+                conn, agent_id, given, settings
+            )
         if unstarted:
             await agenting.kill_unstarted(db, agent_id, given.running)
+        if refused:
+            await agenting.refuse_accounts(db, agent_id, refused)
         return last if urgent or reminders.is_due(given.session, last.kill) else None
 
     pool = await heartbeats.beat(db, agent_id, given.session)

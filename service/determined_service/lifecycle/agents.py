@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined import __version__
 from determined.common.wire import version
 from determined.common.wire.agents import Registration, Work, WorkRequest
 from determined.common.wire.times import HEARTBEAT_S
@@ -166,9 +167,10 @@ _WORK = sa.text(
 
 async def find_work(
     conn: AsyncConnection, agent_id: str, asked: WorkRequest, settings: Settings
-) -> tuple[Work, bool, bool]:
-    """What the agent is to do, whether anything of it but ``kill`` is new to it, and whether
-    something is to be killed that the agent was never told to start (see :func:`kill_unstarted`).
+) -> tuple[Work, bool, bool, list[str]]:
+    """What the agent is to do, whether anything of it but ``kill`` is new to it, whether
+    something is to be killed that the agent was never told to start (see :func:`kill_unstarted`), and the
+    allocations that it must not start (see :func:`refuse_accounts`).
 
     Raises Conflict: register first.
     """
@@ -184,12 +186,16 @@ async def find_work(
     }
     kill = [key for key in running if key not in held or held[key]["kill"]]
     launch = await leg_specs(conn, begin, settings) if begin else []
+    refused = []
+    if asked.wire < version.ACCOUNTS:
+        refused = [spec.allocation_id for spec in launch if spec.agent_user is not None]
+        launch = [spec for spec in launch if spec.agent_user is None]
     unstarted = any(
         item["state"] == states.ASSIGNED and item["kill"] and key not in running
         for key, item in held.items()
     )
-    urgent = bool(begin or row.prefect_poll_seq != asked.prefect_poll_seq)
-    return Work(launch, kill, row.prefect_poll_seq), urgent, unstarted
+    urgent = bool(launch or row.prefect_poll_seq != asked.prefect_poll_seq)
+    return Work(launch, kill, row.prefect_poll_seq), urgent, unstarted, refused
 
 
 class KillReminders:
@@ -213,6 +219,18 @@ class KillReminders:
         now = time.monotonic()
         self._told = {key: at for key, at in self._told.items() if now - at < 2 * HEARTBEAT_S}
         self._told.update({(session, key): now for key in kill})
+
+
+async def refuse_accounts(db: Database, agent_id: str, ids: Sequence[str]) -> None:
+    """Ends allocations whose owners have an account on agents, on an agent that cannot change to it."""
+    reason = (
+        f"the owner is linked to an account on agents, and agent {agent_id} is of a release that starts"
+        f" every task as itself: install determined-prefect {__version__} there"
+    )
+    for key in ids:
+        async with changing(db) as change:
+            ended = Exit(ExitKind.FAILED_TO_START, reason=reason)
+            await end_leg(change, key, ended, only_in=states.ASSIGNED)
 
 
 async def kill_unstarted(db: Database, agent_id: str, running: Sequence[str]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from determined.__version__ import __version__
 from determined.common.wire import version
@@ -13,6 +16,7 @@ from determined_service.loops.reconciler import Reconciler
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, Trial, World, ok
+from tests.waiting import until_async
 
 
 async def test_work_needs_the_registered_session(world: World) -> None:
@@ -53,6 +57,54 @@ async def test_another_agent_is_told_what_to_do(
         assert refused.status_code == 400
         assert words in refused.json()["message"]
     assert await world.rows("SELECT id FROM agents") == []
+
+
+LINK = {"agentUid": 1200, "agentGid": 1201, "agentUser": "trials", "agentGroup": "training"}
+
+
+async def test_the_account_of_the_owner_is_in_the_order(world: World) -> None:
+    async with world.app.state.db.tx() as conn:
+        await conn.execute(
+            sa.text("ALTER TABLE users ADD COLUMN IF NOT EXISTS agent_user_group jsonb")
+        )
+    await world.register(slots=2)
+    await world.started(SINGLE)
+    plain = await world.launched()
+    assert plain.spec["agent_user"] is None
+    async with world.app.state.db.tx() as conn:
+        await conn.execute(
+            sa.text("UPDATE users SET agent_user_group = cast(:link AS jsonb)"),
+            {"link": json.dumps(LINK)},
+        )
+    await world.started(SINGLE)
+
+    # The agent of the release before knows no accounts: it is not told to start the trial as itself.
+    async def refused() -> list[dict[str, Any]]:
+        assert (await world.work())["launch"] == []
+        return await world.rows("SELECT reason FROM legs WHERE end_time IS NOT NULL")
+
+    (leg,) = await until_async("the end of the leg", refused)
+    assert "agent a1 is of a release that starts every task as itself" in leg["reason"]
+    await world.started(SINGLE)
+    body = {
+        "session": world.session,
+        "running": sorted(world.running),
+        "wire": version.VERSION,
+        "prefect_poll_seq": world.poll_seq,
+        "timeout_s": 5,
+    }
+
+    async def launch() -> list[dict[str, Any]]:
+        answer = ok(await world.agent.post("/internal/v1/agents/a1/work", json=body))
+        return list(answer["launch"])
+
+    (spec,) = await until_async("a leg to start", launch)
+    assert spec["agent_user"] == {
+        "uid": 1200,
+        "gid": 1201,
+        "user": "trials",
+        "group": "training",
+    }
 
 
 async def test_users_are_no_agents(world: World) -> None:

@@ -48,6 +48,36 @@ class TestSharedFS(FileSystemContract):
         )
 
 
+def test_links_lead_a_deletion_nowhere(tmp_path: Path) -> None:
+    """Who deletes may have more rights than who wrote: root, for trials under accounts of their own."""
+    manager = DirectoryStorageManager(tmp_path / "storage")
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    for name in ("kept", "sub/file"):
+        (source / name).write_text("x")
+    for storage_id in ("inside", "itself", "manifest"):
+        manager.upload(source, storage_id)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("of somebody else")
+
+    path = tmp_path / "storage" / "inside" / "sub"
+    path.rename(tmp_path / "moved")
+    path.symlink_to(outside)
+    with pytest.raises(errors.StorageError, match="behind a symbolic link that leads out"):
+        manager.delete("inside", ["sub/*"])
+    path = tmp_path / "storage" / "itself"
+    path.rename(outside / "sub")
+    path.symlink_to(outside / "sub")
+    with pytest.raises(errors.StorageError, match="behind a symbolic link that leads out"):
+        manager.delete("itself", ["sub/*"])
+    new = tmp_path / "storage" / "manifest" / (files.MANIFEST + ".new")
+    new.symlink_to(outside / "file")
+    assert manager.delete("manifest", ["kept"])
+    assert (outside / "file").read_text() == "of somebody else"
+    assert (outside / "sub" / "sub" / "file").exists()
+
+
 @pytest.mark.parametrize(
     ("config", "container_path", "root"),
     [

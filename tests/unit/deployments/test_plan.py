@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import psutil
 import pytest
 
+from determined_deployments.agent.config import AgentConfig
 from determined_deployments.local import agent, plan, ports, slots
 from determined_deployments.local import state as states
 from determined_deployments.local.daemon import PidFile
@@ -52,6 +53,44 @@ def test_first_start_takes_the_wishes_and_a_second_keeps_them(layout):
     assert first.passwords == {"determined": "Secret123", "admin": "Secret123"}
     assert len(first.slots) == 5
     assert resolve(layout) == first
+
+
+def test_the_account_of_trials_is_kept_until_it_is_taken_away(layout, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    resolve(layout, task_user="nobody")
+    state = resolve(layout)
+    wanted = {"user": "nobody", "uid": None, "group": None, "gid": None}
+    given = {**agent.settings(layout, state), "launcher": "fork_server"}
+    assert given["security"] == {"default_task": wanted}
+    config = AgentConfig.model_validate(given)
+    assert config.security_of_tasks() == {
+        "default_task": wanted,
+        "allow_root": False,
+        "checkpoint_dir": str(layout.checkpoints),
+    }
+    assert resolve(layout, task_user="").default_task is None
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("no-such-user", "does not know: add the account there"),
+        ("nobody:no-such-group", "a group that the machine of"),
+        (":users", "expected USER or USER:GROUP, found ':users'"),
+        ("nobody:", "expected USER or USER:GROUP"),
+    ],
+)
+def test_an_account_that_is_not_there(layout, option, words):
+    with pytest.raises(ClusterError, match=f"--task-user: .*{words}"):
+        resolve(layout, task_user=option)
+
+
+def test_only_root_gives_trials_an_account(layout, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    with pytest.raises(ClusterError, match="only root may start processes of another user"):
+        resolve(layout, task_user="nobody")
 
 
 def test_password_of_existing_users_is_not_changed(layout):

@@ -46,10 +46,11 @@ class LegRunner:
         fork: bool = True,
         stock: bool = False,
         learn_into: Path | None = None,
+        place: dict[str, Any] | None = None,
         **fields: Any,
     ) -> subprocess.Popen[str]:
         """``fork`` False: with a variable that only a new interpreter can honour. ``stock``: as in a
-        process of Prefect's own worker, which must not be forked."""
+        process of Prefect's own worker, which must not be forked. ``place``: more of the agent's settings."""
         self.service.model_defs["d1"] = archive(files)
         if not fork:
             fields["environment_variables"] = ["PYTHONHASHSEED=1"]
@@ -61,6 +62,7 @@ class LegRunner:
                 "master": self.service.url,
                 "agent_token": "agent-secret",
                 "agent_id": "agent-1",
+                **(place or {}),
             },
             "learn_into": str(learn_into) if learn_into else None,
         }

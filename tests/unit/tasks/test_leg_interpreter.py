@@ -82,7 +82,8 @@ print(json.dumps({
         "annotations": {},
         "spec": True,
     }
-    assert Path(seen["executable"]).resolve() == Path(sys.executable).resolve()
+    packages = legs.work_dir / "allocations/7.abc.1/packages"
+    assert Path(seen["executable"]) == packages / "bin/python3"
 
 
 def test_task_environment(legs: LegRunner, service: FakeService, fork: bool) -> None:
@@ -109,8 +110,8 @@ print(json.dumps({
     variables = ["OWN=a=b", "EMPTY", *([] if fork else ["PYTHONHASHSEED=1"])]
     legs.run({"train.py": script}, environment_variables=variables)
     seen = json.loads(service.text("stdout"))
-    python = seen.pop("python")
-    assert Path(python).parent == Path(sys.executable).parent
+    python = Path(seen.pop("python"))
+    assert python == legs.work_dir / "allocations/7.abc.1/packages/bin/python3"
     assert seen == {
         "trial": 21,
         "hparams": {"lr": 0.1},

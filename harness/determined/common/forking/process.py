@@ -12,6 +12,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 
 # Loaded once, before any fork: a fresh process pays for it otherwise.
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -27,6 +28,12 @@ def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies (Linux)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def no_new_privileges() -> None:
+    """Have the kernel ignore set-uid bits for this process and whatever it starts (Linux)."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def set_title(title: str) -> None:

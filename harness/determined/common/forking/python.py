@@ -40,16 +40,20 @@ def run_as_main(
     as_module: bool,
     env: Mapping[str, str],
     base_path: list[str],
+    executable: str | None = None,
     at_end: Callable[[], None] | None = None,
 ) -> NoReturn:
     """Becomes the program; never returns.
 
     ``argv`` begins with the script, or with the module's name (``as_module``). File descriptors 0-2 and the
-    current directory must be set; ``base_path`` is ``sys.path`` without a script's directory. ``at_end`` is
+    current directory must be set; ``base_path`` is ``sys.path`` without a script's directory.
+    ``executable``: an interpreter with the same ``base_path``, for what the program starts. ``at_end`` is
     called when the program has finished, exit hooks included, unless it has been taken over
     (:func:`take_end`).
     """
     _reset_interpreter(env)
+    if executable is not None:
+        _set_executable(executable)
     _end[:] = [] if at_end is None else [at_end]
     code = 1
     try:
@@ -99,6 +103,12 @@ def _reset_interpreter(env: Mapping[str, str]) -> None:
         # Spawned workers find the main script relative to it.
         process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
         process.current_process().authkey = os.urandom(32)
+
+
+def _set_executable(executable: str) -> None:
+    sys.executable = executable
+    if "multiprocessing.spawn" in sys.modules:  # it has read it
+        sys.modules["multiprocessing.spawn"].set_executable(executable)
 
 
 def _set_threads(env: Mapping[str, str]) -> None:

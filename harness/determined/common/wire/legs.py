@@ -22,12 +22,28 @@ class CheckpointFacts(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
+class AgentUser(Message):
+    """The account of the agent's machine that a task's processes run as.
+
+    The fields of ``agentUserGroup`` and of ``security.default_task``, of which either number or name may be
+    missing. Without a group: the account's own.
+    """
+
+    uid: int | None = None
+    gid: int | None = None
+    user: str | None = None
+    group: str | None = None
+
+
+@checked
+@dataclass(frozen=True, slots=True)
 class LegSpec(Message):
     """The order to start one allocation of one task.
 
     ``entrypoint`` is as in the experiment configuration. ``env`` holds ``DET_*`` variables that only the
     service knows, ``environment_variables`` the user's ``KEY=VALUE`` items. ``checkpoint`` describes the
-    ``latest_checkpoint``.
+    ``latest_checkpoint``. ``agent_user`` is the account linked to the owner; None: what the agent's
+    configuration says.
     """
 
     allocation_id: str
@@ -53,6 +69,7 @@ class LegSpec(Message):
     cluster_name: str = ""
     env: dict[str, str] = field(default_factory=dict)
     environment_variables: list[str] = field(default_factory=list)
+    agent_user: AgentUser | None = None
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""

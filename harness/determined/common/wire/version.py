@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from determined.__version__ import __version__
 
-VERSION = 1
+VERSION = 2
 OLDEST = 0
+
+ACCOUNTS = 2
+"""From this version on an agent heeds ``LegSpec.agent_user``; an older one would start the task as itself."""
 
 
 def refusal(agent_id: str, version: int, release: str) -> str | None:

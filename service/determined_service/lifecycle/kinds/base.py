@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire.legs import ExitKind, LegSpec
+from determined.common.wire.legs import AgentUser, ExitKind, LegSpec
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
@@ -116,7 +116,8 @@ _LOCK_LEG = sa.text(
 _ORDERS = sa.text(
     """
     SELECT a.id, a.task_id, a.run_id, a.slot_ids, a.resource_pool, a.token, a.agent_id,
-           k.flow_run_id, k.name, k.config, u.username, g.slot_type
+           k.flow_run_id, k.name, k.config, u.username, to_jsonb(u) -> 'agent_user_group' AS account,
+           g.slot_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
     JOIN users u ON u.id = k.owner_id
@@ -125,6 +126,18 @@ _ORDERS = sa.text(
     WHERE a.id = ANY(:ids) AND a.token IS NOT NULL
     """
 )
+
+
+def agent_user(account: Mapping[str, Any] | None) -> AgentUser | None:
+    """The account on agents that a task's owner is linked with (``agentUserGroup``)."""
+    if not account:
+        return None
+    return AgentUser(
+        uid=account.get("agentUid"),
+        gid=account.get("agentGid"),
+        user=account.get("agentUser"),
+        group=account.get("agentGroup"),
+    )
 
 
 class SlotKind(TaskKind):
@@ -159,6 +172,7 @@ class SlotKind(TaskKind):
                 cluster_name=settings.cluster_name,
                 owner=row.username,
                 env={"DET_USER": row.username},
+                agent_user=agent_user(row.account),
                 **self.order(row),
             )
             for row in found

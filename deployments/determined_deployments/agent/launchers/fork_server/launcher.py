@@ -123,6 +123,11 @@ class ForkServerLauncher(Launcher):
         if spec is None:
             child = await self._fork([TRIAL, ROOT], program, program.argument)
             return Forked(job.kind, job.id, _identify(child), job.note, child)
+        if not self.config.may_share(spec):
+            # Its supervisor starts a new interpreter. What the code imports stays unknown: a zygote
+            # is root's, and would import with the user's variables.
+            child = await self._fork([ROOT], program, program.argument)
+            return Forked(job.kind, job.id, _identify(child), job.note, child)
         names, learn_into = self._learning.before_leg(spec)
         try:
             await self._learning.settle(spec)

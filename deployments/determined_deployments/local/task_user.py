@@ -1,0 +1,39 @@
+"""``--task-user``: the account that trials run as on a cluster that root has started."""
+
+from __future__ import annotations
+
+import os
+
+from determined.common.wire.legs import AgentUser
+from determined_deployments.agent.config import DefaultTask
+from determined_deployments.local.component import RunAs
+from determined_deployments.local.errors import ClusterError
+from determined_tasks import identity
+from determined_tasks.identity import IdentityError
+
+
+def read(option: str) -> DefaultTask | None:
+    """``USER`` or ``USER:GROUP``, names or numbers; None for the empty string. Raises ClusterError."""
+    user, colon, group = option.partition(":")
+    if not option:
+        return None
+    if not user or (colon and not group):
+        raise ClusterError(f"--task-user: expected USER or USER:GROUP, found {option!r}")
+    wanted = DefaultTask(
+        user=None if user.isdecimal() else user,
+        uid=int(user) if user.isdecimal() else None,
+        group=None if not group or group.isdecimal() else group,
+        gid=int(group) if group.isdecimal() else None,
+    )
+    account(wanted)
+    return wanted
+
+
+def account(wanted: DefaultTask) -> RunAs | None:
+    """The account on this machine; None: the caller's own. Raises ClusterError."""
+    given = AgentUser(**wanted.model_dump())
+    try:
+        found = identity.resolve(None, given, allow_root=os.geteuid() == 0, agent_id="agent")
+    except IdentityError as error:
+        raise ClusterError(f"--task-user: {error}") from None
+    return RunAs(found.name, found.uid, found.gid) if found else None

@@ -1,0 +1,206 @@
+"""A second user of the machine, and trials under accounts of their own: what each can reach.
+
+The table of docs/security.md is made here: the test fails when the page says something else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pwd
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from determined.common.api import Session
+from determined_deployments.local import daemon, databases
+from determined_deployments.local import state as states
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.state import ClusterState
+from tests import accounts
+from tests.local_cluster import LocalCluster
+
+PROBE = Path(__file__).with_name("account_probe.py")
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+
+CONFIG = """
+name: accounts
+entrypoint: python3 train.py
+searcher: {name: single, metric: loss, max_length: {batches: 1}}
+max_restarts: 0
+"""
+
+STAYS = """
+import json, os, time
+import determined
+
+with determined.core.init() as core:
+    with core.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+        (path / "weights").write_text("of this trial")
+    print("facts", json.dumps({
+        "pid": os.getpid(), "uid": os.getuid(), "workdir": os.getcwd(), "checkpoint": uuid,
+        "run": os.environ["DET_RUN_DIR"], "tmp": os.environ["TMPDIR"],
+    }), flush=True)
+    while not core.preempt.should_preempt():
+        time.sleep(0.2)
+"""
+
+LOOKS = """
+import os, runpy, sys
+import determined
+
+with determined.core.init() as core:
+    print("runs as", os.getuid(), flush=True)
+    with core.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+        (path / "weights").write_text("of the other trial")
+    core.train.report_validation_metrics(1, {"loss": 1.0})
+sys.argv[1:] = ["facts.json"]
+runpy.run_path("probe.py", run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def people() -> Iterator[list[pwd.struct_passwd]]:
+    with accounts.made(3) as made:
+        yield made
+
+
+def user_linked_with(
+    cluster: LocalCluster, state: ClusterState, account: pwd.struct_passwd, folder: Path
+) -> LocalCluster:
+    """A new user of the cluster whose tasks run as ``account``; the cluster as this user sees it."""
+    name, password = f"user-{secrets.token_hex(3)}", secrets.token_urlsafe(9)
+    with Session(state.master_url, state.agent_token) as session:
+        body = {"user": {"username": name, "active": True}, "password": password}
+        session.post("/api/v1/users", json=body)
+    link = {
+        "agentUid": account.pw_uid,
+        "agentGid": account.pw_gid,
+        "agentUser": account.pw_name,
+        "agentGroup": account.pw_name,
+    }
+    with psycopg.connect(databases.url(state, "determined"), autocommit=True) as connection:
+        connection.execute("ALTER TABLE users ADD COLUMN IF NOT EXISTS agent_user_group jsonb")
+        change = "UPDATE users SET agent_user_group = %s WHERE username = %s"
+        connection.execute(change, [json.dumps(link), name])
+    env = {"DET_USER": name, "DET_PASS": password, "DET_DEBUG_CONFIG_PATH": str(folder / name)}
+    return dataclasses.replace(cluster, env={**cluster.env, **env})
+
+
+def facts(cluster: LocalCluster, state: ClusterState, trial: dict[str, Any]) -> dict[str, Any]:
+    layout = Layout.of(cluster.data_dir)
+    agent = daemon.running(layout, "agent")
+    assert agent is not None
+    (scratch,) = json.loads((layout.agent_work / "scratch.json").read_text())
+    return {
+        "data": str(cluster.data_dir),
+        "service": state.master_url,
+        "prefect": state.prefect_url,
+        "postgres": state.postgres_port,
+        "postgres_sockets": [
+            str(path) for path in Path("/tmp").glob(f".s.PGSQL.{state.postgres_port}")
+        ],
+        "fork_servers": f"{scratch}/zygotes",
+        "agent": agent.pid,
+        "trial": trial,
+    }
+
+
+def by_hand(
+    folder: Path, given: dict[str, Any], account: pwd.struct_passwd | None
+) -> dict[str, str]:
+    """The probe, started from a shell of that account; None: the one that the cluster runs as."""
+    (folder / "facts.json").write_text(json.dumps(given))
+    (folder / "probe.py").write_text(PROBE.read_text())
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    done = subprocess.run(
+        [sys.executable, "probe.py", "facts.json"],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        user=account.pw_uid if account else None,
+        group=account.pw_gid if account else None,
+        extra_groups=[] if account else None,
+    )
+    assert done.returncode == 0, done.stderr
+    return probed(done.stdout)
+
+
+def probed(text: str) -> dict[str, str]:
+    (line,) = [line for line in text.splitlines() if "probed {" in line]
+    found: dict[str, str] = json.loads(line[line.index("probed {") + 7 :])
+    return found
+
+
+def test_what_each_can_reach(
+    cluster: LocalCluster, people: list[pwd.struct_passwd], tmp_path: Path
+) -> None:
+    state = states.load(Layout.of(cluster.data_dir))
+    assert state is not None
+    one, two, neighbour = people
+    first = user_linked_with(cluster, state, one, tmp_path)
+    second = user_linked_with(cluster, state, two, tmp_path)
+    stays = first.submit(tmp_path / "one", CONFIG, train_py=STAYS)
+    (line,) = first.wait_for_lines(stays, "facts {")
+    trial = json.loads(line[line.index("facts {") + 6 :])
+    assert trial["uid"] == one.pw_uid
+    given = facts(cluster, state, trial)
+
+    files = {"train_py": LOOKS, "probe_py": PROBE.read_text(), "facts_json": json.dumps(given)}
+    looks = second.submit(tmp_path / "two", CONFIG, **files)
+    assert second.wait(looks) == "COMPLETED", second.logs(looks)
+    log = second.logs(looks)
+    assert f"runs as {two.pw_uid}" in log
+    with accounts.passable_folder() as folder:
+        columns = {
+            "another user": by_hand(folder, given, neighbour),
+            "trial with an account": probed(log),
+        }
+        assert first.det("experiment", "kill", str(stays)).returncode == 0
+        first.wait(stays)
+    table = [f"| what | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    table += [
+        f"| {what} | {' | '.join(column[what] for column in columns.values())} |"
+        for what in columns["another user"]
+    ]
+    text = "\n".join(table)
+    assert text in PAGE.read_text(), f"docs/security.md must have this table:\n{text}"
+
+
+def test_the_agents_own_account_reaches_everything(
+    cluster: LocalCluster, people: list[pwd.struct_passwd], tmp_path: Path
+) -> None:
+    """That the probe would find what is open: run as whom the cluster runs, it is refused nothing."""
+    state = states.load(Layout.of(cluster.data_dir))
+    assert state is not None
+    stays = cluster.submit(tmp_path / "own", CONFIG, train_py=STAYS)
+    (line,) = cluster.wait_for_lines(stays, "facts {")
+    found = by_hand(
+        tmp_path, facts(cluster, state, json.loads(line[line.index("facts {") + 6 :])), None
+    )
+    cluster.det("experiment", "kill", str(stays))
+    cluster.wait(stays)
+    denied = {what for what, answer in found.items() if "permitted" in answer or "denied" in answer}
+    assert denied == set()
+
+
+def test_the_clusters_account_for_trials(
+    cluster: LocalCluster, people: list[pwd.struct_passwd], tmp_path: Path
+) -> None:
+    cluster.up("--task-user", people[0].pw_name)
+    try:
+        script = "import getpass, os\nprint('runs as', os.getuid(), getpass.getuser())"
+        experiment = cluster.submit(tmp_path, CONFIG, train_py=script)
+        cluster.wait(experiment)
+        log = cluster.logs(experiment)
+    finally:
+        cluster.up("--task-user", "")
+    assert f"runs as {people[0].pw_uid} {people[0].pw_name}" in log
