@@ -15,6 +15,7 @@ from determined.cli.groups import group
 from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column
+from determined.cli.printing import echo
 from determined.cli.state import state
 
 app = group("Users, login and logout.", default="list")
@@ -55,6 +56,8 @@ def login(
     shared = state(ctx)
     user = username or shared.user or os.environ.get("DET_USER") or authentication.DEFAULT_USER
     url = shared.address.url
+    # Before the password is asked for.
+    authentication.check_service(shared.address, shared.transport_or_tls())
     token = authentication.login(url, user, _password(user), transport=shared.transport_or_tls())
     TokenStore().set_token(url, user, token)
     talk(f"logged in to {url} as {user}")
@@ -86,7 +89,7 @@ def whoami(ctx: typer.Context, json: Json = False) -> None:
     if json:
         render.print_json(user)
     else:
-        typer.echo(user["username"])
+        echo(user["username"])
 
 
 @app.command("list|ls")

@@ -11,16 +11,18 @@ import pytest
 import determined.cli
 
 ROOT = Path(determined.cli.__file__).parent
-FRAME = {"errors", "state"}
+FRAME = {"errors", "printing", "state"}
 MAY_IMPORT = {
     "output": FRAME,
     "arguments": FRAME | {"output"},
     "following": FRAME | {"output"},
     "submission": FRAME | {"output", "following"},
     "doctor": FRAME | {"output"},
-    "errors.py": set(),
+    "printing.py": set(),
+    "errors.py": {"printing"},
     "state.py": {"errors"},
-    "groups.py": set(),
+    "groups.py": {"absent"},
+    "absent.py": set(),
     "root.py": FRAME | {"groups"},
 }
 
