@@ -91,6 +91,11 @@ def talk(message: str = "") -> None:
     sys.stderr.flush()
 
 
+def is_terminal(out: TextIO) -> bool:
+    """Whether somebody looks at it."""
+    return out.isatty()
+
+
 def write(safe: str, file: TextIO | None = None) -> None:
     """Writes text that has passed a function of this module."""
     out = sys.stdout if file is None else file

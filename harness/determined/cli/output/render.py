@@ -157,7 +157,7 @@ def _write_table(section: Section, out: TextIO, max_lines: int) -> None:
     ]
     if section.title:
         printing.write(f"{printing.one_line(section.title)}\n", out)
-    if out.isatty():
+    if printing.is_terminal(out):
         tables.write_drawn(titles, rows, out, max_lines=max_lines)
     else:
         tables.write_aligned(titles, rows, out)
