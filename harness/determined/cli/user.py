@@ -104,4 +104,4 @@ def list_users(
 
     params = {} if all_ else {"active": True}
     found = pages.read(state(ctx).session, "/api/v1/users", "users", params)
-    render.show(USERS, found, chosen(json, csv))
+    render.show(USERS, found, chosen(json, csv), what="users")
