@@ -108,18 +108,10 @@ class PrefixGroup(TyperGroup):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """The commands by their whole names, without the aliases."""
-        from typer._click.shell_completion import CompletionItem
-
-        shown = [
-            CompletionItem(primary(name), help=command.get_short_help_str())
-            for name in self.list_commands(ctx)
-            if primary(name).startswith(incomplete)
-            and (command := self.get_command(ctx, name)) is not None
-            and not command.hidden
-        ]
-        # The base class adds the options, and the names with their aliases.
-        rest = super().shell_complete(ctx, incomplete)
-        return [*shown, *(item for item in rest if item.value.startswith("-"))]
+        found = super().shell_complete(ctx, incomplete)
+        for item in found:
+            item.value = primary(item.value)
+        return found
 
 
 def group(help_text: str, *, default: str | None = None) -> typer.Typer:

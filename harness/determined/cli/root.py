@@ -54,7 +54,6 @@ app = typer.Typer(
     cls=Root,
     help="Run Determined's experiments and hyperparameter searches on Prefect.",
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from determined.cli import completion
 from determined.cli.arguments.ids import TrialIds, each, numbers
 from determined.cli.arguments.options import (
     Csv,
@@ -33,7 +34,9 @@ from determined.cli.state import state
 
 app = group("Trials: training runs with one set of hyperparameters each.")
 
-TrialId = Annotated[int, typer.Argument(help="trial ID", metavar="ID")]
+TrialId = Annotated[
+    int, typer.Argument(help="trial ID", metavar="ID", autocompletion=completion.trials)
+]
 
 DETAILS = (
     Column("ID", "id"),

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from determined.cli import completion
 from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
@@ -47,7 +48,10 @@ def _password(user: str) -> str:
 @app.command("login")
 def login(
     ctx: typer.Context,
-    username: Annotated[str | None, typer.Argument(help="default: determined")] = None,
+    username: Annotated[
+        str | None,
+        typer.Argument(help="default: determined", autocompletion=completion.users),
+    ] = None,
 ) -> None:
     """Log in, and store the token for later commands."""
     from determined.common.api import authentication

@@ -11,7 +11,7 @@ import pytest
 import determined.cli
 
 ROOT = Path(determined.cli.__file__).parent
-FRAME = {"errors", "printing", "state"}
+FRAME = {"completion", "errors", "printing", "state"}
 MAY_IMPORT = {
     "output": FRAME,
     "arguments": FRAME | {"output"},
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "printing.py": set(),
     "errors.py": {"printing"},
     "state.py": {"errors"},
+    "completion.py": {"state"},
     "groups.py": {"absent", "printing"},
     "absent.py": set(),
     "root.py": FRAME | {"groups"},

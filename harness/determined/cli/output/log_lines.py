@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from determined.cli import printing
+from determined.cli import completion, printing
 
 Follow = Annotated[
     bool, typer.Option("-f", "--follow", help="keep printing until the trial ends, like tail -f")
@@ -22,7 +22,12 @@ Tail = Annotated[
     int | None, typer.Option("--tail", min=1, help="print only this many lines from the end")
 ]
 AgentIds = Annotated[
-    list[str] | None, typer.Option("--agent-id", help="only lines of this agent; may be repeated")
+    list[str] | None,
+    typer.Option(
+        "--agent-id",
+        help="only lines of this agent; may be repeated",
+        autocompletion=completion.agents,
+    ),
 ]
 ContainerIds = Annotated[
     list[str] | None,

@@ -215,6 +215,18 @@ def _token(
     )
 
 
+def kept_token(address: MasterAddress, user: str | None = None) -> str | None:
+    """The token that :func:`connect` would use without asking the service or anybody, if there is one."""
+    if user is None and os.environ.get("DET_USER_TOKEN"):
+        return os.environ["DET_USER_TOKEN"]
+    name = user or os.environ.get("DET_USER")
+    if user is None and not (name and "DET_PASS" in os.environ):
+        task_token = _task_token(address.url)
+        if task_token:
+            return task_token
+    return TokenStore().token(address.url, name)
+
+
 def _task_token(url: str) -> str | None:
     """The token of the task we run in. It is sent only to the service that issued it."""
     token, home = os.environ.get("DET_SESSION_TOKEN"), os.environ.get("DET_MASTER")
