@@ -129,6 +129,33 @@ def test_pages(det: Det, service: FakeService) -> None:
     assert [e["id"] for e in one] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--limit 3", "7 experiments"),
+        ("--limit 3 --pages 1", "3 of 7 experiments (--pages and --offset choose which)"),
+        ("--offset 5", "2 of 7 experiments (--pages and --offset choose which)"),
+        ("--json", ""),
+        ("--csv", ""),
+    ],
+)
+def test_a_list_ends_with_how_many_there_are(
+    det: Det, service: FakeService, options: str, said: str
+) -> None:
+    service.experiments = {i: experiment(i) for i in range(1, 8)}
+    assert det("e", "ls", *options.split()).stderr == (f"{said}\n" if said else "")
+
+
+def test_one_of_a_kind_is_counted_too(det: Det, service: FakeService) -> None:
+    service.trials[1] = [trial(1)]
+    assert det("e", "list-trials", 1).stderr == "1 trial\n"
+
+
+def test_the_help_says_that_a_limit_is_a_pages_size(det: Det) -> None:
+    shown = " ".join(det("e", "list", "--help").stdout.split())
+    assert "items per page, as in Determined: all pages are fetched, unless --pages 1" in shown
+
+
 def test_describe(det: Det, service: FakeService, tmp_path: Path) -> None:
     service.experiments = {i: experiment(i, reason="because") for i in (1, 2)}
     service.trials[1] = [trial(3, "COMPLETED", 0.9)]

@@ -244,16 +244,16 @@ class Session:
                 if response.status_code >= 400:
                     response.read()
                     raise _failure(response)
-                rest = b""
+                pieces: list[bytes] = []
                 for chunk in response.iter_bytes():
                     # Joined only at a line's end: a line may arrive in thousands of pieces.
                     head, found, tail = chunk.rpartition(b"\n")
-                    if not found:
-                        rest += tail
-                        continue
-                    yield from _results(rest + head)
-                    rest = tail
-                yield from _results(rest)
+                    if found:
+                        yield from _results(b"".join([*pieces, head]))
+                        pieces = [tail]
+                    else:
+                        pieces.append(chunk)
+                yield from _results(b"".join(pieces))
         except httpx.TransportError as error:
             raise errors.MasterNotFoundException(
                 f"lost the connection to the service at {self.master}: {no_answer.why(error)}"
