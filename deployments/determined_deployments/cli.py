@@ -18,6 +18,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from determined.common.printable import log_text, plain
+
 app = typer.Typer(name="deploy", help="Start and stop clusters.", no_args_is_help=True)
 local = typer.Typer(
     name="local", help="A cluster of your own on this machine.", no_args_is_help=True
@@ -41,8 +43,10 @@ def _failures_in_words() -> Iterator[None]:
         yield
     except ClusterError as error:
         if isinstance(error, ComponentFailed) and error.log_tail:
-            talk.print(error.log_tail, markup=False, highlight=False, soft_wrap=True, style="dim")
-        talk.print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            tail = plain(error.log_tail)
+            talk.print(tail, markup=False, highlight=False, soft_wrap=True, style="dim")
+        said = plain(f"Error: {error}")
+        talk.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         talk.print("interrupted; everything that this command had started was stopped")
@@ -200,7 +204,9 @@ def logs(
         chosen = [component] if component else ALL
         try:
             for name, line in read_logs(data_dir, chosen, tail=tail, follow=follow):
-                typer.echo(line if component else f"{name:<9}{line}")
+                # The parts' logs quote what users wrote, such as the names of experiments.
+                shown = log_text(line)
+                typer.echo(shown if component else f"{name:<9}{shown}")
         except KeyboardInterrupt:
             return
 

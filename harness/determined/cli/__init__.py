@@ -6,6 +6,9 @@ def main() -> None:
     from determined.cli.following.interrupt import interrupt_once
 
     interrupt_once()  # before the imports, which take longest
+    from determined.cli.light import import_less
+
+    import_less()
     from determined.cli.root import app
 
     app()

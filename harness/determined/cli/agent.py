@@ -38,4 +38,4 @@ def list_agents(ctx: typer.Context, json: Json = False, csv: Csv = False) -> Non
     from determined.common.api import pages
 
     found = pages.read(state(ctx).session, "/api/v1/agents", "agents")
-    render.show(AGENTS, found, chosen(json, csv))
+    render.show(AGENTS, found, chosen(json, csv), what="agents")

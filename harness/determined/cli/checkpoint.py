@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from determined.cli import completion
 from determined.cli.arguments.confirmation import Yes, confirm
 from determined.cli.arguments.options import Csv, Json, OutputDir, Quiet, chosen
 from determined.cli.experiment.lists import CHECKPOINTS
@@ -18,7 +19,9 @@ from determined.cli.state import state
 
 app = group("Checkpoints: the saved states of models.")
 
-Uuid = Annotated[str, typer.Argument(help="the checkpoint's UUID")]
+Uuid = Annotated[
+    str, typer.Argument(help="the checkpoint's UUID", autocompletion=completion.checkpoints)
+]
 
 FILES = (Column("Path", "path"), Column("Size", "size"), Column("Checksum", "checksum"))
 
@@ -41,7 +44,12 @@ def describe(ctx: typer.Context, uuid: Uuid, json: Json = False, csv: Csv = Fals
     render.show_sections(sections, fmt, document=document)
 
 
-Uuids = Annotated[list[str], typer.Argument(help="UUIDs of checkpoints", metavar="UUID...")]
+Uuids = Annotated[
+    list[str],
+    typer.Argument(
+        help="UUIDs of checkpoints", metavar="UUID...", autocompletion=completion.checkpoints
+    ),
+]
 
 
 def _named(uuids: list[str]) -> list[str]:

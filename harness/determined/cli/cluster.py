@@ -10,6 +10,7 @@ from determined.cli.arguments.options import Json
 from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.output import render
+from determined.cli.printing import echo
 from determined.cli.state import state
 
 app = group("Checks of the whole cluster.")
@@ -31,9 +32,9 @@ def doctor(ctx: typer.Context, json: Json = False) -> None:
     else:
         width = max(len(finding.check) for finding in findings)
         for finding in findings:
-            typer.echo(f"{finding.status:<8} {finding.check:<{width}}  {finding.found}")
+            echo(f"{finding.status:<8} {finding.check:<{width}}  {finding.found}")
             if finding.advice:
-                typer.echo(f"{'':<8} {'':<{width}}  -> {finding.advice}")
+                echo(f"{'':<8} {'':<{width}}  -> {finding.advice}")
     talk(f"{len(findings)} checks: {counts['FAILED']} failed, {counts['WARNING']} warnings")
     if counts["FAILED"]:
         raise typer.Exit(1)

@@ -8,28 +8,23 @@ import traceback
 
 import typer
 
+from determined.cli.printing import plain, talk
+
+__all__ = ["CliError", "explain", "fail", "talk"]
+
 
 class CliError(Exception):
     """An error that its message explains completely; it is shown without a traceback."""
 
 
-def talk(message: str = "") -> None:
-    """Prints a line for the person at the terminal, to stderr. Data goes to stdout instead."""
-    print(message, file=sys.stderr, flush=True)
-
-
-def explain(error: BaseException) -> str | None:
+def explain(error: BaseException, origin: str | None = None) -> str | None:
     """The message for the user; None for a fault in this program, which is shown with its traceback."""
     # The module of an error that was raised is loaded already, so nothing is imported here.
     api = sys.modules.get("determined.common.api.errors")
     if api is not None and isinstance(error, api.APIException):
-        hint = ""
-        if isinstance(error, api.MasterNotFoundException):
-            hint = (
-                "; start a cluster on this machine with `det deploy local cluster-up`, or give the"
-                " address of a cluster with -m or DET_MASTER"
-            )
-        return f"{error.message}{hint}"
+        if isinstance(error, api.MasterNotFoundException | api.BadResponseException):
+            return f"{error.message}{_where_to_look(origin)}"
+        return error.message
     expconf = sys.modules.get("determined.expconf.problems")
     if expconf is not None and isinstance(error, expconf.ConfigError):
         return str(error)
@@ -52,15 +47,24 @@ def explain(error: BaseException) -> str | None:
     return None
 
 
-def fail(error: Exception, *, verbose: bool) -> typer.Exit:
-    """Prints the message of ``error`` to stderr and returns the exit to raise.
+def _where_to_look(origin: str | None) -> str:
+    """Where the address comes from, and what to do if nothing answers there."""
+    return (
+        f"{f' ({origin})' if origin else ''}; start a cluster on this machine with `det deploy local"
+        " cluster-up`, or give the address of a cluster with -m or DET_MASTER"
+    )
+
+
+def fail(error: Exception, *, verbose: bool, origin: str | None = None) -> typer.Exit:
+    """Prints the message of ``error`` to stderr and returns the exit to raise. ``origin`` says where the
+    service's address comes from.
 
     Raises ``error`` itself if it is a fault in this program.
     """
-    message = explain(error)
+    message = explain(error, origin)
     if message is None:
         raise error
     if verbose or os.environ.get("DET_DEBUG"):
-        traceback.print_exception(error)
+        talk(plain("".join(traceback.format_exception(error)).rstrip("\n")))
     talk(message if "\n" in message else f"error: {message}")
     return typer.Exit(1)

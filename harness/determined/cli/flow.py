@@ -12,6 +12,7 @@ from determined.cli.arguments.options import Includes, Json, Overrides, TestMode
 from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.output import render
+from determined.cli.printing import echo
 from determined.cli.state import State, state
 from determined.cli.submission import submit
 from determined.cli.submission.bring_up import ensure_cluster
@@ -71,11 +72,11 @@ def run(
         talk(
             f"submitted {experiment.name!r}, paused; start it with: det e activate {experiment.id}"
         )
-        typer.echo(str(experiment.id))
+        echo(str(experiment.id))
         return
     if detach:
         talk(f"submitted {experiment.name!r}; follow it with: det e wait {experiment.id}")
-        typer.echo(str(experiment.id))
+        echo(str(experiment.id))
         return
     talk(f"submitted experiment {experiment.id} ({experiment.name})")
     _follow(shared, experiment.id, json)
@@ -97,7 +98,7 @@ def _follow(shared: State, experiment_id: int, json: bool) -> None:
         render.print_json(document)
     else:
         for line in follow.summary(document, time.monotonic() - start):
-            typer.echo(line)
+            echo(line)
         if document["best"] and document["best"]["checkpoint"]:
             talk(f"get the checkpoint: det checkpoint download {document['best']['checkpoint']}")
     if tracker.state != "COMPLETED":
@@ -145,7 +146,7 @@ def _print_plan(planned: Submission, document: dict[str, Any]) -> None:
 
     from determined.cli.output import format as f
 
-    typer.echo(yaml.safe_dump(document["config"], sort_keys=True), nl=False)
+    echo(yaml.safe_dump(document["config"], sort_keys=True), end="")
     talk(f"{len(document['files'])} files, {f.size(planned.size)}, would be sent:")
     for file in document["files"]:
         talk(f"  {file['path']}  {f.size(file['size'])}")

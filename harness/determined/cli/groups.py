@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from determined.cli.printing import talk
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 ENTRY_POINTS = "determined.cli"
 
@@ -34,29 +38,80 @@ def find(word: str, names: Iterable[str]) -> list[str]:
     return [name for name in listed if any(part.startswith(word) for part in name.split("|"))]
 
 
+def _path(ctx: Any) -> list[str]:
+    """The words of the command line up to this group, without the program's name."""
+    words: list[str] = []
+    while ctx.parent is not None:
+        words.insert(0, ctx.info_name)
+        ctx = ctx.parent
+    return words
+
+
+def refuse_absent(path: list[str], args: list[str]) -> None:
+    """Ends the program if ``args[0]`` is a command of Determined that is not in the group ``path`` yet."""
+    from determined.cli import absent
+
+    found = absent.find([*path, *args], len(path))
+    if found is not None:
+        name, advice = found
+        talk(
+            f"error: `det {name}` is a command of Determined that is not here yet; meanwhile: {advice}"
+        )
+        raise typer.Exit(2)
+
+
+def _refuse_unknown(path: list[str], word: str, names: Iterable[str]) -> None:
+    import difflib
+
+    # An alias may be near, but the whole name says what it is.
+    known = {part: primary(name) for name in names for part in name.split("|")}
+    near = difflib.get_close_matches(word, known, n=1)
+    place = " ".join(["det", *path])
+    hint = f"the nearest is `{place} {known[near[0]]}`" if near else f"see `{place} --help`"
+    talk(f"error: No such command {word!r}; {hint}")
+    raise typer.Exit(2)
+
+
 class PrefixGroup(TyperGroup):
     """A group of commands; ``default`` is the command that runs if none is given."""
 
     default: str | None = None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args and self.default is not None:
+        # `det e <TAB>` asks for the commands, not for the default's arguments.
+        if not args and self.default is not None and not ctx.resilient_parsing:
             args = [self.default]
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         word = args[0]
-        if word == "help" and not find("help", self.list_commands(ctx)):
+        names = self.list_commands(ctx)
+        # An option here is a usage error, which the base class reports.
+        found = find(word, names) if not word.startswith("-") else []
+        is_exact = any(word in name.split("|") for name in found)
+        if ctx.resilient_parsing:
+            if len(found) != 1:
+                return None, None, args
+        elif word == "help" and not found:
             typer.echo(ctx.get_help())
             ctx.exit()
-        # An option here is a usage error, which the base class reports.
-        found = find(word, self.list_commands(ctx)) if not word.startswith("-") else []
+        elif not is_exact and not word.startswith("-"):
+            refuse_absent(_path(ctx), args)
+            if not found:
+                _refuse_unknown(_path(ctx), word, names)
         if len(found) > 1:
             choices = ", ".join(sorted(primary(name) for name in found))
             ctx.fail(f"{word!r} is ambiguous: {choices}")
         if found:
             return primary(found[0]), self.get_command(ctx, found[0]), args[1:]
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The commands by their whole names, without the aliases."""
+        found = super().shell_complete(ctx, incomplete)
+        for item in found:
+            item.value = primary(item.value)
+        return found
 
 
 def group(help_text: str, *, default: str | None = None) -> typer.Typer:
@@ -77,6 +132,18 @@ def _no_options() -> None:
     """A group has no options of its own."""
 
 
+def _check_words(command: Any, path: list[str], args: list[str]) -> None:
+    """Refuses absent commands in the groups of other packages, which do not know them."""
+    while args and not args[0].startswith("-") and not isinstance(command, PrefixGroup):
+        below = getattr(command, "commands", None)
+        if below is None:
+            return
+        if args[0] not in below:
+            refuse_absent(path, args)
+            return
+        command, path, args = below[args[0]], [*path, args[0]], args[1:]
+
+
 class LazyGroup(PrefixGroup):
     """The root group. ``modules`` maps a command's name to the module with its ``app`` and a line of
     help, so that `det version` and `det --help` import no other command.
@@ -95,9 +162,13 @@ class LazyGroup(PrefixGroup):
             if args[0] in name.split("|"):
                 return primary(name), self._load(name), args[1:]
         found, _, rest = super().resolve_command(ctx, args)
-        assert found is not None
+        if found is None:
+            return None, None, args
         full = next(name for name in self.list_commands(ctx) if primary(name) == found)
-        return found, self._load(full), rest
+        command = self._load(full)
+        if not ctx.resilient_parsing:
+            _check_words(command, [found], rest)
+        return found, command, rest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A placeholder with name and help, for lists; :meth:`resolve_command` loads the command."""
@@ -116,4 +187,6 @@ class LazyGroup(PrefixGroup):
 
     @staticmethod
     def _entry_points() -> dict[str, metadata.EntryPoint]:
+        from importlib import metadata
+
         return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}

@@ -9,6 +9,7 @@ import typer
 from determined.cli.arguments.options import Json
 from determined.cli.groups import group
 from determined.cli.output import render
+from determined.cli.printing import echo
 from determined.cli.state import state
 
 app = group("The service.")
@@ -30,7 +31,7 @@ def info(
     if yaml:
         import yaml as writer
 
-        typer.echo(writer.safe_dump(found), nl=False)
+        echo(writer.safe_dump(found), end="")
         return
     records = [{"name": name, "value": value} for name, value in found.items()]
     columns = (render.Column("Name", "name"), render.Column("Value", "value"))

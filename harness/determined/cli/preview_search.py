@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from determined.cli.arguments.options import Json, Overrides
 from determined.cli.errors import CliError
 from determined.cli.output import render
+from determined.cli.printing import echo
 from determined.cli.state import state
 from determined.cli.submission import preview
 
@@ -40,10 +40,9 @@ def preview_search(
     if json:
         render.print_json({"searcher": searcher, "seed": seed, **found})
         return
-    typer.secho("Using search configuration:", fg="green")
-    typer.echo(_as_yaml(searcher))
-    typer.echo(f"This search will create a total of {found['trials']} trial(s).")
-    sys.stdout.flush()
+    echo("Using search configuration:")
+    echo(_as_yaml(searcher))
+    echo(f"This search will create a total of {found['trials']} trial(s).")
     render.show_sections(preview.tables(found), render.Format.TABLE, document=found)
 
 

@@ -8,6 +8,7 @@ import typer
 
 from determined.cli import errors
 from determined.cli.groups import LazyGroup
+from determined.cli.printing import echo
 from determined.cli.state import State
 
 
@@ -44,14 +45,15 @@ class Root(LazyGroup):
             raise
         except Exception as error:
             found = ctx.find_object(State)
-            raise errors.fail(error, verbose=found is not None and found.verbose) from None
+            if found is None:
+                raise errors.fail(error, verbose=False) from None
+            raise errors.fail(error, verbose=found.verbose, origin=found.origin) from None
 
 
 app = typer.Typer(
     cls=Root,
     help="Run Determined's experiments and hyperparameter searches on Prefect.",
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,7 +63,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from determined.__version__ import __version__
 
-        typer.echo(f"det {__version__}")
+        echo(f"det {__version__}")
         raise typer.Exit
 
 

@@ -51,4 +51,4 @@ def list_slots(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None
         for agent in found
         for slot in sorted((agent.get("slots") or {}).values(), key=lambda slot: int(slot["id"]))
     ]
-    render.show(SLOTS, records, chosen(json, csv))
+    render.show(SLOTS, records, chosen(json, csv), what="slots")

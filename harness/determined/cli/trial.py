@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from determined.cli import completion
 from determined.cli.arguments.ids import TrialIds, each, numbers
 from determined.cli.arguments.options import (
     Csv,
@@ -28,11 +29,14 @@ from determined.cli.output.downloads import SmallerIsBetter, SortBy, ranking, re
 from determined.cli.output.render import Column, Record, Section
 from determined.cli.output.runs import RUNS
 from determined.cli.output.workloads import WORKLOADS, read_workloads
+from determined.cli.printing import echo
 from determined.cli.state import state
 
 app = group("Trials: training runs with one set of hyperparameters each.")
 
-TrialId = Annotated[int, typer.Argument(help="trial ID", metavar="ID")]
+TrialId = Annotated[
+    int, typer.Argument(help="trial ID", metavar="ID", autocompletion=completion.trials)
+]
 
 DETAILS = (
     Column("ID", "id"),
@@ -138,7 +142,7 @@ def logs(
         source,
         stdtype,
     )
-    log_lines.show(sdk.iter_entries(state(ctx).session, trial_id, **filters), json)
+    log_lines.show(sdk.iter_batches(state(ctx).session, trial_id, **filters), json)
 
 
 @app.command("kill")
@@ -147,7 +151,11 @@ def kill(ctx: typer.Context, trial_ids: TrialIds) -> None:
     from determined.experimental import Trial
 
     def kill_one(trial_id: int) -> str:
-        Trial(trial_id, state(ctx).session).kill()
+        trial = Trial(trial_id, state(ctx).session)
+        trial.reload()
+        if trial.state is not None and trial.state.terminal:
+            return f"trial {trial_id} had ended already ({trial.state}); nothing was done"
+        trial.kill()
         return f"killed trial {trial_id}"
 
     each(numbers(trial_ids), kill_one)
@@ -196,4 +204,4 @@ def support_bundle(ctx: typer.Context, trial_id: TrialId, output_dir: OutputDir 
     file, missing = bundle.write(state(ctx), trial_id, output_dir or Path())
     for part, why in missing.items():
         talk(f"warning: {part} is missing: {why}")
-    typer.echo(str(file))
+    echo(str(file))

@@ -10,12 +10,14 @@ from urllib.parse import quote
 
 import typer
 
+from determined.cli import completion
 from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column
+from determined.cli.printing import echo
 from determined.cli.state import state
 
 app = group("Users, login and logout.", default="list")
@@ -47,7 +49,10 @@ def _password(user: str) -> str:
 @app.command("login")
 def login(
     ctx: typer.Context,
-    username: Annotated[str | None, typer.Argument(help="default: determined")] = None,
+    username: Annotated[
+        str | None,
+        typer.Argument(help="default: determined", autocompletion=completion.users),
+    ] = None,
 ) -> None:
     """Log in, and store the token for later commands."""
     from determined.common.api import authentication
@@ -56,6 +61,8 @@ def login(
     shared = state(ctx)
     user = username or shared.user or os.environ.get("DET_USER") or authentication.DEFAULT_USER
     url = shared.address.url
+    # Before the password is asked for.
+    authentication.check_service(shared.address, shared.transport_or_tls())
     token = authentication.new_token(
         url, user, _password(user), transport=shared.transport_or_tls()
     )
@@ -129,7 +136,7 @@ def whoami(ctx: typer.Context, json: Json = False) -> None:
     if json:
         render.print_json(user)
     else:
-        typer.echo(user["username"])
+        echo(user["username"])
 
 
 @app.command("list|ls")
@@ -144,4 +151,4 @@ def list_users(
 
     params = {} if all_ else {"active": True}
     found = pages.read(state(ctx).session, "/api/v1/users", "users", params)
-    render.show(USERS, found, chosen(json, csv))
+    render.show(USERS, found, chosen(json, csv), what="users")

@@ -9,6 +9,7 @@ import typer
 
 from determined.__version__ import __version__
 from determined.cli.arguments.options import Json
+from determined.cli.printing import echo
 from determined.cli.state import state
 
 app = typer.Typer(add_completion=False)
@@ -32,5 +33,5 @@ def version(ctx: typer.Context, json: Json = False) -> None:
     if json:
         render.print_json(record)
         return
-    typer.echo(f"client: {__version__}")
-    typer.echo(f"master: {found.get('version') or 'no answer'} ({address.url})")
+    echo(f"client: {__version__}")
+    echo(f"master: {found.get('version') or 'no answer'} ({address.url})")

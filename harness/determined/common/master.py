@@ -31,6 +31,8 @@ class MasterAddress:
     source: Source
     local: LocalCluster | None = None
     """The local cluster's record if ``url`` is its address, wherever ``url`` comes from."""
+    variable: str | None = None
+    """The environment variable that names the address, if one does."""
 
     @property
     def chosen(self) -> bool:
@@ -59,7 +61,7 @@ def find(given: str | None = None) -> MasterAddress:
     for variable in VARIABLES:
         value = os.environ.get(variable)
         if value:
-            return _named(value, Source.ENVIRONMENT)
+            return _named(value, Source.ENVIRONMENT, variable)
     record = local_cluster.read()
     if record is not None:
         return MasterAddress(canonical(record.master_url), Source.LOCAL_CLUSTER, record)
@@ -84,8 +86,11 @@ def canonical(address: str) -> str:
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
 
 
-def _named(address: str, source: Source) -> MasterAddress:
-    url = canonical(address)
+def _named(address: str, source: Source, variable: str | None = None) -> MasterAddress:
+    try:
+        url = canonical(address)
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}" if variable else str(error)) from None
     record = local_cluster.read()
     mine = record is not None and canonical(record.master_url) == url
-    return MasterAddress(url, source, record if mine else None)
+    return MasterAddress(url, source, record if mine else None, variable)

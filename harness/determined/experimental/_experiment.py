@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -282,12 +283,15 @@ class Experiment:
     def plot(self, path: str | os.PathLike[str] | None = None) -> str:
         """Writes the experiment's plot, an HTML page that needs no network, to ``experiment_<id>.html``.
 
-        ``path`` names another file, whose directory is created if necessary. Returns the file's path.
+        ``path`` names another file. Returns the file's path. Raises FileNotFoundError if its directory does
+        not exist, before anything is drawn.
         """
         target = Path(path or f"experiment_{self._id}.html").expanduser()
+        if not target.parent.is_dir():
+            why = "no such directory; create it first"
+            raise FileNotFoundError(errno.ENOENT, why, str(target.parent))
         # Drawing a large experiment takes a while, above all on a busy machine.
         page = self._session.request("GET", f"{self._path}/plot", timeout=330.0).content
-        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(page)
         return str(target)
 

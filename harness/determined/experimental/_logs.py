@@ -41,6 +41,44 @@ def iter_entries(
     being restarted. ``head`` and ``tail`` count entries; both together raise ValueError. Times are Unix
     seconds or RFC 3339.
     """
+    batches = iter_batches(
+        session,
+        trial_id,
+        follow=follow,
+        head=head,
+        tail=tail,
+        agent_ids=agent_ids,
+        container_ids=container_ids,
+        rank_ids=rank_ids,
+        stdtypes=stdtypes,
+        min_level=min_level,
+        timestamp_before=timestamp_before,
+        timestamp_after=timestamp_after,
+        sources=sources,
+        search_text=search_text,
+    )
+    for batch in batches:
+        yield from batch
+
+
+def iter_batches(
+    session: Session,
+    trial_id: int,
+    *,
+    follow: bool = False,
+    head: int | None = None,
+    tail: int | None = None,
+    agent_ids: Sequence[str] | None = None,
+    container_ids: Sequence[str] | None = None,
+    rank_ids: Sequence[int] | None = None,
+    stdtypes: Sequence[str] | None = None,
+    min_level: LogLevel | None = None,
+    timestamp_before: int | str | None = None,
+    timestamp_after: int | str | None = None,
+    sources: Sequence[str] | None = None,
+    search_text: str | None = None,
+) -> Iterator[list[dict[str, Any]]]:
+    """Like :func:`iter_entries`: each time the entries that arrived together."""
     if head is not None and tail is not None:
         raise ValueError("give head or tail, not both")
     params: dict[str, Any] = {
@@ -63,18 +101,18 @@ def iter_entries(
         asked = {**given, "follow": follow, "orderBy": OrderBy.ASC.value}
         if head is not None:
             asked["limit"] = head
-        yield from session.stream(path, params=asked)
+        yield from session.stream_batches(path, params=asked)
         return
     asked = {**given, "limit": tail, "orderBy": OrderBy.DESC.value}
     last = list(session.stream(path, params=asked))[::-1]
-    yield from last
+    yield last
     if follow:
         yield from _follow(session, path, given, last[-1] if last else None)
 
 
 def _follow(
     session: Session, path: str, params: dict[str, Any], last: dict[str, Any] | None = None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[list[dict[str, Any]]]:
     """The entries after ``last``, until the trial has ended."""
     away_since: float | None = None
     while True:
@@ -83,12 +121,14 @@ def _follow(
             newest = datetime.datetime.fromisoformat(last["timestamp"])
             asked["timestampAfter"] = _later(newest - _OVERLAP, params.get("timestampAfter"))
         try:
-            for entry in session.stream(path, params=asked):
+            for batch in session.stream_batches(path, params=asked):
                 away_since = None
                 # Entries come in the order in which they were stored, which is the order of their ids.
-                if last is None or int(entry["id"]) > int(last["id"]):
-                    last = entry
-                    yield entry
+                known = -1 if last is None else int(last["id"])
+                new = [entry for entry in batch if int(entry["id"]) > known]
+                if new:
+                    last = new[-1]
+                    yield new
             return
         except errors.MasterNotFoundException:
             now = time.monotonic()

@@ -64,8 +64,11 @@ _TRIALS = """
            t.stop_requested, t.early_exit, k.flow_run_id::text, t.searcher_metric_value AS metric,
            b.steps_completed AS best_steps, b.end_time AS best_time,
            coalesce(v.last_steps, 0) AS steps, coalesce(v.count, 0) AS validations,
-           coalesce(v.count - v.finite_count, 0) AS not_finite, w.max AS time, r.trial_id AS running
+           coalesce(v.count - v.finite_count, 0) AS not_finite, w.max AS time,
+           -- An unmanaged trial has no allocation: it runs until its script ends or falls silent.
+           r.trial_id IS NOT NULL OR e.unmanaged AS running
     FROM trials t
+    JOIN experiments e ON e.id = t.experiment_id
     JOIN tasks k ON k.id = t.task_id
     LEFT JOIN metrics b ON b.id = t.best_validation_id
     LEFT JOIN metric_summaries v
@@ -129,7 +132,7 @@ def _outcome(row: dict[str, Any], search: Search, reached: float) -> Outcome:
     if row["state"] in ("ERROR", "CANCELED"):
         return Outcome.FAILED if row["state"] == "ERROR" else Outcome.CANCELED
     if row["state"] != "COMPLETED":
-        return Outcome.RUNNING if row["running"] is not None else Outcome.WAITING
+        return Outcome.RUNNING if row["running"] else Outcome.WAITING
     if search.form is Form.REPORTS:
         short = search.length is not None and reached < search.length
         return Outcome.STOPPED if row["stop_requested"] and short else Outcome.COMPLETED

@@ -13,6 +13,8 @@ from fastapi import FastAPI
 from determined_registry.database.tables import trials
 from determined_service.base.db import Database
 from determined_service.lifecycle import unmanaged
+from determined_service.plots.model import Outcome
+from determined_service.plots.queries import read_search
 from tests.integration.conftest import client_of
 
 CONFIG = """
@@ -95,6 +97,18 @@ async def test_external_ids_find_experiment_and_trial_again(user: httpx.AsyncCli
     created = await user.post("/api/v1/experiments", json={"config": CONFIG, "unmanaged": True})
     assert created.json()["experiment"]["id"] != first["id"]
     assert created.json()["plotUrl"].startswith("http")
+
+
+async def test_a_trial_whose_script_runs_is_plotted_as_running(
+    user: httpx.AsyncClient, database_url: str
+) -> None:
+    made = await experiment(user, "plotted")
+    one, other = await trial(user, made["id"], "one"), await trial(user, made["id"], "other")
+    for each in (one, other):
+        await start(user, each["id"])
+    await say(user, other["id"], "CANCELED")
+    found = read_search(database_url, made["id"])
+    assert [each.outcome for each in found.trials] == [Outcome.RUNNING, Outcome.CANCELED]
 
 
 async def test_the_life_of_a_trial(user: httpx.AsyncClient) -> None:

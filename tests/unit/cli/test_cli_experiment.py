@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from determined.cli.following import live
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
 from tests.unit.sdk.fake_service import (
@@ -130,6 +129,33 @@ def test_pages(det: Det, service: FakeService) -> None:
     assert [e["id"] for e in one] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--limit 3", "7 experiments"),
+        ("--limit 3 --pages 1", "3 of 7 experiments (--pages and --offset choose which)"),
+        ("--offset 5", "2 of 7 experiments (--pages and --offset choose which)"),
+        ("--json", ""),
+        ("--csv", ""),
+    ],
+)
+def test_a_list_ends_with_how_many_there_are(
+    det: Det, service: FakeService, options: str, said: str
+) -> None:
+    service.experiments = {i: experiment(i) for i in range(1, 8)}
+    assert det("e", "ls", *options.split()).stderr == (f"{said}\n" if said else "")
+
+
+def test_one_of_a_kind_is_counted_too(det: Det, service: FakeService) -> None:
+    service.trials[1] = [trial(1)]
+    assert det("e", "list-trials", 1).stderr == "1 trial\n"
+
+
+def test_the_help_says_that_a_limit_is_a_pages_size(det: Det) -> None:
+    shown = " ".join(det("e", "list", "--help").stdout.split())
+    assert "items per page, as in Determined: all pages are fetched, unless --pages 1" in shown
+
+
 def test_describe(det: Det, service: FakeService, tmp_path: Path) -> None:
     service.experiments = {i: experiment(i, reason="because") for i in (1, 2)}
     service.trials[1] = [trial(3, "COMPLETED", 0.9)]
@@ -228,17 +254,33 @@ def test_wait(det: Det, service: FakeService, state: str, code: int) -> None:
     assert state in result.stderr
 
 
-def test_wait_shows_the_search_to_who_looks_at_a_terminal(
-    det: Det, service: FakeService, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("quiet", [False, True])
+def test_wait_off_a_terminal_says_failures_and_the_end(
+    det: Det, service: FakeService, quiet: bool
 ) -> None:
-    monkeypatch.setattr(live, "watched", lambda: True)
-    monkeypatch.setattr(live, "best_view", live.Lines)
     service.experiments[1] = [experiment(1, "RUNNING"), experiment(1, "COMPLETED")]
-    service.trials[1] = [[trial(1)], [trial(1, "COMPLETED", 0.5)]]
-    result = det("e", "wait", 1, "--polling-interval", 0.1)
+    ends = [trial(1, "COMPLETED", 0.5), trial(2, "ERROR", reason="no luck", wallClockTime=1.0)]
+    service.trials[1] = [[trial(1), trial(2)], ends]
+    result = det("e", "wait", 1, "--polling-interval", 0.1, *(["--quiet"] if quiet else []))
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "trial 1: accuracy 0.5, the best so far" in result.stderr
-    assert result.stderr.endswith("experiment 1: COMPLETED\n")
+    lines = [line.partition("] ")[2] or line for line in result.stderr.splitlines()]
+    failure = [] if quiet else ["trial 2 failed after 1.0s: no luck"]
+    assert lines == [*failure, "experiment 1: COMPLETED"]
+
+
+@pytest.mark.parametrize("command", ["kill", "cancel"])
+def test_what_had_ended_is_not_said_to_be_ended_now(
+    det: Det, service: FakeService, command: str
+) -> None:
+    service.experiments = {1: experiment(1, "COMPLETED"), 2: experiment(2)}
+    result = det("e", command, 1, 2)
+    assert (result.exit_code, result.stdout) == (0, "")
+    first, second = result.stderr.splitlines()
+    assert first == "experiment 1 had ended already (COMPLETED); nothing was done"
+    assert "experiment 2" in second
+    assert "already" not in second
+    assert service.called("POST", f"/api/v1/experiments/1/{command}") == 0
+    assert service.called("POST", f"/api/v1/experiments/2/{command}") == 1
 
 
 @pytest.mark.parametrize(
@@ -254,6 +296,7 @@ def test_wait_shows_the_search_to_who_looks_at_a_terminal(
     ],
 )
 def test_actions(det: Det, service: FakeService, command: str, action: str) -> None:
+    service.experiments[1] = experiment()
     result = det("e", command, 1)
     assert (result.exit_code, result.stdout) == (0, "")
     assert service.calls[-1] == ("POST", f"/api/v1/experiments/1/{action}")

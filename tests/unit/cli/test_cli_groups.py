@@ -55,7 +55,10 @@ def test_an_ambiguous_prefix_is_a_usage_error(det: Det) -> None:
 def test_an_unknown_command_is_a_usage_error(det: Det) -> None:
     result = det("experimnet")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "No such command 'experimnet'" in result.stderr
+    said = "error: No such command 'experimnet'; the nearest is `det experiment`\n"
+    assert result.stderr == said
+    assert "the nearest is `det experiment list-checkpoints`" in det("e", "lst-checkpoint").stderr
+    assert "see `det experiment set --help`" in det("e", "set", "zzz").stderr
 
 
 @pytest.mark.parametrize("args", [["help"], ["--help"], ["-h"], []])
@@ -115,5 +118,8 @@ def test_commands_start_light(args: list[str]) -> None:
     assert "typer" in loaded
     heavy = {"torch", "prefect", "numpy", "sqlalchemy", "fastapi", "determined_deployments"}
     assert loaded & heavy == set()
+    if args == ["version"]:  # with httpx, without its extras
+        assert "httpx" in loaded
+        assert loaded & {"trio", "h2", "pygments", "click", "rich"} == set()
     if args == ["--help"]:
         assert loaded & {"httpx", "yaml", "orjson"} == set()

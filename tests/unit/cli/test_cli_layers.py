@@ -11,16 +11,19 @@ import pytest
 import determined.cli
 
 ROOT = Path(determined.cli.__file__).parent
-FRAME = {"errors", "state"}
+FRAME = {"completion", "errors", "printing", "state"}
 MAY_IMPORT = {
     "output": FRAME,
     "arguments": FRAME | {"output"},
     "following": FRAME | {"output"},
     "submission": FRAME | {"output", "following"},
     "doctor": FRAME | {"output"},
-    "errors.py": set(),
+    "printing.py": set(),
+    "errors.py": {"printing"},
     "state.py": {"errors"},
-    "groups.py": set(),
+    "completion.py": {"state"},
+    "groups.py": {"absent", "printing"},
+    "absent.py": set(),
     "root.py": FRAME | {"groups"},
 }
 

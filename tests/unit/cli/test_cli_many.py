@@ -24,6 +24,8 @@ def picky(service: FakeService) -> FakeService:
 
     for noun, pattern in (("experiments", r"(\d+)/(\w+)"), ("trials", r"(\d+)/kill")):
         service.routes.insert(0, ("POST", rf"/api/v1/{noun}/{pattern}", act))
+    service.experiments = {number: experiment(number) for number in (1, 2, 3)}
+    service.trials[1] = [trial(number) for number in (1, 2, 3)]
     return service
 
 

@@ -51,6 +51,10 @@ def test_trial_logs_and_kill(det: Det, service: FakeService) -> None:
     assert det("t", "logs", 3, "--head", 1).stdout == "[1] x\n"
     assert det("trial", "kill", 3).exit_code == 0
     assert service.calls[-1] == ("POST", "/api/v1/trials/3/kill")
+    service.trials[1] = [trial(3, "ERROR")]
+    again = det("t", "kill", 3)
+    assert (again.exit_code, service.called("POST", "/api/v1/trials/3/kill")) == (0, 1)
+    assert again.stderr == "trial 3 had ended already (ERROR); nothing was done\n"
     missing = det("t", "describe", 4)
     assert (missing.exit_code, missing.stderr) == (1, "error: trial 4 does not exist\n")
 
@@ -154,6 +158,21 @@ def test_user_login_and_logout(
     wrong = det("u", "login", "ann", input="no\n")
     assert wrong.exit_code == 1
     assert "cannot log in" in wrong.stderr
+
+
+def test_users_of_variables_and_of_the_option_are_not_kept(
+    det: Det, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DET_USER")
+    assert det("u", "login", "determined").exit_code == 0
+    monkeypatch.setenv("DET_USER", "ann")
+    monkeypatch.setenv("DET_PASS", "ann's")
+    assert det("u", "whoami").stdout == "ann\n"
+    assert det("-u", "ann", "u", "whoami").stdout == "ann\n"
+    monkeypatch.delenv("DET_USER")
+    monkeypatch.delenv("DET_PASS")
+    assert det("u", "whoami").stdout == "determined\n"
+    assert TokenStore().users(URL) == ["determined"]
 
 
 def test_user_list(det: Det, service: FakeService) -> None:

@@ -32,9 +32,20 @@ def test_the_page_is_written_and_its_path_printed(det: Det) -> None:
 
 
 def test_another_file(det: Det, tmp_path: Path) -> None:
-    target = tmp_path / "plots" / "one.html"
+    target = tmp_path / "one.html"
     assert det("experiment", "plot", 1, "-o", target).stdout == f"{target}\n"
     assert target.read_text() == PAGE
+
+
+def test_no_directory_is_made_that_was_not_asked_for(
+    det: Det, service: FakeService, tmp_path: Path
+) -> None:
+    missing = tmp_path / "plots"
+    result = det("e", "plot", 1, "-o", missing / "one.html")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"error: {missing}: no such directory; create it first\n"
+    assert not missing.exists()
+    assert service.called("GET", "/api/v1/experiments/1/plot") == 0
 
 
 def test_an_unknown_experiment_leaves_no_file(det: Det, tmp_path: Path) -> None:

@@ -57,6 +57,15 @@ def test_down_of_another_name_is_refused(run):
     assert "--cluster-name other: the cluster in" in result.stderr
 
 
+def test_logs_cannot_control_the_terminal(run, monkeypatch):
+    line = "experiment '\x1b]0;owned\x07\u202e' \x1b[31mfailed"
+    monkeypatch.setattr(
+        "determined_deployments.local.read_logs", lambda *a, **k: [("service", line)]
+    )
+    shown = run("logs", color=True).stdout
+    assert shown == "service  experiment '\\x1b]0;owned\\x07\\u202e' \x1b[31mfailed\x1b[0m\n"
+
+
 def test_logs_of_nothing_and_of_nobody(run):
     result = run("logs")
     assert (result.exit_code, "never started there" in result.stderr) == (1, True)

@@ -57,6 +57,43 @@ def test_user_and_password_of_the_environment(
     assert user_of(service) == "ann"
 
 
+def test_variables_count_for_their_program_only(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TokenStore()
+    store.set_token(URL, "determined", service.token_for("determined"))
+    before = store.path.read_bytes()
+    monkeypatch.setenv("DET_USER", "ann")
+    monkeypatch.setenv("DET_PASS", "ann's")
+    assert user_of(service) == "ann"
+    assert user_of(service, user="ann") == "ann"
+    assert store.path.read_bytes() == before
+    monkeypatch.delenv("DET_USER")
+    assert user_of(service) == "determined"
+
+
+def test_a_user_who_is_named_does_not_become_the_default(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TokenStore()
+    store.set_token(URL, "determined", service.token_for("determined"))
+    assert user_of(service, user="ann", ask=lambda _: "ann's") == "ann"
+    assert user_of(service) == "determined"
+    assert user_of(service, user="ann", password="ann's") == "ann"
+    assert user_of(service) == "determined"
+    # The token is kept for the next time that she is named.
+    assert user_of(service, user="ann") == "ann"
+    assert store.users(URL) == ["ann", "determined"]
+
+
+def test_the_local_clusters_user_named_once_does_not_become_the_default(
+    service: FakeService,
+) -> None:
+    TokenStore().set_token(URL, "ann", service.token_for("ann"))
+    assert user_of(service, address=address(local=True), user="determined") == "determined"
+    assert user_of(service, address=address(local=True)) == "ann"
+
+
 def test_the_environments_password_is_not_tried_for_another_user(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,13 +7,24 @@ from typing import Annotated
 
 import typer
 
+from determined.cli import completion
 from determined.cli.errors import talk
 
 ExperimentIds = Annotated[
-    list[str], typer.Argument(help="experiment IDs, separated by spaces or commas", metavar="ID...")
+    list[str],
+    typer.Argument(
+        help="experiment IDs, separated by spaces or commas",
+        metavar="ID...",
+        autocompletion=completion.experiments,
+    ),
 ]
 TrialIds = Annotated[
-    list[str], typer.Argument(help="trial IDs, separated by spaces or commas", metavar="ID...")
+    list[str],
+    typer.Argument(
+        help="trial IDs, separated by spaces or commas",
+        metavar="ID...",
+        autocompletion=completion.trials,
+    ),
 ]
 
 

@@ -12,7 +12,14 @@ from determined.cli.output.render import Format
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="items per page")]
+Limit = Annotated[
+    int,
+    typer.Option(
+        "--limit",
+        min=1,
+        help="items per page, as in Determined: all pages are fetched, unless --pages 1 is given",
+    ),
+]
 Offset = Annotated[int, typer.Option("--offset", min=0, help="items to skip")]
 Includes = Annotated[
     list[Path] | None,
@@ -50,7 +57,9 @@ class Pages(StrEnum):
     ALL = "all"
 
 
-PagesOption = Annotated[Pages, typer.Option("--pages", help="fetch one page, or all of them")]
+PagesOption = Annotated[
+    Pages, typer.Option("--pages", help="fetch one page of --limit items, or all of them")
+]
 
 
 def chosen(json: bool, csv: bool) -> Format:

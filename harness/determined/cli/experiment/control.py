@@ -20,17 +20,20 @@ def wait(
     experiment_ids: ExperimentIds,
     polling_interval: Annotated[
         float | None,
-        typer.Option("--polling-interval", min=0.1, help="seconds between polls [default: 5]"),
+        typer.Option("--polling-interval", min=0.1, help="seconds between polls"),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="print nothing but how each experiment ended")
+    ] = False,
 ) -> None:
     """Wait until experiments end; exit code 0 if all of them are COMPLETED, else 1.
 
-    On a terminal, the live view of `det flow run` is shown.
+    On a terminal, the live view of `det flow run` is shown; elsewhere failures and a line a minute.
     """
     ended = []
 
     def wait_for(experiment_id: int) -> str:
-        ended.append(_end_of(ctx, experiment_id, polling_interval))
+        ended.append(_end_of(ctx, experiment_id, polling_interval, quiet))
         return f"experiment {experiment_id}: {ended[-1]}"
 
     each(numbers(experiment_ids), wait_for)
@@ -38,11 +41,12 @@ def wait(
         raise typer.Exit(1)
 
 
-def _end_of(ctx: typer.Context, experiment_id: int, polling_interval: float | None) -> str:
-    from determined.cli.following import live
-
-    if not live.watched():
+def _end_of(
+    ctx: typer.Context, experiment_id: int, polling_interval: float | None, quiet: bool
+) -> str:
+    if quiet:
         return str(reference(ctx, experiment_id).wait(polling_interval or 5.0))
+    from determined.cli.following import live
     from determined.cli.following.follow import follow
 
     session = state(ctx).session
@@ -59,9 +63,25 @@ def _act(
     each(numbers(words), on_one)
 
 
+def _end(
+    ctx: typer.Context, words: list[str], act: Callable[[Experiment], None], line: str
+) -> None:
+    """Like :func:`_act`; an experiment that had ended already is left alone, and that is said."""
+
+    def on_one(experiment_id: int) -> str:
+        experiment = reference(ctx, experiment_id)
+        experiment.reload()
+        if experiment.state is not None and experiment.state.terminal:
+            return f"experiment {experiment_id} had ended already ({experiment.state}); nothing was done"
+        act(experiment)
+        return line.format(id=experiment_id)
+
+    each(numbers(words), on_one)
+
+
 def kill(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
     """Kill experiments at once."""
-    _act(ctx, experiment_ids, lambda experiment: experiment.kill(), "killed experiment {id}")
+    _end(ctx, experiment_ids, lambda experiment: experiment.kill(), "killed experiment {id}")
 
 
 def cancel(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
@@ -70,7 +90,7 @@ def cancel(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
         "asked experiment {id} to end; its trials may save a checkpoint first"
         " (to end it at once: det e kill {id})"
     )
-    _act(ctx, experiment_ids, lambda experiment: experiment.cancel(), line)
+    _end(ctx, experiment_ids, lambda experiment: experiment.cancel(), line)
 
 
 def pause(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:

@@ -11,6 +11,7 @@ from determined.cli.arguments.options import Quiet
 from determined.cli.errors import talk
 from determined.cli.experiment.paths import ExperimentId, reference
 from determined.cli.output.downloads import SmallerIsBetter, SortBy, download_all, ranking
+from determined.cli.printing import echo
 
 
 def download(
@@ -45,7 +46,7 @@ def download_model_def(
     output_dir.mkdir(parents=True, exist_ok=True)
     target = output_dir / f"experiment_{experiment_id}_model_def.tgz"
     target.write_bytes(archive)
-    typer.echo(str(target))
+    echo(str(target))
 
 
 def download_tensorboard(
@@ -62,7 +63,7 @@ def download_tensorboard(
         talk(
             f"experiment {experiment_id} has no TensorBoard files; trials upload them while they run"
         )
-    typer.echo(folder)
+    echo(folder)
 
 
 def register(app: typer.Typer) -> None:

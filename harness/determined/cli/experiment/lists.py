@@ -105,7 +105,7 @@ def list_experiments(
         page_size=limit,
     )
     columns = [*EXPERIMENTS, *(PROJECTS if show_project else ()), *(ARCHIVED if all_ else ())]
-    render.show(columns, found, chosen(json, csv))
+    render.show(columns, found, chosen(json, csv), what="experiments")
 
 
 def list_trials(
@@ -128,7 +128,7 @@ def list_trials(
         limit=bound(pages, limit),
         page_size=limit,
     )
-    render.show(TRIALS, found, chosen(json, csv))
+    render.show(TRIALS, found, chosen(json, csv), what="trials")
 
 
 def list_checkpoints(
@@ -164,7 +164,7 @@ def list_checkpoints(
     )
     if best:
         found = [item for item in found if _training(item).get("searcherMetric") is not None]
-    render.show(CHECKPOINTS, found, chosen(json, csv))
+    render.show(CHECKPOINTS, found, chosen(json, csv), what="checkpoints")
 
 
 def register(app: typer.Typer) -> None:

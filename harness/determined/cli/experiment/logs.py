@@ -57,7 +57,7 @@ def logs(
             )
         trial = first
     talk(f"logs of trial {trial.id}, the first of experiment {experiment_id}")
-    log_lines.show(sdk.iter_entries(shared.session, trial.id, **filters), json)
+    log_lines.show(sdk.iter_batches(shared.session, trial.id, **filters), json)
 
 
 def register(app: typer.Typer) -> None:

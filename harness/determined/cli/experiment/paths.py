@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from determined.cli import completion
 from determined.cli.state import state
 
 if TYPE_CHECKING:
     from determined.experimental import Experiment
 
-ExperimentId = Annotated[int, typer.Argument(help="experiment ID", metavar="ID")]
+ExperimentId = Annotated[
+    int,
+    typer.Argument(help="experiment ID", metavar="ID", autocompletion=completion.experiments),
+]
 
 
 def path(experiment_id: int, rest: str = "") -> str:

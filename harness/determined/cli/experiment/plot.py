@@ -9,6 +9,7 @@ import typer
 
 from determined.cli.errors import talk
 from determined.cli.experiment.paths import ExperimentId, reference
+from determined.cli.printing import echo
 
 
 def plot(
@@ -27,7 +28,7 @@ def plot(
 ) -> None:
     """Write an HTML page with learning curves, the best metric, hyperparameters and rungs."""
     path = Path(reference(ctx, experiment_id).plot(output))
-    typer.echo(str(path))
+    echo(str(path))
     if open_:
         import webbrowser
 

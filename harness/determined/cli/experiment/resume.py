@@ -11,6 +11,8 @@ import typer
 from determined.cli.arguments.options import Overrides
 from determined.cli.errors import talk
 from determined.cli.experiment.paths import ExperimentId, reference
+from determined.cli.output import log_lines
+from determined.cli.printing import echo
 from determined.cli.state import state
 
 
@@ -34,7 +36,7 @@ def continue_(
     trains the trial longer.
     """
     from determined import expconf
-    from determined.experimental import _submission
+    from determined.experimental import _logs, _submission
 
     data = dict(expconf.read_yaml(config_file).data) if config_file is not None else {}
     data = expconf.apply_overrides(data, config or ())
@@ -43,12 +45,11 @@ def continue_(
     answer = state(ctx).session.post("/api/v1/experiments/continue", json=body)
     for warning in _submission.warnings_of(answer):
         talk(f"warning: {warning}")
-    typer.echo(f"Continued experiment {experiment_id}")
+    echo(f"Continued experiment {experiment_id}")
     if follow:
         trial = reference(ctx, experiment_id).await_first_trial()
         talk(f"following trial {trial.id}; Ctrl-C detaches, and the experiment keeps running")
-        for line in trial.iter_logs(follow=True):
-            typer.echo(line.rstrip("\n"))
+        log_lines.show(_logs.iter_batches(state(ctx).session, trial.id, follow=True), json=False)
 
 
 def register(app: typer.Typer) -> None:

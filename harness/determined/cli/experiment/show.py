@@ -15,6 +15,7 @@ from determined.cli.experiment.paths import ExperimentId, path
 from determined.cli.output import render
 from determined.cli.output.render import Column, Format, Record, Section
 from determined.cli.output.workloads import WORKLOADS, read_workloads
+from determined.cli.printing import echo
 from determined.cli.state import state
 
 DETAILS = (
@@ -97,7 +98,7 @@ def config(ctx: typer.Context, experiment_id: ExperimentId) -> None:
 
     answer = state(ctx).session.get(path(experiment_id))
     found = answer.get("config") or answer["experiment"]["config"]
-    typer.echo(yaml.safe_dump(found, sort_keys=True), nl=False)
+    echo(yaml.safe_dump(found, sort_keys=True), end="")
 
 
 def register(app: typer.Typer) -> None:

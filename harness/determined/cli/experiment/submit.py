@@ -9,6 +9,8 @@ import typer
 
 from determined.cli.arguments.options import Includes, Overrides, TestMode
 from determined.cli.errors import talk
+from determined.cli.output import log_lines
+from determined.cli.printing import echo
 from determined.cli.state import state
 from determined.cli.submission import submit
 from determined.cli.submission.test_mode import train_one_batch
@@ -53,12 +55,13 @@ def create(
         train_one_batch(planned, state(ctx))
     experiment = submit.send(planned, state(ctx))
     # Scripts read the number from this sentence.
-    typer.echo(f"Created experiment {experiment.id}")
+    echo(f"Created experiment {experiment.id}")
     if follow:
+        from determined.experimental import _logs
+
         trial = experiment.await_first_trial()
         talk(f"following trial {trial.id}; Ctrl-C detaches, and the experiment keeps running")
-        for line in trial.iter_logs(follow=True):
-            typer.echo(line.rstrip("\n"))
+        log_lines.show(_logs.iter_batches(state(ctx).session, trial.id, follow=True), json=False)
 
 
 def register(app: typer.Typer) -> None:

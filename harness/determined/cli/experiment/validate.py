@@ -10,6 +10,7 @@ import typer
 from determined.cli.arguments.options import Json, Overrides
 from determined.cli.errors import talk
 from determined.cli.output import render
+from determined.cli.printing import echo
 
 
 def validate(
@@ -32,7 +33,7 @@ def validate(
         for problem in problems:
             talk(str(problem))
         if not json and not problems:
-            typer.echo(f"{path}: valid")
+            echo(f"{path}: valid")
     if json:
         render.print_json(report)
     if any(entry["problems"] for entry in report):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from determined.cli.printing import cut, without_colours
+
 ASKED = 200
 """How many log entries to fetch. A traceback that begins further back is cut."""
 
@@ -22,7 +24,9 @@ def last_words(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     texts = [str(entry.get("log") or "") for entry in entries]
     start = min(_traceback(texts), max(0, len(texts) - _USUAL))
-    shown = [_shorter(str(entry["message"]).rstrip()) for entry in entries[start:]]
+    shown = [
+        cut(without_colours(str(entry["message"])).rstrip(), _WIDTH) for entry in entries[start:]
+    ]
     left_out = len(shown) - _HEAD - _TAIL
     if left_out <= 0:
         return shown
@@ -45,9 +49,3 @@ def _traceback(texts: Sequence[str]) -> int:
 
 def _connected(texts: Sequence[str]) -> bool:
     return any(text.startswith(_CONNECTIONS) for text in texts)
-
-
-def _shorter(line: str) -> str:
-    if len(line) <= _WIDTH:
-        return line
-    return f"{line[:_WIDTH]}… ({len(line)} characters)"

@@ -1,23 +1,26 @@
-"""Two ways to show an experiment while it runs: a panel on a terminal, lines elsewhere."""
+"""Two ways to show an experiment while it runs: a panel on a terminal, a line a minute elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from determined.cli.errors import talk
-from determined.cli.following.tracker import Tracker
+from determined.cli.following.tracker import Tracker, Urgent
 from determined.cli.output import format as f
+from determined.cli.printing import cut, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _KEPT_EVENTS = 6
+_EVERY_S = 60.0
+_WIDEST = 300
 
 
 class View(Protocol):
@@ -50,11 +53,31 @@ def best_view() -> View:
     return Panel(Console(stderr=True))
 
 
-class Lines:
-    """One line per event, with the time since the start."""
+def _shown(text: object) -> str:
+    """A text of the service in one line of the panel."""
+    return one_line(cut(str(text), _WIDEST))
 
-    def __init__(self) -> None:
-        self._start = time.monotonic()
+
+def _trials(tracker: Tracker) -> str:
+    """``1 completed, 2 running``"""
+    return ", ".join(f"{n} {name.lower()}" for name, n in sorted(tracker.counts().items()))
+
+
+def _best(tracker: Tracker) -> str | None:
+    if tracker.best is None:
+        return None
+    best = tracker.best
+    hparams = f.pairs(best.get("hparams") or {})
+    shown = f"{tracker.metric} {f.number(best['searcherMetricValue'])}, trial {best['id']}"
+    return f"{shown}  ({hparams})" if hparams else shown
+
+
+class Lines:
+    """A line a minute on the trials so far, and failures at once; each with the time since the start."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = self._said = clock()
 
     def __enter__(self) -> Self:
         return self
@@ -68,9 +91,19 @@ class Lines:
         return None
 
     def show(self, tracker: Tracker, events: Sequence[str]) -> None:
-        passed = time.monotonic() - self._start
+        now = self._clock()
         for event in events:
-            talk(f"[{passed:7.1f}s] {event}")
+            if isinstance(event, Urgent):
+                self._say(now, event)
+        if now - self._said >= _EVERY_S and not tracker.ended:
+            self._said = now
+            progress = f"{tracker.experiment.get('progress') or 0.0:.0%} done"
+            best = _best(tracker)
+            facts = [progress, _trials(tracker), f"best {best}" if best else ""]
+            self._say(now, "; ".join(filter(None, facts)))
+
+    def _say(self, now: float, text: str) -> None:
+        talk(f"[{now - self._start:7.1f}s] {cut(text, _WIDEST)}")
 
 
 def age(start_time: str | None, watched_s: float) -> float:
@@ -134,30 +167,19 @@ class Panel:
         left = remaining(progress, passed)
         head = Text.assemble(
             (f"experiment {experiment.get('id', '')} ", "bold"),
-            f"{experiment.get('name', '')}  ",
+            f"{_shown(experiment.get('name', ''))}  ",
             (tracker.state, "cyan"),
             f"  {f.duration(passed)}",
         )
         bar = Table.grid(padding=(0, 1))
         eta = f"about {f.duration(left)} left" if left is not None else ""
         bar.add_row(ProgressBar(total=1.0, completed=progress, width=40), f"{progress:4.0%}", eta)
-        counts = tracker.counts()
-        states = ", ".join(f"{n} {name.lower()}" for name, n in sorted(counts.items()))
         facts = Table.grid(padding=(0, 2))
-        facts.add_row(Text("trials", "dim"), Text(states or "none yet"))
-        facts.add_row(Text("best", "dim"), Text(self._best(tracker)))
+        facts.add_row(Text("trials", "dim"), Text(_trials(tracker) or "none yet"))
+        facts.add_row(Text("best", "dim"), Text(_shown(_best(tracker) or "-")))
         lines = [
-            Text(f"  {event}", "dim", no_wrap=True, overflow="ellipsis") for event in self._events
+            Text(f"  {_shown(event)}", "dim", no_wrap=True, overflow="ellipsis")
+            for event in self._events
         ]
         keys = Text("Ctrl-C detaches; the experiment keeps running", "dim italic")
         return Group(head, bar, facts, *lines, keys)
-
-    @staticmethod
-    def _best(tracker: Tracker) -> str:
-        if tracker.best is None:
-            return "-"
-        best = tracker.best
-        value = f.number(best["searcherMetricValue"])
-        hparams = f.pairs(best.get("hparams") or {})
-        shown = f"{tracker.metric} {value}, trial {best['id']}"
-        return f"{shown}  ({hparams})" if hparams else shown

@@ -17,6 +17,10 @@ _USUAL_REASON = "process exited with code 0"
 _QUIET = frozenset({"ACTIVE", "QUEUED", "PULLING", "STARTING", ""})
 
 
+class Urgent(str):
+    """The line of a change that is shown at once everywhere: a failure, or the experiment's new state."""
+
+
 class Tracker:
     """Compares the service's answers with the earlier ones; describes each change in a line of text.
 
@@ -71,7 +75,7 @@ class Tracker:
         before, self.experiment = self.state, experiment
         if self.state == before or self.ended or self.state in _QUIET or before in _QUIET:
             return []
-        return [f"experiment {experiment['id']} {self.state.lower().replace('_', ' ')}"]
+        return [Urgent(f"experiment {experiment['id']} {self.state.lower().replace('_', ' ')}")]
 
     def _trial_events(self, before: Json | None, trial: Json) -> list[str]:
         events = []
@@ -104,7 +108,9 @@ class Tracker:
             return []
         if grown("restarts"):
             why = f": {trial['reason']}" if trial.get("reason") else ""
-            return [f"{name} failed and is started again (restart {trial['restarts']}){why}"]
+            return [
+                Urgent(f"{name} failed and is started again (restart {trial['restarts']}){why}")
+            ]
         if grown("runCount") and before["runCount"]:
             return [f"{name} continues (run {trial['runCount']})"]
         return []
@@ -127,7 +133,8 @@ class Tracker:
     def _end(self, name: str, trial: Json, state: str) -> str:
         line = f"{name} {_END_WORDS[state]} {f.duration(trial.get('wallClockTime') or 0.0)}"
         reason = trial.get("reason")
-        return line if not reason or reason == _USUAL_REASON else f"{line}: {reason}"
+        shown = line if not reason or reason == _USUAL_REASON else f"{line}: {reason}"
+        return Urgent(shown) if state == "ERROR" else shown
 
     def refresh_best(self) -> None:
         """Takes the best trial from the service's answer; call it after the experiment's end."""

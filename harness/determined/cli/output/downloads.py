@@ -10,6 +10,7 @@ import typer
 
 from determined.cli.output import format as f
 from determined.cli.output.render import Column, Format, Record, show
+from determined.cli.printing import echo
 
 if TYPE_CHECKING:
     from determined.experimental import Checkpoint
@@ -66,7 +67,7 @@ def report(records: list[Record], quiet: bool) -> None:
     """Prints where the downloads are: a table, or only the paths if ``quiet``."""
     if quiet:
         for item in records:
-            typer.echo(item["path"])
+            echo(item["path"])
         return
     show(DOWNLOADED, records, Format.TABLE)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import orjson
 import typer
+
+from determined.cli import completion, printing
 
 Follow = Annotated[
     bool, typer.Option("-f", "--follow", help="keep printing until the trial ends, like tail -f")
@@ -20,7 +22,12 @@ Tail = Annotated[
     int | None, typer.Option("--tail", min=1, help="print only this many lines from the end")
 ]
 AgentIds = Annotated[
-    list[str] | None, typer.Option("--agent-id", help="only lines of this agent; may be repeated")
+    list[str] | None,
+    typer.Option(
+        "--agent-id",
+        help="only lines of this agent; may be repeated",
+        autocompletion=completion.agents,
+    ),
 ]
 ContainerIds = Annotated[
     list[str] | None,
@@ -68,7 +75,7 @@ def filters(
     source: list[str] | None,
     stdtype: list[str] | None,
 ) -> dict[str, Any]:
-    """The arguments for the SDK's ``_logs.iter_entries``. Raises a usage error for invalid options."""
+    """The arguments for the SDK's ``_logs.iter_batches``. Raises a usage error for invalid options."""
     from determined.experimental.client import LogLevel
 
     if head is not None and tail is not None:
@@ -95,11 +102,18 @@ def filters(
     }
 
 
-def show(entries: Iterable[dict[str, Any]], json: bool) -> None:
-    """Prints log entries as they arrive."""
-    out = sys.stdout
-    for entry in entries:
-        line = orjson.dumps(entry).decode() if json else entry["message"].rstrip("\n")
-        # One write per line, so that the reader of a pipe gets each line at once and whole.
-        out.write(line + "\n")
-        out.flush()
+def show(batches: Iterable[Sequence[dict[str, Any]]], json: bool) -> None:
+    """Prints log entries as they arrive, each time those that arrived together.
+
+    Colours stay, on a terminal and in a pipe; other control characters are shown as text. The entries as
+    JSON are whole.
+    """
+    for entries in batches:
+        if json:
+            text = printing.json_text(b"\n".join(map(orjson.dumps, entries)).decode())
+            printing.write(f"{text}\n")
+        else:
+            lines = [printing.log_text(entry["message"].rstrip("\r\n")) for entry in entries]
+            printing.write("\n".join(lines) + "\n")
+        # The reader of a pipe gets the lines at once.
+        sys.stdout.flush()

@@ -12,7 +12,13 @@ from typing import Any, TextIO
 
 import orjson
 
+from determined.cli import printing
+from determined.cli.output import tables
+
 Record = Mapping[str, Any]
+
+LINES_IN_LISTS = 3
+LINES_IN_DESCRIPTIONS = 10
 
 
 class Format(Enum):
@@ -51,11 +57,19 @@ def show(
     *,
     document: Any = None,
     file: TextIO | None = None,
+    what: str | None = None,
 ) -> None:
-    """Prints a list. The JSON format prints ``document``, or the whole records if there is none."""
+    """Prints a list. The JSON format prints ``document``, or the whole records if there is none.
+
+    ``what`` names the records in the plural: a table is followed by a message with their number, and with
+    the number of all if ``records`` is a part of a list (``pages.Listing``).
+    """
     listed = list(records)
     shown = listed if document is None else document
-    show_sections([Section("", columns, listed)], fmt, document=shown, file=file)
+    section = [Section("", columns, listed)]
+    show_sections(section, fmt, document=shown, file=file, max_lines=LINES_IN_LISTS)
+    if what is not None and fmt is Format.TABLE:
+        printing.talk(_counted(len(listed), getattr(records, "total", None), what))
 
 
 def show_sections(
@@ -64,26 +78,30 @@ def show_sections(
     *,
     document: Any,
     file: TextIO | None = None,
+    max_lines: int = LINES_IN_DESCRIPTIONS,
 ) -> None:
-    """Prints a description: ``document`` as JSON, or the sections one below the other."""
+    """Prints a description: ``document`` as JSON, or the sections one below the other.
+
+    On a terminal, a cell takes up to ``max_lines`` lines.
+    """
     out = sys.stdout if file is None else file
     if fmt is Format.JSON:
         print_json(document, out)
         return
     for number, section in enumerate(sections):
         if number:
-            out.write("\n")
+            printing.write("\n", out)
         if fmt is Format.CSV:
             _write_csv(section, out)
         else:
-            _write_table(section, out)
+            _write_table(section, out, max_lines)
 
 
 def print_json(document: Any, file: TextIO | None = None) -> None:
-    """Indented JSON; NaN and infinities become null."""
-    out = sys.stdout if file is None else file
+    """Indented JSON; NaN and infinities become null. Control characters are escaped, so the document is
+    whole and harmless to a terminal."""
     text = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
-    out.write(text.decode() + "\n")
+    printing.write(printing.json_text(text.decode()) + "\n", file)
 
 
 def save_csv(section: Section, path: Path) -> None:
@@ -115,44 +133,38 @@ def _exact(value: Any) -> str:
 
 
 def _write_csv(section: Section, out: TextIO) -> None:
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(_Safe(out), lineterminator="\n")
     writer.writerow([column.title for column in section.columns])
     for record in section.records:
         writer.writerow([_exact(column.value(record)) for column in section.columns])
 
 
-def _write_table(section: Section, out: TextIO) -> None:
+class _Safe:
+    """A file for :mod:`csv` that shows control characters as text."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, row: str) -> None:
+        printing.write(printing.plain(row), self._out)
+
+
+def _write_table(section: Section, out: TextIO, max_lines: int) -> None:
     titles = [column.title for column in section.columns]
     rows = [
-        [text(column.value(record)) for column in section.columns] for record in section.records
+        [printing.one_line(text(column.value(record))) for column in section.columns]
+        for record in section.records
     ]
-    if out.isatty():
-        _write_rich(section.title, titles, rows, out)
-        return
     if section.title:
-        out.write(f"{section.title}\n")
-    lines = [titles, *[[_one_line(cell) for cell in row] for row in rows]]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-    for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        out.write("  ".join(cells).rstrip() + "\n")
+        printing.write(f"{printing.one_line(section.title)}\n", out)
+    if printing.is_terminal(out):
+        tables.write_drawn(titles, rows, out, max_lines=max_lines)
+    else:
+        tables.write_aligned(titles, rows, out)
 
 
-def _write_rich(title: str, titles: list[str], rows: list[list[str]], out: TextIO) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in titles:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        # Text, not str: rich would read markup in a name.
-        table.add_row(*[Text(cell) for cell in row])
-    Console(file=out).print(table)
-
-
-def _one_line(cell: str) -> str:
-    """The cell without line breaks, so that each record stays on one line."""
-    return " ".join(cell.split("\n"))
+def _counted(count: int, total: int | None, what: str) -> str:
+    """``3 trials``, or ``20 of 1001 trials (…)``."""
+    if total is None or total <= count:
+        return f"{count} {what if count != 1 else what.removesuffix('s')}"
+    return f"{count} of {total} {what} (--pages and --offset choose which)"

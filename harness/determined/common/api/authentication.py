@@ -10,6 +10,9 @@ The order, first match wins:
    if the service still takes it;
 6. the local cluster's own credentials, when that is what is asked;
 7. a password prompt, if the program is interactive.
+
+What the environment gives counts for this program only: it is not kept. The token of a user who is named
+(``user``) is kept, but does not change whose token the next program uses if none is named.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ _SALT = "GubPEmmotfiK9TMD6Zdw"
 
 # Somebody waits for the answer: a service that is not there is said soon.
 _RETRIES = 2
+_CONNECT_SECONDS = 5.0
 
 # The parameters of published functions hide the module's name.
 _canonical, _find = master_address.canonical, master_address.find
@@ -59,13 +63,17 @@ def new_token(
     Raises InvalidCredentialsException, and what :class:`Session` raises.
     """
     body = {"username": user, "password": salt_and_hash(password), "isHashed": True}
-    with Session(url, transport=_kept_open(transport), max_retries=_RETRIES) as session:
+    with _quick(url, None, transport) as session:
         try:
             answer = session.post("/api/v1/auth/login", json=body)
         except (errors.UnauthenticatedException, errors.ForbiddenException) as error:
             raise errors.InvalidCredentialsException(
                 f"cannot log in to {url} as {user}: {error.message}", error.status_code
             ) from error
+        except errors.NotFoundException as error:
+            raise not_the_service(url) from error
+    if not isinstance(answer, dict) or "token" not in answer:
+        raise not_the_service(url)
     return str(answer["token"])
 
 
@@ -83,17 +91,54 @@ def connect(
     Raises:
         ValueError: ``address`` is not an address. UnauthenticatedException: there are no
         credentials, or they are refused. MasterNotFoundException: nothing answers.
+        BadResponseException: another program answers.
     """
     if not isinstance(address, MasterAddress):
         address = master_address.find(address)
     store = store or TokenStore()
     token = _token(address, user, password, ask, store, transport)
-    return Session(address.url, token, transport=transport)
+    return Session(address.url, token, transport=transport, connect_timeout=_CONNECT_SECONDS)
+
+
+def check_service(
+    address: MasterAddress, transport: httpx.BaseTransport | None = None
+) -> dict[str, Any]:
+    """The service's public description of itself.
+
+    Raises MasterNotFoundException if nothing answers, BadResponseException if another program does.
+    """
+    with _quick(address.url, None, transport) as session:
+        try:
+            found = session.get("/api/v1/master")
+        except (errors.BadRequestException, errors.UnauthenticatedException) as error:
+            # The service describes itself to everybody.
+            raise not_the_service(address.url) from error
+    if not isinstance(found, dict) or "clusterId" not in found:
+        raise not_the_service(address.url)
+    return found
+
+
+def not_the_service(url: str) -> errors.BadResponseException:
+    """The exception for an answer of another program."""
+    return errors.BadResponseException(
+        f"another program than the service answers at {url}; check the port of the address"
+    )
+
+
+def _quick(url: str, token: str | None, transport: httpx.BaseTransport | None) -> Session:
+    """A session for one short request, which leaves the caller's transport open."""
+    return Session(
+        url,
+        token,
+        transport=_kept_open(transport),
+        max_retries=_RETRIES,
+        connect_timeout=_CONNECT_SECONDS,
+    )
 
 
 def logged_in(url: str, token: str, transport: httpx.BaseTransport | None) -> bool:
     """Whether the service (still) takes ``token``."""
-    with Session(url, token, transport=_kept_open(transport), max_retries=_RETRIES) as session:
+    with _quick(url, token, transport) as session:
         try:
             session.get("/api/v1/me")
         except errors.UnauthenticatedException:
@@ -107,8 +152,7 @@ def _runs_at(address: MasterAddress, transport: httpx.BaseTransport | None = Non
 
     While the local cluster is down, another user's cluster may have taken its port.
     """
-    with Session(address.url, transport=_kept_open(transport), max_retries=_RETRIES) as session:
-        return address.is_meant(session.get("/api/v1/master"))
+    return address.is_meant(check_service(address, transport))
 
 
 def _token(
@@ -121,21 +165,26 @@ def _token(
 ) -> str:
     url = address.url
 
+    named = user is not None
+
     def fresh(name: str, secret: str) -> str:
         token = new_token(url, name, secret, transport=transport)
-        store.set_token(url, name, token)
+        # Whoever is named, by an option or a variable, is named for this program only.
+        store.set_token(url, name, token, activate=user is None)
         return token
 
     if password is not None:
-        return fresh(user or store.active_user(url) or DEFAULT_USER, password)
-    named = user is not None
+        name = user or store.active_user(url) or DEFAULT_USER
+        token = login(url, name, password, transport=transport)
+        store.set_token(url, name, token, activate=store.active_user(url) is None)
+        return token
     if user is None:
         given = os.environ.get("DET_USER_TOKEN")
         if given:
             return given
         user = os.environ.get("DET_USER")
     if user and user == os.environ.get("DET_USER") and "DET_PASS" in os.environ:
-        return fresh(user, os.environ["DET_PASS"])
+        return login(url, user, os.environ["DET_PASS"], transport=transport)
     if not named:  # in a task, $DET_USER is the owner, for whom the token acts
         task_token = _task_token(url)
         if task_token:
@@ -159,6 +208,8 @@ def _token(
             # The password was changed since the cluster was made.
             if ask is None:
                 raise
+    # Before a password is asked for: a login does not help if there is no service.
+    check_service(address, transport)
     name = user or store.active_user(url) or DEFAULT_USER
     if ask is not None:
         return fresh(name, ask(name))
@@ -166,6 +217,18 @@ def _token(
         f"not logged in to {url}: run `det user login`, or set DET_USER and DET_PASS,"
         " or DET_USER_TOKEN"
     )
+
+
+def kept_token(address: MasterAddress, user: str | None = None) -> str | None:
+    """The token that :func:`connect` would use without asking the service or anybody, if there is one."""
+    if user is None and os.environ.get("DET_USER_TOKEN"):
+        return os.environ["DET_USER_TOKEN"]
+    name = user or os.environ.get("DET_USER")
+    if user is None and not (name and "DET_PASS" in os.environ):
+        task_token = _task_token(address.url)
+        if task_token:
+            return task_token
+    return TokenStore().token(address.url, name)
 
 
 def _task_token(url: str) -> str | None:

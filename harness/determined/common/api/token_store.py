@@ -45,10 +45,11 @@ class TokenStore:
         """The users whose tokens are kept for ``url``."""
         return sorted(self._tokens(url))
 
-    def set_token(self, url: str, user: str, token: str) -> None:
-        """Keeps ``token`` and makes ``user`` the active one."""
+    def set_token(self, url: str, user: str, token: str, *, activate: bool = True) -> None:
+        """Keeps ``token``. ``activate`` makes ``user`` the one whose token later commands use."""
         tokens = {**self._tokens(url), user: token}
-        self._write(url, {"active_user": user, "tokens": tokens})
+        active = user if activate else self.active_user(url)
+        self._write(url, {"tokens": tokens, **({"active_user": active} if active else {})})
 
     def drop(self, url: str, user: str | None = None) -> None:
         """Forgets a token."""

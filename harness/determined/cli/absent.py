@@ -1,0 +1,161 @@
+"""Commands of Determined that are not here yet, and what to use meanwhile.
+
+A command that exists is found before this table is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+Tree: TypeAlias = "Mapping[str, str | Tree]"
+"""Names (``"list|ls"``) to the advice, or to the names below."""
+
+
+def _all(names: str, advice: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), advice)
+
+
+_LABELS = (
+    "mark experiments with labels (det e label add ID LABEL) and names (det e set name ID NAME)"
+)
+_CONFIG = "set resources.{0} in the configuration when you submit (--config resources.{0}=VALUE)"
+_RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
+_MODELS = (
+    "keep checkpoints by their UUIDs (det e list-checkpoints ID), with metadata from the SDK"
+    " (Checkpoint.add_metadata)"
+)
+_JOBS = "see states with det e list, and what trials wait for with det e describe ID"
+_RANKS = "free slots for the others with det e pause ID, and go on with det e activate ID"
+_AGENTS = (
+    "stop the agent's process to take its machine out; det a list and det s list show what is used"
+)
+_POOLS = "every user may use every pool; det a list shows the pools of the agents"
+_USAGE = "det e describe ID lists each run with its agent, slots and times; --csv for a spreadsheet"
+_TASKS = "see trials with det e list-trials ID and det t describe ID, their logs with det t logs ID"
+_COMMAND = "run the program as an experiment: entrypoint in a YAML file, searcher.name: single, det flow run"
+_NOTEBOOK = (
+    "run Jupyter on your own machine, and read the cluster with the Python SDK"
+    " (determined.experimental.client)"
+)
+_TENSORBOARD = "det e download-tensorboard ID, then tensorboard --logdir DIR on your own machine"
+_SHELL = (
+    "log in to the agent's machine with ssh; det t describe ID says which agent a trial runs on"
+)
+_TEMPLATE = "keep shared fields in the YAML file, and set others with --config A.B=VALUE"
+_SSO = "log in with name and password: det user login NAME"
+_TOKENS = "log in with det user login NAME, or set DET_USER and DET_PASS for one command"
+_USERS = "use the Python SDK as an administrator: client.create_user(NAME, admin=False, password=PASSWORD)"
+_CHANGED = "use the Python SDK as an administrator: client.get_user_by_name(NAME), then {0}"
+_UIDS = "docs/security.md says under which account of the machine trials run"
+_GROUPS = "there are users and administrators: det user list shows who is which"
+_WORKSPACES = f"there is one workspace with one project; {_LABELS}"
+_POLICIES = "set the fields in the YAML files; det e validate FILE checks them"
+_MASTER_LOGS = "det deploy local logs service, on the machine of a local cluster"
+_MASTER_CONFIG = "det master info shows the service's settings"
+_CLOUD = "start the cluster on the machine itself: det deploy local cluster-up"
+_PARTS = "det deploy local cluster-up starts the whole cluster, cluster-down stops it, status shows its parts"
+_REST = "send the request with curl, and the token of ~/.config/determined/auth.json as bearer"
+
+
+def _task(names: str, advice: str) -> dict[str, str | Tree]:
+    return {**_all(names, advice), "set": {"priority": advice}}
+
+
+TREE: Tree = {
+    "experiment|e": {
+        "move": _LABELS,
+        "set": {
+            "log-retention": _RETENTION,
+            **{
+                name: _CONFIG.format(name.replace("-", "_"))
+                for name in ("max-slots", "priority", "weight")
+            },
+        },
+    },
+    "trial|t": {"set": {"log-retention": _RETENTION}},
+    "model|m": _all("create delete describe list|ls list-versions move register-version", _MODELS),
+    "job|j": {"list|ls": _JOBS, **_all("update|u update-batch", _RANKS)},
+    "agent|a": _all("disable enable", _AGENTS),
+    "slot|s": _all("disable enable", _AGENTS),
+    "resource-pool|rp": {"bindings": _all("add list-workspaces remove replace", _POOLS)},
+    "resources|res": _all("aggregated|agg allocations|alloc raw", _USAGE),
+    "task": _all("cleanup-logs config create fork kill list|ls logs pause unpause", _TASKS),
+    "command|cmd": _task("config describe kill list|ls logs run", _COMMAND),
+    "notebook": _task("config kill list|ls logs open start", _NOTEBOOK),
+    "tensorboard": _task("config kill list|ls logs open start", _TENSORBOARD),
+    "shell": _task("config kill list|ls logs open show-ssh-command show_ssh_command start", _SHELL),
+    "template|tpl": {
+        **_all("create describe list|ls remove|rm set", _TEMPLATE),
+        "set-value": {"config": _TEMPLATE},
+    },
+    "auth": _all("list-providers login", _SSO),
+    "oauth": {"client": _all("add list|ls remove", _SSO)},
+    "token|tkn": _all("create describe edit list|ls login revoke", _TOKENS),
+    "user|u": {
+        "activate": _CHANGED.format("User.activate()"),
+        "deactivate": _CHANGED.format("User.deactivate()"),
+        "rename": _CHANGED.format("User.rename(NAME)"),
+        "edit": _CHANGED.format("User.rename, change_display_name, activate or deactivate"),
+        "change-password": _CHANGED.format("User.change_password(PASSWORD)"),
+        "create": _USERS,
+        "link-with-agent-user": _UIDS,
+    },
+    "user-group": _all("add-user change-name create delete describe list|ls remove-user", _GROUPS),
+    "rbac": _all(
+        "assign-role describe-role list-groups-roles list-roles list-users-roles my-permissions"
+        " unassign-role",
+        _GROUPS,
+    ),
+    "workspace|w": {
+        **_all(
+            "archive create delete describe edit list|ls list-members list-pools list-projects unarchive",
+            _WORKSPACES,
+        ),
+        "bindings": _all("delete list|ls set", _WORKSPACES),
+        "resource-quota": {"set": _WORKSPACES},
+    },
+    "project|p": _all(
+        "archive create delete describe edit list|ls list-experiments unarchive", _WORKSPACES
+    ),
+    "config-policies|cp": _all("delete describe set", _POLICIES),
+    "master": {
+        "cluster-message": _all("clear get set", "tell the users in another way"),
+        "config": _all("set show", _MASTER_CONFIG),
+        "logs": _MASTER_LOGS,
+    },
+    "dev": {
+        **_all("auth-token curl|c", _REST),
+        "bindings|b": _all("call|c list|ls", _REST),
+    },
+    "deploy|d": {
+        "local": _all("master-up master-down agent-up agent-down", _PARTS),
+        "aws": _all("up down list dump-master-config-template", _CLOUD),
+        "gcp": _all("up down list dump-master-config-template", _CLOUD),
+        "gke-experimental": _all("up down", _CLOUD),
+    },
+}
+
+
+def find(words: Sequence[str], known: int = 0) -> tuple[str, str] | None:
+    """The full name of the absent command that ``words`` begin with, and the advice.
+
+    The first ``known`` words name groups that exist. If the words end at a group, or its command is
+    unknown, the advice is that of the group's first command. None if the word after the known ones is not
+    in the table.
+    """
+    node: str | Tree = TREE
+    path: list[str] = []
+    for word in words:
+        if isinstance(node, str):
+            break
+        name = next((name for name in node if word in name.split("|")), None)
+        if name is None:
+            break
+        path.append(name.split("|")[0])
+        node = node[name]
+    if len(path) <= known:
+        return None
+    while not isinstance(node, str):
+        node = next(iter(node.values()))
+    return " ".join(path), node

@@ -1,0 +1,65 @@
+"""The one way from `det` to a terminal, a pipe or a file: nothing that a user of the cluster wrote can
+control the terminal of another user.
+
+Names, reasons, labels and log lines come from other people. Everything that commands print passes
+:func:`plain`, :func:`log_text` or :func:`json_text` (``tests/unit/cli/test_cli_hostile.py``).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from determined.common.printable import (
+    cut,
+    json_text,
+    log_text,
+    one_line,
+    plain,
+    without_colours,
+)
+
+__all__ = [
+    "cut",
+    "echo",
+    "is_terminal",
+    "json_text",
+    "log_text",
+    "one_line",
+    "plain",
+    "talk",
+    "without_colours",
+    "write",
+]
+
+MAX_LINE = 4000
+"""A message's line is cut after this many characters."""
+
+
+def echo(text: str = "", *, end: str = "\n", file: TextIO | None = None) -> None:
+    """Prints data, to stdout if ``file`` is None."""
+    write(plain(text) + end, file)
+    (sys.stdout if file is None else file).flush()
+
+
+def talk(message: str = "") -> None:
+    """Prints a message for the person at the terminal, to stderr. Very long lines are cut."""
+    lines = plain(message).split("\n")
+    write("\n".join(cut(line, MAX_LINE) for line in lines) + "\n", sys.stderr)
+    sys.stderr.flush()
+
+
+def is_terminal(out: TextIO) -> bool:
+    """Whether somebody looks at it."""
+    return out.isatty()
+
+
+def write(safe: str, file: TextIO | None = None) -> None:
+    """Writes text that has passed a function of this module."""
+    out = sys.stdout if file is None else file
+    try:
+        out.write(safe)
+    except UnicodeEncodeError:
+        # A terminal of another encoding, such as LANG=C.
+        encoding = out.encoding or "ascii"
+        out.write(safe.encode(encoding, "backslashreplace").decode(encoding))

@@ -1,0 +1,122 @@
+"""Every command of Determined is here, or is known to be absent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from determined.cli import absent
+from determined.cli.groups import LazyGroup
+from determined.cli.root import app
+from tests.unit.cli.conftest import Det
+
+# The commands of release 0.38.1, with their aliases.
+COMMANDS = Path(__file__).with_name("determined_commands.txt").read_text().splitlines()
+
+
+def present(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every command of `det` by its full name, with all aliases."""
+    if not hasattr(command, "list_commands"):
+        yield " ".join(path)
+        return
+    for name in command.list_commands(None):
+        lazy = isinstance(command, LazyGroup)
+        inner = command._load(name) if lazy else command.get_command(None, name)
+        yield from present(inner, (*path, name))
+
+
+def spellings(line: str) -> Iterator[list[str]]:
+    """Each way to write a command, of the aliases of its words."""
+    first, *rest = line.split()
+    for word in first.split("|"):
+        if not rest:
+            yield [word]
+        else:
+            for tail in spellings(" ".join(rest)):
+                yield [word, *tail]
+
+
+def table(node: absent.Tree = absent.TREE, path: str = "") -> Iterator[tuple[str, str]]:
+    """Each absent command with its advice."""
+    for name, inner in node.items():
+        if isinstance(inner, str):
+            yield f"{path}{name}", inner
+        else:
+            yield from table(inner, f"{path}{name} ")
+
+
+@pytest.fixture(scope="module")
+def here() -> set[str]:
+    return {
+        " ".join(words)
+        for full in present(typer.main.get_command(app))
+        for words in spellings(full)
+    }
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_is_here_or_known_to_be_absent(line: str, here: set[str]) -> None:
+    for words in spellings(line):
+        # `d` is a prefix of `deploy`, which another package adds.
+        words = ["deploy" if word == "d" else word for word in words]
+        found = absent.find(words)
+        name = " ".join(word.split("|")[0] for word in line.split())
+        assert " ".join(words) in here or (found is not None and found[0] == name), words
+
+
+def test_what_is_here_is_not_said_to_be_absent(here: set[str]) -> None:
+    listed = {" ".join(words) for line, _ in table() for words in spellings(line)}
+    assert listed & here == set(), "delete these from determined/cli/absent.py"
+
+
+def test_every_absent_command_is_one_of_determineds() -> None:
+    known = {" ".join(words) for line in COMMANDS for words in spellings(line)}
+
+    for line, _ in table():
+        for words in spellings(line):
+            assert " ".join(words) in known
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "advice"),
+    [
+        ("model list", "model list", "det e list-checkpoints ID"),
+        ("m create x", "model create", "UUIDs"),
+        ("m", "model", "UUIDs"),
+        ("model --help", "model", "UUIDs"),
+        ("notebook start --no-browser", "notebook start", "SDK"),
+        ("tensorboard start 3", "tensorboard start", "det e download-tensorboard"),
+        ("e set max-slots 3 4", "experiment set max-slots", "resources.max_slots"),
+        ("e move 1 w p", "experiment move", "label"),
+        ("u create ann", "user create", "create_user"),
+        ("agent disable a1", "agent disable", "det s list"),
+        ("master config show", "master config show", "det master info"),
+        ("deploy aws up", "deploy aws up", "det deploy local cluster-up"),
+        ("deploy local agent-up host", "deploy local agent-up", "cluster-up"),
+        ("d gcp", "deploy gcp", "det deploy local cluster-up"),
+    ],
+)
+def test_an_absent_command_says_what_to_use(det: Det, typed: str, name: str, advice: str) -> None:
+    result = det(*typed.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = f"error: `det {name}` is a command of Determined that is not here yet; meanwhile: "
+    assert result.stderr.startswith(said)
+    assert advice in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_advice_names_commands_that_are_here(here: set[str]) -> None:
+    named = {
+        found
+        for _, text in table()
+        for found in re.findall(
+            r"\bdet (deploy local [a-z-]+|[a-z]+ (?:label |set )?[a-z-]+)", text
+        )
+    }
+    assert len(named) > 10
+    assert {one for one in named if one not in here} == set()

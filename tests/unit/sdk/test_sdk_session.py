@@ -1,0 +1,59 @@
+"""Streams of results: in what portions they arrive, and how they break off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from determined.common.api import Session, errors
+from tests.unit.sdk.fake_service import URL
+
+
+class Pieces(httpx.SyncByteStream):
+    """An answer whose pieces arrive one after the other."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self.pieces
+
+
+def session(*pieces: bytes, status: int = 200, kind: str = "application/json") -> Session:
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"Content-Type": kind}
+        return httpx.Response(status, stream=Pieces(list(pieces)), headers=headers)
+
+    return Session(URL, transport=httpx.MockTransport(answer), max_retries=0)
+
+
+def test_results_that_arrive_together_are_one_batch() -> None:
+    line = '{"result": {"log": "é"}}'.encode()
+    cut = line.index("é".encode()) + 1  # in the middle of a character
+    pieces = [b'{"result": 1}\n{"result": 2}\n', line[:cut], line[cut:] + b"\n\n", b'{"result": 3}']
+    assert list(session(*pieces).stream_batches("/x")) == [[1, 2], [{"log": "é"}], [3]]
+    assert list(session(*pieces).stream("/x")) == [1, 2, {"log": "é"}, 3]
+
+
+def test_what_arrived_before_an_error_is_returned_first() -> None:
+    error = b'{"error": {"message": "the service is stopping", "httpCode": 503}}\n'
+    stream = session(b'{"result": 1}\n' + error).stream("/x")
+    assert next(stream) == 1
+    with pytest.raises(errors.MasterNotFoundException, match="is stopping"):
+        next(stream)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/me", "/logs"])
+def test_a_page_for_browsers_is_not_the_services(path: str) -> None:
+    other = session(b"<h1>no</h1>", status=404, kind="text/html; charset=utf-8")
+    with pytest.raises(errors.BadResponseException, match=r"another program .* HTTP 404") as raised:
+        list(other.stream(path)) if path == "/logs" else other.get(path)
+    assert "<h1>" not in raised.value.message
+
+
+def test_a_proxys_page_about_a_service_that_is_down_is_not_repeated() -> None:
+    proxy = session(b"<h1>Bad Gateway</h1>", status=502, kind="text/html")
+    with pytest.raises(errors.APIException, match=r"^HTTP 502$"):
+        proxy.get("/api/v1/me")
