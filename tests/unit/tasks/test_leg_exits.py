@@ -37,14 +37,14 @@ def test_exception_gives_a_traceback_of_user_code_only(
 ) -> None:
     script = "def f():\n    raise KeyError('lr')\n\nf()\n"
     ended = legs.run({"train.py": script}, fork=fork)
-    reason = "KeyError: 'lr'"
+    reason = "KeyError: 'lr' (train.py, line 2: raise KeyError('lr'))"
     assert ended == {"exit_code": 1, "signal": None, "kind": "exited", "reason": reason}
     shown = service.text("stderr")
     assert shown.startswith("Traceback (most recent call last):\n")
     assert shown.count("  File ") == 2
     assert 'train.py", line 4, in <module>' in shown
-    assert shown.endswith(f"{reason}\n")
-    assert "process exited with code 1" in service.text("stderr", "agent")
+    assert shown.endswith("KeyError: 'lr'\n")
+    assert f"process exited with code 1: {reason}" in service.text("stderr", "agent")
 
 
 @pytest.mark.parametrize(
