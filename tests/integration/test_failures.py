@@ -241,9 +241,7 @@ def test_a_search_whose_every_trial_fails_is_given_up(
     model = tmp_path / "model"
     model.mkdir()
     (model / "script.py").write_text(WRONG_PATH)
-    done = cluster.det(
-        "experiment", "create", "-f", str(tmp_path / "wrong.yaml"), str(model), check=False
-    )
+    done = cluster.det("flow", "run", str(tmp_path / "wrong.yaml"), str(model), check=False)
     assert done.returncode == 1
     reason = (
         "did: process exited with code 1: FileNotFoundError: [Errno 2] No such file or directory: "
