@@ -17,10 +17,9 @@ import yaml
 
 from tests.local_cluster import LocalCluster
 from tests.outcomes import client
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 EXAMPLE = Path(__file__).parents[2] / "examples/distributed"
-pytestmark = pytest.mark.timeout(400)
 
 
 def config(**changes: Any) -> str:
@@ -149,7 +148,7 @@ def test_off_the_cluster(tmp_path: Path, processes: int) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
     assert ("[rank=0]" in done.stderr) == (processes > 1)

@@ -15,7 +15,7 @@ import pytest
 from tests.local_cluster import LocalCluster
 from tests.outcomes import CONFIG, Case, Outcome, outcomes, script
 from tests.processes import is_alive
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 STORES = """
 import determined as det
@@ -322,6 +322,6 @@ def test_kill_ends_every_process_of_a_script_that_hangs(
     assert len(pids) == 3
     (trial,) = cluster.trials(experiment)
     cluster.det(noun, "kill", str(experiment if noun == "experiment" else trial["id"]))
-    assert cluster.wait(experiment, timeout=30) == "CANCELED"
+    assert cluster.wait(experiment, timeout=TIMEOUT_S) == "CANCELED"
     assert cluster.trials(experiment)[0]["reason"] == "killed by the user"
     assert not [pid for pid in pids if is_alive(pid)]

@@ -16,6 +16,7 @@ import yaml
 from determined import pytorch
 from tests.local_cluster import LocalCluster
 from tests.outcomes import client
+from tests.waiting import TIMEOUT_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples/digits_pytorch_trial"
 
@@ -186,7 +187,7 @@ def test_the_example_runs_without_a_cluster(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "validation metrics after 225" in line]

@@ -13,6 +13,7 @@ from determined_service.loops.reconciler import Reconciler
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, Trial, World, ok
+from tests.waiting import TIMEOUT_S
 
 
 async def test_work_needs_the_registered_session(world: World) -> None:
@@ -118,7 +119,7 @@ async def test_an_idle_poll_is_a_heartbeat_and_wakes_for_prefect(world: World) -
         change = Change(conn)
         await bump_pools(change, 0, "default")
         await change.flush()
-    assert (await asyncio.wait_for(waiting, 2))["prefect_poll_seq"] == 1
+    assert (await asyncio.wait_for(waiting, TIMEOUT_S))["prefect_poll_seq"] == 1
 
 
 async def test_a_process_that_lingers_is_killed(world: World) -> None:
