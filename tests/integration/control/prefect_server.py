@@ -15,7 +15,7 @@ import psycopg
 import sqlalchemy as sa
 
 from determined_service.base.settings import Settings
-from tests.waiting import TIMEOUT_S, until
+from tests.waiting import until
 
 AUTH = "tester:secret"
 
@@ -61,7 +61,7 @@ def prefect_server(admin_url: str, home: Path) -> Iterator[str]:
     finally:
         process.terminate()
         try:
-            process.wait(TIMEOUT_S)
+            process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -139,12 +139,14 @@ async def test_a_process_that_lingers_is_killed(world: World) -> None:
 async def test_a_preemption_not_heeded_in_time_ends_in_a_kill_that_does_not_count(
     world: World,
 ) -> None:
-    driver, trial = await begin(world, SINGLE + "preemption_timeout: 1\n")
+    driver, trial = await begin(world, SINGLE + "preemption_timeout: 600\n")
     ok(await world.act(driver.experiment_id, "pause"))
     reconciler = Reconciler(world.app.state.db, None, 1000.0)
     await reconciler.run_pass()
     assert (await world.work())["kill"] == []
-    await asyncio.sleep(1.1)
+    await world.rows(
+        "UPDATE allocations SET preempt_requested_at = now() - interval '601 s' RETURNING id"
+    )
     await reconciler.run_pass()
     assert (await world.work())["kill"] == [trial.allocation_id]
     ok(await trial.exited(exit_code=None, signal=9))

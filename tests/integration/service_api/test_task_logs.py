@@ -208,7 +208,7 @@ async def test_following_gives_lines_as_they_come_and_ends_with_the_task(
     for count, text in ((1, None), (2, "during")):
         if text:
             await send(agent, leg, line(text))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(seen) < count:
                 arrived.clear()
                 await arrived.wait()
