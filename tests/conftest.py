@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +18,50 @@ from tests.local_cluster import LocalCluster
 # Keras decides when it is imported; its default, TensorFlow, is not installed.
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
+# The numbers that tests expect are a CPU's, and the clusters that they start have CPU slots: no test sees
+# the machine's GPUs, nor does a process that it starts. Tests marked `gpu` start theirs with `gpu_env`.
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE_BEFORE = "TESTS_CUDA_VISIBLE_DEVICES"  # set once: the processes of xdist inherit it
+ALL = "all"
+os.environ.setdefault(VISIBLE_BEFORE, os.environ.get(VISIBLE, ALL))
+os.environ[VISIBLE] = ""
+
 # The same examples in every run: a finding must not depend on who runs the tests. To search for more:
 # HYPOTHESIS_PROFILE=default pytest tests/unit/searchers
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def environment_with_gpus() -> dict[str, str]:
+    """This process's environment, with the GPUs that it could have used before they were hidden."""
+    env = {name: value for name, value in os.environ.items() if name != VISIBLE}
+    if os.environ[VISIBLE_BEFORE] != ALL:
+        env[VISIBLE] = os.environ[VISIBLE_BEFORE]
+    return env
+
+
+@functools.cache
+def why_no_gpu() -> str | None:
+    """The reason for which tests marked ``gpu`` are skipped here; None: there is a GPU."""
+    if shutil.which("nvidia-smi") is None:
+        return "needs an NVIDIA GPU, and there is no nvidia-smi here"
+    if environment_with_gpus().get(VISIBLE) == "":
+        return f"needs an NVIDIA GPU, and {VISIBLE} was empty before the tests began"
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    if listed.returncode or "GPU " not in listed.stdout:
+        return "needs an NVIDIA GPU, and nvidia-smi lists none"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and (reason := why_no_gpu()) is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def gpu_env() -> dict[str, str]:
+    """The environment for a process that is to see the GPUs, in tests marked ``gpu``."""
+    return environment_with_gpus()
 
 
 # These share one Postgres and start no cluster.

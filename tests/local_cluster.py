@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 DET = [sys.executable, "-m", "determined.cli"]
 
@@ -55,16 +55,16 @@ class LocalCluster:
                 cluster.down()
 
     def up(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return self.det("deploy", "local", "cluster-up", "--slots", "2", *args, timeout=180)
+        return self.det("deploy", "local", "cluster-up", "--slots", "2", *args, timeout=TIMEOUT_S)
 
     def down(self) -> subprocess.CompletedProcess[str]:
-        return self.det("deploy", "local", "cluster-down", timeout=120)
+        return self.det("deploy", "local", "cluster-down", timeout=TIMEOUT_S)
 
     def det(
         self,
         *args: str,
         check: bool = True,
-        timeout: float = 120,
+        timeout: float = TIMEOUT_S,
         cwd: Path | None = None,
         env: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
@@ -100,7 +100,7 @@ class LocalCluster:
         done = self.det("flow", "run", str(path), str(model), "--detach")
         return int(done.stdout.split()[-1])
 
-    def wait(self, experiment_id: int, timeout: float = 120) -> str:
+    def wait(self, experiment_id: int, timeout: float = TIMEOUT_S) -> str:
         """Waits for the end; the experiment's state."""
         self.det(
             "experiment", "wait", str(experiment_id), "--polling-interval", "0.2",

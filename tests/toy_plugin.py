@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.waiting import TIMEOUT_S
+
 TOY = Path(__file__).parent / "fixtures/toy_searcher"
 
 
@@ -15,7 +17,7 @@ def install_toy_searcher(target: Path) -> None:
     """Installs ``tests/fixtures/toy_searcher`` into the folder ``target``, as pip does it."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir"]
-    subprocess.run([*command, "--target", str(target), str(TOY)], check=True, timeout=120)
+    subprocess.run([*command, "--target", str(target), str(TOY)], check=True, timeout=TIMEOUT_S)
 
 
 @contextlib.contextmanager

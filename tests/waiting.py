@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 SHORTEST_PAUSE_S = 0.01
 
 _TRUE = object()

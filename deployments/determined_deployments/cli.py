@@ -112,6 +112,7 @@ def cluster_up(
         state = up(data_dir, wishes, reporter=Terminal(talk))
     typer.echo(f"service    {state.master_url}")
     typer.echo(f"Prefect UI {state.prefect_url}")
+    _say_how_to_log_in(data_dir)
 
 
 @local.command("cluster-down")
@@ -183,6 +184,7 @@ def status(
         console = Console()
         width = console.measure(table, options=console.options.update(width=10_000)).maximum
         Console(width=max(width, console.width)).print(table)
+        _say_how_to_log_in(data_dir)
     if not rows or any(row.state != "running" for row in rows):
         raise typer.Exit(1)
 
@@ -209,6 +211,20 @@ def logs(
                 typer.echo(shown if component else f"{name:<9}{shown}")
         except KeyboardInterrupt:
             return
+
+
+def _say_how_to_log_in(data_dir: Path | None) -> None:
+    """Names the file and the fields, on stderr. A password itself would stay in terminals and CI logs."""
+    from determined_deployments.local.layout import Layout
+
+    talk.print(
+        "Prefect's page asks for one line, user:password; copy it from the field prefect_auth of\n"
+        f"{Layout.of(data_dir).state} (det logs in by itself; the passwords of its users are in the same "
+        "file)",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _megabytes(size: int | None) -> str:

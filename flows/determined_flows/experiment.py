@@ -171,6 +171,8 @@ class SearchDriver:
                 self._log.exception("the searcher failed")
                 await self._fail(_in_words(error))
                 state, reason = await self._wait_for_end()
+        if state == states.ERROR:
+            self._log.error("experiment %s ended in error: %s", self.experiment_id, reason)
         return _prefect_state(self.experiment_id, state, reason)
 
     async def _search(self, attached: Attached, runs: TrialRuns) -> tuple[str, str | None]:

@@ -116,7 +116,8 @@ def describe(
 
     ``hook_pending``: there is a startup hook and it did not get to its end. ``oom_before``:
     :func:`oom_kills` when the process started. ``exception``: the last line of a Python traceback
-    at the end of stderr; it tells why where the exit code is Python's own for it.
+    at the end of stderr, and its place in the user's files; it tells why where the exit code is Python's
+    own for it.
     """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

@@ -271,7 +271,7 @@ class _Leg:
         assert self.user is not None
         self.reporter.start(self.user.pid)
         replace(record, user=ProcessName.of(self.user.pid)).write(self.root)
-        exception = self._read_until_end(self.user)
+        exception = self._read_until_end(self.user, context.workdir)
         assert self.user.status is not None
         if self.user.status == signal.SIGTERM and self.fork is not None:
             time.sleep(SIGTERM_GRACE_SECONDS)
@@ -322,9 +322,9 @@ class _Leg:
         if self._stopped is not None:  # the signal came while there was nothing to kill
             self.user.kill()
 
-    def _read_until_end(self, user: process.UserProcess) -> str | None:
-        """The exception that stderr ended with, if any."""
-        streams = Streams(user, self.reporter)
+    def _read_until_end(self, user: process.UserProcess, workdir: Path) -> str | None:
+        """The exception that stderr ended with and where it was raised, if there is one."""
+        streams = Streams(user, self.reporter, workdir)
         while not user.reap():
             streams.read(REAP_SECONDS)
         # Whoever holds the pipes open now was left behind by the training process.

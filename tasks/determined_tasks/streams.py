@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import time
+from pathlib import Path
 
 from determined_tasks import process
 from determined_tasks.last_exception import LastException
@@ -20,8 +21,10 @@ PROGRESS_SECONDS = 0.5
 class Streams:
     """Reads a process's output into the reporter."""
 
-    def __init__(self, user: process.UserProcess, reporter: LegReporter) -> None:
-        self.exception = LastException()
+    def __init__(
+        self, user: process.UserProcess, reporter: LegReporter, workdir: Path | None = None
+    ) -> None:
+        self.exception = LastException(workdir)
         self._reporter = reporter
         self._selector = selectors.DefaultSelector()
         self._splitters = {user.stdout: LineSplitter(), user.stderr: LineSplitter()}

@@ -32,7 +32,6 @@ def members(cluster: LocalCluster) -> list[psutil.Process]:
     return list(daemon.members(state.marker))
 
 
-@pytest.mark.timeout(300)
 def test_a_search_goes_on_after_a_power_cut(own_cluster: LocalCluster, tmp_path: Path) -> None:
     cluster = own_cluster
     config = load.config("random", 3, tmp_path / "storage").replace("batches: 40", "batches: 120")

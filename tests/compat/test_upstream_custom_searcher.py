@@ -13,7 +13,7 @@ import pytest
 from tests.compat.upstream_client import UpstreamClient, installed_python
 from tests.integration.test_custom_search import SEARCH, check_trials, write_search
 from tests.local_cluster import LocalCluster
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -64,7 +64,7 @@ def test_the_examples_asha_runs_unchanged_and_survives_a_kill(
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process = start(old_client, folder)
-    assert process.wait(240) == 0, log.read_text()
+    assert process.wait(TIMEOUT_S) == 0, log.read_text()
     word, experiment, completed = log.read_text().splitlines()[-1].split()
     assert (word, completed) == ("ended", "True"), log.read_text()
     check_trials(cluster, int(experiment))

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tests.compat.upstream_client import UpstreamClient
+from tests.waiting import TIMEOUT_S
 
 SCRIPT = """
 import sys
@@ -82,12 +83,12 @@ def test_unmanaged(upstream: UpstreamClient, tmp_path: Path) -> None:
     }
     holder = begin(upstream, tmp_path, "nothing")
     for then, process in superseded.items():
-        said, _ = process.communicate("\n", timeout=90)
+        said, _ = process.communicate("\n", timeout=TIMEOUT_S)
         # Its client says so in a traceback, at the latest when it says how it ended.
         assert "has ended: its script has started again, as run 5" in said, then
     (found,) = upstream.sdk(STATE)
     assert found["state"] == "STATE_RUNNING" and found["progress"] == 0
-    holder.communicate("\n", timeout=90)
+    holder.communicate("\n", timeout=TIMEOUT_S)
     assert holder.returncode == 0
     for _ in range(2):
         done = upstream._run(["-c", SCRIPT, str(tmp_path)], None, 90)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.installed import kept, run_or_skip
+from tests.waiting import TIMEOUT_S
 
 VERSION = "0.38.1"
 # Said on stderr of every command: this product's versions are not Determined's.
@@ -109,7 +110,7 @@ class UpstreamClient:
     def wait(self, experiment_id: int, code: int = 0) -> None:
         """`det experiment wait`: 0 when it has completed."""
         args = ("experiment", "wait", str(experiment_id), "--polling-interval", "1")
-        self.det(*args, code=code, timeout=120)
+        self.det(*args, code=code, timeout=TIMEOUT_S)
 
     def json(self, *args: str) -> Any:
         """The parsed output of a command with --json."""

@@ -30,7 +30,7 @@ from determined_service.app import create_app
 from determined_service.base.db import Database
 from determined_service.base.settings import Settings
 from determined_service.bootstrap import bootstrap
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 AGENT_TOKEN = "agent-token-of-the-tests"
 
@@ -118,7 +118,7 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
 async def service_app(settings: Settings) -> AsyncIterator[FastAPI]:
     """The application, started, in this test's event loop."""
     app = create_app(settings)
-    async with LifespanManager(app, startup_timeout=30, shutdown_timeout=30):
+    async with LifespanManager(app, startup_timeout=TIMEOUT_S, shutdown_timeout=TIMEOUT_S):
         yield app
 
 
@@ -174,7 +174,7 @@ def serve(app: FastAPI) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(TIMEOUT_S)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.waiting import TIMEOUT_S
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -29,7 +31,7 @@ class Machine:
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
 @contextlib.contextmanager

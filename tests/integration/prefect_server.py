@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from tests.local_cluster import LocalCluster
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 
 class Prefect:
@@ -19,7 +19,9 @@ class Prefect:
         self.url: str = state["prefect_url"]
         self.auth: str = state["prefect_auth"]
         user, password = self.auth.split(":", 1)
-        self.http = httpx.Client(base_url=f"{self.url}/api", auth=(user, password), timeout=30)
+        self.http = httpx.Client(
+            base_url=f"{self.url}/api", auth=(user, password), timeout=TIMEOUT_S
+        )
 
     def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         answer = self.http.post(path, json=body) if body is not None else self.http.get(path)

@@ -17,24 +17,32 @@ import yaml
 
 from tests.local_cluster import LocalCluster
 from tests.outcomes import client
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 EXAMPLE = Path(__file__).parents[2] / "examples/distributed"
-pytestmark = pytest.mark.timeout(400)
 
 
 def config(**changes: Any) -> str:
     return yaml.safe_dump({**yaml.safe_load((EXAMPLE / "distributed.yaml").read_text()), **changes})
 
 
-def submit(cluster: LocalCluster, folder: Path, delay: float) -> int:
-    """Submits the example, an epoch of which takes ``delay`` seconds longer."""
+UNTIL_PREEMPTED = "not core_context.preempt.should_preempt()"
+UNTIL_TOLD = "not pathlib.Path({go!r}).exists()"
+"""What a held script waits for; the file is ``go`` in the folder that it was submitted from."""
+
+
+def submit(cluster: LocalCluster, folder: Path, held: str = "False") -> int:
+    """Submits the example. As long as ``held`` is true, no leg gets beyond epoch 3 without a checkpoint."""
     folder.mkdir(exist_ok=True)
     script = (EXAMPLE / "train.py").read_text()
     slow = script.replace(
         "            epoch += 1\n",
         "            epoch += 1\n"
-        f"            import os, time; print('pid', os.getpid(), flush=True); time.sleep({delay})\n",
+        "            import os, time\n"
+        "            print('pid', os.getpid(), flush=True)\n"
+        "            while epoch == 4 and latest_checkpoint is None and "
+        f"{held.format(go=str(folder / 'go'))}:\n"
+        "                time.sleep(0.05)\n",
     )
     assert slow != script
     return cluster.submit(folder, config(), train_py=slow)
@@ -65,7 +73,7 @@ def wait_for_epoch(cluster: LocalCluster, experiment_id: int, epoch: int) -> Non
 
 @pytest.fixture(scope="module")
 def unbroken(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> int:
-    experiment_id = submit(cluster, tmp_path_factory.mktemp("unbroken"), 0)
+    experiment_id = submit(cluster, tmp_path_factory.mktemp("unbroken"))
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     return experiment_id
 
@@ -80,7 +88,7 @@ def test_two_processes_train_one_model(cluster: LocalCluster, unbroken: int) -> 
 
 
 def test_a_pause_changes_no_loss(cluster: LocalCluster, unbroken: int, tmp_path: Path) -> None:
-    experiment_id = submit(cluster, tmp_path, 0.5)
+    experiment_id = submit(cluster, tmp_path, UNTIL_PREEMPTED)
     wait_for_epoch(cluster, experiment_id, 3)
     cluster.det("experiment", "pause", str(experiment_id))
     until("a checkpoint", lambda: cluster.trials(experiment_id)[0]["checkpointCount"])
@@ -94,12 +102,13 @@ def test_a_pause_changes_no_loss(cluster: LocalCluster, unbroken: int, tmp_path:
 def test_one_killed_process_ends_the_gang_which_starts_again(
     cluster: LocalCluster, unbroken: int, tmp_path: Path
 ) -> None:
-    experiment_id = submit(cluster, tmp_path, 0.5)
+    experiment_id = submit(cluster, tmp_path, UNTIL_TOLD)
     wait_for_epoch(cluster, experiment_id, 2)
     pids = [int(pid) for pid in re.findall(r"pid (\d+)", cluster.logs(experiment_id))]
     others = {pid for pid in pids if psutil.pid_exists(pid)}
     assert len(others) == 2
     os.kill(pids[-1], signal.SIGKILL)
+    (tmp_path / "go").touch()
     until("no process left", lambda: [pid for pid in others if psutil.pid_exists(pid)], equals=[])
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
@@ -116,13 +125,13 @@ def test_the_launcher_or_the_agent_killed(
     cluster: LocalCluster, unbroken: int, tmp_path: Path
 ) -> None:
     """Workers go with their launcher; a gang does not need the agent."""
-    experiment_id = submit(cluster, tmp_path, 0.5)
+    experiment_id = submit(cluster, tmp_path, UNTIL_TOLD)
     wait_for_epoch(cluster, experiment_id, 2)
     first = workers(cluster, experiment_id)
     launchers = {worker.ppid() for worker in first}
     assert (len(first), len(launchers)) == (2, 1)
     os.kill(launchers.pop(), signal.SIGKILL)
-    _, alive = psutil.wait_procs(first, 30)
+    _, alive = psutil.wait_procs(first, TIMEOUT_S)
     assert not alive
     second = until(
         "two new workers",
@@ -132,8 +141,9 @@ def test_the_launcher_or_the_agent_killed(
     record = json.loads((cluster.data_dir / "run" / "agent.json").read_text())
     agent = psutil.Process(record["pid"])
     agent.kill()
-    psutil.wait_procs([agent], 30)
+    psutil.wait_procs([agent], TIMEOUT_S)
     cluster.up()
+    (tmp_path / "go").touch()
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
     pids = {int(pid) for pid in re.findall(r"pid (\d+)", cluster.logs(experiment_id))}
@@ -149,7 +159,7 @@ def test_off_the_cluster(tmp_path: Path, processes: int) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
     assert ("[rank=0]" in done.stderr) == (processes > 1)

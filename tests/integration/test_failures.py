@@ -15,7 +15,7 @@ import pytest
 from tests.local_cluster import LocalCluster
 from tests.outcomes import CONFIG, Case, Outcome, outcomes, script
 from tests.processes import is_alive
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 STORES = """
 import determined as det
@@ -48,14 +48,19 @@ FAILURES = {
     # The script.
     "raises": Failure(
         script("def f():\n    raise ValueError('no luck')\nf()"),
-        r"^process exited with code 1: ValueError: no luck$",
+        r"^process exited with code 1: ValueError: no luck "
+        r"\(script.py, line 2: raise ValueError\('no luck'\)\)$",
         r'(?s)Traceback.*File "\S*/script.py", line 2, in f\n.*ValueError: no luck',
     ),
     "raises-inside": Failure(
-        script(with_context("raise OSError('inside')")), r"code 1: OSError: inside$", "Traceback"
+        script(with_context("raise OSError('inside')")),
+        r"code 1: OSError: inside \(script.py, line 3: ",
+        "Traceback",
     ),
     "syntax": Failure(
-        script("print('a'\n"), r"code 1: SyntaxError: .* was never closed$", r'script.py", line 1'
+        script("print('a'\n"),
+        r"code 1: SyntaxError: .* was never closed \(script.py, line 1: ",
+        r'script.py", line 1',
     ),
     "exits-3": Failure(script("raise SystemExit(3)"), r"^process exited with code 3$"),
     "exits-with-words": Failure(
@@ -67,7 +72,7 @@ FAILURES = {
             "import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
             "bytearray(4 << 30)"
         ),
-        r"code 1: MemoryError$",
+        r"code 1: MemoryError \(script.py, line 3: ",
         "MemoryError",
     ),
     "killed": Failure(
@@ -211,6 +216,51 @@ def test_flow_run_ends_with_what_went_wrong(cluster: LocalCluster, tmp_path: Pat
     assert "ValueError: no luck" in cluster.det("trial", "logs", trial[1]).stdout
 
 
+WRONG_PATH = """
+import determined as det
+
+def read(path):
+    return open(path).read()
+
+with det.core.init():
+    read("/no/such/table.csv")
+"""
+
+
+def test_a_search_whose_every_trial_fails_is_given_up(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    config = CONFIG.format(
+        name="wrong-path", entrypoint="python3 script.py", max_restarts=0
+    ).replace(
+        "{name: single, metric: x, max_length: 1}",
+        "{name: random, metric: x, max_length: 1, max_trials: 500, max_concurrent_trials: 2}",
+    )
+    assert "max_trials: 500" in config
+    (tmp_path / "wrong.yaml").write_text(f"{config}max_failures: 3\n")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "script.py").write_text(WRONG_PATH)
+    done = cluster.det("flow", "run", str(tmp_path / "wrong.yaml"), str(model), check=False)
+    assert done.returncode == 1
+    reason = (
+        "did: process exited with code 1: FileNotFoundError: [Errno 2] No such file or directory: "
+        "'/no/such/table.csv' (script.py, line 5: return open(path).read()). Correct the cause and submit "
+        "again; the limit is max_failures (3; null = none)"
+    )
+    shown = " ".join((done.stdout + done.stderr).split())
+    assert (
+        "3 trials in a row failed before any trial reported a metric, all of them as trial" in shown
+    )
+    assert reason in shown
+    experiment = cluster.json("experiment", "list")[-1]["id"]
+    found = cluster.describe(experiment)
+    assert (found["state"], found["reason"].endswith(reason)) == ("STATE_ERROR", True)
+    states = [trial["state"] for trial in cluster.trials(experiment)]
+    assert states.count("ERROR") == 3
+    assert set(states) <= {"ERROR", "CANCELED"}
+
+
 def test_a_failed_trial_is_restarted(cluster: LocalCluster, tmp_path: Path) -> None:
     failing = script("raise SystemExit(5)", max_restarts=2)
     found = outcomes(cluster, tmp_path, {"failing": failing})["failing"]
@@ -272,6 +322,6 @@ def test_kill_ends_every_process_of_a_script_that_hangs(
     assert len(pids) == 3
     (trial,) = cluster.trials(experiment)
     cluster.det(noun, "kill", str(experiment if noun == "experiment" else trial["id"]))
-    assert cluster.wait(experiment, timeout=30) == "CANCELED"
+    assert cluster.wait(experiment, timeout=TIMEOUT_S) == "CANCELED"
     assert cluster.trials(experiment)[0]["reason"] == "killed by the user"
     assert not [pid for pid in pids if is_alive(pid)]

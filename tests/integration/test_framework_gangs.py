@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import TIMEOUT_S
+
 ROOT = Path(__file__).parents[2]
 Results = dict[str, Any]
 
@@ -38,7 +40,7 @@ def gang(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results]:
                 cwd=folder / "work",
                 capture_output=True,
                 text=True,
-                timeout=200,
+                timeout=TIMEOUT_S,
             )
             assert done.returncode == 0, done.stderr
             found[name] = json.loads((folder / "results.json").read_text())

@@ -14,9 +14,9 @@ import yaml
 
 from tests.local_cluster import LocalCluster
 from tests.outcomes import client
+from tests.waiting import TIMEOUT_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-pytestmark = pytest.mark.timeout(400)
 
 # example: (configuration, the script, the searcher's metric, batches of the two epochs)
 TRAINED = {
@@ -104,7 +104,7 @@ def test_off_the_cluster(tmp_path: Path, script: str, words: str) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
     assert words in done.stderr

@@ -34,7 +34,7 @@ from determined_deployments.local.report import Silent
 from determined_deployments.local.state import ClusterState
 from determined_registry.database import migrate
 from tests.integration.local_layout import Notes, marker, plain_layout
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 POSTGRES = ("postgres",)
 
@@ -62,7 +62,7 @@ def pid_of(data: Path, name: str) -> int:
 def kill(data: Path, name: str) -> None:
     process = psutil.Process(pid_of(data, name))
     process.kill()
-    process.wait(10)
+    process.wait(TIMEOUT_S)
 
 
 def left_of(state: ClusterState) -> list[psutil.Process]:
@@ -215,7 +215,7 @@ def test_two_ups_at_once(data):
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    ids = {process.communicate(timeout=60)[0].strip() for process in both}
+    ids = {process.communicate(timeout=TIMEOUT_S)[0].strip() for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert len(ids) == 1
     servers = [p for p in daemon.members(ids.pop()) if "-D" in p.cmdline()]
@@ -252,7 +252,7 @@ def test_prefect_with_auth_survives_a_killed_postgres(data):
     state = cluster_up(data, components=both)
     auth = httpx.BasicAuth(*state.prefect_auth.split(":"))
     url = f"{state.prefect_api_url}/work_pools/filter"
-    with httpx.Client(trust_env=False, timeout=10) as client:
+    with httpx.Client(trust_env=False, timeout=TIMEOUT_S) as client:
         assert client.post(url, json={}).status_code == 401
         assert client.post(url, json={}, auth=auth).status_code == 200
         assert "<html" in client.get(state.prefect_url, follow_redirects=True).text
@@ -395,7 +395,7 @@ def test_interrupted_start_leaves_nothing(layout, tmp_path):
     )
     until("the agent running", lambda: daemon.running(layout, "agent"))
     command.send_signal(signal.SIGINT)
-    command.wait(20)
+    command.wait(TIMEOUT_S)
     assert [p for p in daemon.members(marker(layout)) if not daemon.is_gone(p)] == []
 
 

@@ -21,7 +21,7 @@ from tests.integration.browser import open_browser
 from tests.integration.prefect_server import Prefect
 from tests.integration.service_api.world import Leg, World, report
 from tests.local_cluster import LocalCluster
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 HALVING = {
     "name": "async_halving",
@@ -274,6 +274,6 @@ def test_a_run_started_from_prefect_has_its_link_too(cluster: LocalCluster, tmp_
     experiment = next(
         one for one in newest_first if cluster.describe(one)["flowRunId"] == run["id"]
     )
-    page = httpx.get(plot_link(prefect, experiment, run["id"]), timeout=120, trust_env=False)
+    page = httpx.get(plot_link(prefect, experiment, run["id"]), timeout=TIMEOUT_S, trust_env=False)
     assert page.status_code == 200
     assert "<h2>Learning curves</h2>" in page.text

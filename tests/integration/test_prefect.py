@@ -16,7 +16,7 @@ import pytest
 from tests.integration.browser import open_browser
 from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,7 +96,7 @@ def test_prefect_deploy_all(
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = prefect.call("/deployments/filter", {})
@@ -159,7 +159,7 @@ def test_the_trial_flow_under_prefects_engine(
             },
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=TIMEOUT_S,
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
         assert cluster.wait(experiment) == "COMPLETED"
@@ -189,7 +189,7 @@ class Page:
 
         self.browser = browser
         self.url = prefect.url
-        self.wait = WebDriverWait(browser, 40)
+        self.wait = WebDriverWait(browser, TIMEOUT_S)
         browser.get(prefect.url)
         self.find("input")[0].send_keys(prefect.auth, Keys.ENTER)
         self.wait.until(lambda page: "login" not in page.current_url)

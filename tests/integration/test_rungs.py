@@ -246,7 +246,7 @@ with det.core.init() as core_context:
     for op in core_context.searcher.operations():
         for step in range(1, op.length + 1):
             core_context.train.report_validation_metrics(step, {"x": a, "steps": step})
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while step == 2 and a in stopped and time.monotonic() < deadline:
                 if core_context.preempt.should_preempt():
                     break

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.local_cluster import LocalCluster
 from tests.outcomes import client
+from tests.waiting import TIMEOUT_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples/unmanaged/train.py"
 
@@ -50,7 +51,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs the script to its end, which must be with ``code``."""
     command = [sys.executable, "-c", script, *map(str, args)]
-    done = subprocess.run(command, env=cluster.env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=cluster.env, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -175,7 +178,12 @@ def test_in_several_processes(cluster: LocalCluster, tmp_path: Path) -> None:
     command = [sys.executable, *launch, str(tmp_path / "storage")]
     for code, state in {1: "STATE_ERROR", 0: "STATE_COMPLETED"}.items():
         done = subprocess.run(
-            command, env=cluster.env, cwd=tmp_path, capture_output=True, text=True, timeout=120
+            command,
+            env=cluster.env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
         )
         assert done.returncode == code, done.stderr
         assert find(cluster, "gang")["state"] == state
@@ -202,10 +210,14 @@ core_v2.init(distributed=dist, config=core_v2.Config(name="ignored"))
 start = core_v2.info.trial._steps_completed
 print("going on after", start, flush=True)
 for step in range(start + 1, 31):
-    time.sleep(0.1)
+    time.sleep(0.02)
     if dist.rank == 0:
         core_v2.train.report_training_metrics(step, {"x": step})
-    if core_v2.preempt.should_preempt():
+    preempted = core_v2.preempt.should_preempt()
+    while start == 0 and step == 10 and not preempted:  # the first run does not end by itself
+        time.sleep(0.05)
+        preempted = core_v2.preempt.should_preempt()
+    if preempted:
         with core_v2.checkpoint.store_path({"steps_completed": step}, shard=True) as (path, _):
             (path / f"shard-{dist.rank}").write_text(str(step))
         print("preempted after", step, flush=True)
@@ -250,7 +262,7 @@ def test_started_again_while_it_runs(cluster: LocalCluster, tmp_path: Path) -> N
     ) as first:
         read_until(first.stdout, "now")
         assert "going on after 3" in run(cluster, held, storage).stdout
-        _, said = first.communicate("\n", timeout=60)
+        _, said = first.communicate("\n", timeout=TIMEOUT_S)
     assert first.returncode == 1
     assert "has ended: its script has started again, as run 2" in said
     found = find(cluster, "twice")
@@ -283,7 +295,7 @@ def test_ended_by_a_user(cluster: LocalCluster, tmp_path: Path) -> None:
     paused = cluster.det("experiment", "pause", experiment_id, check=False)
     assert paused.returncode == 1 and "unmanaged" in paused.stderr
     cluster.det("experiment", "kill", experiment_id)
-    assert process.wait(60) == 1
+    assert process.wait(TIMEOUT_S) == 1
     assert find(cluster, "ended")["state"] == "STATE_CANCELED"
 
 
@@ -291,9 +303,13 @@ def test_the_example(cluster: LocalCluster) -> None:
     env = {**cluster.env, "XDG_DATA_HOME": str(Path(cluster.env["HOME"]) / "share")}
     for expected in ("epoch 20: accuracy 0.9", "going on after epoch 20"):
         done = subprocess.run(
-            [sys.executable, str(EXAMPLE)], env=env, capture_output=True, text=True, timeout=120
+            [sys.executable, str(EXAMPLE)],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
         )
         assert done.returncode == 0, done.stderr
         assert expected in done.stdout
     url = done.stdout.split("charts: ")[1].strip()
-    assert "accuracy" in httpx.get(url, trust_env=False, timeout=60).text
+    assert "accuracy" in httpx.get(url, trust_env=False, timeout=TIMEOUT_S).text

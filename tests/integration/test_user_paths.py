@@ -19,6 +19,7 @@ import pytest
 
 from tests.local_cluster import DET, LocalCluster
 from tests.outcomes import GOOD, Case, Outcome, client, outcomes, script
+from tests.waiting import TIMEOUT_S
 
 # What training code may be and do. Of each: what must be among the lines it printed.
 WORKS: dict[str, tuple[Case, list[str]]] = {
@@ -235,7 +236,7 @@ class Terminal:
         os.close(slave)
         self.shown = ""
 
-    def read(self, until: Callable[[str], object], timeout_s: float = 60) -> str:
+    def read(self, until: Callable[[str], object], timeout_s: float = TIMEOUT_S) -> str:
         """Reads until ``until`` holds for all that was shown."""
         deadline = time.monotonic() + timeout_s
         while not until(self.shown):
@@ -251,7 +252,7 @@ class Terminal:
     def press_ctrl_c(self) -> None:
         os.write(self._master, b"\x03")
 
-    def end(self, timeout_s: float = 60) -> int:
+    def end(self, timeout_s: float = TIMEOUT_S) -> int:
         """Reads what is left; the exit code."""
         try:
             self.read(lambda _: self.process.poll() is not None, timeout_s)
@@ -313,7 +314,7 @@ def test_two_runs_at_once_from_a_folder_with_names_of_ours(
         for _ in range(2)
     ]
     for run in runs:
-        printed, _ = run.communicate(timeout=120)
+        printed, _ = run.communicate(timeout=TIMEOUT_S)
         assert run.returncode == 0
         assert "COMPLETED" in printed
         assert "x: 3" in printed
@@ -401,7 +402,7 @@ print(json.dumps({
 """)
     done = subprocess.run(
         [sys.executable, "user.py"],
-        env=cluster.env, cwd=tmp_path, text=True, capture_output=True, timeout=120, check=False,
+        env=cluster.env, cwd=tmp_path, text=True, capture_output=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

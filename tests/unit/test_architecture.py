@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import TIMEOUT_S
+
 ROOT = Path(__file__).parents[2]
 
 PACKAGES = {
@@ -221,6 +223,6 @@ HEAVY += ["boto3", "botocore", "google.cloud", "azure"]
 def test_training_images_need_no_platform(statement: str) -> None:
     code = f"{statement}\nimport sys\nprint([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     assert done.stdout.strip() == "[]"

@@ -1,6 +1,6 @@
 """The experiment configuration as a whole."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -55,6 +55,8 @@ class ExperimentConfig(Section):
     only fields and types.
     """
 
+    null_fields: ClassVar[frozenset[str]] = frozenset(legacy.NULLS)
+
     name: str = Field(min_length=1, description="name of the experiment")
     description: str | None = Field(None, description="description of the experiment")
     labels: Annotated[
@@ -84,6 +86,11 @@ class ExperimentConfig(Section):
     records_per_epoch: Natural = Field(0, description="records in an epoch")
     scheduling_unit: Positive = Field(100, description="batches between progress reports")
     max_restarts: Natural = Field(5, description="how many times a failed trial is restarted")
+    max_failures: Positive | None = Field(
+        10,
+        description="after how many failed trials in a row the experiment ends in error, as long as no "
+        "trial has reported a metric; null = never",
+    )
     preemption_timeout: Positive | None = Field(
         None, description="seconds that a trial has to save its state before it is killed"
     )

@@ -24,6 +24,8 @@ RENAMED: dict[tuple[str | int, ...], str] = {
     ("environment", "image", "cuda"): "gpu",
     ("environment", "environment_variables", "cuda"): "gpu",
 }
+#: Top-level fields in which null is a value: it wins over a template's, and over the default.
+NULLS = ("max_failures",)
 #: Values that belong to the user: null and every key are kept as they are.
 _FREE = {("hyperparameters",), ("data",), ("environment", "pod_spec")}
 
@@ -69,7 +71,8 @@ def log_action(value: Any) -> Any:
 
 
 def shim(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a configuration (or part of one) in today's form, without nulls and ignored fields.
+    """A copy of a configuration (or part of one) in today's form, without ignored fields, and without nulls
+    (but for :data:`NULLS` and the user's own values).
 
     Values of a wrong type are passed through.
     """
@@ -124,5 +127,7 @@ def _without_nulls(value: Any, path: tuple[str, ...]) -> Any:
     if not isinstance(value, dict) or path in _FREE:
         return value
     return {
-        key: _without_nulls(item, (*path, key)) for key, item in value.items() if item is not None
+        key: _without_nulls(item, (*path, key))
+        for key, item in value.items()
+        if item is not None or (not path and key in NULLS)
     }

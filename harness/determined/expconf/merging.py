@@ -25,7 +25,8 @@ def merge(
     """Merge a configuration over a template over the cluster's defaults.
 
     Returns:
-        A new mapping in today's form (older forms are rewritten first), without nulls.
+        A new mapping in today's form (older forms are rewritten first), without nulls where null
+        means "not given".
     """
     merged = legacy.shim(config)
     for below in (template, defaults):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.local_cluster import LocalCluster
 from tests.processes import is_alive
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 CONFIG = """
 name: recovery
@@ -95,7 +95,7 @@ def test_killed_experiment_flow_goes_on(cluster: LocalCluster, tmp_path: Path) -
     experiment, folder = begin(cluster, tmp_path)
     os.kill(flow_process_of(cluster, experiment)[1], signal.SIGKILL)
     (folder / "go").touch()
-    assert cluster.wait(experiment, timeout=180) == "COMPLETED"
+    assert cluster.wait(experiment, timeout=TIMEOUT_S) == "COMPLETED"
     assert legs_of(folder) == {"1"}
 
 
@@ -217,7 +217,7 @@ def test_flow_that_was_killed_with_its_agent_is_started_again_by_the_next_one(
     os.kill(pid, signal.SIGKILL)
     cluster.up()
     (folder / "go").touch()
-    assert cluster.wait(experiment, timeout=180) == "COMPLETED"
+    assert cluster.wait(experiment, timeout=TIMEOUT_S) == "COMPLETED"
     assert legs_of(folder) == {"1"}
 
     async def messages(client: Any) -> list[str]:

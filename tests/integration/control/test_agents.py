@@ -16,7 +16,7 @@ from determined_service.loops.reconciler import Reconciler
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, Trial, World, ok
-from tests.waiting import until_async
+from tests.waiting import TIMEOUT_S, until_async
 
 
 async def test_work_needs_the_registered_session(world: World) -> None:
@@ -170,7 +170,7 @@ async def test_an_idle_poll_is_a_heartbeat_and_wakes_for_prefect(world: World) -
         change = Change(conn)
         await bump_pools(change, 0, "default")
         await change.flush()
-    assert (await asyncio.wait_for(waiting, 2))["prefect_poll_seq"] == 1
+    assert (await asyncio.wait_for(waiting, TIMEOUT_S))["prefect_poll_seq"] == 1
 
 
 async def test_a_process_that_lingers_is_killed(world: World) -> None:
@@ -190,12 +190,14 @@ async def test_a_process_that_lingers_is_killed(world: World) -> None:
 async def test_a_preemption_not_heeded_in_time_ends_in_a_kill_that_does_not_count(
     world: World,
 ) -> None:
-    driver, trial = await begin(world, SINGLE + "preemption_timeout: 1\n")
+    driver, trial = await begin(world, SINGLE + "preemption_timeout: 600\n")
     ok(await world.act(driver.experiment_id, "pause"))
     reconciler = Reconciler(world.app.state.db, None, 1000.0)
     await reconciler.run_pass()
     assert (await world.work())["kill"] == []
-    await asyncio.sleep(1.1)
+    await world.rows(
+        "UPDATE allocations SET preempt_requested_at = now() - interval '601 s' RETURNING id"
+    )
     await reconciler.run_pass()
     assert (await world.work())["kill"] == [trial.allocation_id]
     ok(await trial.exited(exit_code=None, signal=9))

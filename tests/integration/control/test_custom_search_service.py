@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.integration.control.world import CONFIG, Trial, World, ok
+from tests.waiting import TIMEOUT_S
 
 CUSTOM = CONFIG.replace(
     "{name: random, metric: loss, max_length: 8, max_trials: 4, max_concurrent_trials: 2}",
@@ -105,7 +106,7 @@ async def test_a_search_from_its_first_event_to_its_end(world: World) -> None:
     await asyncio.sleep(0.2)
     assert not waiting.done(), "the trial waits for the search method"
     ok(await search.answer(event["id"], train(A, 9)))
-    found = await asyncio.wait_for(waiting, 5)
+    found = await asyncio.wait_for(waiting, TIMEOUT_S)
     assert (found["completed"], found["op"]["validateAfter"]["length"]) == (False, "9")
     ok(await trial.complete(9, 0.25))
     await search.answer_all(close(A))
@@ -219,7 +220,7 @@ async def test_events_are_waited_for(world: World) -> None:
     trial = await world.launched()
     ok(await trial.started())
     ok(await trial.complete(4, "NaN"))
-    (event,) = await asyncio.wait_for(waiting, 5)
+    (event,) = await asyncio.wait_for(waiting, TIMEOUT_S)
     assert event["validationCompleted"]["metric"] == "NaN"
 
 
@@ -301,7 +302,7 @@ async def test_a_pause_wakes_the_runner_and_keeps_the_queue(world: World) -> Non
     await asyncio.sleep(0.1)
     ok(await world.act(search.id, "pause"))
     paused = [{"id": -1, "experimentInactive": {"experimentState": "STATE_PAUSED"}}]
-    assert await asyncio.wait_for(waiting, 5) == paused
+    assert await asyncio.wait_for(waiting, TIMEOUT_S) == paused
     assert await search.events() == paused
     ok(await world.act(search.id, "activate"))
     trial = await world.launched()
@@ -330,7 +331,7 @@ async def test_an_end_by_the_user(world: World, verb: str, state: str) -> None:
     await asyncio.sleep(0.2)
     assert not waiting.done(), "what it becomes is worth waiting for"
     ok(await trial.exited(exit_code=None, exit_signal=9))
-    found = await asyncio.wait_for(waiting, 5)
+    found = await asyncio.wait_for(waiting, TIMEOUT_S)
     assert found == [{"id": -1, "experimentInactive": {"experimentState": f"STATE_{state}"}}]
     last = (await world.row("SELECT last_event_id FROM searches"))["last_event_id"]
     # Too late, and no error.
@@ -418,7 +419,7 @@ async def test_the_flow_is_told_of_trials_without_a_run(world: World) -> None:
     await asyncio.sleep(0.1)
     assert not waiting.done()
     ok(await search.answer(1, create(A)))
-    (trial,) = ok(await asyncio.wait_for(waiting, 5))["trials"]
+    (trial,) = ok(await asyncio.wait_for(waiting, TIMEOUT_S))["trials"]
     assert (trial["request_id"], trial["hparams"]) == (A, {"x": 5})
     assert ok(await search.follow())["trials"] == [trial], "until it has one"
     run = {"flow_run_id": str(uuid.uuid4())}
@@ -426,7 +427,7 @@ async def test_the_flow_is_told_of_trials_without_a_run(world: World) -> None:
     assert ok(await search.follow())["trials"] == []
     waiting = asyncio.create_task(search.follow(10, state="ACTIVE"))
     ok(await world.act(search.id, "kill"))
-    ended = ok(await asyncio.wait_for(waiting, 5))
+    ended = ok(await asyncio.wait_for(waiting, TIMEOUT_S))
     assert (ended["state"], ended["reason"], ended["ended"]) == (
         "CANCELED",
         "killed by the user",

@@ -25,6 +25,7 @@ from tests.integration.conftest import AGENT_TOKEN
 from tests.integration.control.driver import Wire
 from tests.integration.control.test_search_path import ASHA
 from tests.integration.control.world import CONFIG, Trial, World, ok
+from tests.waiting import TIMEOUT_S
 
 RANDOM = CONFIG.replace("max_trials: 4", "max_trials: 7")
 SEARCHES = {
@@ -145,7 +146,7 @@ async def search(
     async with asyncio.TaskGroup() as group:
         training = group.create_task(train(world, finished))
         try:
-            await asyncio.wait_for(drive(world, experiment_id, fatal), 60)
+            await asyncio.wait_for(drive(world, experiment_id, fatal), TIMEOUT_S)
         finally:
             finished.set()
         await training

@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import CONFIG, Driver, Trial, World, ok
+from tests.waiting import TIMEOUT_S
 
 ONE_AT_A_TIME = CONFIG.replace("max_concurrent_trials: 2", "max_concurrent_trials: 1")
 REPORTS = CONFIG.replace(
@@ -116,7 +117,7 @@ async def test_invalid_hyperparameters_complete_the_trial_and_are_replaced(world
     assert [event["reason"] for event in exited] == ["INVALID_HP"]
     finished = asyncio.Event()
     agent = asyncio.create_task(world.train_all(finished))
-    assert await asyncio.wait_for(driver.drive(), 20) == "COMPLETED"
+    assert await asyncio.wait_for(driver.drive(), TIMEOUT_S) == "COMPLETED"
     finished.set()
     assert await agent == 4
     assert len(await world.rows("SELECT 1 FROM trials")) == 5

@@ -18,7 +18,7 @@ from determined_service.base.settings import Settings
 from determined_service.lifecycle import gangs
 from tests.integration.conftest import client_of
 from tests.integration.control.world import Trial, World, ok
-from tests.waiting import until_async
+from tests.waiting import TIMEOUT_S, until_async
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ async def test_a_gathering_outlives_the_service(
         await until_async("the first process waiting", gathered)
     waiting.cancel()  # its connection ends with the first service
     again = create_app(settings)
-    lifespan = LifespanManager(again, startup_timeout=30, shutdown_timeout=30)
+    lifespan = LifespanManager(again, startup_timeout=TIMEOUT_S, shutdown_timeout=TIMEOUT_S)
     async with lifespan, client_of(again, token) as client:
         answers = await asyncio.gather(gather(client, trial, "b"), gather(client, trial, "a"))
     assert [ok(answer)["data"] for answer in answers] == [[{"from": "a"}, {"from": "b"}]] * 2

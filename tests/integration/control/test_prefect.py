@@ -23,7 +23,7 @@ from tests.integration.control.prefect_server import with_prefect
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, World, ok
-from tests.waiting import until_async
+from tests.waiting import TIMEOUT_S, until_async
 
 RunOf = Callable[[uuid.UUID], Awaitable[FlowRun]]
 
@@ -298,7 +298,7 @@ async def served(settings: Settings) -> AsyncIterator[World]:
     """A service with these settings."""
     app = create_app(settings)
     async with (
-        LifespanManager(app, startup_timeout=30, shutdown_timeout=30),
+        LifespanManager(app, startup_timeout=TIMEOUT_S, shutdown_timeout=TIMEOUT_S),
         client_of(app, AGENT_TOKEN) as agent,
     ):
         world = World(app, agent, agent)

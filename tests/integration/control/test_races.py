@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.control.test_search_path import ASHA
 from tests.integration.control.world import Driver, Trial, World, ok
+from tests.waiting import TIMEOUT_S
 
 SEARCH = (
     ASHA.replace("max_trials: 4", "max_trials: 10")
@@ -87,7 +88,7 @@ async def test_a_search_ends_whatever_happens(world: World, seed: int) -> None:
         group.create_task(run_agent(world, chance, finished))
         group.create_task(meddle(world, driver.experiment_id, chance, finished))
         try:
-            assert await asyncio.wait_for(driver.drive(), 60) == "COMPLETED"
+            assert await asyncio.wait_for(driver.drive(), TIMEOUT_S) == "COMPLETED"
         finally:
             finished.set()
     await check_nothing_is_left(world)
@@ -113,7 +114,7 @@ async def test_a_search_in_full_swing_is_stopped(world: World, verb: str) -> Non
             *(world.act(driver.experiment_id, verb) for _ in range(3))
         ):
             ok(answer)
-        assert await asyncio.wait_for(driving, 30) == "CANCELED"
+        assert await asyncio.wait_for(driving, TIMEOUT_S) == "CANCELED"
         finished.set()
     await check_nothing_is_left(world)
 

@@ -33,7 +33,7 @@ async def test_a_random_search_from_submission_to_completion(world: World) -> No
     driver = await world.started()
     finished = asyncio.Event()
     agent = asyncio.create_task(world.train_all(finished))
-    assert await asyncio.wait_for(driver.drive(), 30) == "COMPLETED"
+    assert await asyncio.wait_for(driver.drive(), TIMEOUT_S) == "COMPLETED"
     finished.set()
     assert await agent == 4
     experiment = await world.experiment(driver.experiment_id)
@@ -60,7 +60,7 @@ async def test_a_promotion_gives_a_paused_trial_its_next_leg(world: World) -> No
     driver = await world.started(ASHA)
     finished = asyncio.Event()
     agent = asyncio.create_task(world.train_all(finished))
-    assert await asyncio.wait_for(driver.drive(), 30) == "COMPLETED"
+    assert await asyncio.wait_for(driver.drive(), TIMEOUT_S) == "COMPLETED"
     finished.set()
     assert await agent == 6
     trials = await world.rows("SELECT run_count, state, restarts FROM trials ORDER BY id")
@@ -81,7 +81,7 @@ async def test_the_next_operation_is_waited_for(world: World) -> None:
     await asyncio.sleep(0.1)
     assert not waiting.done()
     await driver.step()
-    answer = await asyncio.wait_for(waiting, 5)
+    answer = await asyncio.wait_for(waiting, TIMEOUT_S)
     # One report of four is not enough to promote anybody: the trial waits without slots.
     assert answer["completed"]
 

@@ -8,6 +8,7 @@ from determined_service.loops.reconciler import Reconciler
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, World, ok
+from tests.waiting import TIMEOUT_S
 
 
 async def test_pause_preempts_and_activate_goes_on(world: World) -> None:
@@ -16,7 +17,7 @@ async def test_pause_preempts_and_activate_goes_on(world: World) -> None:
     await asyncio.sleep(0.05)
     ok(await world.act(driver.experiment_id, "pause"))
     ok(await world.act(driver.experiment_id, "pause"))
-    assert await asyncio.wait_for(waiting, 2)
+    assert await asyncio.wait_for(waiting, TIMEOUT_S)
     await trial.acknowledge()
     ok(await trial.exited())
     assert (await world.trial(trial.id))["state"] == "PAUSED"

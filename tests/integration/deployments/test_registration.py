@@ -17,6 +17,7 @@ from prefect.client.schemas.schedules import CronSchedule
 from determined_deployments.deploy import register
 from determined_deployments.prefect_yaml import PrefectYamlError
 from tests.integration.control.prefect_server import AUTH
+from tests.waiting import TIMEOUT_S
 
 FLOW = '''
 from prefect import flow
@@ -117,7 +118,7 @@ def prefect_deploy_all(folder: Path, url: str) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

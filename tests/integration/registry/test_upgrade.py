@@ -24,6 +24,7 @@ from determined_registry.database import migrate
 from determined_service.app import create_app
 from determined_service.base.settings import Settings
 from tests.integration.conftest import AGENT_TOKEN, new_database
+from tests.waiting import TIMEOUT_S
 
 DUMP = Path(__file__).parents[2] / "fixtures/database/0006.sql.gz"
 STATES = {
@@ -46,7 +47,7 @@ def previous(postgres_server: str) -> str:
         input=gzip.decompress(DUMP.read_bytes()),
         stdout=subprocess.DEVNULL,
         check=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
     )
     return url
 

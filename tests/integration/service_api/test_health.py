@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from determined_service.app import create_app
 from determined_service.base.settings import Settings
 from tests.integration.conftest import AGENT_TOKEN, client_of, serve
+from tests.waiting import TIMEOUT_S
 
 
 async def test_health_needs_no_token(anonymous: httpx.AsyncClient) -> None:
@@ -57,7 +58,9 @@ def test_a_stop_ends_followed_logs_with_a_word(settings: Settings) -> None:
 
     headers = {"Authorization": f"Bearer {AGENT_TOKEN}"}
     with serve(create_app(settings)) as url:
-        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=30) as client:
+        with httpx.Client(
+            base_url=url, headers=headers, trust_env=False, timeout=TIMEOUT_S
+        ) as client:
             body = {"task_id": "t", "lines": [{"t": 0, "log": "a\n"}]}
             assert client.post("/internal/v1/logs", json=body).status_code == 200
         with psycopg.connect(settings.db_url, autocommit=True) as conn:
@@ -68,10 +71,10 @@ def test_a_stop_ends_followed_logs_with_a_word(settings: Settings) -> None:
                 "INSERT INTO allocations (id, task_id, state, resource_pool, slots)"
                 " VALUES ('t.1', 't', 'RUNNING', 'default', 1)"
             )
-        client = httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=30)
+        client = httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=TIMEOUT_S)
         follower = threading.Thread(target=follow, args=(client,))
         follower.start()
-        assert arrived.wait(10)
+        assert arrived.wait(TIMEOUT_S)
     follower.join()
     client.close()
     # A server that waits for its clients in vain cuts them off in the end, without a word.

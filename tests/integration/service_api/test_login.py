@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 
@@ -12,6 +11,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 
 from determined_registry.database.tables import user_sessions, users
+from determined_service.access import authenticator
 from determined_service.access.accounts import FRESH
 from determined_service.access.throttle import PAIR
 from determined_service.base import passwords
@@ -131,6 +131,13 @@ async def test_allocation_token_is_its_owner_while_it_lives(world: World) -> Non
     assert found["username"] == "determined"
 
 
+@pytest.fixture
+def remembered_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only an announcement makes the service look at a token again."""
+    monkeypatch.setattr(authenticator, "REMEMBER_S", 3600.0)
+
+
+@pytest.mark.usefixtures("remembered_for_long")
 async def test_allocation_token_under_the_name_that_harnesses_use(
     world: World, anonymous: httpx.AsyncClient
 ) -> None:
@@ -139,15 +146,23 @@ async def test_allocation_token_under_the_name_that_harnesses_use(
     headers = {"Grpc-Metadata-x-allocation-token": token}
     assert (await anonymous.get("/api/v1/me", headers=headers)).status_code == 200
     await world.end(leg)
-    await asyncio.sleep(0.1)
-    assert (await anonymous.get("/api/v1/me", headers=headers)).status_code == 409
+
+    async def status() -> int:
+        return (await anonymous.get("/api/v1/me", headers=headers)).status_code
+
+    await until_async("the announcement of its end", status, equals=409)
 
 
+@pytest.mark.usefixtures("remembered_for_long")
 async def test_ended_allocation_gets_409_at_once(world: World) -> None:
     leg = await world.leg()
     assert (await leg.client.get("/api/v1/me")).status_code == 200  # remembered from here on
     await world.end(leg)
-    await asyncio.sleep(0.1)  # the announcement travels; far below the time a token is remembered
+
+    async def status() -> int:
+        return (await leg.client.get("/api/v1/me")).status_code
+
+    await until_async("the announcement of its end", status, equals=409)
     for answer in (await leg.client.get("/api/v1/me"), await leg.report(report(1, loss=1.0))):
         assert answer.status_code == 409
         assert answer.json()["error"]["error"] == f"allocation {leg.allocation_id} has ended"

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from determined.common.api import Session
 from determined_registry.database.tables import trials
 from tests.integration.service_api.world import Leg, World
+from tests.waiting import TIMEOUT_S
 
 
 def line(log: str, t: float = 0.0, **more: Any) -> dict[str, Any]:
@@ -209,7 +210,7 @@ async def test_following_gives_lines_as_they_come_and_ends_with_the_task(
     for count, text in ((1, None), (2, "during")):
         if text:
             await send(agent, leg, line(text))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(seen) < count:
                 arrived.clear()
                 await arrived.wait()
@@ -219,7 +220,7 @@ async def test_following_gives_lines_as_they_come_and_ends_with_the_task(
     async with world.db.tx() as conn:
         await conn.execute(sa.update(trials).values(state="COMPLETED"))
         await conn.execute(sa.text(f"SELECT pg_notify('determined', 'trial:{leg.trial_id}')"))
-    await asyncio.wait_for(following, 5)
+    await asyncio.wait_for(following, TIMEOUT_S)
     assert seen == ["before", "during", "last"]
 
 

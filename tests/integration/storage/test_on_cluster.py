@@ -15,7 +15,6 @@ from tests.outcomes import client
 from tests.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples/digits"
-pytestmark = pytest.mark.timeout(400)
 
 GANG = """
 import determined as det

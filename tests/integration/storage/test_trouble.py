@@ -23,6 +23,7 @@ from determined.storage.blobs import BlobClient
 from determined.storage.objects import ObjectStorageManager
 from determined.storage.s3 import S3Client, S3StorageManager
 from tests.object_servers import KEYS, Server, moto, s3_client, s3_section
+from tests.waiting import TIMEOUT_S
 
 
 @pytest.fixture
@@ -311,7 +312,7 @@ def test_a_process_that_is_killed_leaves_nothing_that_looks_like_a_checkpoint(
     # What it leaves behind locally goes with the test's directory.
     env = os.environ | {"DET_RUN_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, *arguments], timeout=60, check=False, env=env
+        [sys.executable, "-c", KILLED, *arguments], timeout=TIMEOUT_S, check=False, env=env
     )
     assert done.returncode == -signal.SIGKILL
     manager = ObjectStorageManager(s3_blobs, tmp_path.name)
@@ -400,7 +401,7 @@ def test_a_server_that_is_killed_in_the_middle(tmp_path: Path, comes_back: str) 
         trouble = Trouble(server, manager)
 
         def bring_back() -> None:
-            assert trouble.killed.wait(60)
+            assert trouble.killed.wait(TIMEOUT_S)
             if comes_back == "empty":
                 for file in memory.iterdir():
                     file.unlink()

@@ -12,6 +12,7 @@ from determined_deployments.agent.agent import Agent
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.fork_server import plans
 from tests.unit.tasks.fake_service import FakeService, archive
+from tests.waiting import TIMEOUT_S
 
 
 class FakeControl(FakeService):
@@ -106,4 +107,4 @@ async def running(config: AgentConfig) -> AsyncIterator[Agent]:
         yield agent
     finally:
         agent.stop()
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, TIMEOUT_S)

@@ -20,7 +20,7 @@ from determined_deployments.agent.config import AgentConfig
 from determined_tasks.supervision import LegRecord
 from tests.unit.agent.conftest import FakeControl, running
 from tests.unit.tasks.fake_service import archive, spec
-from tests.waiting import until, until_async
+from tests.waiting import TIMEOUT_S, until, until_async
 
 SUBPROCESS = "tests.unit.agent.subprocess_launcher:SubprocessLauncher"
 
@@ -187,7 +187,7 @@ def test_legs_survive_the_agent_and_are_adopted(
         control.wait(lambda: control.polls[-1]["running"] == [])
     finally:
         second.terminate()
-        assert second.wait(20) == 0
+        assert second.wait(TIMEOUT_S) == 0
     until(
         "the end of the agent's fork server",
         lambda: [one for one in zygotes if one.pid not in legs and one.is_running()],
@@ -229,7 +229,7 @@ async def test_fault_in_a_loop_ends_the_agent(config: AgentConfig, control: Fake
     """An answer that is not what a service sends: an agent that only seems to work is worse."""
     control.answers["work"] = lambda body: (200, {"launch": []})
     with pytest.raises(WireError, match="kill"):
-        await asyncio.wait_for(Agent(config).run(), 20)
+        await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)
 
 
 async def test_an_agent_that_is_refused_ends_and_leaves_the_legs_that_it_found(
@@ -250,7 +250,7 @@ async def test_an_agent_that_is_refused_ends_and_leaves_the_legs_that_it_found(
     words = "agent agent-1 runs release 0.1.0, too old for this service"
     control.answers["register"] = lambda body: (400, {"error": {"error": words}})
     with pytest.raises(AgentRefused, match=words):
-        await asyncio.wait_for(Agent(config).run(), 20)
+        await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)
     assert control.exits == {}
     go.touch()
     await control.until(lambda: control.exits)

@@ -16,7 +16,7 @@ from determined_deployments.agent.launchers.fork_server.learning import Learning
 from determined_deployments.agent.launchers.fork_server.server import ForkServer, ZygotePlan
 from tests.unit.agent.conftest import FakeControl, running
 from tests.unit.tasks.fake_service import archive, spec
-from tests.waiting import until_async
+from tests.waiting import TIMEOUT_S, until_async
 
 PRINT = "tests.unit.agent.forked:write"
 
@@ -78,7 +78,7 @@ async def test_module_that_must_not_be_imported_is_left_out(
     caplog.set_level("INFO")
     async with ForkServer() as server:
         server.want(ZygotePlan("warm", "root", ["fine", "broken"]))
-        await asyncio.wait_for(server.wait_ready(["warm"]), 20)
+        await asyncio.wait_for(server.wait_ready(["warm"]), TIMEOUT_S)
         known = "sorted({'fine', 'broken'} & set(__import__('sys').modules))"
         assert await call(server, ["warm"], modules, known) == "['fine']"
     assert reason in caplog.text
@@ -169,7 +169,7 @@ async def test_a_zygote_is_dropped_after_its_last_leg(
         assert path is not None
         await asyncio.to_thread(Path(path).write_text, '["wave"]')
         learner.after_leg(leg)
-        await asyncio.wait_for(learner.settle(leg), 10)
+        await asyncio.wait_for(learner.settle(leg), TIMEOUT_S)
         assert server.is_ready(f"{key}-learnt")
         # A leg that starts within the time keeps it.
         learner.before_leg(leg)
@@ -208,5 +208,5 @@ async def test_a_first_leg_does_not_wait_for_a_source_that_cannot_be_had(
         learner = Learning(server, tmp_path, no_source)
         leg = LegSpec.from_json(spec())
         names, _ = learner.before_leg(leg)
-        await asyncio.wait_for(learner.settle(leg), 5)
+        await asyncio.wait_for(learner.settle(leg), TIMEOUT_S)
         assert not any(server.is_ready(name) for name in names[:2])

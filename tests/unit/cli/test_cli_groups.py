@@ -13,6 +13,7 @@ from determined.cli import groups
 from determined.cli.root import Root
 from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import FakeService, experiment
+from tests.waiting import TIMEOUT_S
 
 NAMES = ["list|ls", "list-trials|lt", "list-checkpoints|lc", "logs", "label", "kill"]
 
@@ -112,7 +113,7 @@ def test_commands_start_light(args: list[str]) -> None:
         "print(*sorted({m.split('.')[0] for m in sys.modules}), file=sys.stderr)"
     )
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     loaded = set(out.stderr.split())
     assert "typer" in loaded

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.waiting import TIMEOUT_S
+
 COMMAND = """
 import sys, time
 from determined.cli.following.interrupt import interrupt_once
@@ -44,7 +46,7 @@ def command(ending_s: float) -> Iterator[subprocess.Popen[str]]:
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=TIMEOUT_S)
     return out
 
 

@@ -14,6 +14,7 @@ from core_service import FakeService
 
 from determined import errors
 from determined.core._context import Context
+from tests.waiting import TIMEOUT_S
 
 Make = Callable[..., Context]
 
@@ -30,7 +31,7 @@ class Gate:
 
     def upload(self, *args: Any) -> Any:
         self.reached.set()
-        assert self.open.wait(60)
+        assert self.open.wait(TIMEOUT_S)
         if self.error is not None:
             raise self.error
         return self._upload(*args)
@@ -73,7 +74,7 @@ def test_what_is_stored_is_what_was_there_at_the_call(
     uuid = context.checkpoint.upload(
         source, {"steps_completed": 1}, selector=lambda path: path != "log", wait=False
     )
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(TIMEOUT_S)
     if overwrite == "in place":
         weights.write_text("other")
     elif overwrite == "replace":
@@ -97,7 +98,7 @@ def test_store_path_in_the_background(service: FakeService, context: Context, ga
     with context.checkpoint.store_path(metadata, wait=False) as (path, uuid):
         (path / "w").write_text("w")
         metadata["late"] = True
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(TIMEOUT_S)
     assert service.checkpoints == {}
     gate.open.set()
     # Asking for it waits for it.
@@ -115,11 +116,11 @@ def test_close_waits(service: FakeService, context: Context, gate: Gate, tmp_pat
     (tmp_path / "source").mkdir()
     uuid = context.checkpoint.upload(tmp_path / "source", {"steps_completed": 1}, wait=False)
     context.train.report_validation_metrics(1, {"loss": 0.5})
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(TIMEOUT_S)
     closing = threading.Thread(target=context.close)
     closing.start()
     gate.open.set()
-    closing.join(60)
+    closing.join(TIMEOUT_S)
     assert list(service.checkpoints) == [uuid]
     assert len(service.reports) == 1
 
@@ -202,7 +203,7 @@ def test_the_end_of_a_script_that_closes_nothing(tmp_path: Path, storage: str, c
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == code, done.stderr
     if code:

@@ -22,7 +22,7 @@ from determined.core import _collective
 from determined.core._checkpoint import DownloadMode, DummyCheckpointContext
 from determined.core._distributed import DistributedContext
 from determined.storage import build
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +201,7 @@ def test_a_worker_that_is_killed_is_noticed_at_once(waits: int, dies: int) -> No
             assert worker.stdout.readline() == "ready\n"
         time.sleep(0.2)
         workers[dies].send_signal(signal.SIGKILL)
-        said = workers[waits].communicate(timeout=20)[0]
+        said = workers[waits].communicate(timeout=TIMEOUT_S)[0]
         assert said.startswith(f"WorkerLost the worker of rank {dies} is gone")
     finally:
         for worker in workers:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import determined as det
+from tests.waiting import TIMEOUT_S
 
 HEAVY = [
     "prefect",
@@ -24,7 +25,11 @@ HEAVY = [
 def loaded_after(code: str) -> set[str]:
     script = f"{code}\nimport sys; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_S,
     )
     return set(done.stdout.split())
 

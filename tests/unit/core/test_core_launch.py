@@ -36,7 +36,7 @@ torch.distributed.destroy_process_group()
 def test_two_processes_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WORKER)
     command = [*LAUNCH, "--nproc_per_node=2", "--", "python3", "train.py", "--lr", "0.1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert sorted(line for line in done.stdout.splitlines() if "sum" in line) == [
         f"[rank={rank}] sum 3.0 of [0, 1] ['--lr', '0.1']" for rank in (0, 1)
@@ -62,7 +62,7 @@ def test_when_one_fails_the_others_end(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode != 0
     assert "[rank=1] ValueError: as ordered" in done.stderr
@@ -78,7 +78,9 @@ def test_ranks_in_front_of_lines() -> None:
         "sys.stdout.write('a\\nb\\r\\n'); sys.stdout.flush()\n"
         "sys.stderr.write('1%\\r2%\\rno newline'); sys.exit(7)\n"
     )
-    done = subprocess.run([*WRAP, "3", sys.executable, "-c", code], capture_output=True, timeout=30)
+    done = subprocess.run(
+        [*WRAP, "3", sys.executable, "-c", code], capture_output=True, timeout=TIMEOUT_S
+    )
     assert done.returncode == 7
     assert done.stdout == b"[rank=3] a\n[rank=3] b\r\n"
     assert done.stderr == b"[rank=3] 1%\r[rank=3] 2%\r[rank=3] no newline\n"
@@ -96,7 +98,9 @@ def test_scripts_that_were_written_for_determineds_wrapper() -> None:
 
 def test_a_line_that_does_not_end() -> None:
     code = "import sys; sys.stdout.write('x' * 5_000_000); sys.stdout.write('y\\n')"
-    done = subprocess.run([*WRAP, "3", sys.executable, "-c", code], capture_output=True, timeout=60)
+    done = subprocess.run(
+        [*WRAP, "3", sys.executable, "-c", code], capture_output=True, timeout=TIMEOUT_S
+    )
     parts = done.stdout.decode().splitlines()
     assert len(parts) == 3
     assert all(part.startswith("[rank=3] x") for part in parts)
@@ -119,7 +123,7 @@ sys.exit(_gang.Gang(start).wait())
 
 def test_a_worker_that_has_ended_before_anybody_waits(tmp_path: Path) -> None:
     try:
-        done = subprocess.run([sys.executable, "-c", DAEMON], cwd=tmp_path, timeout=60)
+        done = subprocess.run([sys.executable, "-c", DAEMON], cwd=tmp_path, timeout=TIMEOUT_S)
         assert done.returncode == 3
     finally:
         os.kill(int((tmp_path / "daemon").read_text()), signal.SIGKILL)
@@ -142,12 +146,12 @@ def test_a_signal_is_passed_on() -> None:
         assert process.stdout.readline() == "[rank=0] ready\n"
         process.terminate()
         assert process.stdout.read() == "[rank=0] told\n"
-        assert process.wait(20) == 5
+        assert process.wait(TIMEOUT_S) == 5
 
 
 def test_the_exit_code_of_a_killed_command() -> None:
     code = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
-    done = subprocess.run([*WRAP, "0", sys.executable, "-c", code], timeout=30)
+    done = subprocess.run([*WRAP, "0", sys.executable, "-c", code], timeout=TIMEOUT_S)
     assert done.returncode == 137
 
 
@@ -160,7 +164,7 @@ def test_the_exit_code_of_a_killed_command() -> None:
     ],
 )
 def test_mistakes(arguments: list[str], words: str) -> None:
-    done = subprocess.run([*WRAP, *arguments], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*WRAP, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -189,7 +193,7 @@ def launch(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
         env={**os.environ, **env},
     )
 
@@ -281,7 +285,7 @@ def test_signals_reach_every_worker(tmp_path: Path, name: str) -> None:
         gang.send_signal(getattr(signal, name))
         assert gang.stdout is not None
         assert sorted(gang.stdout) == [f"[rank={rank}] told {name}\n" for rank in (0, 1)]
-        assert gang.wait(20) == 0
+        assert gang.wait(TIMEOUT_S) == 0
 
 
 # Rank 1 ends by the signal at once. What rank 0 does then SIGTERM would cut off.
@@ -331,7 +335,7 @@ def test_one_that_saves_at_the_end_is_not_hurried(tmp_path: Path) -> None:
 def test_no_worker_outlives_its_launcher(tmp_path: Path) -> None:
     with waiting_gang(tmp_path, "SIGTERM") as gang:
         gang.kill()
-        assert gang.wait(20) == -signal.SIGKILL
+        assert gang.wait(TIMEOUT_S) == -signal.SIGKILL
     for rank in (0, 1):
         pid = int((tmp_path / f"pid-{rank}").read_text())
         until(f"the end of rank {rank}", lambda pid=pid: not is_alive(pid))
@@ -346,7 +350,7 @@ def test_torchrun_for_its_own_options(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
     )
     assert sorted(done.stdout.splitlines()) == ["[rank=0] 1 2", "[rank=1] 1 2"], done.stderr
 
@@ -360,7 +364,7 @@ def test_gangs_side_by_side_have_ports_of_their_own(tmp_path: Path) -> None:
     ]
     ports = []
     for gang in gangs:
-        out, _ = gang.communicate(timeout=120)
+        out, _ = gang.communicate(timeout=TIMEOUT_S)
         assert gang.returncode == 0
         ports += {line.split()[2] for line in out.splitlines() if " sum " in line}
     assert len(set(ports)) == len(ports) == 2

@@ -9,6 +9,7 @@ import pytest
 
 from determined.core._collective import Peer
 from determined.launch._machines import Machines
+from tests.waiting import TIMEOUT_S
 
 ADDRESSES = ["10.0.0.1", "10.0.0.2"]
 
@@ -51,7 +52,7 @@ def test_the_first_machines_workers_end_before_the_others(pair: tuple[Machines, 
     closing.start()
     assert hear(first) is None
     assert not first.awaited
-    closing.join(10)
+    closing.join(TIMEOUT_S)
     assert not closing.is_alive()
 
 
@@ -63,7 +64,7 @@ def test_ends_that_cross_are_both_heard(pair: tuple[Machines, Machines]) -> None
     closing = threading.Thread(target=other.close)
     closing.start()
     assert hear(first) is None
-    closing.join(10)
+    closing.join(TIMEOUT_S)
     assert not closing.is_alive()
 
 

@@ -17,6 +17,7 @@ import determined as det
 from determined import _info, core, errors
 from determined.core import _collective
 from determined.launch import torch_distributed
+from tests.waiting import TIMEOUT_S
 
 SCRIPT = """
 import logging, sys
@@ -65,7 +66,7 @@ def run(arguments: list[str], home: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         check=False,
         env=env,
         cwd=home,

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import TIMEOUT_S
+
 # Instead of the real programs: what they are called with.
 PROBE = f"""#!{sys.executable}
 import json, os, sys
@@ -58,7 +60,7 @@ def environment(
 
 def launch(launcher: str, *arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"determined.launch.{launcher}", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 def test_deepspeed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from determined import errors
 from determined.common.api.errors import MasterNotFoundException
 from determined.core._connection import Connection
 from determined.core._reporter import Reporter
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 from tests.work import work_of
 
 
@@ -149,7 +149,7 @@ def test_full_memory_blocks_the_loop_instead_of_dropping(
     until("the warning", lambda: "training waits" in caplog.text)
     assert loop.is_alive()
     away.clear()
-    loop.join(10)
+    loop.join(TIMEOUT_S)
     reporter.close()
     assert [r["steps_completed"] for r in service.reports] == list(range(20))
 
@@ -351,7 +351,11 @@ for step in range(3):
 def test_a_script_that_never_closes_its_context(refuse: bool) -> None:
     script = AT_EXIT.format(folder=str(Path(__file__).parent), refuse=refuse)
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     if refuse:
         assert done.returncode == 1

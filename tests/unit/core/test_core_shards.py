@@ -19,6 +19,7 @@ from determined.core._checkpoint import DownloadMode, DummyCheckpointContext
 from determined.core._distributed import DistributedContext
 from determined.core._shards import Shard, merge_metadata
 from determined.storage import build
+from tests.waiting import TIMEOUT_S
 
 
 @pytest.fixture(autouse=True)
@@ -250,7 +251,7 @@ def test_a_worker_that_is_killed_leaves_no_checkpoint(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     try:
-        said = [worker.communicate(timeout=60)[0] for worker in workers]
+        said = [worker.communicate(timeout=TIMEOUT_S)[0] for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

@@ -20,6 +20,7 @@ from determined.storage import files, writeback
 from determined.storage.directory import DirectoryStorageManager
 from determined.storage.shared_fs import SharedFSStorageManager
 from determined.storage.testing import StorageContract, Tamper
+from tests.waiting import TIMEOUT_S
 
 
 class FileSystemContract(StorageContract):
@@ -235,7 +236,7 @@ def test_a_killed_writer_leaves_nothing_that_looks_like_a_checkpoint(
     tmp_path: Path, at: int
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), str(at)], timeout=60, check=False
+        [sys.executable, "-c", KILLED, str(tmp_path), str(at)], timeout=TIMEOUT_S, check=False
     )
     assert done.returncode == -signal.SIGKILL
     manager = DirectoryStorageManager(tmp_path)
@@ -361,6 +362,6 @@ def test_large_files_go_to_the_disk_early(tmp_path: Path, monkeypatch: pytest.Mo
         (staging.path / "sub").mkdir()
         (staging.path / "sub" / "small").write_bytes(bytes(9))
         (staging.path / "sub" / "large").write_bytes(bytes(10))
-        assert seen.wait(60)
+        assert seen.wait(TIMEOUT_S)
     assert begun == {"large"}
     manager.verify("ckpt")

@@ -17,6 +17,7 @@ from determined.core._context import Context
 from determined.core._events import EventFiles
 from determined.core._tensorboard import TensorboardFiles, with_rank
 from determined.storage import build
+from tests.waiting import TIMEOUT_S
 
 Make = Callable[..., Context]
 Scalars = dict[str, list[tuple[int, float]]]
@@ -97,7 +98,7 @@ def test_what_grows_is_uploaded_in_the_background(
     for step in (1, 2):
         uploaded.clear()
         tensorboard.log("training", step, {"x": 1.0})
-        assert uploaded.wait(20)
+        assert uploaded.wait(TIMEOUT_S)
     assert scalars(tmp_path / "storage/tb") == {"Determined/x": [(1, 1.0), (2, 1.0)]}
     tensorboard.close()
 

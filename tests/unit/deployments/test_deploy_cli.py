@@ -93,3 +93,16 @@ def test_dead_component_and_where_to_look(run, tmp_path):
     assert f"dead (see {layout.log('service')})" in result.stdout
     rows = {row["component"]: row for row in json.loads(run("status", "--json").stdout)}
     assert (rows["service"]["state"], rows["agent"]["state"]) == ("dead", "stopped")
+
+
+def test_status_says_how_to_log_in_to_prefect(run, tmp_path):
+    layout = Layout.of(tmp_path)
+    layout.create()
+    state = ClusterState(postgres_port=1)
+    states.save(layout, state)
+    result = run("status")
+    assert "user:password; copy it from the field prefect_auth of" in result.stderr
+    assert str(tmp_path / "cluster.json") in result.stderr
+    for secret in (state.prefect_auth.partition(":")[2], *state.passwords.values()):
+        assert secret not in result.output
+    assert "prefect_auth" not in run("status", "--json").output

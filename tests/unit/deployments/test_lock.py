@@ -11,6 +11,7 @@ import pytest
 
 from determined_deployments.local import lock
 from determined_deployments.local.errors import ClusterError
+from tests.waiting import TIMEOUT_S
 
 
 def nobody(text: str) -> None:
@@ -20,7 +21,7 @@ def nobody(text: str) -> None:
 def hold(path: Path, held: Event, enough: Event) -> None:
     with lock.held(path, nobody):
         held.set()
-        enough.wait(30)
+        enough.wait(TIMEOUT_S)
 
 
 class Holder:
@@ -31,7 +32,7 @@ class Holder:
         held, self.enough = spawn.Event(), spawn.Event()
         self.process = spawn.Process(target=hold, args=(path, held, self.enough))
         self.process.start()
-        assert held.wait(60)
+        assert held.wait(TIMEOUT_S)
 
 
 def test_the_second_is_told_who_is_at_work(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_the_second_is_told_who_is_at_work(tmp_path: Path) -> None:
 
     with lock.held(path, tell):
         assert (tmp_path / "run" / "lock.pid").read_text() == str(os.getpid())
-    other.process.join(30)
+    other.process.join(TIMEOUT_S)
     pid = other.process.pid
     assert told == [
         f"another cluster command (pid {pid}) is running for this data directory; waiting for it to end"
@@ -61,14 +62,14 @@ def test_patience_ends(tmp_path: Path) -> None:
     ):
         raise AssertionError("two hold it")
     other.enough.set()
-    other.process.join(30)
+    other.process.join(TIMEOUT_S)
 
 
 def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     other = Holder(path)
     other.process.kill()
-    other.process.join(30)
+    other.process.join(TIMEOUT_S)
     with lock.held(path, nobody):
         pass
     with pytest.raises(RuntimeError, match="of the command"), lock.held(path, nobody):

@@ -57,6 +57,7 @@ def test_every_default_is_there() -> None:
         "records_per_epoch": 0,
         "scheduling_unit": 100,
         "max_restarts": 5,
+        "max_failures": 10,
         "preemption_timeout": None,
         "reproducibility": {"experiment_seed": 7},
         "resources": {
@@ -165,6 +166,27 @@ def test_templates_lie_between_config_and_defaults() -> None:
     assert stored["searcher"]["max_trials"] == 4
     assert stored["max_restarts"] == 2
     assert stored["debug"] is True
+
+
+@pytest.mark.parametrize("text", [MINIMAL, VALID["ASHA, newer form"], VALID["older names"]])
+@pytest.mark.parametrize(
+    ("own", "template", "stored"),
+    [
+        ("", "", 10),
+        ("max_failures: 3\n", "", 3),
+        ("max_failures: null\n", "", None),
+        ("max_failures: null\n", "max_failures: 3\n", None),
+        ("", "max_failures: null\n", None),
+        ("max_failures: 1e1\n", "max_failures: null\n", 10),
+    ],
+)
+def test_null_is_a_value_of_max_failures(
+    text: str, own: str, template: str, stored: int | None
+) -> None:
+    found = complete(load_yaml(text + own), template=load_yaml(template or "{}"), defaults=STORAGE)
+    assert found["max_failures"] == stored
+    assert complete(found) == found
+    assert validate(found).max_failures == stored
 
 
 def test_older_forms_are_stored_in_todays() -> None:
@@ -310,7 +332,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from([load_yaml(text).data for text in VALID.values()]),
     st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3),

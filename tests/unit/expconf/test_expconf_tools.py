@@ -21,6 +21,7 @@ from determined.expconf import (
     validate,
 )
 from determined.expconf.secret_text import masked_text
+from tests.waiting import TIMEOUT_S
 
 
 @pytest.mark.parametrize(
@@ -302,7 +303,7 @@ def test_no_entrypoint() -> None:
 def loaded_by(statement: str, modules: set[str]) -> set[str]:
     code = f"import sys\n{statement}\nprint(*({modules!r} & sys.modules.keys()))"
     shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     return set(shown.stdout.split())
 

@@ -31,6 +31,7 @@ from one_trial import OneTrial
 
 from determined.pytorch import deepspeed as ds
 from determined.pytorch.deepspeed import _backend
+from tests.waiting import TIMEOUT_S
 
 EXAMPLE = Path(__file__).parents[3] / "examples/deepspeed"
 HPARAMS = {"hidden_size": 8, "dropout": 0.2}
@@ -343,7 +344,7 @@ def test_the_example_off_the_cluster(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "validation metrics after 225" in line]
@@ -364,7 +365,7 @@ def gang(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]

@@ -19,6 +19,7 @@ from determined import core, errors
 keras = pytest.importorskip("keras", reason="needs keras")
 
 from determined.keras import DeterminedCallback, TensorBoard  # noqa: E402
+from tests.waiting import TIMEOUT_S  # noqa: E402
 
 STEPS = 4
 SINGLE = {"name": "single", "metric": "loss"}
@@ -264,7 +265,7 @@ def test_a_backend_that_is_not_installed() -> None:
         env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
     )
     last = done.stderr.splitlines()[-1]
     assert "keras uses the backend jax, which is not installed" in last, done.stderr

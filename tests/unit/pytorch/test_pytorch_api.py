@@ -19,6 +19,7 @@ from determined.pytorch import _run, _trainer, samplers
 from determined.pytorch._callback import Callbacks as PyTorchCallbacks
 from determined.pytorch._validation import Validation
 from tests.unit.core.core_service import make_info
+from tests.waiting import TIMEOUT_S
 
 
 def test_the_base_of_contexts() -> None:
@@ -253,6 +254,6 @@ def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: A
         "--trial",
         "model_def:MyTrial",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 1
     assert done.stderr.startswith("error: --trial model_def:MyTrial works only on the cluster")

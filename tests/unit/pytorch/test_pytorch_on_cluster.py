@@ -14,6 +14,7 @@ from determined.core._context import _trial_context
 from determined.core._tensorboard import TensorboardMode
 from determined.storage import build
 from tests.unit.core.core_service import FakeService, make_info
+from tests.waiting import TIMEOUT_S
 
 SINGLE = {"name": "single", "metric": "error", "max_length": {"epochs": 1}}
 
@@ -137,7 +138,7 @@ def test_preemption_leaves_a_checkpoint(cluster: Cluster) -> None:
                 cluster.service.preempt.set()
                 # Until the thread that holds the poll has heard of it.
                 watcher = trial.context._core.preempt._watcher
-                watcher._thread.join(5)
+                watcher._thread.join(TIMEOUT_S)
             return plain(batch, epoch_idx, batch_idx)
 
         trial.train_batch = train_batch

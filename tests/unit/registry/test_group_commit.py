@@ -12,6 +12,7 @@ import pytest
 
 from determined_service.base.errors import BadRequest, NotFound, Unavailable
 from determined_service.ingest.group_commit import GroupCommit
+from tests.waiting import TIMEOUT_S
 
 
 class FakeDatabase:
@@ -114,5 +115,7 @@ async def test_nobody_waits_for_ever_when_it_stops() -> None:
         await started.wait()
         second = asyncio.create_task(queue.submit(2))
         await asyncio.sleep(0)
-    answers = await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 5)
+    answers = await asyncio.wait_for(
+        asyncio.gather(first, second, return_exceptions=True), TIMEOUT_S
+    )
     assert [type(answer) for answer in answers] == [Unavailable, Unavailable]

@@ -11,6 +11,7 @@ import pytest
 from determined import experimental
 from determined.experimental import Determined, client
 from tests.unit.sdk.fake_service import FakeService, experiment
+from tests.waiting import TIMEOUT_S
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_the_sdk_needs_no_platform() -> None:
         "print(*sorted({m.split('.')[0] for m in sys.modules}))"
     )
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     loaded = set(out.stdout.split())
     assert loaded & {"torch", "prefect", "numpy", "sqlalchemy", "typer"} == set()

@@ -28,8 +28,6 @@ from determined_searchers.space import Space
 from determined_searchers.stream import RandomStream
 from determined_searchers.testing import SearchMethodContract
 
-pytestmark = pytest.mark.timeout(60)
-
 ROUNDS = {"population_size": 4, "num_rounds": 3, "max_length": {"epochs": 9}}
 PBT = config("pbt", **ROUNDS)
 

@@ -38,6 +38,7 @@ from determined_searchers import (
     restore_searcher,
 )
 from determined_searchers.methods import _offered
+from tests.waiting import TIMEOUT_S
 
 
 class Scripted(SearchMethod):
@@ -495,7 +496,7 @@ def test_the_package_imports_nothing_of_ours_or_others() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         env={"PYTHONPATH": str(root)},
     )
     loaded = json.loads(done.stdout.replace("'", '"'))

@@ -81,4 +81,4 @@ def test_cost_grows_with_the_logarithm() -> None:
             rung.add(rung.entry(str(number), Counted(chance.random())))
         return (compared - before) / 500
 
-    assert cost(20_000) < cost(200) + 20
+    assert cost(5_000) < cost(200) + 20

@@ -17,6 +17,7 @@ from determined_service.plots.model import Outcome, Point, Search, Trial, thin
 from determined_service.plots.page import make_sections, render_page
 from determined_service.plots.section import Section, core_range, label
 from tests.unit.service.plotted import BEGIN, asha, config, search
+from tests.waiting import TIMEOUT_S
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \"'&amp; %{x} {{ 7 * 7 }}"
 
@@ -305,7 +306,9 @@ from determined_service.plots.importance import hyperparameter_importance
 from tests.unit.service.plotted import asha
 print(hyperparameter_importance(asha(50))[0].figure is not None)
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
     assert ran.stdout == "True\n", ran.stderr
 
 

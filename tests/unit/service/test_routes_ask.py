@@ -14,6 +14,7 @@ from determined_service.base.settings import Settings
 from tests.declared_rules import Address, declared_rules
 
 PUBLIC: dict[Address, str] = {
+    ("GET", "/"): "says where to go, the same to everybody",
     ("GET", "/health"): "who watches the process has no token",
     ("GET", "/ready"): "who starts the cluster has no token yet",
     ("GET", "/info"): "clients compare versions before they log in",

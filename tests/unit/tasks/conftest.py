@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.tasks.fake_service import FakeService, archive, spec
+from tests.waiting import TIMEOUT_S
 
 # What the fork server does, without the server: a process with one thread becomes the supervisor.
 SUPERVISE = """
@@ -81,7 +82,7 @@ class LegRunner:
 
     def run(self, files: dict[str, str | bytes], **arguments: Any) -> dict[str, Any]:
         """Runs a leg to its end; the exit that was reported."""
-        assert self.start(files, **arguments).wait(60) == 0
+        assert self.start(files, **arguments).wait(TIMEOUT_S) == 0
         allocation_id = arguments.get("allocation_id", "7.abc.1")
         return self.service.exits[allocation_id]
 

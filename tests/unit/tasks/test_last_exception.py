@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from determined_tasks.last_exception import MAX_LINES_AFTER, LastException
 
 
-def read(stderr: bytes) -> str | None:
-    last = LastException()
+def read(stderr: bytes, workdir: Path | None = None) -> str | None:
+    last = LastException(workdir)
     for line in stderr.splitlines(keepends=True):
         last.feed(line)
     return last.text
@@ -51,7 +52,7 @@ def test_what_python_writes(code: str, expected: str | None) -> None:
 
 def test_a_logged_exception_long_ago_is_not_the_reason() -> None:
     traceback = b'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: handled\n'
-    assert read(traceback + b"step\n" * MAX_LINES_AFTER) == "ValueError: handled"
+    assert read(traceback + b"step\n" * MAX_LINES_AFTER) == "ValueError: handled (a.py, line 1)"
     assert read(traceback + b"step\n" * (MAX_LINES_AFTER + 1)) is None
 
 
@@ -60,3 +61,44 @@ def test_a_long_message_is_cut() -> None:
     found = read(stderr)
     assert found is not None
     assert len(found) == 301
+
+
+SCRIPTS = {
+    "train.py": "import json\n\nimport helper\n\nhelper.read(json.loads, '{')\n",
+    "helper.py": "def read(how, what):\n    return how(what)  # décodé\n",
+    "broken.py": "print('a'\n",
+    "imports.py": "import broken\n",
+    "chain.py": CHAINED,
+    "long.py": f"raise ValueError({'1' * 500})\n",
+    "sdk.py": "from determined import expconf\nexpconf.load_yaml('a: [')\n",
+}
+PLACES = {
+    # The last frame is the library's: the one before it called the library.
+    "train.py": "(helper.py, line 2: return how(what)  # décodé)",
+    "broken.py": "SyntaxError: '(' was never closed (broken.py, line 1: print('a')",
+    "imports.py": "SyntaxError: '(' was never closed (broken.py, line 1: print('a')",
+    "chain.py": 'OSError: [Errno 28] full (chain.py, line 5: raise OSError(28, "full") from error)',
+    "long.py": "… (long.py, line 1: raise ValueError(" + "1" * 103 + "…)",
+    "sdk.py": "(sdk.py, line 2: expconf.load_yaml('a: ['))",
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_place_is_the_last_one_in_the_users_files(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "workdir"
+    folder.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    for file, text in SCRIPTS.items():
+        (folder / file).write_text(text)
+    done = subprocess.run([sys.executable, name], capture_output=True, cwd=link)
+    found = read(done.stderr, link)
+    assert found is not None
+    assert found.endswith(PLACES[name])
+
+
+def test_a_script_outside_of_the_model_definition_is_named_whole(tmp_path: Path) -> None:
+    (tmp_path / "shared.py").write_text("raise KeyError('lr')\n")
+    done = subprocess.run([sys.executable, tmp_path / "shared.py"], capture_output=True)
+    place = f"{tmp_path}/shared.py, line 1: raise KeyError('lr')"
+    assert read(done.stderr, tmp_path / "workdir") == f"KeyError: 'lr' ({place})"

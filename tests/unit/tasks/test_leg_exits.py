@@ -16,7 +16,7 @@ from determined_tasks.supervision import LegRecord
 from tests.processes import is_alive
 from tests.unit.tasks.conftest import LegRunner
 from tests.unit.tasks.fake_service import FakeService
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 
 def test_success_reports_running_logs_and_exit_in_this_order(
@@ -37,15 +37,14 @@ def test_exception_gives_a_traceback_of_user_code_only(
 ) -> None:
     script = "def f():\n    raise KeyError('lr')\n\nf()\n"
     ended = legs.run({"train.py": script}, fork=fork)
-    reason = "KeyError: 'lr'"
+    reason = "KeyError: 'lr' (train.py, line 2: raise KeyError('lr'))"
     assert ended == {"exit_code": 1, "signal": None, "kind": "exited", "reason": reason}
     shown = service.text("stderr")
     assert shown.startswith("Traceback (most recent call last):\n")
     assert shown.count("  File ") == 2
     assert 'train.py", line 4, in <module>' in shown
-    assert shown.endswith(f"{reason}\n")
+    assert shown.endswith("KeyError: 'lr'\n")
     assert service.text("stderr", "agent").endswith("process exited with code 1\n")
-    assert service.text("stderr").count(reason) + service.text("stderr", "agent").count(reason) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_startup_hook_that_fails(legs: LegRunner) -> None:
 def test_model_definition_that_cannot_be_unpacked(legs: LegRunner, service: FakeService) -> None:
     process = legs.start({}, model_def_hash="d2")
     service.model_defs["d2"] = b"this is not a tar.gz"
-    process.wait(30)
+    process.wait(TIMEOUT_S)
     ended = service.exits["7.abc.1"]
     assert ended["kind"] == "failed_to_start"
     assert "cannot be unpacked" in ended["reason"]
@@ -157,7 +156,7 @@ time.sleep(600)
     supervisor = legs.start({"train.py": script}, fork=fork)
     service.wait(lambda: "last words" in service.text("stdout"))
     supervisor.send_signal(KILL_SIGNAL)
-    assert supervisor.wait(20) == 0
+    assert supervisor.wait(TIMEOUT_S) == 0
     ended = service.exits["7.abc.1"]
     assert ended == {"exit_code": None, "signal": 9, "kind": "exited", "reason": "as asked for"}
     pids = [int(line.split()[1]) for line in service.text("stdout").splitlines()[:2]]
@@ -175,7 +174,7 @@ def test_stop_from_outside_is_not_the_trainings_fault(
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         time.sleep(0.05)
-    assert supervisor.wait(20) == 0
+    assert supervisor.wait(TIMEOUT_S) == 0
     ended = service.exits["7.abc.1"]
     assert (ended["kind"], ended["reason"]) == ("infrastructure", "stopped together with its agent")
 
@@ -220,7 +219,7 @@ def test_leg_in_a_process_of_a_stock_worker(legs: LegRunner, service: FakeServic
 def test_allocation_that_has_ended_is_not_trained(legs: LegRunner, service: FakeService) -> None:
     service.answers["running"] = lambda body: (409, {"error": {"error": "allocation has ended"}})
     supervisor = legs.start({"train.py": "import time\ntime.sleep(600)"})
-    assert supervisor.wait(20) == 0
+    assert supervisor.wait(TIMEOUT_S) == 0
     assert service.exits["7.abc.1"]["kind"] == "infrastructure"
 
 
@@ -237,10 +236,10 @@ while not os.path.exists({str(go)!r}):
     first = legs.start({"train.py": script})
     service.wait(lambda: service.text("stdout"))
     second = legs.start({"train.py": script})
-    assert second.wait(60) == 0
+    assert second.wait(TIMEOUT_S) == 0
     assert first.poll() is None
     go.touch()
-    assert first.wait(60) == 0
+    assert first.wait(TIMEOUT_S) == 0
     assert service.text("stdout") == "run\n"
     assert len([path for path in service.paths() if path.endswith("/exit")]) == 1
 

@@ -10,6 +10,7 @@ from determined_tasks import log_shipping
 from determined_tasks.service_link import ServiceLink
 from tests.unit.tasks.conftest import LegRunner
 from tests.unit.tasks.fake_service import FakeService
+from tests.waiting import TIMEOUT_S
 
 
 def test_odd_bytes(legs: LegRunner, service: FakeService, fork: bool) -> None:
@@ -104,7 +105,7 @@ time.sleep(600)
     service.wait(lambda: "50%" in service.text("stdout"))
     assert service.text("stdout") == "begin\n50%\r"
     supervisor.send_signal(signal.SIGTERM)
-    supervisor.wait(20)
+    supervisor.wait(TIMEOUT_S)
 
 
 def test_outage_of_the_service_loses_and_repeats_nothing(
@@ -197,5 +198,5 @@ def test_batches_are_cut_by_time_and_size(tmp_path, service: FakeService) -> Non
         service.wait(lambda: service.logs)
         assert len(service.seen) == 1
         shipper.finish()
-        thread.join(5)
+        thread.join(TIMEOUT_S)
     assert [line["log"] for line in service.logs] == [f"{i}\n" for i in range(50)]

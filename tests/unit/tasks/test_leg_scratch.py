@@ -16,7 +16,7 @@ from determined_tasks import context_dir, leg
 from determined_tasks.supervision import LegRecord, ProcessName
 from tests.unit.tasks.conftest import LegRunner
 from tests.unit.tasks.fake_service import FakeService, archive, spec
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 WAITS = """
 import os, tempfile, time
@@ -80,7 +80,7 @@ def test_nothing_is_left_when_the_leg_cannot_be_prepared(
 ) -> None:
     process = legs.start({}, model_def_hash="d2")
     service.model_defs["d2"] = b"this is not a tar.gz"
-    process.wait(30)
+    process.wait(TIMEOUT_S)
     assert service.exits["7.abc.1"]["kind"] == "failed_to_start"
     assert scratch() == set()
 

@@ -10,6 +10,7 @@ import pytest
 from determined.common.api import errors
 from determined_tasks.service_link import ServiceLink
 from tests.unit.tasks.fake_service import FakeService
+from tests.waiting import TIMEOUT_S
 
 
 def test_errors_are_those_of_the_client(service: FakeService) -> None:
@@ -61,7 +62,7 @@ def test_connection_that_was_closed_while_idle_is_opened_again() -> None:
         with ServiceLink(f"http://127.0.0.1:{server.getsockname()[1]}", "token") as link:
             assert link.get("/a") == b"{}"
             assert link.get("/b") == b"{}"
-        thread.join(5)
+        thread.join(TIMEOUT_S)
     assert served == 2
 
 

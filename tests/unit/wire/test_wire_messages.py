@@ -16,6 +16,7 @@ import pytest
 
 from determined.common.wire import agents, deletions, legs, paths, prefect, search, version
 from determined.common.wire.message import Message, WireError
+from tests.waiting import TIMEOUT_S
 
 ROOT = Path(__file__).parents[3]
 SESSION = uuid4()
@@ -154,7 +155,7 @@ def test_no_address_or_name_of_the_wire_is_written_by_hand(package: str) -> None
 def loaded(*modules: str) -> list[str]:
     code = f"import sys, {', '.join(modules)}\nprint(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     return done.stdout.split()
 

@@ -175,7 +175,7 @@ def _token(
 
     if password is not None:
         name = user or store.active_user(url) or DEFAULT_USER
-        token = login(url, name, password, transport=transport)
+        token = new_token(url, name, password, transport=transport)
         store.set_token(url, name, token, activate=store.active_user(url) is None)
         return token
     if user is None:
@@ -184,7 +184,7 @@ def _token(
             return given
         user = os.environ.get("DET_USER")
     if user and user == os.environ.get("DET_USER") and "DET_PASS" in os.environ:
-        return login(url, user, os.environ["DET_PASS"], transport=transport)
+        return new_token(url, user, os.environ["DET_PASS"], transport=transport)
     if not named:  # in a task, $DET_USER is the owner, for whom the token acts
         task_token = _task_token(url)
         if task_token:

@@ -17,7 +17,7 @@ from determined_service.base.json import by_name
 from determined_service.deleting.damage import checkpoint_facts
 from determined_service.ingest import logs
 from determined_service.lifecycle import experiments as experimenting
-from determined_service.lifecycle import log_actions, trial_queue
+from determined_service.lifecycle import giving_up, log_actions, trial_queue
 from determined_service.lifecycle import trials as trialing
 from determined_service.lifecycle.exits import (
     Exit,
@@ -231,9 +231,12 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
         case Next.END:
             assert decision.trial_state is not None
             await end_trial(change, trial, decision.trial_state, decision.reason, decision.event)
+            if decision.trial_state == states.ERROR:
+                await giving_up.give_up_if_hopeless(change, trial.experiment_id, trial.id)
         case Next.REQUEUE if nowhere is not None:
             reason = f"{decision.reason}; {nowhere}"
             await end_trial(change, trial, states.ERROR, reason, ExitReason.ERRORED)
+            await giving_up.give_up_if_hopeless(change, trial.experiment_id, trial.id)
         case Next.REQUEUE:
             await trial_queue.request(change, [row.trial_id])
             prefect_states.awaiting_slots(change, row.task_id, decision.reason)
