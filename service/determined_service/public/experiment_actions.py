@@ -15,6 +15,7 @@ from determined_service.access.dependencies import Gate, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.bounds import Id, Name
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
@@ -48,9 +49,9 @@ class NewExperiment(BaseModel):
     validate_only: bool = Field(
         default=False, description="Only check the submission, store nothing."
     )
-    parent_id: int | None = None
-    project_id: int | None = None
-    template: str | None = None
+    parent_id: Id | None = None
+    project_id: Id | None = None
+    template: Name | None = None
     unmanaged: bool = Field(
         default=False,
         description="The experiment's processes run outside of the cluster and report by themselves.",
@@ -108,7 +109,7 @@ async def create_experiment(
 
 @router.put("/by-external-id/{external_id:path}")
 async def put_experiment(
-    external_id: str, given: NewExperiment, user: Creator, db: Db, settings: SettingsOf
+    external_id: Name, given: NewExperiment, user: Creator, db: Db, settings: SettingsOf
 ) -> Response:
     """The unmanaged experiment of this name; a new one when there is none yet."""
     if not given.unmanaged:
@@ -124,7 +125,7 @@ async def create_unmanaged(
     """Stores an unmanaged experiment, unless there is one of that external id. The answer has `plotUrl`, a
     page that opens without a login.
     """
-    config = submit.complete_config(given.config, settings, unmanaged=True)
+    config = await submit.completed(given.config, settings, unmanaged=True)
     async with changing(db) as change:
         experiment_id = await unmanaged.put_experiment(
             change, config, given.config, user.user_id, external_id, given.project_id
@@ -137,7 +138,7 @@ class Continuation(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
-    id: int
+    id: Id
     override_config: str | None = Field(
         default=None,
         description="YAML text that overrides fields of the configuration; for single trials only.",
@@ -169,7 +170,7 @@ async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
 
 
 async def _answer(
-    db: Database, experiment_id: int, warnings: tuple[str, ...], **more: str
+    db: Database, experiment_id: Id, warnings: tuple[str, ...], **more: str
 ) -> Response:
     async with db.tx() as conn:
         found = await get_experiment(conn, experiment_id)
@@ -195,7 +196,7 @@ async def _do(db: Database, act: Callable[[Change], Awaitable[None]]) -> Respons
 
 @router.post("/{experiment_id}/activate")
 async def activate(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "activate")],
     db: Db,
 ) -> Response:
@@ -205,7 +206,7 @@ async def activate(
 
 @router.post("/{experiment_id}/pause")
 async def pause(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "pause")],
     db: Db,
 ) -> Response:
@@ -216,7 +217,7 @@ async def pause(
 
 @router.post("/{experiment_id}/cancel")
 async def cancel(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "cancel")],
     db: Db,
 ) -> Response:
@@ -226,7 +227,7 @@ async def cancel(
 
 @router.post("/{experiment_id}/kill")
 async def kill(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "kill")],
     db: Db,
 ) -> Response:
@@ -236,7 +237,7 @@ async def kill(
 
 @router.post("/{experiment_id}/archive")
 async def archive(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "archive")],
     db: Db,
 ) -> Response:
@@ -246,7 +247,7 @@ async def archive(
 
 @router.post("/{experiment_id}/unarchive")
 async def unarchive(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "unarchive")],
     db: Db,
 ) -> Response:

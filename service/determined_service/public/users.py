@@ -10,12 +10,14 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
+from determined.common.wire import limits
 from determined_registry.database.tables import users
 from determined_service.access.accounts import change_account, create_account, hash_password
 from determined_service.access.dependencies import UserReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
+from determined_service.base.bounds import Id, Name, Password, check_text
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.users import LAST_AUTH, get_user, select_users, user_json
@@ -66,7 +68,7 @@ async def list_users(
 
 
 @router.get("/{user_id}")
-async def get_user_by_id(user_id: int, user: UserReader, db: Db) -> dict[str, Any]:
+async def get_user_by_id(user_id: Id, user: UserReader, db: Db) -> dict[str, Any]:
     """One user."""
     async with db.tx() as conn:
         return {"user": await get_user(conn, user_id)}
@@ -83,8 +85,8 @@ async def get_user_by_name(username: str, user: UserReader, db: Db) -> dict[str,
 
 
 class _Given(BaseModel):
-    username: str | None = None
-    displayName: str | None = None
+    username: Name | None = None
+    displayName: Name | None = None
     admin: bool | None = None
     active: bool | None = None
     remote: bool | None = None
@@ -94,14 +96,14 @@ class NewUser(BaseModel):
     """A new user's data. ``password`` as typed, or as clients hash it when ``isHashed``."""
 
     user: _Given
-    password: str | None = None
+    password: Password | None = None
     isHashed: bool = False
 
 
 class UserChange(_Given):
     """Changes of a user. Fields that are left out stay as they are."""
 
-    password: str | None = None
+    password: Password | None = None
     isHashed: bool = False
 
 
@@ -135,7 +137,7 @@ async def create_user(given: NewUser, user: Creator, db: Db) -> dict[str, Any]:
 
 
 @router.patch("/{user_id}")
-async def patch_user(user_id: int, given: UserChange, user: Changer, db: Db) -> dict[str, Any]:
+async def patch_user(user_id: Id, given: UserChange, user: Changer, db: Db) -> dict[str, Any]:
     """Changes a user. Users may change their own display name and password; administrators may change any
     field of any user.
     """
@@ -143,11 +145,12 @@ async def patch_user(user_id: int, given: UserChange, user: Changer, db: Db) -> 
 
 
 @router.post("/{user_id}/password")
-async def set_password(user_id: int, request: Request, user: Changer, db: Db) -> dict[str, Any]:
+async def set_password(user_id: Id, request: Request, user: Changer, db: Db) -> dict[str, Any]:
     """Sets a user's password. The body is the password, a JSON string, as clients hash it."""
     password = await body(request)
     if not isinstance(password, str):
         raise BadRequest("the body must be the password, a JSON string")
+    check_text(password, "password", limits.PASSWORD_CHARS)
     change = UserChange(password=password, isHashed=True)
     return {"user": await _change(user_id, change, user, db)}
 

@@ -17,6 +17,7 @@ from determined_registry.database.tables import experiments, model_definitions, 
 from determined_searchers import SearcherError, create_searcher
 from determined_searchers.settings import is_custom
 from determined_service.base import topics
+from determined_service.base.aside import aside
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
 from determined_service.ingest import log_policies
@@ -27,6 +28,7 @@ from determined_service.search.warm_start import find_warm_start
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
 from determined_service.submission.model_definition import ModelDefinition, pack
+from determined_service.submission.size import check_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Submission:
 
     config: str
     model_definition: Sequence[Mapping[str, Any]] = ()
+    definition: ModelDefinition | None = None
+    """The model definition, if it is packed already."""
     activate: bool = True
     parent_id: int | None = None
     project_id: int | None = None
@@ -61,14 +65,19 @@ async def plan(conn: AsyncConnection, submission: Submission, settings: Settings
             f"template {submission.template!r}: this cluster keeps no templates yet; put its "
             f"fields into the configuration"
         )
-    config = complete_config(submission.config, settings)
-    definition = await asyncio.to_thread(pack, submission.model_definition)
+    config = await completed(submission.config, settings)
+    definition = submission.definition or await asyncio.to_thread(pack, submission.model_definition)
     pool, warnings = await check_slots(conn, config)
     model_def_hash = await _of_parent(conn, submission)
     if definition is not None:
         model_def_hash = definition.hash
     await find_warm_start(conn, config["searcher"])
     return Plan(config, submission.config, pool, definition, model_def_hash, warnings)
+
+
+async def completed(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
+    """As :func:`complete_config`, away from the event loop."""
+    return await aside(len(text), complete_config, text, settings, unmanaged=unmanaged)
 
 
 def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
@@ -78,6 +87,7 @@ def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -
         defaults["checkpoint_storage"] = settings.default_checkpoint_storage
     try:
         config = expconf.complete(expconf.load_yaml(text), defaults=defaults, unmanaged=unmanaged)
+        check_size(config)
         if not unmanaged and not is_custom(config["searcher"]):
             create_searcher(config).initial_operations()
         log_policies.check(config["log_policies"])
