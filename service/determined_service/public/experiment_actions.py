@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
@@ -25,7 +26,8 @@ from determined_service.lifecycle import unmanaged
 from determined_service.plots import links
 from determined_service.scheduling import unheeded
 from determined_service.state.change import Change, changing
-from determined_service.submission import continuation, submit
+from determined_service.submission import continuation, intake, submit
+from determined_service.submission.model_definition import ModelDefinition
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.web.state import Db, SettingsOf
 
@@ -61,10 +63,13 @@ class NewExperiment(BaseModel):
         description="The Prefect run that submits the experiment and will drive its search.",
     )
 
+    _packed: ModelDefinition | None = PrivateAttr(None)
+
     def submission(self) -> submit.Submission:
         return submit.Submission(
             config=self.config,
             model_definition=self.model_definition,
+            definition=self._packed,
             activate=self.activate,
             parent_id=self.parent_id,
             project_id=self.project_id,
@@ -73,9 +78,31 @@ class NewExperiment(BaseModel):
         )
 
 
-@router.post("")
+async def read_submission(request: Request, user: Creator) -> AsyncIterator[NewExperiment]:
+    """The submission in the body, once it is known who asks."""
+    async with intake.take_in(request) as found:
+        try:
+            given = NewExperiment.model_validate(found.fields)
+        except ValidationError as error:
+            raise RequestValidationError(
+                [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+            ) from error
+        given._packed = found.definition
+        yield given
+
+
+Submitted = Annotated[NewExperiment, Depends(read_submission)]
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": NewExperiment.model_json_schema()}},
+    }
+}
+
+
+@router.post("", openapi_extra=_BODY)
 async def create_experiment(
-    given: NewExperiment, user: Creator, db: Db, settings: SettingsOf
+    given: Submitted, user: Creator, db: Db, settings: SettingsOf
 ) -> Response:
     """Checks the whole submission, stores it and starts its search."""
     if given.unmanaged:
@@ -107,9 +134,9 @@ async def create_experiment(
     return await _answer(db, experiment_id, plan.warnings)
 
 
-@router.put("/by-external-id/{external_id:path}")
+@router.put("/by-external-id/{external_id:path}", openapi_extra=_BODY)
 async def put_experiment(
-    external_id: Name, given: NewExperiment, user: Creator, db: Db, settings: SettingsOf
+    external_id: Name, given: Submitted, user: Creator, db: Db, settings: SettingsOf
 ) -> Response:
     """The unmanaged experiment of this name; a new one when there is none yet."""
     if not given.unmanaged:

@@ -23,6 +23,7 @@ from determined_service.base.aside import aside
 from determined_service.base.bounds import show
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
+from determined_service.submission.size import check_size
 from determined_service.web.request import body, json_example
 
 router = APIRouter(tags=["Experiments"])
@@ -91,9 +92,11 @@ def _config(given: Any) -> dict[str, Any]:
         raise BadRequest(f"config: expected an object or YAML text, found {type(given).__name__}")
     try:
         document = expconf.load_yaml(given) if isinstance(given, str) else given
-        return expconf.complete_search(document)
+        config = expconf.complete_search(document)
     except expconf.ConfigError as error:
         raise BadRequest(str(error)) from error
+    check_size(config)
+    return config
 
 
 def _seed(given: Any) -> int:

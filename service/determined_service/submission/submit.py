@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import expconf
-from determined_registry.database.tables import experiments, model_definitions, searches
+from determined_registry.database.tables import experiments, searches
 from determined_searchers import SearcherError, create_searcher
 from determined_searchers.settings import is_custom
 from determined_service.base import topics
@@ -27,7 +26,7 @@ from determined_service.search import custom_search
 from determined_service.search.warm_start import find_warm_start
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
-from determined_service.submission.model_definition import ModelDefinition, pack
+from determined_service.submission.model_definition import ModelDefinition, pack, store_definition
 from determined_service.submission.size import check_size
 
 
@@ -127,11 +126,7 @@ async def store(change: Change, plan: Plan, submission: Submission, owner_id: in
     conn = change.conn
     definition = plan.model_definition
     if definition is not None:
-        await conn.execute(
-            insert(model_definitions)
-            .values(hash=definition.hash, archive=definition.archive)
-            .on_conflict_do_nothing()
-        )
+        await store_definition(conn, definition)
     if submission.flow_run_id is not None:
         # Two requests of one run are one experiment: the second waits here, then sees it.
         await conn.execute(
