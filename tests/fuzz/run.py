@@ -52,6 +52,7 @@ class Report:
     waited: int = 0
     seconds: float = 0.0
     health: Health | None = None
+    idle: Health | None = None
 
     @property
     def sent(self) -> int:
@@ -73,6 +74,7 @@ class Report:
             f"rows changed by those who may not: {len(self.changed)}",
             *map(str, self.changed[:20]),
             str(self.health),
+            f"a server that does nothing, at the same time: {self.idle}",
             "slowest:",
             *(f"  {taken:.2f} s {request[:200]}" for taken, request in self.slowest[:5]),
         ]
@@ -143,7 +145,7 @@ async def send(
             request.method,
             request.url,
             content=request.body,
-            headers={name: value.encode("latin-1") for name, value in headers.items()},
+            headers=[(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
             timeout=WAIT_S if request.waits else PATIENCE_S,
         )
     except httpx.TimeoutException:
@@ -184,7 +186,7 @@ async def _run(service: Service, count: int, seed: int) -> Report:
         with Watch(service.host, service.port) as watch:
             await attack(guests, count, seed, report)
     report.seconds = time.monotonic() - begun
-    report.health = watch.found
+    report.health, report.idle = watch.found, watch.idle
     check_log(service, report)
     return report
 

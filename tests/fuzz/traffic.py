@@ -128,6 +128,9 @@ class Traffic:
         """A request about ``mine``, more or less."""
         draw = self.draw
         method, path, operation = draw.choice(self.routes)
+        if path.endswith("/plot") and draw.random() < 0.9:
+            # A page takes a core for seconds.
+            return self.next(mine)
         if draw.random() < 0.01:
             method = draw.choice(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
         request = Request(method, self._url(path, operation, mine))

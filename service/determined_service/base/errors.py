@@ -1,16 +1,8 @@
-"""Refusals of a request: raise one anywhere below a route and the caller gets its JSON.
+"""How a request that fails is answered: always in the same JSON, and never with SQL.
 
-ApiError
-├── BadRequest       400
-├── Unauthenticated  401
-├── Forbidden        403
-├── NotFound         404
-├── Conflict         409: the state does not allow it
-├── TooLarge         413: more than `determined.common.wire.limits` allows
-└── Unavailable      503: try again
-
-What nobody foresaw ends here too: a value that the database cannot store is a BadRequest, and any other
-fault a 500 with an id, under which the service's log has the details. No answer holds SQL.
+A refusal (:mod:`~determined_service.base.refusals`) says what it says. What nobody foresaw ends here too: a
+value that the database cannot store is a BadRequest, and any other fault a 500 with an id, under which the
+service's log has the details.
 """
 
 from __future__ import annotations
@@ -27,62 +19,16 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from determined_service.base.json import JsonResponse, dumps
+from determined_service.base.refusals import ApiError as ApiError
+from determined_service.base.refusals import BadRequest as BadRequest
+from determined_service.base.refusals import Conflict as Conflict
+from determined_service.base.refusals import Forbidden as Forbidden
+from determined_service.base.refusals import NotFound as NotFound
+from determined_service.base.refusals import TooLarge as TooLarge
+from determined_service.base.refusals import Unauthenticated as Unauthenticated
+from determined_service.base.refusals import Unavailable as Unavailable
 
 logger = logging.getLogger(__name__)
-
-
-class ApiError(Exception):
-    """``message`` is for the user. ``code`` is gRPC's number, which clients of Determined expect."""
-
-    status = 500
-    code = 13
-    reason = "Internal"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-
-class BadRequest(ApiError):
-    """What was sent cannot be used."""
-
-    status, code, reason = 400, 3, "InvalidArgument"
-
-
-class Unauthenticated(ApiError):
-    """No token, or none that is (still) valid."""
-
-    status, code, reason = 401, 16, "Unauthenticated"
-
-
-class Forbidden(ApiError):
-    """The user may not do this."""
-
-    status, code, reason = 403, 7, "PermissionDenied"
-
-
-class NotFound(ApiError):
-    """What was asked for does not exist."""
-
-    status, code, reason = 404, 5, "NotFound"
-
-
-class Conflict(ApiError):
-    """The state does not allow it."""
-
-    status, code, reason = 409, 9, "FailedPrecondition"
-
-
-class TooLarge(ApiError):
-    """More than is taken at once."""
-
-    status, code, reason = 413, 8, "ResourceExhausted"
-
-
-class Unavailable(ApiError):
-    """Something the service needs does not answer; the same request may succeed later."""
-
-    status, code, reason = 503, 14, "Unavailable"
 
 
 _KINDS: dict[int, type[ApiError]] = {

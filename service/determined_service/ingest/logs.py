@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.wire import limits
 from determined.common.wire.legs import LogBatch
 from determined_service.base import topics
-from determined_service.base.bounds import check_int, check_text, check_time
+from determined_service.base.checks import check_int, check_text, check_time
 from determined_service.base.errors import BadRequest
 from determined_service.base.hub import notify
 from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_service.base.bounds import check_int, show
+from determined_service.base.checks import check_int, show
 from determined_service.base.errors import BadRequest
 
 # DO UPDATE rather than DO NOTHING: it locks the row, so that the same batch sent twice at once waits

@@ -13,7 +13,7 @@ from determined_service.access.dependencies import Gate, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import check_bytes, check_int, check_text, show
+from determined_service.base.checks import check_bytes, check_int, check_text, show
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse, dumps

@@ -12,7 +12,8 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base import topics
-from determined_service.base.bounds import Id, Seconds, check_int
+from determined_service.base.bounds import Id, Seconds
+from determined_service.base.checks import check_int
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.search import custom_search

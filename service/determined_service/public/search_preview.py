@@ -20,7 +20,7 @@ from determined_searchers import SearcherError
 from determined_searchers.preview import Preview, preview
 from determined_service.access.dependencies import ClusterReader
 from determined_service.base.aside import aside
-from determined_service.base.bounds import show
+from determined_service.base.checks import show
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.submission.size import check_size

@@ -15,7 +15,8 @@ from determined_registry.database.tables import trials
 from determined_service.access.dependencies import Gate, TrialReader, TrialReporter, may_named
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import Id, check_int
+from determined_service.base.bounds import Id
+from determined_service.base.checks import check_int
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.ingest.values import replace_nul

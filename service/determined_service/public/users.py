@@ -17,7 +17,8 @@ from determined_service.access.dependencies import UserReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
-from determined_service.base.bounds import Id, Name, Password, check_text
+from determined_service.base.bounds import Id, Name, Password
+from determined_service.base.checks import check_text
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.users import LAST_AUTH, get_user, select_users, user_json

@@ -20,7 +20,7 @@ from determined_searchers import (
     ValidateAfter,
     operation_from_json,
 )
-from determined_service.base.bounds import show
+from determined_service.base.checks import show
 
 TRIAL_SEED = 42
 """The seed of a trial whose Create names none, as published clients' never do."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from determined.common.wire import limits
-from determined_service.base.bounds import check_int, check_text
+from determined_service.base.checks import check_int, check_text
 from determined_service.base.errors import BadRequest
 
 _TEXTS = {

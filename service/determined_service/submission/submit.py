@@ -26,7 +26,8 @@ from determined_service.search import custom_search
 from determined_service.search.warm_start import find_warm_start
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
-from determined_service.submission.model_definition import ModelDefinition, pack, store_definition
+from determined_service.submission.definition_store import store_definition
+from determined_service.submission.model_definition import ModelDefinition, pack
 from determined_service.submission.size import check_size
 
 

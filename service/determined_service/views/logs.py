@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire import limits
 from determined_registry.database.tables import task_logs
-from determined_service.base.bounds import show
+from determined_service.base.checks import show
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Unavailable, of_database
 from determined_service.base.hub import Hub, wait_at_most

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from determined_registry.database.tables import allocations
-from determined_service.base.bounds import check_time, show
+from determined_service.base.checks import check_time, show
 from determined_service.base.errors import BadRequest
 
 SCHEDULER_TYPE = "SCHEDULER_TYPE_UNSPECIFIED"

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from determined.common.wire import limits, paths
 from determined_service.access.tokens import bearer_token
 from determined_service.base import errors
-from determined_service.base.bounds import check_shape, check_value, text_problem
+from determined_service.base.checks import check_shape, check_value, text_problem
 from determined_service.base.errors import ApiError, BadRequest, TooLarge, Unauthenticated
 
 # The routes that take larger bodies; they read these themselves, once they know who asks.

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from determined.common.wire import limits
 from determined_service.base.aside import aside
-from determined_service.base.bounds import check_shape, check_value, show
+from determined_service.base.checks import check_shape, check_value, show
 from determined_service.base.errors import BadRequest
 
 INLINE_BYTES = 128 * 1024
