@@ -25,11 +25,11 @@ def rules_of(dependant: Dependant) -> Iterator[Rule]:
 
 
 def declared_rules(routers: list[APIRouter] | None = None) -> dict[Address, list[Rule]]:
-    """By address, the rules that the route stands under; an empty list: it asks nobody."""
+    """By address, the rules that the route stands under, each once; an empty list: it asks nobody."""
     if routers is None:
         routers = [*public.routers(), *internal.routers()]
     return {
-        (method, route.path_format): list(rules_of(route.dependant))
+        (method, route.path_format): list(dict.fromkeys(rules_of(route.dependant)))
         for router in routers
         for route in router.routes
         if isinstance(route, APIRoute)

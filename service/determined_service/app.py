@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from determined.__version__ import __version__
 from determined_registry.database import migrate
@@ -26,6 +26,7 @@ from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
 from determined_service.bootstrap import bootstrap
 from determined_service.loops import runtime
+from determined_service.web.bounds import Bounds, check_model_body
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:
@@ -68,11 +69,13 @@ def create_app(settings: Settings) -> FastAPI:
         description="Determined's REST API: experiments, trials, metrics, checkpoints, logs.",
         lifespan=_lifespan,
         openapi_tags=public.TAGS,
+        dependencies=[Depends(check_model_body)],
         # Determined's own clients send JSON without saying so.
         strict_content_type=False,
     )
     app.state.settings = settings
     app.state.started = False
+    app.add_middleware(Bounds)
     errors.install(app)
     for router in [*public.routers(), *internal.routers()]:
         app.include_router(router)

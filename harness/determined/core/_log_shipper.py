@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import logging
 import os
 import re
@@ -21,6 +22,7 @@ logger = logging.getLogger("determined.core")
 
 INTERVAL = 1.0
 MOST_LINES = 1000
+MOST_CHARS = 1_000_000
 # So many lines wait for a service that is away; then the oldest are lost.
 CAPACITY = 100_000
 # Seconds that the end of the script waits for the rest to be taken.
@@ -131,12 +133,23 @@ class LogShipper:
         while self._lines and not self._send() and time.monotonic() < deadline:
             time.sleep(0.5)
 
+    def _next_batch(self) -> list[dict[str, Any]]:
+        """The oldest lines, as many as go into one request."""
+        batch: list[dict[str, Any]] = []
+        size = 0
+        for line in itertools.islice(self._lines, MOST_LINES):
+            size += len(line["log"])
+            if batch and size > MOST_CHARS:
+                break
+            batch.append(line)
+        return batch
+
     def _send(self) -> bool:
         """Send the waiting lines; False if the service did not accept them."""
-        from determined.common.api.errors import APIException
+        from determined.common.api.errors import APIException, BadRequestException
 
         while self._lines:
-            batch = [line for line, _ in zip(self._lines, range(MOST_LINES), strict=False)]
+            batch = self._next_batch()
             body = {"stream": self._stream, "seq": self._seq, "logs": batch}
             try:
                 self._connection.post("/api/v1/task/logs", json=body, max_retries=0)
@@ -145,6 +158,13 @@ class LogShipper:
                 self._refused = True
                 self._lines.clear()
                 return True
+            except BadRequestException as error:
+                # Sending the same again cannot help, and what comes after it must not wait for ever.
+                logger.warning(
+                    "the service refused %d lines of output; the log lacks them: %s",
+                    len(batch),
+                    error,
+                )
             except APIException:
                 return False
             self._seq += 1

@@ -12,12 +12,15 @@ from yaml.parser import Parser
 from yaml.reader import Reader, ReaderError
 from yaml.scanner import Scanner
 
+from determined.common.wire import limits
 from determined.expconf import paths, scalars
 from determined.expconf.paths import Path
 from determined.expconf.problems import ConfigError, Problem
 
-#: A short text with aliases of aliases can stand for billions of values; no real file comes near this.
-MAX_VALUES = 200_000
+#: A short text with aliases of aliases can stand for billions of values.
+MAX_VALUES = limits.CONFIG_VALUES
+
+_TOO_MANY = f"the file expands to more than {MAX_VALUES} values, which is the most that is allowed"
 
 _PREFIX = "tag:yaml.org,2002:"
 
@@ -56,10 +59,15 @@ def load_yaml(text: str, source: str = "<config>") -> Document:
 
     Raises:
         ConfigError: the text is not YAML, is not a mapping, contains a tab in its structure, repeats
-            a key, or contains a value that JSON cannot hold. Each problem has its line.
+            a key, contains a value that JSON cannot hold, or is larger or deeper than
+            ``determined.common.wire.limits`` allows. Each problem has its line.
     """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > limits.CONFIG_BYTES:
+        message = f"{size} bytes found, at most {limits.CONFIG_BYTES} are allowed"
+        raise ConfigError([_problem(source, None, message)])
     try:
-        root = _Loader(text).get_single_node()
+        root = _Loader(text, source).get_single_node()
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax_problem(error, text, source)]) from None
     except ReaderError as error:
@@ -90,7 +98,9 @@ def read_yaml(path: str | pathlib.Path) -> Document:
         ConfigError: as :func:`load_yaml`, or because the file cannot be read.
     """
     try:
-        text = pathlib.Path(path).read_text(encoding="utf-8-sig")
+        with pathlib.Path(path).open(encoding="utf-8-sig", newline=None) as file:
+            # One more than is allowed, so that a huge file is refused without being read.
+            text = file.read(limits.CONFIG_BYTES + 1)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError([_problem(str(path), line, "the file is not UTF-8 text")]) from None
@@ -103,12 +113,39 @@ def read_yaml(path: str | pathlib.Path) -> Document:
 class _Loader(Reader, Scanner, Parser, Composer, scalars.ConfigResolver):
     """PyYAML's parser up to the node graph. The values are built here, with their positions."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, source: str) -> None:
+        self._source = source
+        self._nodes = 0
+        self._depth = 0
         Reader.__init__(self, text)
         Scanner.__init__(self)
         Parser.__init__(self)
         Composer.__init__(self)
         scalars.ConfigResolver.__init__(self)
+
+    # Both stop the parser where it is: its time and its stack grow with what is open.
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        if self.flow_level >= limits.DEPTH:
+            raise self._too_deep(self.get_mark().line)
+        super().fetch_flow_collection_start(token)
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        self._nodes += 1
+        self._depth += 1
+        line = self.peek_event().start_mark.line
+        if self._nodes > 2 * MAX_VALUES:
+            raise ConfigError([_problem(self._source, line + 1, _TOO_MANY)])
+        if self._depth > limits.DEPTH + 1:
+            raise self._too_deep(line)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def _too_deep(self, line: int) -> ConfigError:
+        message = f"the values are nested too deeply: at most {limits.DEPTH} levels are allowed"
+        return ConfigError([_problem(self._source, line + 1, message)])
 
 
 class _Builder:
@@ -124,8 +161,7 @@ class _Builder:
     def value(self, node: Node, path: Path) -> Any:
         self._values += 1
         if self._values > MAX_VALUES:
-            message = f"the file expands to more than {MAX_VALUES} values"
-            raise ConfigError([_problem(self.source, node.start_mark.line + 1, message)])
+            raise ConfigError([_problem(self.source, node.start_mark.line + 1, _TOO_MANY)])
         if id(node) in self._open:
             return self._refuse(node, path, "an alias refers to a value that contains the alias")
         if isinstance(node, ScalarNode):

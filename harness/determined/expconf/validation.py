@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
+from determined.common.wire import limits
 from determined.expconf import paths, rules, translate
 from determined.expconf.config import ExperimentConfig
 from determined.expconf.document import Document
@@ -79,7 +80,8 @@ def _examine_once(
     try:
         config = ExperimentConfig.model_validate(data)
     except ValidationError as error:
-        errors = error.errors(include_url=False)
+        # Nobody reads more; describing each takes a millisecond.
+        errors = error.errors(include_url=False)[: limits.CONFIG_PROBLEMS]
     found = [*translate.findings(errors, data), *rules.consistency(data)]
     if complete:
         found += rules.completeness(data)

@@ -30,6 +30,8 @@ class Database:
             max_overflow=10,
             # Postgres gives a jsonb 1e300 back as 301 digits: a float to orjson, an int to json.
             json_deserializer=orjson.loads,
+            # What was sent, a password's hash for one, is for no log.
+            hide_parameters=True,
         )
 
     @contextlib.asynccontextmanager

@@ -1,89 +1,35 @@
-"""Refusals of a request: raise one anywhere below a route and the caller gets its JSON.
+"""How a request that fails is answered: always in the same JSON, and never with SQL.
 
-ApiError
-├── BadRequest       400
-├── Unauthenticated  401
-├── Forbidden        403
-├── NotFound         404
-├── Conflict         409: the state does not allow it
-├── TooManyRequests  429: try again after so many seconds
-└── Unavailable      503: try again
+A refusal (:mod:`~determined_service.base.refusals`) says what it says. What nobody foresaw ends here too: a
+value that the database cannot store is a BadRequest, and any other fault a 500 with an id, under which the
+service's log has the details.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
+import traceback
 
+import psycopg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import SQLAlchemyError, StatementError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from determined_service.base.json import JsonResponse, dumps
+from determined_service.base.refusals import ApiError as ApiError
+from determined_service.base.refusals import BadRequest as BadRequest
+from determined_service.base.refusals import Conflict as Conflict
+from determined_service.base.refusals import Forbidden as Forbidden
+from determined_service.base.refusals import NotFound as NotFound
+from determined_service.base.refusals import TooLarge as TooLarge
+from determined_service.base.refusals import TooManyRequests as TooManyRequests
+from determined_service.base.refusals import Unauthenticated as Unauthenticated
+from determined_service.base.refusals import Unavailable as Unavailable
 
 logger = logging.getLogger(__name__)
-
-
-class ApiError(Exception):
-    """``message`` is for the user. ``code`` is gRPC's number, which clients of Determined expect."""
-
-    status = 500
-    code = 13
-    reason = "Internal"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-
-class BadRequest(ApiError):
-    """What was sent cannot be used."""
-
-    status, code, reason = 400, 3, "InvalidArgument"
-
-
-class Unauthenticated(ApiError):
-    """No token, or none that is (still) valid."""
-
-    status, code, reason = 401, 16, "Unauthenticated"
-
-
-class Forbidden(ApiError):
-    """The user may not do this."""
-
-    status, code, reason = 403, 7, "PermissionDenied"
-
-
-class NotFound(ApiError):
-    """What was asked for does not exist. The message has the words "not found", for which scripts look."""
-
-    status, code, reason = 404, 5, "NotFound"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message if "not found" in message else f"not found: {message}")
-
-
-class Conflict(ApiError):
-    """The state does not allow it."""
-
-    status, code, reason = 409, 9, "FailedPrecondition"
-
-
-class TooManyRequests(ApiError):
-    """Too often; ``retry_after_s`` says when the same request may succeed."""
-
-    status, code, reason = 429, 8, "ResourceExhausted"
-
-    def __init__(self, message: str, retry_after_s: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class Unavailable(ApiError):
-    """Something the service needs does not answer; the same request may succeed later."""
-
-    status, code, reason = 503, 14, "Unavailable"
 
 
 _KINDS: dict[int, type[ApiError]] = {
@@ -94,14 +40,55 @@ _KINDS: dict[int, type[ApiError]] = {
         Forbidden,
         NotFound,
         Conflict,
+        TooLarge,
         TooManyRequests,
         Unavailable,
     )
 }
 
+MESSAGE_CHARS = 20_000
+
+# Classes of SQLSTATE that say "this value": data, integrity, a limit of the format (a row of an index).
+_BAD_VALUE = ("22", "23", "54")
+
+
+def of_database(error: BaseException) -> ApiError | None:
+    """The refusal for an error of the database or its driver, without its SQL; None: a fault of ours."""
+    cause = error.orig if isinstance(error, StatementError) else error
+    if isinstance(cause, psycopg.Error):
+        state = cause.sqlstate or ""
+        if state[:2] in _BAD_VALUE or (not state and isinstance(cause, psycopg.DataError)):
+            return BadRequest(f"a value cannot be stored: {_first_line(cause)}")
+        if state == "57014":
+            return BadRequest("the request took too long and was stopped: ask for less")
+        if isinstance(cause, psycopg.OperationalError):
+            return Unavailable("the database does not answer; try again")
+        return None
+    if isinstance(error, SQLAlchemyError) and isinstance(cause, (ValueError, OverflowError)):
+        return BadRequest(f"a value cannot be stored: {_first_line(cause)}")
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    """What Postgres says in its first line; the others hold the row, or the statement."""
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        return error.diag.message_primary
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """``text`` with line ends and control characters escaped, so that nobody forges lines of a log."""
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
 
 def response(status: int, code: int, reason: str, message: str) -> Response:
     """The error JSON that all clients read."""
+    message = message.encode("utf-8", "backslashreplace").decode()
+    if len(message) > MESSAGE_CHARS:
+        message = f"{message[:MESSAGE_CHARS]}…"
     return JsonResponse(
         {"error": {"code": code, "reason": reason, "error": message}, "message": message},
         status_code=status,
@@ -116,10 +103,43 @@ def ndjson_error(error: ApiError) -> bytes:
 
 def _explain(error: RequestValidationError) -> str:
     lines = []
-    for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"] if part != "body")
-        lines.append(f"{where}: {problem['msg']}" if where else str(problem["msg"]))
-    return "; ".join(lines)
+    for problem in error.errors()[:MOST_PROBLEMS]:
+        where = ".".join(str(part)[:SHOWN] for part in problem["loc"] if part != "body")
+        found = problem.get("input")
+        what = str(problem["msg"])
+        if problem["type"] != "missing" and isinstance(found, (str, int, float, bool)):
+            what += f", found {_shown(found)}"
+        lines.append(f"{where}: {what}" if where else what)
+    more = len(error.errors()) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
+
+
+MOST_PROBLEMS = 20
+SHOWN = 80
+
+
+def _shown(value: object) -> str:
+    # Python refuses to print numbers of more than 4300 digits.
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def refuse(refusal: ApiError) -> Response:
+    """The answer that a refusal becomes."""
+    answer = response(refusal.status, refusal.code, refusal.reason, refusal.message)
+    if isinstance(refusal, TooManyRequests):
+        answer.headers["Retry-After"] = str(refusal.retry_after_s)
+    return answer
+
+
+def unforeseen(request: Request, error: Exception) -> Response:
+    """500 with an id, under which the log has the traceback."""
+    found = secrets.token_hex(4)
+    logger.error("%s failed, %s:\n%s", _asked(request), found, _quoted(error, found))
+    message = f"internal error {found}: the service's log has the details under this id"
+    return response(ApiError.status, ApiError.code, ApiError.reason, message)
 
 
 def install(app: FastAPI) -> None:
@@ -127,10 +147,7 @@ def install(app: FastAPI) -> None:
 
     async def api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        answer = response(error.status, error.code, error.reason, error.message)
-        if isinstance(error, TooManyRequests):
-            answer.headers["Retry-After"] = str(error.retry_after_s)
-        return answer
+        return refuse(error)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -145,19 +162,29 @@ def install(app: FastAPI) -> None:
         return response(error.status_code, kind.code, kind.reason, message)
 
     async def database_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, DBAPIError)
-        if error.connection_invalidated or isinstance(error, OperationalError):
-            logger.warning("%s %s: Postgres: %s", request.method, request.url.path, error.orig)
-            message = "the database does not answer; try again"
-            return response(503, Unavailable.code, Unavailable.reason, message)
-        return await fault(request, error)
+        refusal = of_database(error)
+        if refusal is None:
+            return await fault(request, error)
+        cause = error.orig if isinstance(error, StatementError) else error
+        logger.warning("%s: %s", _asked(request), one_line(str(cause)))
+        return refuse(refusal)
 
     async def fault(request: Request, error: Exception) -> Response:
-        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return response(500, 13, "Internal", f"internal error: {type(error).__name__}: {error}")
+        return unforeseen(request, error)
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(DBAPIError, database_error)
+    app.add_exception_handler(SQLAlchemyError, database_error)
+    app.add_exception_handler(psycopg.Error, database_error)
     app.add_exception_handler(Exception, fault)
+
+
+def _asked(request: Request) -> str:
+    return f"{request.method} {one_line(request.url.path[:500])}"
+
+
+def _quoted(error: Exception, found: str) -> str:
+    """The traceback, each line with the id before it: the message may hold what somebody sent."""
+    text = "".join(traceback.format_exception(error))
+    return "\n".join(f"{found} | {one_line(line)}" for line in text.splitlines())

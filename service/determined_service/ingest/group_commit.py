@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.backoff import Backoff
 from determined_service.base.db import Database
-from determined_service.base.errors import ApiError, BadRequest, Unavailable
+from determined_service.base.errors import ApiError, BadRequest, Unavailable, of_database
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class GroupCommit(Generic[Item]):
                     return await self._write(conn, items)
             except (psycopg.OperationalError, sa.exc.OperationalError) as error:
                 # Deadlocks and lost connections: the same again, a little later.
-                if attempt == ATTEMPTS - 1:
+                if attempt == ATTEMPTS - 1 or isinstance(of_database(error), BadRequest):
                     raise
                 logger.warning(
                     "a group of %d items is written again, because its transaction failed: %s",
@@ -116,9 +116,4 @@ def _fail(waiting: _Waiting[Any], error: Exception) -> None:
 
 
 def _explained(error: Exception) -> Exception:
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-    if isinstance(cause, psycopg.errors.DataError | psycopg.errors.IntegrityError):
-        return BadRequest(f"the database refuses to store this: {cause}")
-    if isinstance(cause, psycopg.OperationalError):
-        return Unavailable(f"the database does not answer: {cause}")
-    return error
+    return of_database(error) or error

@@ -10,8 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire import limits
 from determined.common.wire.legs import LogBatch
 from determined_service.base import topics
+from determined_service.base.checks import check_int, check_text, check_time
 from determined_service.base.errors import BadRequest
 from determined_service.base.hub import notify
 from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field
@@ -57,7 +59,20 @@ class LogLines:
         stdtype: str | None = None,
         source: str | None = None,
     ) -> None:
-        """Adds one line as it was printed, its newline included."""
+        """Adds one line as it was printed, its newline included. Raises BadRequest."""
+        for path, text in (
+            ("task_id", task_id),
+            ("allocation_id", allocation_id),
+            ("agent_id", agent_id),
+            ("container_id", container_id),
+            ("stdtype", stdtype),
+            ("source", source),
+        ):
+            if text is not None:
+                check_text(text, path)
+        if rank is not None:
+            check_int(rank, "rank", least=-limits.INT32 - 1, most=limits.INT32)
+        check_time(time, "the time of a line")
         self.tasks.add(task_id)
         # Whoever may write a task's log sets off the log policies of its own allocations only.
         if allocation_id is not None and allocation_id.rpartition(".")[0] == task_id:
@@ -98,7 +113,9 @@ def read_lines(body: LogBatch) -> LogLines:
                 source=line.get("source"),
             )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise BadRequest(f"these are no log lines: {type(error).__name__}: {error}") from error
+        raise BadRequest(
+            f"these are no log lines: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
     return lines
 
 
@@ -118,12 +135,14 @@ def read_upstream_lines(body: Any) -> LogLines:
                 if time
                 else datetime.datetime.now(datetime.UTC),
                 rank=line.get("rankId"),
-                level=(line.get("level") or "").removeprefix("LOG_LEVEL_"),
+                level=str(line.get("level") or "").removeprefix("LOG_LEVEL_"),
                 stdtype=line.get("stdtype"),
                 source=line.get("source"),
             )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise BadRequest(f"these are no log lines: {type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise BadRequest(
+            f"these are no log lines: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
     return lines
 
 
@@ -144,8 +163,10 @@ def read_shipped_lines(body: Any) -> LogLines:
                 stdtype=line.get("stdtype"),
                 source=line.get("source"),
             )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise BadRequest(f"these are no log lines: {type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise BadRequest(
+            f"these are no log lines: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
     return lines
 
 

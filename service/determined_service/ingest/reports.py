@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from determined.common.wire import limits
+from determined_service.base.checks import check_bytes, check_int, check_time, check_value, show
 from determined_service.base.errors import BadRequest
 from determined_service.ingest.copy_text import NULL, json_field, text_field
 from determined_service.ingest.streams import Position, read_position
@@ -16,7 +18,10 @@ from determined_service.ingest.summaries import Summaries
 from determined_service.ingest.values import replace_nul
 
 VALIDATION = "validation"
-MAX_STEPS = 2**63 - 1
+MAX_STEPS = limits.INT64
+_SCALARS = frozenset({float, int, bool, type(None)})
+_SHORT_CHARS = 256
+"""Names and texts of so many characters are within their limits, whatever the characters are."""
 
 
 @dataclass(slots=True)
@@ -52,20 +57,29 @@ class Batch:
         batch_metrics: list[Any] | None,
         end_time: str | None,
     ) -> None:
-        """Adds one report; raises BadRequest for what cannot be one."""
+        """Adds one report; raises BadRequest for what cannot be one, or is larger than the limits."""
         moment = _moment(end_time)
         if type(steps) is not int or not 0 <= steps <= MAX_STEPS:
-            raise BadRequest(f"steps_completed must be a whole number from 0 on, not {steps!r}")
+            raise BadRequest(
+                f"steps_completed must be a whole number from 0 on, not {show(steps)} "
+                f"(at most {MAX_STEPS})"
+            )
         if not isinstance(metrics, dict):
-            raise BadRequest(f"metrics must be an object of names and values, not {metrics!r}")
+            raise BadRequest(f"metrics must be an object of names and values, not {show(metrics)}")
         if not isinstance(group, str) or not group:
-            raise BadRequest(f"group must be a name, not {group!r}")
-        encoded = orjson.dumps(metrics)
+            raise BadRequest(f"group must be a name, not {show(group)}")
+        if batch_metrics is not None and not isinstance(batch_metrics, list):
+            raise BadRequest(f"batch_metrics must be a list, not {show(batch_metrics)}")
+        _check_name(group, "group")
+        _check_metrics(metrics)
+        encoded = _encode(metrics, "metrics")
+        check_bytes(len(encoded), limits.METRICS_OF_REPORT_BYTES, "metrics")
         if b"\\u0000" in encoded:
             metrics = replace_nul(metrics)
             encoded = orjson.dumps(metrics)
         extra = NULL
         if batch_metrics:
+            check_value(batch_metrics, "batch_metrics", values=limits.LARGE_VALUES, nul=True)
             extra = json_field(orjson.dumps(replace_nul(batch_metrics)))
         if group == VALIDATION:
             self.validations.append(Validation(len(self.lines), steps, metrics))
@@ -77,16 +91,45 @@ class Batch:
         self.summaries.add(group, steps, metrics)
 
 
+def _check_name(name: str, what: str) -> None:
+    if len(name) > _SHORT_CHARS:
+        found = len(name.encode("utf-8", "replace"))
+        check_bytes(found, limits.METRIC_NAME_BYTES, f"{what} {show(name)}")
+
+
+def _check_metrics(metrics: dict[str, Any]) -> None:
+    if max(map(len, metrics), default=0) > _SHORT_CHARS:
+        for name in metrics:
+            _check_name(name, "the name of the metric")
+    # Most reports have nothing but numbers, and are found so at C's speed.
+    if _SCALARS.issuperset(map(type, metrics.values())):
+        return
+    for name, value in metrics.items():
+        kind = type(value)
+        if kind in _SCALARS or (kind is str and len(value) <= _SHORT_CHARS):
+            continue
+        shown = f"metrics.{name[:80]}"
+        check_value(value, shown, nul=True)
+        check_bytes(len(_encode(value, shown)), limits.METRIC_VALUE_BYTES, shown)
+
+
+def _encode(value: Any, path: str) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:  # half of a surrogate pair
+        raise BadRequest(f"{path}: cannot be stored: {error}") from error
+
+
 def _moment(text: str | None) -> bytes:
     if text is None:
         return datetime.datetime.now(datetime.UTC).isoformat().encode()
     try:
         moment = datetime.datetime.fromisoformat(text)
     except (ValueError, TypeError) as error:
-        raise BadRequest(f"end_time must be an ISO 8601 time, not {text!r}") from error
+        raise BadRequest(f"end_time must be an ISO 8601 time, not {show(text)}") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
-    return moment.isoformat().encode()
+    return check_time(moment, "end_time").isoformat().encode()
 
 
 def _reports(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -95,7 +138,7 @@ def _reports(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         raise BadRequest("reports must be a list")
     for report in reports:
         if not isinstance(report, dict):
-            raise BadRequest(f"a report must be an object, not {report!r}")
+            raise BadRequest(f"a report must be an object, not {show(report)}")
         yield report
 
 
@@ -103,9 +146,7 @@ def read_batch(trial_id: int, body: Any) -> Batch:
     """The body of ``POST /api/v1/trials/{id}/metrics/batch``; raises BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest("the body must be an object")
-    run_id = body.get("run_id")
-    if type(run_id) is not int or not 0 <= run_id < 2**31:
-        raise BadRequest(f"run_id must be a whole number, not {run_id!r}")
+    run_id = check_int(body.get("run_id"), "run_id", most=limits.INT32)
     batch = Batch(trial_id, run_id, read_position(body))
     for report in _reports(body):
         batch.add(
@@ -126,7 +167,10 @@ def read_upstream_report(trial_id: int, group: str | None, body: Any) -> Batch:
     if not isinstance(body, dict):
         raise BadRequest("the body must be an object")
     given = body.get("metrics") or {}
-    batch = Batch(trial_id, int(body.get("trialRunId") or 0))
+    if not isinstance(given, dict):
+        raise BadRequest(f"metrics must be an object with avgMetrics, not {show(given)}")
+    run_id = check_int(body.get("trialRunId") or 0, "trialRunId", most=limits.INT32)
+    batch = Batch(trial_id, run_id)
     batch.add(
         group or "",
         body.get("stepsCompleted") or 0,

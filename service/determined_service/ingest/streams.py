@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined_service.base.checks import check_int, show
 from determined_service.base.errors import BadRequest
 
 # DO UPDATE rather than DO NOTHING: it locks the row, so that the same batch sent twice at once waits
@@ -72,10 +73,8 @@ def read_position(body: Mapping[str, Any]) -> Position | None:
     """``stream`` and ``seq`` of a request's body; None without ``stream``. Raises BadRequest."""
     if body.get("stream") is None:
         return None
-    seq = body.get("seq")
-    if type(seq) is not int or not 0 <= seq < 2**63:
-        raise BadRequest(f"seq must be a whole number from 0 on, not {seq!r}")
+    seq = check_int(body.get("seq"), "seq")
     try:
         return Position(uuid.UUID(body["stream"]), seq)
     except (ValueError, TypeError, AttributeError) as error:
-        raise BadRequest(f"stream must be a UUID, not {body['stream']!r}") from error
+        raise BadRequest(f"stream must be a UUID, not {show(body['stream'])}") from error

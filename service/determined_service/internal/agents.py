@@ -11,6 +11,7 @@ from determined.common.wire.times import HEARTBEAT_S
 from determined.common.wire.version import VERSION
 from determined_service.access.dependencies import AgentAuth
 from determined_service.base import topics
+from determined_service.base.bounds import Id, Name
 from determined_service.base.errors import Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import agents as agenting
@@ -26,7 +27,7 @@ router = APIRouter(tags=["Agents"])
 
 @router.post(paths.REGISTER)
 async def register(
-    agent_id: str, given: Registration, agent: AgentAuth, db: Db, settings: SettingsOf
+    agent_id: Name, given: Registration, agent: AgentAuth, db: Db, settings: SettingsOf
 ) -> Response:
     """Registers an agent. ``kill`` in the answer: processes that must die.
 
@@ -39,7 +40,7 @@ async def register(
 @router.post(paths.WORK)
 async def work(
     request: Request,
-    agent_id: str,
+    agent_id: Name,
     given: WorkRequest,
     agent: AgentAuth,
     db: Db,
@@ -76,7 +77,7 @@ async def work(
 
 @router.post(paths.CLAIM)
 async def claim(
-    trial_id: int, given: Claim, agent: AgentAuth, db: Db, settings: SettingsOf
+    trial_id: Id, given: Claim, agent: AgentAuth, db: Db, settings: SettingsOf
 ) -> Response:
     """The waiting leg of the trial, for a worker that is not an agent; 409 when none waits."""
     try:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from determined.common.wire import paths
 from determined.common.wire.search import Followed
 from determined_service.access.dependencies import AgentAuth
+from determined_service.base.bounds import Id, Seconds
 from determined_service.base.json import JsonResponse
 from determined_service.internal.driver_poll import poll_as_driver
 from determined_service.search import custom_search
@@ -22,13 +23,13 @@ router = APIRouter(tags=["Search"])
 @router.get(paths.FOLLOW)
 async def follow(
     request: Request,
-    experiment_id: int,
+    experiment_id: Id,
     driver: uuid.UUID,
     agent: AgentAuth,
     db: Db,
     hub: HubOf,
     state: str | None = None,
-    timeout_s: float = 0.0,
+    timeout_s: Seconds = 0.0,
 ) -> Response:
     """Trials without a run in Prefect; waits for one, or until the state is not ``state``."""
     last: Followed | None = None

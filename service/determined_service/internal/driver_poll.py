@@ -9,6 +9,7 @@ from fastapi import Request
 
 from determined.common.wire.times import DRIVER_POLL_S
 from determined_service.base import topics
+from determined_service.base.bounds import Id
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
 from determined_service.search.drivers import Drivers
@@ -19,7 +20,7 @@ async def poll_as_driver(
     request: Request,
     db: Database,
     hub: Hub,
-    experiment_id: int,
+    experiment_id: Id,
     driver: uuid.UUID,
     check: Callable[[], Awaitable[T | None]],
     timeout_s: float,

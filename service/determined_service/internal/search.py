@@ -19,6 +19,7 @@ from determined.common.wire.search import (
 )
 from determined_registry.database.tables import experiments, searches
 from determined_service.access.dependencies import AgentAuth
+from determined_service.base.bounds import BigId, Id, Seconds
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.internal.driver_poll import poll_as_driver
@@ -31,7 +32,7 @@ router = APIRouter(tags=["Search"])
 
 
 @router.post(paths.ATTACH)
-async def attach(experiment_id: int, given: Attachment, agent: AgentAuth, db: Db) -> Response:
+async def attach(experiment_id: Id, given: Attachment, agent: AgentAuth, db: Db) -> Response:
     """Makes the caller the driver of the search; answers all data that it needs to continue."""
     async with changing(db) as change:
         found = await searching.attach(change, experiment_id, given.driver, given.flow_run_id)
@@ -39,7 +40,7 @@ async def attach(experiment_id: int, given: Attachment, agent: AgentAuth, db: Db
 
 
 @router.get(paths.SEARCH)
-async def get_search(experiment_id: int, agent: AgentAuth, db: Db) -> Response:
+async def get_search(experiment_id: Id, agent: AgentAuth, db: Db) -> Response:
     """The driver of the search, and how far the search is."""
     async with reader(db).connect() as conn:
         found = await conn.execute(
@@ -64,14 +65,14 @@ async def get_search(experiment_id: int, agent: AgentAuth, db: Db) -> Response:
 @router.get(paths.EVENTS)
 async def read_events(
     request: Request,
-    experiment_id: int,
+    experiment_id: Id,
     driver: uuid.UUID,
     agent: AgentAuth,
     db: Db,
     hub: HubOf,
-    after: int = 0,
+    after: BigId = 0,
     state: str | None = None,
-    timeout_s: float = 0.0,
+    timeout_s: Seconds = 0.0,
 ) -> Response:
     """Events after the id ``after``; waits for one, or until the state is not ``state``."""
     last: Events | None = None
@@ -89,7 +90,7 @@ async def read_events(
 
 
 @router.post(paths.COMMIT)
-async def commit(experiment_id: int, given: Commit, agent: AgentAuth, db: Db) -> Response:
+async def commit(experiment_id: Id, given: Commit, agent: AgentAuth, db: Db) -> Response:
     """Applies the operations and stores the state of the search, in one transaction, once."""
     if not given.operations:
         async with reader(db).connect() as conn:
@@ -119,7 +120,7 @@ async def commit(experiment_id: int, given: Commit, agent: AgentAuth, db: Db) ->
 
 
 @router.post(paths.FAIL)
-async def fail(experiment_id: int, given: SearchFailure, agent: AgentAuth, db: Db) -> Response:
+async def fail(experiment_id: Id, given: SearchFailure, agent: AgentAuth, db: Db) -> Response:
     """Ends the experiment in error."""
     async with changing(db) as change:
         await searching.fail(change, experiment_id, given.driver, given.error)
@@ -127,7 +128,7 @@ async def fail(experiment_id: int, given: SearchFailure, agent: AgentAuth, db: D
 
 
 @router.post(paths.TRIAL_RUN)
-async def set_trial_run(trial_id: int, given: TrialRun, agent: AgentAuth, db: Db) -> Response:
+async def set_trial_run(trial_id: Id, given: TrialRun, agent: AgentAuth, db: Db) -> Response:
     """Notes that the run exists, so that the states kept for it are delivered."""
     async with reader(db).connect() as conn:
         await trialing.set_flow_run(conn, trial_id, given.flow_run_id)

@@ -9,6 +9,7 @@ from determined.common.wire import paths
 from determined.common.wire.deletions import CheckpointNames, Deleted, DeletionEnd
 from determined.common.wire.legs import DamagedCheckpoint
 from determined_service.access.dependencies import AgentAuth
+from determined_service.base.bounds import BigId, Id
 from determined_service.base.json import JsonResponse
 from determined_service.deleting import deletions as deleting
 from determined_service.deleting.damage import give_up_checkpoint
@@ -20,7 +21,7 @@ router = APIRouter(tags=["Checkpoints"])
 
 @router.post(paths.DAMAGED_CHECKPOINT)
 async def damaged_checkpoint(
-    trial_id: int, given: DamagedCheckpoint, agent: AgentAuth, db: Db
+    trial_id: Id, given: DamagedCheckpoint, agent: AgentAuth, db: Db
 ) -> Response:
     """The checkpoint to start from is damaged; answers the checkpoint to start from instead."""
     async with changing(db) as change:
@@ -30,7 +31,7 @@ async def damaged_checkpoint(
 
 @router.get(paths.DELETION)
 async def deletion_work(
-    deletion_id: int, agent: AgentAuth, db: Db, settings: SettingsOf
+    deletion_id: BigId, agent: AgentAuth, db: Db, settings: SettingsOf
 ) -> Response:
     """The things to delete, by storage."""
     async with reader(db).connect() as conn:
@@ -39,7 +40,7 @@ async def deletion_work(
 
 
 @router.post(paths.DELETED)
-async def note_deleted(deletion_id: int, given: Deleted, agent: AgentAuth, db: Db) -> Response:
+async def note_deleted(deletion_id: BigId, given: Deleted, agent: AgentAuth, db: Db) -> Response:
     """Files were deleted from the storage; the report is also a sign of life."""
     async with changing(db) as change:
         await deleting.note_deleted(change, deletion_id, given.left)
@@ -47,7 +48,9 @@ async def note_deleted(deletion_id: int, given: Deleted, agent: AgentAuth, db: D
 
 
 @router.post(paths.DELETION_END)
-async def end_deletion(deletion_id: int, given: DeletionEnd, agent: AgentAuth, db: Db) -> Response:
+async def end_deletion(
+    deletion_id: BigId, given: DeletionEnd, agent: AgentAuth, db: Db
+) -> Response:
     """The run has tried to delete everything."""
     async with changing(db) as change:
         await deleting.end(change, deletion_id, given.error)

@@ -10,6 +10,7 @@ from determined_registry.database.tables import allocations
 from determined_service.access.dependencies import AllocationReporter
 from determined_service.access.principal import ended
 from determined_service.base import topics
+from determined_service.base.bounds import Seconds
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import allocations as allocating
@@ -27,9 +28,9 @@ async def preemption_signal(
     principal: AllocationReporter,
     db: Db,
     hub: HubOf,
-    timeout_s: float | None = None,
-    timeoutSeconds: float | None = None,  # noqa: N803, upstream's name
-    timeout_seconds: float | None = None,
+    timeout_s: Seconds | None = None,
+    timeoutSeconds: Seconds | None = None,  # noqa: N803, upstream's name
+    timeout_seconds: Seconds | None = None,
 ) -> Response:
     """``preempt`` is true once the process must save a checkpoint and exit; waits until then."""
     timeout = wait_seconds(timeout_s, timeoutSeconds, timeout_seconds, default=60.0)

@@ -18,6 +18,7 @@ from determined_registry.database.tables import experiments as table
 from determined_service.access.dependencies import Gate, may_named
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.bounds import Id, Labels, ManyIds, ManyNames, Name, Text
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest
 from determined_service.lifecycle import experiments as experimenting
@@ -58,14 +59,14 @@ class Filters(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
-    name: str | None = None
-    description: str | None = None
-    labels: list[str] = Field(default_factory=list)
+    name: Name | None = None
+    description: Text | None = None
+    labels: Labels = Field(default_factory=list)
     archived: bool | None = None
-    states: list[str] = Field(default_factory=list)
-    user_ids: list[int] = Field(default_factory=list)
-    project_id: int | None = None
-    excluded_experiment_ids: list[int] = Field(default_factory=list)
+    states: ManyNames = Field(default_factory=list)
+    user_ids: ManyIds = Field(default_factory=list)
+    project_id: Id | None = None
+    excluded_experiment_ids: ManyIds = Field(default_factory=list)
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         wanted: list[sa.ColumnElement[bool]] = []
@@ -93,9 +94,9 @@ class Chosen(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
-    experiment_ids: list[int] = Field(default_factory=list)
+    experiment_ids: ManyIds = Field(default_factory=list)
     filters: Filters | None = None
-    project_id: int | None = Field(default=None, description="Only experiments of this project.")
+    project_id: Id | None = Field(default=None, description="Only experiments of this project.")
 
 
 async def act_on_many(
@@ -136,7 +137,7 @@ def _add_routes(action: str) -> None:
         return await act_on_many(action, given, gate, db)
 
     async def of_project(
-        project_id: int, given: Chosen, db: Db, gate: Gate = gate_of
+        project_id: Id, given: Chosen, db: Db, gate: Gate = gate_of
     ) -> dict[str, list[dict[str, Any]]]:
         given.project_id = project_id
         return await act_on_many(action, given, gate, db)
@@ -169,7 +170,7 @@ async def _act(db: Database, act: Act, experiment_id: int, by: str) -> str:
 
 
 async def _matching(
-    db: Database, action: str, filters: Filters, project_id: int | None
+    db: Database, action: str, filters: Filters, project_id: Id | None
 ) -> list[int]:
     wanted = [*filters.conditions(), _ELIGIBLE[action]]
     if project_id:

@@ -8,21 +8,27 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from determined.common.wire import limits
 from determined_service.access.dependencies import Gate, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.checks import check_bytes, check_int, check_text, show
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.ids import parse_uuid
-from determined_service.base.json import JsonResponse
+from determined_service.base.json import JsonResponse, dumps
 from determined_service.deleting import remains
 from determined_service.ingest.values import replace_nul
 from determined_service.lifecycle import checkpoints as checkpointing
 from determined_service.state.change import changing
 from determined_service.views.checkpoints import get_checkpoint
 from determined_service.views.values import parse_time
-from determined_service.web.request import body, json_example
+from determined_service.web.request import json_example, object_body
 from determined_service.web.state import Db, ViewerOf
+
+STATES = sorted(checkpointing.STATES)
+MOST_BYTES = 2**53
+"""Of one file. The sum of a checkpoint's files is a number of 64 bits too."""
 
 router = APIRouter(prefix="/api/v1/checkpoints", tags=["Checkpoints"])
 
@@ -50,7 +56,7 @@ async def report_checkpoint(
     The report may be repeated. Reported by a trial's allocation, the checkpoint becomes the trial's latest,
     from which the next leg starts.
     """
-    principal, report = await _admit(gate, _read(await body(request)))
+    principal, report = await _admit(gate, _read(await object_body(request, nul=True, large=True)))
     async with changing(db) as change:
         await checkpointing.report(change, report, principal)
     return JsonResponse({})
@@ -59,28 +65,26 @@ async def report_checkpoint(
 def _read(given: Any) -> checkpointing.Report:
     if not isinstance(given, dict) or "uuid" not in given:
         raise BadRequest("a checkpoint must be an object with a uuid")
-    metadata = replace_nul(given.get("metadata") or {})
-    steps = metadata.get("steps_completed", 0)
-    if type(steps) is not int or steps < 0:
-        raise BadRequest(f"metadata.steps_completed must be a whole number, not {steps!r}")
+    metadata = _metadata(given.get("metadata") or {}, "metadata")
+    steps = check_int(metadata.get("steps_completed", 0), "metadata.steps_completed")
     state = str(given.get("state") or "STATE_COMPLETED").removeprefix("STATE_")
     if state not in checkpointing.STATES:
-        raise BadRequest(f"unknown state {given['state']!r}")
+        raise BadRequest(f"state: expected one of {', '.join(STATES)}, found {show(state)}")
     storage = given.get("storage")
     if storage is not None and not isinstance(storage, dict):
-        raise BadRequest(f"storage must be a checkpoint_storage section, not {storage!r}")
+        raise BadRequest(f"storage must be a checkpoint_storage section, not {show(storage)}")
     time = given.get("reportTime")
     return checkpointing.Report(
         uuid=parse_uuid(str(given["uuid"]), "checkpoint"),
         state=state,
         steps_completed=steps,
         resources=_sizes(given.get("resources")),
-        checksums=given.get("checksums") or {},
+        checksums=_checksums(given.get("checksums")),
         metadata=metadata,
-        storage=storage,
+        storage=None if storage is None else replace_nul(storage),
         report_time=parse_time(time, "reportTime") if time else None,
-        allocation_id=given.get("allocationId") or None,
-        task_id=given.get("taskId"),
+        allocation_id=_id(given.get("allocationId"), "allocationId"),
+        task_id=_id(given.get("taskId"), "taskId"),
     )
 
 
@@ -108,9 +112,33 @@ async def _admit(
 
 def _sizes(given: Any) -> dict[str, int]:
     try:
-        return {replace_nul(path): int(size) for path, size in (given or {}).items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise BadRequest(f"resources must be paths and their sizes in bytes: {error}") from error
+        sizes = {replace_nul(path): int(size) for path, size in (given or {}).items()}
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        what = f"resources must be paths and their sizes in bytes: {str(error)[:200]}"
+        raise BadRequest(what) from error
+    for path, size in sizes.items():
+        if len(path) > limits.PATH_CHARS or not 0 <= size <= MOST_BYTES:
+            check_text(path, "a path of resources", limits.PATH_CHARS)
+            check_int(size, f"resources.{path[:80]}", most=MOST_BYTES)
+    return sizes
+
+
+def _checksums(given: Any) -> dict[str, str]:
+    if not isinstance(given or {}, dict):
+        raise BadRequest(f"checksums must be an object of paths and checksums, not {show(given)}")
+    return dict(replace_nul(given or {}))
+
+
+def _metadata(given: Any, path: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise BadRequest(f"{path} must be an object, not {show(given)}")
+    found: dict[str, Any] = replace_nul(given)
+    check_bytes(len(dumps(found)), limits.METADATA_BYTES, path)
+    return found
+
+
+def _id(given: Any, path: str) -> str | None:
+    return None if not given else check_text(given, path)
 
 
 @router.patch("")
@@ -124,13 +152,20 @@ async def patch_checkpoints(
     Without remaining resources the checkpoint is DELETED, with fewer than before PARTIALLY_DELETED. Then no
     leg starts from it any more; the next leg starts from the latest complete checkpoint.
     """
-    given = await body(request)
-    left = {
-        parse_uuid(str(one.get("uuid")), "checkpoint"): (
-            None if one.get("resources") is None else _sizes(one["resources"].get("resources"))
-        )
-        for one in given.get("checkpoints", [])
-    }
+    given = await object_body(request, nul=True, large=True)
+    try:
+        left = {
+            parse_uuid(str(one.get("uuid")), "checkpoint"): (
+                None if one.get("resources") is None else _sizes(one["resources"].get("resources"))
+            )
+            for one in given.get("checkpoints", [])
+        }
+    except (AttributeError, TypeError) as error:
+        raise BadRequest(
+            'send {"checkpoints": [{"uuid": …, "resources": {"resources": {<path>: <bytes>}}}]}'
+        ) from error
+    if len(left) > limits.MANY_IDS:
+        raise BadRequest(f"checkpoints: {len(left)} found, at most {limits.MANY_IDS} are allowed")
     if left:
         await gate.admit(*left)
         async with changing(db) as change:
@@ -147,12 +182,12 @@ async def replace_metadata(
     viewer_of: ViewerOf,
 ) -> Response:
     """`{"checkpoint": {"metadata": {…}}}` replaces the metadata."""
-    given = (await body(request)).get("checkpoint") or {}
-    metadata = given.get("metadata")
-    if not isinstance(metadata, dict):
-        raise BadRequest("checkpoint.metadata must be an object")
+    given = (await object_body(request, nul=True)).get("checkpoint") or {}
+    if not isinstance(given, dict):
+        raise BadRequest(f"checkpoint must be an object, not {show(given)}")
+    metadata = _metadata(given.get("metadata"), "checkpoint.metadata")
     wanted = parse_uuid(uuid, "checkpoint")
     async with changing(db) as change:
-        await checkpointing.replace_metadata(change, wanted, replace_nul(metadata))
+        await checkpointing.replace_metadata(change, wanted, metadata)
         found = await get_checkpoint(change.conn, wanted, viewer_of(user))
         return JsonResponse({"checkpoint": found})

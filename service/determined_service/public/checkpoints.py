@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from determined_registry.database.tables import checkpoints, metrics
 from determined_service.access.dependencies import CheckpointReader
+from determined_service.base.bounds import Id
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
 from determined_service.views.checkpoints import (
@@ -96,7 +97,7 @@ Listing = Annotated[_Listing, Depends()]
 
 @router.get("/experiments/{experiment_id}/checkpoints")
 async def list_of_experiment(
-    experiment_id: int,
+    experiment_id: Id,
     user: CheckpointReader,
     db: Db,
     listing: Listing,
@@ -119,7 +120,7 @@ async def list_of_experiment(
 
 @router.get("/trials/{trial_id}/checkpoints")
 async def list_of_trial(
-    trial_id: int,
+    trial_id: Id,
     user: CheckpointReader,
     db: Db,
     listing: Listing,

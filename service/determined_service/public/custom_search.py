@@ -12,11 +12,13 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base import topics
+from determined_service.base.bounds import Id, Seconds
+from determined_service.base.checks import check_int
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.search import custom_search
 from determined_service.state.change import changing, reader
-from determined_service.web.request import body, json_example
+from determined_service.web.request import json_example, object_body
 from determined_service.web.state import Db, HubOf
 from determined_service.web.waiting import MAX_WAIT_S, poll, wait_seconds
 
@@ -26,11 +28,11 @@ router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
 @router.get("/{experiment_id}/searcher_events")
 async def read_events(
     request: Request,
-    experiment_id: int,
+    experiment_id: Id,
     user: ExperimentReader,
     db: Db,
     hub: HubOf,
-    timeout_s: float | None = None,
+    timeout_s: Seconds | None = None,
 ) -> Response:
     """All events that wait for an answer; waits for one, and answers none after ``timeout_s``.
 
@@ -64,7 +66,7 @@ _EXAMPLE = {
 @router.post("/{experiment_id}/searcher_operations", openapi_extra=json_example(_EXAMPLE))
 async def post_operations(
     request: Request,
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "run the search of")],
     db: Db,
 ) -> Response:
@@ -72,14 +74,15 @@ async def post_operations(
 
     ``skipped`` lists operations that could not be read; published clients ignore it.
     """
-    given = await body(request)
+    given = await object_body(request)
     try:
         event_id = int(given["triggeredByEvent"]["id"])
         operations = list(given.get("searcherOperations") or [])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadRequest(
             'send {"triggeredByEvent": {"id": <number>}, "searcherOperations": […]}'
         ) from error
+    check_int(event_id, "triggeredByEvent.id", least=-1)
     async with changing(db) as change:
         skipped = await custom_search.answer(change, experiment_id, event_id, operations)
     return JsonResponse({"skipped": skipped})

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from fastapi import APIRouter
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from determined_registry.database.tables import checkpoints, deletions, experiments, tasks
@@ -23,6 +23,7 @@ from determined_service.access.dependencies import (
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.bounds import BigId, Count, Id, ManyNames
 from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
@@ -39,19 +40,17 @@ from determined_service.web.state import Db
 router = APIRouter(tags=["Checkpoints"])
 api = "/api/v1"
 
-Count = Annotated[int, Field(ge=0)]
-
 
 class NamedCheckpoints(BaseModel):
     """``v1DeleteCheckpointsRequest``."""
 
-    checkpointUuids: list[str]  # noqa: N815 - the name in the API
+    checkpointUuids: ManyNames  # noqa: N815 - the name in the API
 
 
 class NamedFiles(NamedCheckpoints):
     """``v1CheckpointsRemoveFilesRequest``; globs are relative to a checkpoint, ``**`` crosses directories."""
 
-    checkpointGlobs: list[str]  # noqa: N815 - the name in the API
+    checkpointGlobs: ManyNames  # noqa: N815 - the name in the API
 
 
 @router.delete(f"{api}/checkpoints")
@@ -104,7 +103,7 @@ async def _delete(db: Db, gate: Gate, given: list[str], globs: list[str] | None)
 
 @router.delete(f"{api}/experiments/{{experiment_id}}", tags=["Experiments"])
 async def delete_experiment(
-    experiment_id: int, user: Annotated[Principal, may(Action.DELETE, Kind.EXPERIMENT)], db: Db
+    experiment_id: Id, user: Annotated[Principal, may(Action.DELETE, Kind.EXPERIMENT)], db: Db
 ) -> Response:
     """Requests the deletion of an experiment that has ended: rows, logs, checkpoints, TensorBoard files,
     Prefect runs.
@@ -121,7 +120,7 @@ async def delete_experiment(
 
 @router.delete(f"{api}/experiments/{{experiment_id}}/tensorboard-files", tags=["Experiments"])
 async def delete_tensorboard_files(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[
         Principal, may(Action.DELETE, Kind.EXPERIMENT, "delete the TensorBoard files of")
     ],
@@ -137,9 +136,7 @@ async def delete_tensorboard_files(
     return JsonResponse({"deletionId": deletion_id})
 
 
-async def _lock_ended(
-    change: Change, experiment_id: int, ended: Collection[str], what: str
-) -> None:
+async def _lock_ended(change: Change, experiment_id: Id, ended: Collection[str], what: str) -> None:
     """Locks the experiment. Raises NotFound, Conflict unless its state is among ``ended``."""
     experiment = await lock_experiment(change, experiment_id)
     if experiment.state not in ended:
@@ -150,7 +147,7 @@ async def _lock_ended(
 
 
 @router.get(f"{api}/deletions/{{deletion_id}}")
-async def read_deletion(deletion_id: int, user: CheckpointReader, db: Db) -> Response:
+async def read_deletion(deletion_id: BigId, user: CheckpointReader, db: Db) -> Response:
     """The progress of a deletion: state REQUESTED, DONE or FAILED, and the reason."""
     async with db.tx() as conn:
         found = await conn.execute(
@@ -176,12 +173,12 @@ async def read_deletion(deletion_id: int, user: CheckpointReader, db: Db) -> Res
 # Determined's command line asks at this address, and for these keys.
 @router.get("/experiments/{experiment_id}/preview_gc", tags=["Experiments"])
 async def preview_gc(
-    experiment_id: int,
+    experiment_id: Id,
     user: ExperimentReader,
     db: Db,
-    save_experiment_best: Annotated[int, Query(ge=0)] = 0,
-    save_trial_best: Annotated[int, Query(ge=0)] = 0,
-    save_trial_latest: Annotated[int, Query(ge=0)] = 0,
+    save_experiment_best: Count = 0,
+    save_trial_best: Count = 0,
+    save_trial_latest: Count = 0,
 ) -> Response:
     """The checkpoints that this policy would delete now."""
     policy = Policy(save_experiment_best, save_trial_best, save_trial_latest)

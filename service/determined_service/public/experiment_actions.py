@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
@@ -15,6 +23,7 @@ from determined_service.access.dependencies import Gate, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.bounds import Id, Name
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
@@ -24,7 +33,8 @@ from determined_service.lifecycle import unmanaged
 from determined_service.plots import links
 from determined_service.scheduling import unheeded
 from determined_service.state.change import Change, changing
-from determined_service.submission import continuation, submit
+from determined_service.submission import continuation, intake, submit
+from determined_service.submission.model_definition import ModelDefinition
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
 from determined_service.web.state import Db, SettingsOf, ViewerOf
@@ -58,9 +68,9 @@ class NewExperiment(BaseModel):
     validate_only: bool = Field(
         default=False, description="Only check the submission, store nothing."
     )
-    parent_id: int | None = None
-    project_id: int | None = None
-    template: str | None = None
+    parent_id: Id | None = None
+    project_id: Id | None = None
+    template: Name | None = None
     unmanaged: bool = Field(
         default=False,
         description="The experiment's processes run outside of the cluster and report by themselves.",
@@ -70,10 +80,13 @@ class NewExperiment(BaseModel):
         description="The Prefect run that submits the experiment and will drive its search.",
     )
 
+    _packed: ModelDefinition | None = PrivateAttr(None)
+
     def submission(self) -> submit.Submission:
         return submit.Submission(
             config=self.config,
             model_definition=self.model_definition,
+            definition=self._packed,
             activate=self.activate,
             parent_id=self.parent_id,
             project_id=self.project_id,
@@ -82,9 +95,31 @@ class NewExperiment(BaseModel):
         )
 
 
-@router.post("")
+async def read_submission(request: Request, user: Creator) -> AsyncIterator[NewExperiment]:
+    """The submission in the body, once it is known who asks."""
+    async with intake.take_in(request) as found:
+        try:
+            given = NewExperiment.model_validate(found.fields)
+        except ValidationError as error:
+            raise RequestValidationError(
+                [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+            ) from error
+        given._packed = found.definition
+        yield given
+
+
+Submitted = Annotated[NewExperiment, Depends(read_submission)]
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": NewExperiment.model_json_schema()}},
+    }
+}
+
+
+@router.post("", openapi_extra=_BODY)
 async def create_experiment(
-    given: NewExperiment, user: Creator, db: Db, settings: SettingsOf, viewer_of: ViewerOf
+    given: Submitted, user: Creator, db: Db, settings: SettingsOf, viewer_of: ViewerOf
 ) -> Response:
     """Checks the whole submission, stores it and starts its search."""
     if given.unmanaged:
@@ -117,9 +152,9 @@ async def create_experiment(
     return await _answer(db, experiment_id, viewer, plan.warnings)
 
 
-@router.put("/by-external-id/{external_id:path}")
+@router.put("/by-external-id/{external_id:path}", openapi_extra=_BODY)
 async def put_experiment(
-    external_id: str, given: NewExperiment, user: Creator, db: Db, settings: SettingsOf
+    external_id: Name, given: Submitted, user: Creator, db: Db, settings: SettingsOf
 ) -> Response:
     """The unmanaged experiment of this name; a new one when there is none yet."""
     if not given.unmanaged:
@@ -135,7 +170,7 @@ async def create_unmanaged(
     """Stores an unmanaged experiment, unless there is one of that external id. The answer has `plotUrl`, a
     page that opens without a login.
     """
-    config = submit.complete_config(given.config, settings, unmanaged=True)
+    config = await submit.completed(given.config, settings, unmanaged=True)
     async with changing(db) as change:
         experiment_id = await unmanaged.put_experiment(
             change, config, given.config, user.user_id, external_id, given.project_id, user.task
@@ -149,7 +184,7 @@ class Continuation(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
-    id: int
+    id: Id
     override_config: str | None = Field(
         default=None,
         description="YAML text that overrides fields of the configuration; for single trials only.",
@@ -182,7 +217,7 @@ async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
 
 
 async def _answer(
-    db: Database, experiment_id: int, viewer: Viewer, warnings: tuple[str, ...], **more: str
+    db: Database, experiment_id: Id, viewer: Viewer, warnings: tuple[str, ...], **more: str
 ) -> Response:
     async with db.tx() as conn:
         found = await get_experiment(conn, experiment_id, viewer)
@@ -208,7 +243,7 @@ async def _do(db: Database, act: Callable[[Change], Awaitable[None]]) -> Respons
 
 @router.post("/{experiment_id}/activate")
 async def activate(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "activate")],
     db: Db,
 ) -> Response:
@@ -218,7 +253,7 @@ async def activate(
 
 @router.post("/{experiment_id}/pause")
 async def pause(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "pause")],
     db: Db,
 ) -> Response:
@@ -229,7 +264,7 @@ async def pause(
 
 @router.post("/{experiment_id}/cancel")
 async def cancel(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "cancel")],
     db: Db,
 ) -> Response:
@@ -239,7 +274,7 @@ async def cancel(
 
 @router.post("/{experiment_id}/kill")
 async def kill(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "kill")],
     db: Db,
 ) -> Response:
@@ -249,7 +284,7 @@ async def kill(
 
 @router.post("/{experiment_id}/archive")
 async def archive(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "archive")],
     db: Db,
 ) -> Response:
@@ -259,7 +294,7 @@ async def archive(
 
 @router.post("/{experiment_id}/unarchive")
 async def unarchive(
-    experiment_id: int,
+    experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "unarchive")],
     db: Db,
 ) -> Response:

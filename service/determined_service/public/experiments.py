@@ -17,6 +17,7 @@ from determined_service.access.dependencies import ExperimentReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.bounds import Id, Labels, ManyIds, ManyNames, Name, Notes, Text
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.ingest.values import finite
@@ -38,8 +39,8 @@ router = APIRouter(prefix="/api/v1", tags=["Experiments"])
 Changer = Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT)]
 
 e = experiments.c
-Many = Annotated[list[str], Query(default_factory=list)]
-ManyIds = Annotated[list[int], Query(default_factory=list)]
+Many = Annotated[ManyNames, Query(default_factory=list)]
+UserIds = Annotated[ManyIds, Query(default_factory=list)]
 
 
 def _id_filter(name: str) -> Any:
@@ -53,10 +54,10 @@ async def list_experiments(
     viewer_of: ViewerOf,
     labels: Many,
     states: Many,
-    usernames: Annotated[list[str], Query(default_factory=list, alias="users")],
-    userIds: ManyIds,
-    included: Annotated[list[int], Query(default_factory=list, alias="experimentIdFilter.incl")],
-    excluded: Annotated[list[int], Query(default_factory=list, alias="experimentIdFilter.notIn")],
+    usernames: Annotated[ManyNames, Query(default_factory=list, alias="users")],
+    userIds: UserIds,
+    included: Annotated[ManyIds, Query(default_factory=list, alias="experimentIdFilter.incl")],
+    excluded: Annotated[ManyIds, Query(default_factory=list, alias="experimentIdFilter.notIn")],
     offset: Offset = 0,
     limit: Limit = 0,
     sortBy: str = "SORT_BY_UNSPECIFIED",
@@ -64,11 +65,11 @@ async def list_experiments(
     name: str | None = None,
     description: str | None = None,
     archived: bool | None = None,
-    projectId: int = 0,
-    lower: Annotated[int | None, _id_filter("gt")] = None,
-    lowest: Annotated[int | None, _id_filter("gte")] = None,
-    upper: Annotated[int | None, _id_filter("lt")] = None,
-    highest: Annotated[int | None, _id_filter("lte")] = None,
+    projectId: Id = 0,
+    lower: Annotated[Id | None, _id_filter("gt")] = None,
+    lowest: Annotated[Id | None, _id_filter("gte")] = None,
+    upper: Annotated[Id | None, _id_filter("lt")] = None,
+    highest: Annotated[Id | None, _id_filter("lte")] = None,
 ) -> Response:
     """Experiments that match all the filters given; names and descriptions match in part."""
     wanted: list[sa.ColumnElement[bool]] = []
@@ -126,7 +127,7 @@ async def list_labels(user: ExperimentReader, db: Db) -> dict[str, Any]:
 
 @router.get("/experiments/{experiment_id}")
 async def read_experiment(
-    experiment_id: int, user: ExperimentReader, db: Db, queue: QueueOf, viewer_of: ViewerOf
+    experiment_id: Id, user: ExperimentReader, db: Db, queue: QueueOf, viewer_of: ViewerOf
 ) -> Response:
     """One experiment, and its place in the queue. Secrets of its configuration are masked, unless its owner
     or an administrator asks."""
@@ -139,17 +140,17 @@ async def read_experiment(
 class ExperimentChange(BaseModel):
     """Changes of an experiment. Fields that are left out stay as they are."""
 
-    name: str | None = None
-    description: str | None = None
-    notes: str | None = None
-    labels: list[str] | None = None
+    name: Name | None = None
+    description: Text | None = None
+    notes: Notes | None = None
+    labels: Labels | None = None
     resources: dict[str, Any] | None = None
     checkpointStorage: dict[str, Any] | None = None  # noqa: N815 - the name in the API
 
 
 @router.patch("/experiments/{experiment_id}")
 async def patch_experiment(
-    experiment_id: int, given: ExperimentChange, user: Changer, db: Db, viewer_of: ViewerOf
+    experiment_id: Id, given: ExperimentChange, user: Changer, db: Db, viewer_of: ViewerOf
 ) -> Response:
     """Changes name, description, notes, labels or the policy that says which checkpoints are kept."""
     values = given.model_dump(exclude_none=True)
@@ -170,14 +171,14 @@ async def patch_experiment(
 
 
 @router.put("/experiments/{experiment_id}/labels/{label}")
-async def add_label(experiment_id: int, label: str, user: Changer, db: Db) -> dict[str, Any]:
+async def add_label(experiment_id: Id, label: Name, user: Changer, db: Db) -> dict[str, Any]:
     """Adds a label, once."""
     async with changing(db) as change:
         return {"labels": await relabel(change, experiment_id, add=[label])}
 
 
 @router.delete("/experiments/{experiment_id}/labels/{label}")
-async def remove_label(experiment_id: int, label: str, user: Changer, db: Db) -> dict[str, Any]:
+async def remove_label(experiment_id: Id, label: Name, user: Changer, db: Db) -> dict[str, Any]:
     """Removes a label, if it is there."""
     async with changing(db) as change:
         return {"labels": await relabel(change, experiment_id, remove=[label])}
@@ -185,7 +186,7 @@ async def remove_label(experiment_id: int, label: str, user: Changer, db: Db) ->
 
 @router.get("/experiments/{experiment_id}/searcher/best_searcher_validation_metric")
 async def best_validation(
-    experiment_id: int, user: ExperimentReader, db: Db, viewer_of: ViewerOf
+    experiment_id: Id, user: ExperimentReader, db: Db, viewer_of: ViewerOf
 ) -> dict[str, Any]:
     """The best searcher metric of any of its trials; 404 when there is none yet."""
     async with db.tx() as conn:
@@ -198,7 +199,7 @@ async def best_validation(
 
 
 @router.get("/experiments/{experiment_id}/validation-history")
-async def validation_history(experiment_id: int, user: ExperimentReader, db: Db) -> Response:
+async def validation_history(experiment_id: Id, user: ExperimentReader, db: Db) -> Response:
     """The validations that were the experiment's best when they were made, in order."""
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)

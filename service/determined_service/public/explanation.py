@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from determined_service.access.dependencies import ExperimentReader
+from determined_service.base.bounds import Id
 from determined_service.scheduling.explanation import explain
 from determined_service.web.state import Db, SettingsOf
 
@@ -15,7 +16,7 @@ router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
 
 @router.get("/{experiment_id}/explanation")
 async def get_explanation(
-    experiment_id: int, user: ExperimentReader, db: Db, settings: SettingsOf
+    experiment_id: Id, user: ExperimentReader, db: Db, settings: SettingsOf
 ) -> dict[str, Any]:
     """Every leg of the experiment's trials, with the reason of its state in words and what it waits for."""
     async with db.tx() as conn:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from determined_service.access.dependencies import AllocationReporter
 from determined_service.base import topics
+from determined_service.base.bounds import Id, Name
 from determined_service.base.db import Database
 from determined_service.base.errors import Unavailable
 from determined_service.base.hub import Hub
@@ -47,7 +48,7 @@ async def _when_all_came(
 class Address(BaseModel):
     """The address at which the other containers reach this one."""
 
-    address: str
+    address: Name
 
 
 @router.post("/resources/{resources_id}/rendezvous")
@@ -84,8 +85,8 @@ async def rendezvous(
 class Gather(BaseModel):
     """One process's part. ``requestUuid`` is the same when the request is repeated."""
 
-    requestUuid: str  # noqa: N815, upstream's names
-    numPeers: int  # noqa: N815
+    requestUuid: Name  # noqa: N815, upstream's names
+    numPeers: Id  # noqa: N815
     data: Any = None
 
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from determined_registry.database import migrate
+from determined_service.base.errors import of_database
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
 
@@ -28,7 +29,8 @@ async def _database(request: Request) -> str | None:
         async with request.app.state.db.tx() as conn:
             found = await conn.run_sync(migrate.current)
     except sa.exc.SQLAlchemyError as error:
-        return f"the database does not answer: {error}"
+        refusal = of_database(error)
+        return "the database does not answer" if refusal is None else refusal.message
     wanted = migrate.head()
     if found != wanted:
         return f"the database is at revision {found}, but this service needs {wanted}"

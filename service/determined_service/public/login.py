@@ -19,6 +19,7 @@ from determined_service.access.targets import Kind
 from determined_service.access.tokens import bearer_token
 from determined_service.base import passwords
 from determined_service.base.addresses import client_address, is_from_here
+from determined_service.base.bounds import Name, Password
 from determined_service.base.errors import Forbidden, Unauthenticated
 from determined_service.base.json import JsonResponse
 from determined_service.views.users import get_user, user_json
@@ -30,8 +31,8 @@ router = APIRouter(prefix="/api/v1", tags=["Authentication"])
 class Login(BaseModel):
     """``isHashed``: the password is already what :func:`determined_service.base.passwords.as_sent` makes."""
 
-    username: str
-    password: str = ""
+    username: Name
+    password: Password = ""
     isHashed: bool = False  # noqa: N815 - the name in the API
 
 

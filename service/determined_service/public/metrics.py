@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from determined_registry.database.tables import checkpoints, metrics
 from determined_service.access.dependencies import TrialReader
+from determined_service.base.bounds import BigId, Id, ManyIds, ManyNames
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse, ndjson
@@ -28,7 +29,7 @@ router = APIRouter(prefix="/api/v1", tags=["Metrics"])
 CHUNK = 1000
 NDJSON = "application/x-ndjson"
 m = metrics.c
-TrialIds = Annotated[list[int], Query(default_factory=list)]
+TrialIds = Annotated[ManyIds, Query(default_factory=list)]
 
 
 async def _reports(db: Database, trial_ids: list[int], group: str | None) -> AsyncIterator[bytes]:
@@ -91,7 +92,7 @@ async def stream_validation_metrics(user: TrialReader, db: Db, trialIds: TrialId
 
 @router.get("/trials/{trial_id}/workloads")
 async def list_workloads(
-    trial_id: int,
+    trial_id: Id,
     user: TrialReader,
     db: Db,
     offset: Offset = 0,
@@ -154,11 +155,11 @@ async def compare_trials(
     user: TrialReader,
     db: Db,
     trialIds: TrialIds,
-    metricNames: Annotated[list[str], Query(default_factory=list)],
+    metricNames: Annotated[ManyNames, Query(default_factory=list)],
     group: str = "training",
-    maxDatapoints: int = 200,
-    startBatches: int = 0,
-    endBatches: int = 0,
+    maxDatapoints: Id = 200,
+    startBatches: BigId = 0,
+    endBatches: BigId = 0,
 ) -> Response:
     """Curves of some trials, thinned evenly to `maxDatapoints` points each (first and last kept)."""
     answer = []

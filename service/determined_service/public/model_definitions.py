@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from determined_registry.database.tables import experiments, model_definitions
 from determined_service.access.dependencies import ExperimentReader
+from determined_service.base.bounds import Id, Text
 from determined_service.base.errors import NotFound
 from determined_service.views.experiments import require_experiment
 from determined_service.views.values import moment
@@ -40,9 +41,7 @@ async def _archive(db: Db, experiment_id: int) -> bytes:
 
 
 @router.get("/model_def")
-async def get_model_definition(
-    experiment_id: int, user: ExperimentReader, db: Db
-) -> dict[str, Any]:
+async def get_model_definition(experiment_id: Id, user: ExperimentReader, db: Db) -> dict[str, Any]:
     """A tar.gz of the model directory, base64."""
     archive = await _archive(db, experiment_id)
     return {"b64Tgz": await asyncio.to_thread(lambda: base64.b64encode(archive).decode())}
@@ -83,7 +82,7 @@ def _file(path: PurePosixPath, member: tarfile.TarInfo) -> dict[str, Any]:
 
 
 @router.get("/file_tree")
-async def get_file_tree(experiment_id: int, user: ExperimentReader, db: Db) -> dict[str, Any]:
+async def get_file_tree(experiment_id: Id, user: ExperimentReader, db: Db) -> dict[str, Any]:
     """The files of the model directory."""
     archive = await _archive(db, experiment_id)
     return {"files": await asyncio.to_thread(_tree, archive)}
@@ -92,12 +91,12 @@ async def get_file_tree(experiment_id: int, user: ExperimentReader, db: Db) -> d
 class FileWanted(BaseModel):
     """``path`` as the tree has it."""
 
-    path: str
+    path: Text
 
 
 @router.post("/file")
 async def get_file(
-    experiment_id: int, wanted: FileWanted, user: ExperimentReader, db: Db
+    experiment_id: Id, wanted: FileWanted, user: ExperimentReader, db: Db
 ) -> dict[str, Any]:
     """One file of the model directory, base64."""
     archive = await _archive(db, experiment_id)

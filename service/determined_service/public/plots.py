@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
 from determined_service.access.dependencies import ExperimentReader
+from determined_service.base.bounds import Id
 from determined_service.base.errors import Forbidden
 from determined_service.plots import links
 from determined_service.plots.render import Renderer
@@ -38,7 +39,7 @@ RendererOf = Annotated[Renderer, Depends(_renderer)]
 
 @router.get("/api/v1/experiments/{experiment_id}/plot", response_class=HTMLResponse)
 async def plot_experiment(
-    experiment_id: int, user: ExperimentReader, db: Db, renderer: RendererOf
+    experiment_id: Id, user: ExperimentReader, db: Db, renderer: RendererOf
 ) -> HTMLResponse:
     """One HTML page that needs no network: curves, best metric, hyperparameters, rungs."""
     async with db.tx() as conn:
@@ -48,7 +49,7 @@ async def plot_experiment(
 
 @router.get(links.PATH, response_class=HTMLResponse)
 async def open_plot(
-    experiment_id: int, key: str, settings: SettingsOf, renderer: RendererOf
+    experiment_id: Id, key: str, settings: SettingsOf, renderer: RendererOf
 ) -> HTMLResponse:
     """The same page by its signed link, which the experiment's run in Prefect shows: no login."""
     if not links.is_key(settings, experiment_id, key):

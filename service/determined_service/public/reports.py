@@ -9,10 +9,12 @@ from starlette.responses import Response
 
 from determined_service.access.dependencies import TrialReporter
 from determined_service.access.principal import Principal
+from determined_service.base.aside import aside
+from determined_service.base.bounds import Id
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.ingest.reports import Batch, read_batch, read_upstream_report
-from determined_service.web.request import body, json_example
+from determined_service.web.request import INLINE_BYTES, json_example, raw_body
 from determined_service.web.state import metrics_queue
 
 router = APIRouter(prefix="/api/v1/trials/{trial_id}", tags=["Metrics"])
@@ -31,6 +33,14 @@ async def _hand_in(request: Request, principal: Principal, batch: Batch) -> int:
         return 0
     stored: int = await metrics_queue(request).submit(batch)
     return stored
+
+
+async def _read(request: Request, trial_id: int) -> Batch:
+    given = await raw_body(request, large=True)
+    size = len(await request.body())
+    if size <= INLINE_BYTES:
+        return read_batch(trial_id, given)
+    return await aside(size, read_batch, trial_id, given)
 
 
 _BATCH = {
@@ -58,7 +68,7 @@ _REPORT = {
 
 
 @router.post("/metrics/batch", openapi_extra=json_example(_BATCH))
-async def report_batch(trial_id: int, request: Request, principal: TrialReporter) -> Response:
+async def report_batch(trial_id: Id, request: Request, principal: TrialReporter) -> Response:
     """Many reports at once.
 
     Body: `{"stream": uuid, "seq": int, "run_id": int, "reports": [{"group", "steps_completed", "metrics":
@@ -67,14 +77,14 @@ async def report_batch(trial_id: int, request: Request, principal: TrialReporter
     other with growing `seq`, and may repeat the last batch: it is stored once, and the answer to the
     repetition is `{"stored": 0}`.
     """
-    batch = read_batch(trial_id, await body(request))
+    batch = await _read(request, trial_id)
     return JsonResponse({"stored": await _hand_in(request, principal, batch)})
 
 
 @router.post("/metrics", openapi_extra=json_example(_REPORT))
-async def report_metrics(trial_id: int, request: Request, principal: TrialReporter) -> Response:
+async def report_metrics(trial_id: Id, request: Request, principal: TrialReporter) -> Response:
     """One report of any group, as Determined's harness sends it."""
-    given = await body(request)
+    given = await raw_body(request, large=True)
     if not isinstance(given, dict):
         raise BadRequest("the body must be an object")
     batch = read_upstream_report(trial_id, given.get("group"), given.get("metrics"))
@@ -83,18 +93,18 @@ async def report_metrics(trial_id: int, request: Request, principal: TrialReport
 
 
 async def _of_group(trial_id: int, group: str, request: Request, who: Principal) -> Response:
-    given: Any = await body(request)
+    given: Any = await raw_body(request, large=True)
     await _hand_in(request, who, read_upstream_report(trial_id, group, given))
     return JsonResponse({})
 
 
 @router.post("/training_metrics", openapi_extra=json_example(_REPORT["metrics"]))
-async def report_training(trial_id: int, request: Request, principal: TrialReporter) -> Response:
+async def report_training(trial_id: Id, request: Request, principal: TrialReporter) -> Response:
     """One training report, as harnesses before 0.27 send it."""
     return await _of_group(trial_id, "training", request, principal)
 
 
 @router.post("/validation_metrics", openapi_extra=json_example(_REPORT["metrics"]))
-async def report_validation(trial_id: int, request: Request, principal: TrialReporter) -> Response:
+async def report_validation(trial_id: Id, request: Request, principal: TrialReporter) -> Response:
     """One validation report, as harnesses before 0.27 send it."""
     return await _of_group(trial_id, "validation", request, principal)

@@ -15,11 +15,15 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from determined import expconf
+from determined.common.wire import limits
 from determined_searchers import SearcherError
 from determined_searchers.preview import Preview, preview
 from determined_service.access.dependencies import ClusterReader
+from determined_service.base.aside import aside
+from determined_service.base.checks import show
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
+from determined_service.submission.size import check_size
 from determined_service.web.request import body, json_example
 
 router = APIRouter(tags=["Experiments"])
@@ -49,7 +53,8 @@ async def preview_search(request: Request, user: ClusterReader) -> Response:
     given = await body(request)
     if not isinstance(given, dict):
         raise BadRequest("the body must be an object: {config, seed}")
-    config, seed = _config(given.get("config")), _seed(given.get("seed"))
+    seed = _seed(given.get("seed"))
+    config = await aside(_size(request), _config, given.get("config"))
     found = await _simulate(request, config, seed)
     searcher = config["searcher"]
     return JsonResponse(
@@ -64,7 +69,8 @@ async def preview_search(request: Request, user: ClusterReader) -> Response:
 @router.post("/searcher/preview", openapi_extra=json_example(_CONFIG))
 async def preview_searcher(request: Request, user: ClusterReader) -> Response:
     """The same for older clients. The body is the configuration; seed 0."""
-    found = await _simulate(request, _config(await body(request)), 0)
+    config = await aside(_size(request), _config, await body(request))
+    found = await _simulate(request, config, 0)
     results = {" ".join(map(str, lengths)): count for count, lengths in found.breakdown}
     return JsonResponse({"results": results, "seed": 0})
 
@@ -72,6 +78,10 @@ async def preview_searcher(request: Request, user: ClusterReader) -> Response:
 def new_worker() -> ThreadPoolExecutor:
     """For ``app.state.preview_worker``. One simulation at a time: they are pure computation."""
     return ThreadPoolExecutor(1, thread_name_prefix="search-preview")
+
+
+def _size(request: Request) -> int:
+    return int(request.headers.get("content-length") or limits.BODY_BYTES)
 
 
 def _config(given: Any) -> dict[str, Any]:
@@ -82,16 +92,20 @@ def _config(given: Any) -> dict[str, Any]:
         raise BadRequest(f"config: expected an object or YAML text, found {type(given).__name__}")
     try:
         document = expconf.load_yaml(given) if isinstance(given, str) else given
-        return expconf.complete_search(document)
+        config = expconf.complete_search(document)
     except expconf.ConfigError as error:
         raise BadRequest(str(error)) from error
+    check_size(config)
+    return config
 
 
 def _seed(given: Any) -> int:
     if given is None:
         return 0
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= _MAX_SEED:
-        raise BadRequest(f"seed: expected a whole number from 0 to {_MAX_SEED}, found {given!r}")
+        raise BadRequest(
+            f"seed: expected a whole number from 0 to {_MAX_SEED}, found {show(given)}"
+        )
     return given
 
 

@@ -4,7 +4,7 @@
 # ruff: noqa: N803
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -22,6 +22,8 @@ from determined_service.access.dependencies import (
 )
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.aside import aside
+from determined_service.base.bounds import BigCount, Id, ManyIds, Name, Pattern
 from determined_service.base.errors import ApiError, ndjson_error
 from determined_service.base.json import JsonResponse, ndjson
 from determined_service.ingest.logs import (
@@ -30,17 +32,30 @@ from determined_service.ingest.logs import (
     read_shipped_lines,
     read_upstream_lines,
 )
-from determined_service.views.logs import LogFilter, follow_logs, log_fields, log_json, read_logs
+from determined_service.views.logs import (
+    LogFilter,
+    check_pattern,
+    follow_logs,
+    log_fields,
+    log_json,
+    read_logs,
+)
 from determined_service.views.paging import OrderBy
 from determined_service.views.tasks import require_task
 from determined_service.views.trials import require_trial
-from determined_service.web.request import body, json_example
+from determined_service.web.request import INLINE_BYTES, json_example, raw_body
 from determined_service.web.state import Db, HubOf, logs_queue
 
 router = APIRouter(tags=["Logs"])
 
 NDJSON = "application/x-ndjson"
 VERB = "write the logs of"
+
+
+async def _read(request: Request, read: Callable[[Any], LogLines]) -> LogLines:
+    given = await raw_body(request, large=True)
+    size = len(await request.body())
+    return read(given) if size <= INLINE_BYTES else await aside(size, read, given)
 
 
 _LINES = {
@@ -71,7 +86,7 @@ async def store_logs(request: Request, agent: AgentAuth) -> Response:
     seconds, "stdtype", "level", "rank", "source", "log"}]}`. The same (stream, seq) twice is stored
     once; the answer comes after the commit.
     """
-    lines = read_lines(await body(request))
+    lines = await _read(request, read_lines)
     return JsonResponse({"stored": await logs_queue(request).submit(lines)})
 
 
@@ -80,7 +95,7 @@ async def post_task_logs(
     request: Request, gate: Annotated[Gate, may_named(Action.REPORT, Kind.TASK, VERB)]
 ) -> Response:
     """Lines as Determined's own harness sends them (`v1TaskLog`)."""
-    await _hand_in(request, gate, read_upstream_lines(await body(request)))
+    await _hand_in(request, gate, await _read(request, read_upstream_lines))
     return JsonResponse({})
 
 
@@ -97,7 +112,7 @@ async def post_shipped_logs(
     of its script, and the script would hang for ever.
     """
     if gate is not None:
-        await _hand_in(request, gate, read_shipped_lines(await body(request)))
+        await _hand_in(request, gate, await _read(request, read_shipped_lines))
     return JsonResponse({})
 
 
@@ -114,13 +129,13 @@ def log_filter(
     allocationIds: Texts,
     agentIds: Texts,
     containerIds: Texts,
-    rankIds: Annotated[list[int], Query(default_factory=list)],
+    rankIds: Annotated[ManyIds, Query(default_factory=list)],
     levels: Texts,
     stdtypes: Texts,
     sources: Texts,
-    timestampBefore: str | None = None,
-    timestampAfter: str | None = None,
-    searchText: str | None = None,
+    timestampBefore: Name | None = None,
+    timestampAfter: Name | None = None,
+    searchText: Pattern | None = None,
     enableRegex: bool = False,
 ) -> LogFilter:
     """Filters for lines; each list holds alternatives. The rank -1 finds lines of no rank."""
@@ -140,11 +155,11 @@ def log_filter(
 
 
 Filter = Annotated[LogFilter, Depends(log_filter)]
-LineLimit = Annotated[int, Query(ge=0, description="The most lines to return; 0: all.")]
+LineLimit = Annotated[BigCount, Query(description="The most lines to return; 0: all.")]
 
 
 async def _lines(
-    rows: AsyncIterator[list[sa.Row[Any]]], trial_id: int | None
+    rows: AsyncIterator[list[sa.Row[Any]]], trial_id: Id | None
 ) -> AsyncIterator[bytes]:
     try:
         async for chunk in rows:
@@ -158,7 +173,7 @@ def _answer(
     db: Db,
     hub: HubOf,
     task_id: str,
-    trial_id: int | None,
+    trial_id: Id | None,
     wanted: LogFilter,
     *,
     follow: bool,
@@ -192,12 +207,13 @@ async def read_task_logs(
     """
     async with db.tx() as conn:
         await require_task(conn, task_id)
+    await check_pattern(db, wanted)
     return _answer(db, hub, task_id, None, wanted, follow=follow, limit=limit, order_by=orderBy)
 
 
 @router.get("/api/v1/trials/{trial_id}/logs")
 async def read_trial_logs(
-    trial_id: int,
+    trial_id: Id,
     user: TrialReader,
     db: Db,
     hub: HubOf,
@@ -209,6 +225,7 @@ async def read_trial_logs(
     """Lines of all legs of a trial; see the logs of a task."""
     async with db.tx() as conn:
         row = await require_trial(conn, trial_id)
+    await check_pattern(db, wanted)
     return _answer(
         db, hub, row.task_id, trial_id, wanted, follow=follow, limit=limit, order_by=orderBy
     )
@@ -224,7 +241,7 @@ async def read_task_log_fields(task_id: str, user: TaskReader, db: Db) -> Respon
 
 
 @router.get("/api/v1/trials/{trial_id}/logs/fields")
-async def read_trial_log_fields(trial_id: int, user: TrialReader, db: Db) -> Response:
+async def read_trial_log_fields(trial_id: Id, user: TrialReader, db: Db) -> Response:
     """What the filters can be set to, one line of `{"result": …}`."""
     async with db.tx() as conn:
         row = await require_trial(conn, trial_id)

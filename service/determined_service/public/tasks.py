@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from determined_service.access.dependencies import TaskReader
+from determined_service.base.bounds import Count
 from determined_service.base.json import JsonResponse
 from determined_service.views.tasks import get_task, list_tasks, running_summaries
 from determined_service.web.state import Db, ViewerOf
@@ -21,7 +22,7 @@ async def read_tasks(
     user: TaskReader,
     db: Db,
     taskTypes: Annotated[list[str], Query()] = [],  # noqa: N803, B006 - the API's; FastAPI copies it
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Count = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
 ) -> Response:
     """`allocationIdToSummary`: the allocations that run or wait for slots now. `tasks`: the latest tasks of

@@ -10,10 +10,13 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from determined.common.wire import limits
 from determined_registry.database.tables import trials
 from determined_service.access.dependencies import Gate, TrialReader, TrialReporter, may_named
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.bounds import Id
+from determined_service.base.checks import check_int
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.ingest.values import replace_nul
@@ -30,7 +33,7 @@ from determined_service.views.trials import (
     trials_json,
 )
 from determined_service.views.values import state_filter
-from determined_service.web.request import body, json_example
+from determined_service.web.request import json_example, object_body
 from determined_service.web.state import Db
 
 router = APIRouter(prefix="/api/v1", tags=["Trials"])
@@ -40,7 +43,7 @@ t = trials.c
 
 @router.get("/experiments/{experiment_id}/trials")
 async def list_trials(
-    experiment_id: int,
+    experiment_id: Id,
     user: TrialReader,
     db: Db,
     states: Annotated[list[str], Query(default_factory=list)],
@@ -65,7 +68,7 @@ async def list_trials(
 
 
 @router.get("/trials/{trial_id}")
-async def read_trial(trial_id: int, user: TrialReader, db: Db) -> Response:
+async def read_trial(trial_id: Id, user: TrialReader, db: Db) -> Response:
     """One trial, its legs included."""
     async with db.tx() as conn:
         return JsonResponse({"trial": await get_trial(conn, trial_id)})
@@ -80,9 +83,8 @@ async def start_run(
     """The harness of Determined requests this before its first report. `storageId` is null: the checkpoints
     of a trial are in the storage that its experiment's configuration names.
     """
-    trial_id = (await body(request)).get("runId")
-    if type(trial_id) is not int:
-        raise BadRequest(f"runId must be a trial's id, not {trial_id!r}")
+    given = await object_body(request)
+    trial_id = check_int(given.get("runId"), "runId", most=limits.INT32)
     await gate.admit(trial_id)
     async with db.tx() as conn:
         await require_trial(conn, trial_id)
@@ -90,7 +92,7 @@ async def start_run(
 
 
 @router.get("/runs/{trial_id}/metadata", tags=["Trials"])
-async def read_metadata(trial_id: int, user: TrialReader, db: Db) -> Response:
+async def read_metadata(trial_id: Id, user: TrialReader, db: Db) -> Response:
     """The metadata that the training code (or a user) has stored for the trial."""
     async with db.tx() as conn:
         await require_trial(conn, trial_id)
@@ -100,10 +102,10 @@ async def read_metadata(trial_id: int, user: TrialReader, db: Db) -> Response:
 
 @router.post("/runs/{trial_id}/metadata", tags=["Trials"])
 async def replace_metadata(
-    trial_id: int, request: Request, principal: TrialReporter, db: Db
+    trial_id: Id, request: Request, principal: TrialReporter, db: Db
 ) -> Response:
     """``{"metadata": {…}}`` replaces the trial's metadata."""
-    given = (await body(request)).get("metadata")
+    given = (await object_body(request, nul=True)).get("metadata")
     if not isinstance(given, dict):
         raise BadRequest("metadata must be an object")
     given = replace_nul(given)

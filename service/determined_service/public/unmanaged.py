@@ -14,6 +14,7 @@ from determined_service.access.dependencies import Gate, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.bounds import Id, Name
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
@@ -42,7 +43,7 @@ class _Body(BaseModel):
 class NewTrial(_Body):
     """``v1CreateTrialRequest``."""
 
-    experiment_id: int
+    experiment_id: Id
     hparams: dict[str, Any] | None = None
     unmanaged: bool = False
 
@@ -51,7 +52,7 @@ class NamedTrial(_Body):
     """``v1PutTrialRequest``."""
 
     create_trial_request: NewTrial
-    external_trial_id: str
+    external_trial_id: Name
 
 
 class TrialStart(_Body):
@@ -93,7 +94,7 @@ async def _put(db: Database, gate: Gate, given: NewTrial, external_id: str | Non
 
 
 @router.post("/{trial_id}/start")
-async def start_trial(trial_id: int, given: TrialStart, user: Script, db: Db) -> Response:
+async def start_trial(trial_id: Id, given: TrialStart, user: Script, db: Db) -> Response:
     """Starts a run of an unmanaged trial's script; answers the run's number and the checkpoint to go on
     from.
     """
@@ -102,7 +103,7 @@ async def start_trial(trial_id: int, given: TrialStart, user: Script, db: Db) ->
 
 
 @router.patch("/{trial_id}")
-async def patch_trial(trial_id: int, given: TrialPatch, user: Script, db: Db) -> Response:
+async def patch_trial(trial_id: Id, given: TrialPatch, user: Script, db: Db) -> Response:
     """A sign of life of an unmanaged trial's script, or a report of how it has ended.
 
     Determined's own client begins with the state RUNNING, and keeps cookies: the answer's cookie names the

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from determined.common.wire import limits
 from determined_registry.database.tables import users
 from determined_service.access.accounts import (
     Proof,
@@ -26,6 +27,8 @@ from determined_service.access.targets import Kind, Target
 from determined_service.access.tokens import bearer_token
 from determined_service.base import passwords
 from determined_service.base.addresses import client_address
+from determined_service.base.bounds import Id, Name, Password
+from determined_service.base.checks import check_text
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.users import LAST_AUTH, get_user, select_users, user_json
@@ -80,7 +83,7 @@ async def list_users(
 
 
 @router.get("/{user_id}")
-async def get_user_by_id(user_id: int, user: UserReader, db: Db) -> dict[str, Any]:
+async def get_user_by_id(user_id: Id, user: UserReader, db: Db) -> dict[str, Any]:
     """One user."""
     async with db.tx() as conn:
         return {"user": await get_user(conn, user_id)}
@@ -119,8 +122,8 @@ class AgentUserGroup(BaseModel):
 
 
 class _Given(BaseModel):
-    username: str | None = None
-    displayName: str | None = None
+    username: Name | None = None
+    displayName: Name | None = None
     admin: bool | None = None
     active: bool | None = None
     remote: bool | None = None
@@ -131,7 +134,7 @@ class NewUser(BaseModel):
     """A new user's data. ``password`` as typed, or as clients hash it when ``isHashed``."""
 
     user: _Given
-    password: str | None = None
+    password: Password | None = None
     isHashed: bool = False
 
 
@@ -139,8 +142,8 @@ class UserChange(_Given):
     """Changes of a user. Fields that are left out stay as they are. ``currentPassword``: the old one, of a
     user who changes its own password."""
 
-    password: str | None = None
-    currentPassword: str | None = None
+    password: Password | None = None
+    currentPassword: Password | None = None
     isHashed: bool = False
 
 
@@ -148,8 +151,8 @@ class NewPassword(BaseModel):
     """A password, and the old one of a user who changes its own. Both as typed, or as clients hash them when
     ``isHashed``."""
 
-    password: str
-    currentPassword: str | None = None
+    password: Password
+    currentPassword: Password | None = None
     isHashed: bool = False
 
 
@@ -229,7 +232,7 @@ Change = Annotated[Changes, Depends()]
 
 
 @router.patch("/{user_id}")
-async def patch_user(user_id: int, given: UserChange, change: Change) -> dict[str, Any]:
+async def patch_user(user_id: Id, given: UserChange, change: Change) -> dict[str, Any]:
     """Changes a user. Users may change their own display name and password; administrators may change any
     field of any user.
 
@@ -243,12 +246,13 @@ async def patch_user(user_id: int, given: UserChange, change: Change) -> dict[st
     "/{user_id}/password",
     openapi_extra=json_example({"password": "…", "currentPassword": "…", "isHashed": True}),
 )
-async def set_password(user_id: int, request: Request, change: Change) -> dict[str, Any]:
+async def set_password(user_id: Id, request: Request, change: Change) -> dict[str, Any]:
     """Sets a user's password. The body is the password, a JSON string, as Determined's clients hash and send
     it; or an object with `password`, `currentPassword` and `isHashed`. Of the old password, see the route
     before."""
     given = await body(request)
     if isinstance(given, str):
+        check_text(given, "password", limits.PASSWORD_CHARS)
         return await change(user_id, UserChange(password=given, isHashed=True))
     try:
         read = NewPassword.model_validate(given)

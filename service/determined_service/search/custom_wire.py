@@ -20,6 +20,7 @@ from determined_searchers import (
     ValidateAfter,
     operation_from_json,
 )
+from determined_service.base.checks import show
 
 TRIAL_SEED = 42
 """The seed of a trial whose Create names none, as published clients' never do."""
@@ -92,14 +93,14 @@ def read_operations(given: Iterable[Any]) -> tuple[list[Operation], list[str]]:
     for place, item in enumerate(given):
         try:
             read.append(_operation(item))
-        except (SearcherError, TypeError, ValueError) as error:
+        except (SearcherError, TypeError, ValueError, OverflowError, AttributeError) as error:
             problems.append(f"searcherOperations[{place}]: {error}")
     return read, problems
 
 
 def _operation(given: Any) -> Operation:
     if not isinstance(given, Mapping):
-        raise ValueError(f"an operation is an object, not {given!r}")
+        raise ValueError(f"an operation is an object, not {show(given)}")
     named = {kind: value for kind, value in given.items() if value is not None}
     match named:
         case {"createTrial": dict(fields)}:
@@ -139,7 +140,7 @@ def _request_id(fields: Mapping[str, Any]) -> str:
     try:
         return str(uuid.UUID(str(given)))
     except ValueError as error:
-        raise ValueError(f"requestId {given!r} is no UUID") from error
+        raise ValueError(f"requestId {show(given)} is no UUID") from error
 
 
 def _fraction(given: Any) -> float:

@@ -19,6 +19,7 @@ from determined import expconf
 from determined_registry.database.tables import experiments, trials
 from determined_searchers import SearcherError
 from determined_service.base import topics
+from determined_service.base.aside import aside
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.ingest import log_policies
 from determined_service.lifecycle import experiments as experimenting
@@ -27,6 +28,7 @@ from determined_service.scheduling.capacity import check_slots
 from determined_service.search import beginning
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
+from determined_service.submission.size import check_size
 
 SINGLE = "single"
 SEARCHES = (SINGLE, "random", "grid", "async_halving", "adaptive_asha")
@@ -131,17 +133,23 @@ async def _require_unfinished(change: Change, experiment_id: int, state: str) ->
         )
 
 
+def _overridden(config: Mapping[str, Any], text: str) -> dict[str, Any]:
+    found = override(config, text)
+    check_size(found)
+    try:
+        beginning.begin(found)
+        log_policies.check(found["log_policies"])
+    except (SearcherError, log_policies.PatternError) as error:
+        raise BadRequest(str(error)) from error
+    return found
+
+
 async def reconfigure(change: Change, experiment_id: int, text: str) -> tuple[str, ...]:
     """Lays the YAML ``text`` over the (locked) experiment's configuration; warnings. Raises BadRequest."""
     found = await change.conn.execute(
         sa.select(experiments.c.config).where(experiments.c.id == experiment_id)
     )
-    config = override(found.scalar_one(), text)
-    try:
-        beginning.begin(config)
-        log_policies.check(config["log_policies"])
-    except (SearcherError, log_policies.PatternError) as error:
-        raise BadRequest(str(error)) from error
+    config = await aside(len(text), _overridden, found.scalar_one(), text)
     pool, warnings = await check_slots(change.conn, config)
     await change.conn.execute(
         sa.update(experiments)

@@ -13,12 +13,14 @@ import io
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from determined_service.base.errors import BadRequest
+from determined.common.wire import limits
+from determined_service.base.checks import check_text, show
+from determined_service.base.refusals import BadRequest
 
-LIMIT_BYTES = 95 * 1024 * 1024
+LIMIT_BYTES = limits.FILES_BYTES
 """The limit for all files together, before compression."""
 
 # 1980-01-01, the earliest time a zip file can hold: tools that zip the files again do not stumble.
@@ -29,10 +31,14 @@ _DIRECTORY = {"5", "53"}
 
 @dataclass(frozen=True, slots=True)
 class ModelDefinition:
-    """``hash``: SHA-256 (hex) of ``archive``, a tar.gz."""
+    """``hash``: SHA-256 (hex) of ``archive``, a tar.gz, or the file that holds it."""
 
     hash: str
-    archive: bytes
+    archive: bytes | Path
+
+    def content(self) -> bytes:
+        """The archive's bytes."""
+        return self.archive if isinstance(self.archive, bytes) else self.archive.read_bytes()
 
 
 def pack(files: Sequence[Mapping[str, Any]]) -> ModelDefinition | None:
@@ -43,10 +49,15 @@ def pack(files: Sequence[Mapping[str, Any]]) -> ModelDefinition | None:
     """
     if not files:
         return None
+    if len(files) > limits.FILES:
+        raise BadRequest(
+            f"modelDefinition: {len(files)} files found, at most {limits.FILES} are allowed: list files "
+            "that the training does not need in .detignore"
+        )
     members: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
     total = 0
-    for file in files:
-        info, content = _member(file)
+    for place, file in enumerate(files):
+        info, content = _member(file, f"modelDefinition[{place}]")
         total += len(content)
         if total > LIMIT_BYTES:
             raise BadRequest(
@@ -64,23 +75,41 @@ def pack(files: Sequence[Mapping[str, Any]]) -> ModelDefinition | None:
     return ModelDefinition(hashlib.sha256(archive).hexdigest(), archive)
 
 
-def _member(file: Mapping[str, Any]) -> tuple[tarfile.TarInfo, bytes]:
+def _member(file: Any, where: str) -> tuple[tarfile.TarInfo, bytes]:
+    if not isinstance(file, Mapping):
+        raise BadRequest(f"{where}: expected an object with a path, found {show(file)}")
     given = str(file.get("path") or "")
     path = PurePosixPath(given)
     if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in given:
-        raise BadRequest(f"the model definition's path {given!r} is not inside the directory")
+        raise BadRequest(f"the model definition's path {show(given)} is not inside the directory")
+    check_text(given, f"{where}.path", limits.PATH_CHARS)
     kind = str(file.get("type", "0"))
     info = tarfile.TarInfo(str(path))
     info.mtime = _TIME
-    info.mode = int(file.get("mode") or 0o644) & 0o777
+    info.mode = _mode(file.get("mode"), f"{where}.mode")
     if kind in _DIRECTORY:
         info.type = tarfile.DIRTYPE
         return info, b""
     if kind not in _REGULAR:
-        raise BadRequest(f"the model definition's {given!r} is neither a file nor a directory")
+        raise BadRequest(f"the model definition's {show(given)} is neither a file nor a directory")
     try:
-        content = base64.b64decode(file.get("content") or "", validate=True)
+        content = base64.b64decode(_text(file.get("content")), validate=True)
     except (binascii.Error, ValueError, TypeError) as error:
-        raise BadRequest(f"the content of {given!r} is not base64: {error}") from error
+        raise BadRequest(f"the content of {show(given)} is not base64: {error}") from error
     info.size = len(content)
     return info, content
+
+
+def _mode(given: Any, where: str) -> int:
+    """The permissions of a file; clients send them as a number, or as its digits."""
+    try:
+        mode = int(given or 0o644)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadRequest(
+            f"{where}: expected a file mode such as 420, found {show(given)}"
+        ) from error
+    return mode & 0o777
+
+
+def _text(given: Any) -> str | bytes:
+    return given if isinstance(given, str | bytes) else ("" if given is None else str(given))

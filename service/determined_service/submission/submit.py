@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import expconf
-from determined_registry.database.tables import experiments, model_definitions
+from determined_registry.database.tables import experiments
 from determined_searchers import SearcherError
 from determined_service.base import topics
+from determined_service.base.aside import aside
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
 from determined_service.ingest import log_policies
@@ -25,7 +25,9 @@ from determined_service.search import beginning
 from determined_service.search.warm_start import find_warm_start
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
+from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition, pack
+from determined_service.submission.size import check_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Submission:
 
     config: str
     model_definition: Sequence[Mapping[str, Any]] = ()
+    definition: ModelDefinition | None = None
+    """The model definition, if it is packed already."""
     activate: bool = True
     parent_id: int | None = None
     project_id: int | None = None
@@ -61,15 +65,20 @@ async def plan(conn: AsyncConnection, submission: Submission, settings: Settings
             f"template {submission.template!r}: this cluster keeps no templates yet; put its "
             f"fields into the configuration"
         )
-    config = complete_config(submission.config, settings)
-    begun = begin_search(config)
-    definition = await asyncio.to_thread(pack, submission.model_definition)
+    config = await completed(submission.config, settings)
+    begun = await aside(len(submission.config), begin_search, config)
+    definition = submission.definition or await asyncio.to_thread(pack, submission.model_definition)
     pool, warnings = await check_slots(conn, config)
     model_def_hash = await _of_parent(conn, submission)
     if definition is not None:
         model_def_hash = definition.hash
     await find_warm_start(conn, config["searcher"])
     return Plan(config, submission.config, pool, definition, model_def_hash, warnings, begun)
+
+
+async def completed(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
+    """As :func:`complete_config`, away from the event loop."""
+    return await aside(len(text), complete_config, text, settings, unmanaged=unmanaged)
 
 
 def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
@@ -79,6 +88,7 @@ def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -
         defaults["checkpoint_storage"] = settings.default_checkpoint_storage
     try:
         config = expconf.complete(expconf.load_yaml(text), defaults=defaults, unmanaged=unmanaged)
+        check_size(config)
         log_policies.check(config["log_policies"])
     except (expconf.ConfigError, log_policies.PatternError) as error:
         raise BadRequest(str(error)) from error
@@ -132,11 +142,7 @@ async def store(
     conn = change.conn
     definition = plan.model_definition
     if definition is not None:
-        await conn.execute(
-            insert(model_definitions)
-            .values(hash=definition.hash, archive=definition.archive)
-            .on_conflict_do_nothing()
-        )
+        await store_definition(conn, definition)
     if submission.flow_run_id is not None:
         # Two requests of one run are one experiment: the second waits here, then sees it.
         await conn.execute(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire import limits
 from determined_registry.database.tables import task_logs
+from determined_service.base.checks import show
 from determined_service.base.db import Database
-from determined_service.base.errors import BadRequest, Unavailable
+from determined_service.base.errors import BadRequest, Unavailable, of_database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.views.tasks import announced, has_ended
 from determined_service.views.values import moment, parse_time
@@ -32,6 +34,8 @@ c = task_logs.c
 _LEVEL = sa.func.coalesce(c.level, "INFO")
 # Arbitrary bytes cannot be cast to text; the escape format leaves ASCII as it is.
 _TEXT = sa.func.encode(c.log, "escape")
+# Some expressions take time that grows with the power of the line's length.
+_PATIENCE = sa.text("SELECT set_config('statement_timeout', :ms, true)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class LogFilter:
     """A condition on task_logs."""
 
     clauses: tuple[sa.ColumnElement[bool], ...] = ()
+    pattern: str | None = None
+    """A regular expression among the clauses, which may take long."""
 
     @classmethod
     def read(
@@ -77,11 +83,14 @@ class LogFilter:
             clauses.append(c.timestamp > parse_time(after, "timestampAfter"))
         if text:
             if regex:
-                _check_regex(text)
+                if "\0" in text:
+                    raise BadRequest(
+                        "searchText: a regular expression cannot hold NUL; write \\000"
+                    )
                 clauses.append(_TEXT.regexp_match(text))
             else:
                 clauses.append(_TEXT.icontains(_escaped(text), autoescape=True))
-        return cls(tuple(clauses))
+        return cls(tuple(clauses), text if text and regex else None)
 
 
 def _escaped(text: str) -> str:
@@ -92,11 +101,24 @@ def _escaped(text: str) -> str:
     )
 
 
-def _check_regex(text: str) -> None:
+async def check_pattern(db: Database, wanted: LogFilter) -> None:
+    """Raises BadRequest for a regular expression that Postgres cannot use, or not in a second."""
+    if wanted.pattern is None:
+        return
     try:
-        re.compile(text)
-    except re.error as error:
-        raise BadRequest(f"{text!r} is not a regular expression: {error}") from error
+        async with db.tx() as conn:
+            await conn.execute(_PATIENCE, {"ms": "1000"})
+            await conn.execute(sa.select(sa.literal("").regexp_match(wanted.pattern)))
+    except SQLAlchemyError as error:
+        raise _not_searched(wanted, error) from error
+
+
+def _not_searched(wanted: LogFilter, error: SQLAlchemyError) -> Exception:
+    refusal = of_database(error)
+    if isinstance(refusal, BadRequest) and wanted.pattern is not None:
+        why = refusal.message.partition(": ")[2]
+        return BadRequest(f"searchText: {show(wanted.pattern)} cannot be searched for: {why}")
+    return refusal or error
 
 
 async def _chunk(
@@ -109,18 +131,23 @@ async def _chunk(
             statement = statement.where(c.id < after)
     else:
         statement = statement.order_by(c.id).where(c.id > after)
-    async with db.tx() as conn:
-        found: list[sa.Row[Any]] = []
-        held = 0
-        async with conn.stream(
-            statement.limit(limit), execution_options={"yield_per": 100}
-        ) as rows:
-            async for row in rows:
-                found.append(row)
-                held += len(row.log)
-                if held > CHUNK_BYTES:
-                    break
-        return found
+    found: list[sa.Row[Any]] = []
+    held = 0
+    try:
+        async with db.tx() as conn:
+            if wanted.pattern is not None:
+                await conn.execute(_PATIENCE, {"ms": str(round(limits.SEARCH_S * 1000))})
+            async with conn.stream(
+                statement.limit(limit), execution_options={"yield_per": 100}
+            ) as rows:
+                async for row in rows:
+                    found.append(row)
+                    held += len(row.log)
+                    if held > CHUNK_BYTES:
+                        break
+    except SQLAlchemyError as error:
+        raise _not_searched(wanted, error) from error
+    return found
 
 
 async def read_logs(

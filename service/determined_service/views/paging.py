@@ -9,12 +9,13 @@ import sqlalchemy as sa
 from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined_service.base.bounds import Id
 from determined_service.base.errors import BadRequest
 
 DEFAULT_LIMIT = 100
 
-Offset = Annotated[int, Query(description="Items to skip; a negative number counts from the end.")]
-Limit = Annotated[int, Query(description="0: 100 items; -1: all; -2: none, only the pagination.")]
+Offset = Annotated[Id, Query(description="Items to skip; a negative number counts from the end.")]
+Limit = Annotated[Id, Query(description="0: 100 items; -1: all; -2: none, only the pagination.")]
 OrderBy = Annotated[str, Query(description="ORDER_BY_ASC or ORDER_BY_DESC.", pattern=r"^ORDER_BY_")]
 
 

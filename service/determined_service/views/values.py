@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from determined_registry.database.tables import allocations
+from determined_service.base.checks import check_time, show
 from determined_service.base.errors import BadRequest
 
 SCHEDULER_TYPE = "SCHEDULER_TYPE_UNSPECIFIED"
@@ -84,6 +85,6 @@ def parse_time(text: str, what: str) -> datetime.datetime:
     """Parse an ISO 8601 time, in UTC unless it has another zone; raises BadRequest."""
     try:
         found = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadRequest(f"{what} must be an ISO 8601 time, not {text!r}") from error
-    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"{what} must be an ISO 8601 time, not {show(text)}") from error
+    return check_time(found if found.tzinfo else found.replace(tzinfo=datetime.UTC), what)

@@ -1,4 +1,4 @@
-"""Reads the contents of a request for routes."""
+"""Reads the contents of a request for routes, within the limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 
+from determined.common.wire import limits
+from determined_service.base.aside import aside
+from determined_service.base.checks import check_shape, check_value, show
 from determined_service.base.errors import BadRequest
+
+INLINE_BYTES = 128 * 1024
+"""Larger bodies are parsed in a thread."""
 
 
 def _float(text: str) -> float | str:
@@ -20,6 +26,9 @@ def _float(text: str) -> float | str:
 
 
 def _int(text: str) -> int | float | str:
+    # Python reads whole numbers of more than 4300 digits slowly, and refuses to.
+    if len(text) > 25:
+        return _float(text)
     number = int(text)
     return number if -(2**63) <= number < 2**63 else _float(text)
 
@@ -31,20 +40,58 @@ def parse_json(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
-        pass
+        return _parse_slowly(raw)
+
+
+def _parse_slowly(raw: bytes) -> Any:
+    """The same by Python's json module, whose hooks let other threads go on meanwhile."""
     try:
         return json.loads(raw, parse_constant=str, parse_float=_float, parse_int=_int)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise BadRequest(
+            f"the request's body has lists and objects more than {limits.DEPTH} deep in each other; "
+            f"{limits.DEPTH} are allowed"
+        ) from error
+    except ValueError as error:
         raise BadRequest(f"the request's body is not JSON: {error}") from error
 
 
-async def body(request: Request) -> Any:
-    """The request's JSON without a model, ``{}`` for an empty one; raises BadRequest.
+async def raw_body(request: Request, *, large: bool = False) -> Any:
+    """The request's JSON as it is, ``{}`` for an empty body; raises BadRequest and TooLarge.
 
-    For hot paths and open shapes.
+    For hot paths whose readers look at each value themselves. ``large``: as many lists and objects as
+    reports of metrics, logs and checkpoints may have.
     """
     raw = await request.body()
-    return parse_json(raw) if raw else {}
+    if not raw:
+        return {}
+    check_shape(raw, limits.LARGE_CONTAINERS if large else limits.CONTAINERS)
+    if len(raw) <= INLINE_BYTES:
+        return parse_json(raw)
+    return await aside(len(raw), _parse_slowly, raw)
+
+
+async def body(request: Request, *, nul: bool = False, large: bool = False) -> Any:
+    """The request's JSON without a model, ``{}`` for an empty one; raises BadRequest and TooLarge.
+
+    For open shapes. ``nul``: NUL is let through, because the caller replaces it.
+    """
+    given = await raw_body(request, large=large)
+    values = limits.LARGE_VALUES if large else limits.VALUES
+    size = len(await request.body())
+    if size > INLINE_BYTES:
+        await aside(size, check_value, given, values=values, nul=nul)
+    else:
+        check_value(given, values=values, nul=nul)
+    return given
+
+
+async def object_body(request: Request, *, nul: bool = False, large: bool = False) -> Any:
+    """As :func:`body`; raises BadRequest for anything but an object."""
+    given = await body(request, nul=nul, large=large)
+    if not isinstance(given, dict):
+        raise BadRequest(f"the body must be an object, not {show(given)}")
+    return given
 
 
 def json_example(example: Any) -> dict[str, Any]:

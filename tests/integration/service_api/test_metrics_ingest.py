@@ -140,7 +140,7 @@ async def test_awkward_names_and_values_survive(world: World) -> None:
         ({"steps_completed": "ten"}, "steps_completed must be a whole number from 0 on, not 'ten'"),
         ({"steps_completed": -1}, "steps_completed must be a whole number from 0 on, not -1"),
         ({"group": ""}, "group must be a name, not ''"),
-        ({"metrics": [1]}, "metrics must be an object of names and values, not [1]"),
+        ({"metrics": [1]}, "metrics must be an object of names and values, not a list of 1"),
         ({"end_time": "soon"}, "end_time must be an ISO 8601 time, not 'soon'"),
     ],
 )

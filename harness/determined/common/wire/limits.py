@@ -1,0 +1,90 @@
+"""The most that the service takes: every limit on input stands here, and in a table in docs/security.md.
+
+Constants only: the service, `determined.expconf` (so `det` too) and training processes import them. What is
+larger is refused, with its path, what was found and what is allowed; nothing is cut and nothing of it is
+stored.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# Bytes of a request's body.
+BODY_BYTES = MIB
+"""Of every request that is not named here."""
+FILES_BYTES = 95 * MIB
+"""All files of a model definition together, before they are compressed."""
+SUBMISSION_BYTES = 136 * MIB
+"""A submission: the files in base64, the configuration, and the paths."""
+METRICS_BYTES = 8 * MIB
+"""A batch of metric reports. The harness sends half a MiB at once, unless one report is larger."""
+LOGS_BYTES = 64 * MIB
+"""A batch of log lines, which may be a MiB each."""
+CHECKPOINT_BYTES = 16 * MIB
+"""A report of a checkpoint, with the names, sizes and checksums of its files."""
+SERVING_BYTES = 64 * MIB
+"""Under ``/internal/v1``, with the agents' token."""
+
+# Addresses.
+QUERY_PARAMETERS = 5_000
+PATTERN_CHARS = 1_000
+"""A text, or regular expression, that is searched for in logs; a log policy's pattern."""
+SEARCH_S = 10.0
+"""Seconds that one look-up in a log with a regular expression may take."""
+
+# The shape of JSON and YAML.
+DEPTH = 64
+"""Lists and objects inside each other."""
+VALUES = 100_000
+"""Values in one body: numbers, texts, lists, objects."""
+CONTAINERS = 20_000
+"""Lists and objects in one body."""
+LARGE_VALUES = 1_000_000
+LARGE_CONTAINERS = 50_000
+"""Of metrics, logs, checkpoints, and what agents send."""
+
+# Numbers. Where the database or the format has a narrower range, that one counts.
+INT32 = 2**31 - 1
+INT64 = 2**63 - 1
+YEARS = (1900, 2999)
+"""Of times that are sent."""
+
+# Texts, in characters.
+NAME_CHARS = 1_024
+"""Names of experiments, users, labels, metrics' groups; ids that a client makes up."""
+TEXT_CHARS = 65_536
+"""Descriptions, reasons, addresses: what a list or a line shows."""
+NOTES_CHARS = 500_000
+"""The notes of an experiment."""
+LABELS = 200
+"""Labels of one experiment."""
+PASSWORD_CHARS = 4_096
+MANY_IDS = 10_000
+"""Ids in one request that acts on many things."""
+
+# Experiment configurations.
+CONFIG_BYTES = MIB
+CONFIG_VALUES = 20_000
+"""Values after aliases have been followed."""
+CONFIG_PROBLEMS = 100
+"""Problems that one refusal of a configuration lists."""
+LOG_POLICIES = 64
+TRIALS_AT_ONCE = 10_000
+"""Trials that a search may create at its start."""
+
+# Model definitions.
+FILES = 50_000
+PATH_CHARS = 4_096
+
+# Metrics.
+METRIC_NAME_BYTES = 1_024
+"""A metric's name, and that of its group, in UTF-8: both are in an index of the database."""
+METRIC_VALUE_BYTES = 64 * KIB
+"""One value that is not a number, as JSON."""
+METRICS_OF_REPORT_BYTES = MIB
+"""The metrics of one report, as JSON (its batch metrics are bounded by the body alone)."""
+
+# Checkpoints and trials.
+METADATA_BYTES = MIB
+"""The metadata of a checkpoint or a trial, and a trial's hyperparameters, as JSON."""

@@ -1,0 +1,50 @@
+"""Stores model definitions, equal ones once."""
+
+from __future__ import annotations
+
+import struct
+
+import sqlalchemy as sa
+from psycopg import AsyncConnection as RawConnection
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.wire import limits
+from determined_registry.database.tables import model_definitions
+from determined_service.submission.model_definition import ModelDefinition
+
+PIECE_BYTES = 256 * limits.KIB
+_INCOMING = sa.text("CREATE TEMPORARY TABLE incoming_definition (archive bytea) ON COMMIT DROP")
+_COPY = "COPY incoming_definition FROM STDIN (FORMAT BINARY)"
+_KEEP = sa.text(
+    """
+    INSERT INTO model_definitions (hash, archive) SELECT :hash, archive FROM incoming_definition
+    ON CONFLICT DO NOTHING
+    """
+)
+
+
+async def store_definition(conn: AsyncConnection, definition: ModelDefinition) -> None:
+    """Stores the definition unless it is there. A file goes in pieces: no copy of it holds anybody up."""
+    if isinstance(definition.archive, bytes):
+        await conn.execute(
+            insert(model_definitions)
+            .values(hash=definition.hash, archive=definition.archive)
+            .on_conflict_do_nothing()
+        )
+        return
+    known = sa.select(model_definitions.c.hash).where(model_definitions.c.hash == definition.hash)
+    if (await conn.execute(known)).first() is not None:
+        return
+    await conn.execute(_INCOMING)
+    raw = (await conn.get_raw_connection()).driver_connection
+    assert isinstance(raw, RawConnection)
+    size = definition.archive.stat().st_size
+    async with raw.cursor() as cursor, cursor.copy(_COPY) as copy:
+        # Postgres' binary format: its signature, no flags, one column of `size` bytes, the end.
+        await copy.write(b"PGCOPY\n\xff\r\n\0" + struct.pack("!iihi", 0, 0, 1, size))
+        with definition.archive.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                await copy.write(piece)
+        await copy.write(struct.pack("!h", -1))
+    await conn.execute(_KEEP, {"hash": definition.hash})

