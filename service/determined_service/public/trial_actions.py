@@ -50,7 +50,7 @@ async def get_operation(
     found = await check()
     if found is None and watch.experiment_id is not None:
         timeout = wait_seconds(timeout_s, default=OPERATION_WAIT_S)
-        awaited = [topics.trial(trial_id), topics.search(watch.experiment_id)]
+        awaited = [topics.trial(trial_id), topics.committed(watch.experiment_id)]
         found = await poll(request, hub, awaited, check, timeout)
     return JsonResponse(found or watch.last)
 
