@@ -10,12 +10,15 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from determined_deployments import prefect_yaml
+from determined_deployments import plain_entries, prefect_yaml
 from determined_deployments.prefect_yaml import PrefectYamlError
-from determined_deployments.registration import register_entry
+from determined_deployments.registration import Record, Seen, register_entry
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,25 @@ def default_prefect_yaml() -> Path:
     return inside if inside.exists() else package.parents[1] / "prefect.yaml"
 
 
+async def is_registered(client: PrefectClient, prefect_yaml_path: Path | None = None) -> bool:
+    """Whether every entry of the file is plain and registered as it stands there: two questions.
+
+    False does not mean that it is not: :func:`register` finds out. Raises httpx.HTTPError.
+    """
+    path = (prefect_yaml_path or default_prefect_yaml()).absolute()
+    try:
+        document = prefect_yaml.load(path)
+        declared = prefect_yaml.declared_in(path, document)
+    except PrefectYamlError:
+        return False
+    prints = await asyncio.to_thread(plain_entries.fingerprints, path, document)
+    known = [print_ for print_ in prints if print_ is not None]
+    if not known or len(known) < len(declared):
+        return False
+    seen = await Seen.read(client, [entry["name"] for entry in declared])
+    return all(seen.find(print_) is not None for print_ in known)
+
+
 async def register(prefect_yaml_path: Path | None = None) -> dict[str, UUID]:
     """Creates or updates every deployment in the file; safe to repeat.
 
@@ -48,11 +70,14 @@ async def register(prefect_yaml_path: Path | None = None) -> dict[str, UUID]:
     path = (prefect_yaml_path or default_prefect_yaml()).absolute()
     entries, mistakes = prefect_yaml.read(path)
     ids: dict[str, UUID] = {}
+    later: dict[str, Record] = {}
     with contextlib.chdir(path.parent):
         async with get_client() as client:
+            plain = [entry.config["name"] for entry in entries if entry.fingerprint]
+            seen = await Seen.read(client, plain) if plain else Seen({}, {})
             for entry in entries:
                 try:
-                    name, deployment_id = await register_entry(client, entry)
+                    name, deployment_id, record = await register_entry(client, entry, seen)
                 except Exception as error:  # the flow's module, too, is imported here
                     if (away := _prefect_is_away(error)) is not None:
                         raise away from None
@@ -60,6 +85,11 @@ async def register(prefect_yaml_path: Path | None = None) -> dict[str, UUID]:
                     mistakes.append(f"{entry.where}: {_in_words(error)}")
                 else:
                     ids[name] = deployment_id
+                    if record is not None:
+                        later[name] = record
+            # Somebody may wait for the deployments, nobody does for the records.
+            for name, record in later.items():
+                await record.write(client, name)
     if mistakes:
         raise PrefectYamlError(mistakes)
     return ids

@@ -5,12 +5,14 @@ A mistake names the file and the entry. One wrong entry does not keep the others
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
+from determined_deployments import plain_entries
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -38,6 +40,8 @@ class Entry:
     number: int
     config: dict[str, Any]
     actions: dict[str, Any]
+    fingerprint: str | None = None
+    """Set for a plain entry (:mod:`plain_entries`)."""
 
     @property
     def where(self) -> str:
@@ -55,24 +59,51 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
 
     Raises PrefectYamlError when the file as a whole cannot be used.
     """
+    document = load(path)
+    declared = declared_in(path, document)
+    prints = plain_entries.fingerprints(path, document)
+    if (
+        prints and None not in prints
+    ):  # Prefect's own models take long to import, and would find nothing
+        entries = [
+            Entry(path, number, dict(raw), NO_ACTIONS, known)
+            for number, (raw, known) in enumerate(zip(declared, prints, strict=True), 1)
+        ]
+        return entries, []
+    return _read_with_models(path, document, declared, prints)
+
+
+NO_ACTIONS: dict[str, Any] = {"build": [], "push": [], "pull": None}
+"""An omitted `pull` and one of null have Prefect make a step; an empty list has it make none."""
+
+
+def declared_in(path: Path, document: Mapping[str, Any]) -> list[Any]:
+    """The file's entries as they stand there. Raises PrefectYamlError."""
+    declared = document.get("deployments") or []
+    if not isinstance(declared, list):
+        raise PrefectYamlError([f"{path}: deployments: must be a list"])
+    return declared
+
+
+def _read_with_models(
+    path: Path,
+    document: Mapping[str, Any],
+    declared: Sequence[Any],
+    prints: Sequence[str | None],
+) -> tuple[list[Entry], list[str]]:
     from prefect.cli.deploy._models import DeploymentConfig, PrefectYamlModel
     from prefect.settings import get_current_settings
     from pydantic import ValidationError
 
-    document = _load(path)
-    declared = document.get("deployments") or []
-    if not isinstance(declared, list):
-        raise PrefectYamlError([f"{path}: deployments: must be a list"])
     try:
         model = PrefectYamlModel.model_validate({**document, "deployments": []})
     except ValidationError as error:
         raise PrefectYamlError(f"{path}: {line}" for line in lines_of(error)) from None
-    # An omitted `pull` and one of null have Prefect make a step; an empty list has it make none.
     actions = {"build": model.build or [], "push": model.push or [], "pull": model.pull}
     default_pool = get_current_settings().deployments.default_work_pool_name
     entries: list[Entry] = []
     mistakes: list[str] = []
-    for number, raw in enumerate(declared, 1):
+    for number, (raw, known) in enumerate(zip(declared, prints, strict=True), 1):
         place = where(path, number, raw)
         try:
             config = DeploymentConfig.model_validate(raw).model_dump(
@@ -88,11 +119,12 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
         if missing:
             mistakes += [f"{place}: {key} is missing" for key in missing]
             continue
-        entries.append(Entry(path, number, config, actions))
+        entries.append(Entry(path, number, config, actions, known))
     return entries, mistakes
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
+    """The file as a mapping. Raises PrefectYamlError."""
     try:
         document = yaml.safe_load(path.read_text())
     except OSError as error:

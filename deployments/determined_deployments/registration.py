@@ -2,6 +2,7 @@
 
 Prefect keeps a record of what was registered, in a variable of its own for each deployment. An entry
 that says the same as at its last registration is left alone, whatever people changed in Prefect since.
+A plain entry (:mod:`plain_entries`) that is new is created with two calls; the function makes a dozen.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,7 +35,8 @@ KEPT = ("paused", "concurrency_limit", "tags", "parameters")
 class Record:
     """The record of a deployment's last registration. ``entry`` is a digest of the whole entry.
 
-    ``schedules``: ids in Prefect by their names in the file; ``given``: the keys of the file's entry.
+    ``schedules``: ids in Prefect by their names in the file; ``given``: the keys of the file's entry;
+    ``fingerprint``: of a plain entry, else empty.
     """
 
     deployment_id: str
@@ -42,49 +44,105 @@ class Record:
     schedules: dict[str, str]
     triggers: str
     given: list[str] = field(default_factory=list)
+    fingerprint: str = ""
+
+    @classmethod
+    def of_value(cls, value: object) -> Record | None:
+        """The record, or None when this is none that can be used."""
+        try:
+            return cls(**value) if isinstance(value, dict) else None
+        except TypeError:
+            return None
 
     @classmethod
     async def read(cls, client: PrefectClient, name: str) -> Record | None:
         """The record, or None when there is none that can be used."""
         variable = await client.read_variable_by_name(_variable(name))
-        value = variable.value if variable is not None else None
-        try:
-            return cls(**value) if isinstance(value, dict) else None
-        except TypeError:
-            return None
+        return cls.of_value(variable.value) if variable is not None else None
 
     async def write(self, client: PrefectClient, name: str) -> None:
         from prefect.client.schemas.actions import VariableCreate, VariableUpdate
         from prefect.exceptions import ObjectAlreadyExists
 
         variable = _variable(name)
-        tags = ["determined", "prefect.yaml"]
         try:
             await client.create_variable(
-                VariableCreate(name=variable, value=asdict(self), tags=tags)
+                VariableCreate(name=variable, value=asdict(self), tags=RECORD_TAGS)
             )
         except ObjectAlreadyExists:
             await client.update_variable(VariableUpdate(name=variable, value=asdict(self)))
+
+
+RECORD_TAGS = ["determined", "prefect.yaml"]
+MOST = 200
+"""The records that one question brings. A deployment beyond them is looked up by its name."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What Prefect had when the registration began, read with two questions.
+
+    ``records``: by their variables' names; ``deployments``: the names of ids.
+    """
+
+    records: dict[str, Record]
+    deployments: dict[str, str]
+
+    @classmethod
+    async def read(cls, client: PrefectClient, names: Iterable[str]) -> Seen:
+        """``names``: of deployments, without those of their flows."""
+        from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+
+        tagged = {"tags": {"all_": RECORD_TAGS}}
+        body = {"variables": tagged, "limit": MOST}
+        answer = await client.request("POST", "/variables/filter", json=body)
+        named = DeploymentFilter(name=DeploymentFilterName(any_=list(names)))
+        found = await client.read_deployments(deployment_filter=named)
+        records = {item["name"]: Record.of_value(item["value"]) for item in answer.json()}
+        return cls(
+            {name: record for name, record in records.items() if record is not None},
+            {str(deployment.id): deployment.name for deployment in found},
+        )
+
+    def find(self, fingerprint: str) -> UUID | None:
+        """The deployment of the plain entry with this fingerprint, if it is registered and still there."""
+        for record in self.records.values():
+            if record.fingerprint == fingerprint and record.deployment_id in self.deployments:
+                return UUID(record.deployment_id)
+        return None
 
 
 def _variable(name: str) -> str:
     return f"determined-deployment-{digest(name)[:16]}"
 
 
-async def register_entry(client: PrefectClient, entry: Entry) -> tuple[str, UUID]:
+async def register_entry(
+    client: PrefectClient, entry: Entry, seen: Seen
+) -> tuple[str, UUID, Record | None]:
     """Creates or updates the deployment; returns its full name and id. The working directory must be the
     file's.
 
-    Raises Prefect's errors, and those of importing the flow.
+    The record is returned when it is still to be written. Raises Prefect's errors, and those of importing
+    the flow.
     """
     from prefect.exceptions import ObjectNotFound
     from prefect.flows import load_flow_from_entrypoint
 
-    resolved = await _resolved(entry)
+    print_ = entry.fingerprint
+    resolved = entry.config if print_ else await _resolved(entry)
     flow: Any = load_flow_from_entrypoint(resolved["entrypoint"])
     name = f"{flow.name}/{resolved['name']}"
+    if print_ and (known := seen.find(print_)) is not None:
+        return name, known, None
     schedules = resolved.get("schedules") or []
-    says = digest([resolved, entry.config, entry.actions, _place(entry), _interface(flow)])
+    parts = [print_] if print_ else [resolved, entry.config, entry.actions, _place(entry)]
+    says = digest([*parts, _interface(flow)])
+    given = [key for key, value in entry.config.items() if value is not None]
+    triggers = digest(entry.config.get("triggers"))
+    if print_ and resolved["name"] not in seen.deployments.values():
+        deployment_id = await _create_plain(client, entry, flow)
+        logger.info("deployment %s registered", name)
+        return name, deployment_id, Record(str(deployment_id), says, {}, triggers, given, print_)
     record = await Record.read(client, name)
     try:
         existing = await client.read_deployment_by_name(name)
@@ -98,17 +156,43 @@ async def register_entry(client: PrefectClient, entry: Entry) -> tuple[str, UUID
         if record is not None and record.deployment_id != str(deployment_id):
             record = None  # of a deployment that was deleted meanwhile
         if record is not None and record.entry == says:
-            return name, deployment_id
+            return name, deployment_id, None
         for item in schedules:
             registered_schedules.build(item)  # a mistake in one keeps all as it is
         await _update(client, entry, existing, record)
         before = record.schedules if record is not None else None
         ids = await registered_schedules.reconcile(client, deployment_id, schedules, before)
         logger.info("deployment %s updated", name)
-    given = [key for key, value in entry.config.items() if value is not None]
-    triggers = digest(entry.config.get("triggers"))
-    await Record(str(deployment_id), says, ids, triggers, given).write(client, name)
-    return name, deployment_id
+    record = Record(str(deployment_id), says, ids, triggers, given, print_ or "")
+    await record.write(client, name)
+    return name, deployment_id, None
+
+
+async def _create_plain(client: PrefectClient, entry: Entry, flow: Any) -> UUID:
+    """What `prefect deploy` would make of a plain entry that is new.
+
+    The version is the flow's own: Prefect's command would ask git for the commit where there is a remote.
+    """
+    from prefect.client.schemas.objects import VersionInfo
+    from prefect.utilities.callables import parameter_schema
+
+    config = entry.config
+    directory = {"directory": _place(entry)}
+    created: UUID = await client.create_deployment(
+        flow_id=await client.create_flow_from_name(flow.name),
+        name=config["name"],
+        version=flow.version,
+        version_info=VersionInfo(type="prefect:simple", version=flow.version),
+        paused=False,
+        description=config.get("description") or flow.description,
+        tags=config.get("tags") or [],
+        entrypoint=config["entrypoint"],
+        parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
+        enforce_parameter_schema=True,
+        work_pool_name=config["work_pool"]["name"],
+        pull_steps=[{"prefect.deployments.steps.set_working_directory": directory}],
+    )
+    return created
 
 
 async def _resolved(entry: Entry) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import PrefectClient
+from prefect.exceptions import ObjectNotFound
 
 from determined.common.api import Session
 from determined.common.backoff import Backoff
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 # About a minute of a server that answers with errors (Prefect's client sits out some by itself).
 TRIES = 8
 RETRY_SECONDS = (0.5, 15.0)
+# About half a minute until the deployment is there.
+DEPLOYED_TRIES = 12
+DEPLOYED_SECONDS = (0.1, 5.0)
 # More at a time would only wait for the server longer, each.
 AT_A_TIME = 4
 
@@ -40,7 +44,7 @@ class TrialRuns:
         self._session = session
         self._group = group
         self._places = asyncio.Semaphore(AT_A_TIME)
-        opening = TrialRunFactory.open(client, experiment_id=experiment_id, flow_run_id=flow_run_id)
+        opening = _open(client, experiment_id, flow_run_id)
         self._factory = group.create_task(opening)
 
     def make(self, trials: Iterable[TrialRef]) -> None:
@@ -74,3 +78,18 @@ class TrialRuns:
             paths.TRIAL_RUN.format(trial_id=trial.trial_id),
             json=TrialRun(run_id).to_json(),
         )
+
+
+async def _open(client: PrefectClient, experiment_id: int, flow_run_id: UUID) -> TrialRunFactory:
+    """On a new cluster the first experiment may run before the deployment of trials is registered."""
+    backoff = Backoff(*DEPLOYED_SECONDS)
+    for tries_left in reversed(range(DEPLOYED_TRIES)):
+        try:
+            return await TrialRunFactory.open(
+                client, experiment_id=experiment_id, flow_run_id=flow_run_id
+            )
+        except ObjectNotFound:
+            if not tries_left:
+                raise
+        await asyncio.sleep(backoff.next_delay())
+    raise AssertionError  # the last try returns or raises

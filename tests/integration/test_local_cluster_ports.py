@@ -164,6 +164,38 @@ def test_death_for_another_reason_is_not_taken_for_a_lost_port(layout):
         up.start(layout, marker(layout), [broken], Silent(), lambda name: pytest.fail("moved"))
 
 
+def test_one_that_dies_after_it_was_found_is_started_again_on_its_port(layout, monkeypatch):
+    """What `cluster-up` meets right after a `kill -9`: a process that seems alive, and then its port."""
+    port, notes = free_port(), Notes()
+    component = server(layout, "prefect", port)
+    up.start(layout, marker(layout), [component], Silent())
+    first = daemon.running(layout, "prefect")
+    assert first is not None
+    held: list[socket.socket] = []
+    waits: list[int] = []
+    wait_until_free = ports.wait_until_free
+
+    def dies_then_is_ready() -> bool:
+        if not held:
+            first.kill()
+            psutil.wait_procs([first])
+            held.append(socket.create_server(("127.0.0.1", port)))  # its last thread
+        return component.is_ready()
+
+    def wait(port: int, seconds: float) -> None:
+        held[0].close()
+        waits.append(port)
+        wait_until_free(port, seconds)
+
+    monkeypatch.setattr(ports, "wait_until_free", wait)
+    dying = replace(component, is_ready=dies_then_is_ready)
+    up.start(layout, marker(layout), [dying], notes, lambda name: pytest.fail("moved"))
+    assert waits == [port]
+    assert ports.listener(port, psutil.Process(pid(layout, "prefect"))) == "itself"
+    assert pid(layout, "prefect") != first.pid
+    assert any("is not running any more" in line for line in notes.lines)
+
+
 class _Yes(http.server.BaseHTTPRequestHandler):
     """Answers as a healthy stranger without a password would."""
 

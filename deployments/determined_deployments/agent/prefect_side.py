@@ -30,7 +30,7 @@ from determined_deployments.agent.launchers.base import (
 )
 from determined_deployments.agent.outage import Outage
 from determined_deployments.agent.relaunches import Relaunches
-from determined_deployments.deploy import MISTAKES
+from determined_deployments.deploy import MISTAKES, is_registered
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
@@ -68,6 +68,7 @@ class PrefectSide:
         self._stopping: set[UUID] = set()
         self._closing = False
         self._worker: AgentWorker | None = None
+        self._registering: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def poll_now(self) -> None:
@@ -102,24 +103,20 @@ class PrefectSide:
 
     async def _serve(self, worker: AgentWorker) -> None:
         backoff = Backoff(*RETRY_SECONDS)
-        synced = registered = False
         next_sync = 0.0
         while True:
             wait = POLL_SECONDS
             try:
                 if time.monotonic() >= next_sync:
                     await worker.sync_with_backend()
-                    synced = True
                     next_sync = time.monotonic() + SYNC_SECONDS
-                if synced and not registered:
-                    registered = await self._register_deployments()
+                if self._registering is None:  # there is a work pool now
+                    self._registering = asyncio.create_task(self._register_deployments())
                 self._poll.clear()
                 await worker.get_and_submit_flow_runs()
                 await self._check_cancelling(worker)
                 backoff.reset()
                 self._outage.over()
-                if not registered:
-                    wait = backoff.longest
             except httpx.HTTPError as error:
                 self._outage.failed(error or type(error).__name__)
                 wait = backoff.next_delay()
@@ -127,7 +124,23 @@ class PrefectSide:
                 async with asyncio.timeout(wait):
                     await self._poll.wait()
 
-    async def _register_deployments(self) -> bool:
+    async def _register_deployments(self) -> None:
+        """Beside the runs: the first ones need not wait until the last deployment is there."""
+        backoff = Backoff(*RETRY_SECONDS)
+        while not self._closing:
+            try:
+                worker = self._worker
+                if worker is not None and await self._are_registered(worker):
+                    return
+            except httpx.HTTPError as error:
+                logger.debug("the deployments are not registered yet: %s", error)
+            except Exception:
+                logger.exception("the deployments could not be registered; trying again")
+            await asyncio.sleep(backoff.next_delay())
+
+    async def _are_registered(self, worker: AgentWorker) -> bool:
+        if await is_registered(worker.client):
+            return True
         job = Job("errand", "register-deployments", Call(REGISTER, {}))
         errand = Held(self._launcher, await self._launcher.start(job))
         ended = await errand.ended
@@ -292,6 +305,8 @@ class PrefectSide:
         An experiment's run goes on where it was when an agent takes it again.
         """
         self._closing = True
+        if self._registering is not None:
+            self._registering.cancel()
         self._stopping.update(self._runs)
         running = list(self._runs.items())
         await asyncio.gather(

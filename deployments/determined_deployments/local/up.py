@@ -152,6 +152,10 @@ class _Start:
                 self.reporter.done(name, "ready", time.monotonic() - running.since)
             else:
                 self.reporter.done(name, "already running")
+        elif running.child is None and running.died():
+            # It was killed as this command began, and seemed alive when it was found: started in the
+            # next step, on its own port.
+            del self.active[name]
         elif self._lost_its_port(running) and self.moves[name] < MOVES:
             self._move(name)
         elif running.died():
@@ -212,6 +216,9 @@ class _Start:
 
     def _launch(self, component: Component) -> _Running:
         since = time.monotonic()
+        if component.port is not None and self.layout.pid_file(component.name).exists():
+            # The one before may have been killed this moment, and holds the port until it is gone.
+            ports.wait_until_free(component.port, plan.KILLED_HOLDS_S)
         for path, text in component.files.items():
             write_private(path, text)
         if component.prepare:

@@ -1,6 +1,7 @@
 """Reading YAML with the position of every value, so that errors can name lines."""
 
 import pathlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,7 +68,7 @@ def load_yaml(text: str, source: str = "<config>") -> Document:
         message = f"{size} bytes found, at most {limits.CONFIG_BYTES} are allowed"
         raise ConfigError([_problem(source, None, message)])
     try:
-        root = _Loader(text, source).get_single_node()
+        root = _compose_fast(text) or _Loader(text, source).get_single_node()
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax_problem(error, text, source)]) from None
     except ReaderError as error:
@@ -127,7 +128,7 @@ class _Loader(Reader, Scanner, Parser, Composer, scalars.ConfigResolver):
 
     def fetch_flow_collection_start(self, token: Any) -> None:
         if self.flow_level >= limits.DEPTH:
-            raise self._too_deep(self.get_mark().line)
+            raise _too_deep(self._source, self.get_mark().line)
         super().fetch_flow_collection_start(token)
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
@@ -137,15 +138,53 @@ class _Loader(Reader, Scanner, Parser, Composer, scalars.ConfigResolver):
         if self._nodes > 2 * MAX_VALUES:
             raise ConfigError([_problem(self._source, line + 1, _TOO_MANY)])
         if self._depth > limits.DEPTH + 1:
-            raise self._too_deep(line)
+            raise _too_deep(self._source, line)
         try:
             return super().compose_node(parent, index)
         finally:
             self._depth -= 1
 
-    def _too_deep(self, line: int) -> ConfigError:
-        message = f"the values are nested too deeply: at most {limits.DEPTH} levels are allowed"
-        return ConfigError([_problem(self._source, line + 1, message)])
+
+def _too_deep(source: str, line: int) -> ConfigError:
+    message = f"the values are nested too deeply: at most {limits.DEPTH} levels are allowed"
+    return ConfigError([_problem(source, line + 1, message)])
+
+
+try:
+    from yaml.cyaml import CParser  # type: ignore[attr-defined]
+
+    class _FastLoader(CParser, scalars.ConfigResolver):
+        """libyaml's parser: a tenth of the time."""
+
+        def __init__(self, text: str) -> None:
+            CParser.__init__(self, text)
+            scalars.ConfigResolver.__init__(self)
+
+except ImportError:  # PyYAML was built without libyaml
+    _FastLoader = None  # type: ignore[assignment, misc]
+
+# What the two parsers understand differently (tags, complex keys, escapes, a comment right behind the
+# sign of a block), and all that is not printable ASCII.
+_NOT_ALIKE = re.compile(r"[^\n\x20-\x7e]|[!?\\]|[|>][-+0-9]*#")
+_LEADING = re.compile(r"^[ -]{100}", re.MULTILINE)
+_MAX_OPENERS = 100
+
+
+def _compose_fast(text: str) -> Node | None:
+    """The node graph of a text that both parsers understand alike; None: ask the other one.
+
+    libyaml's parser has no bound of its own to how deep it goes, and would end the process. Mistakes,
+    too, are the other one's to explain.
+    """
+    # A text has no more values than characters; the other parser counts them while it reads.
+    deep = text.count("[") + text.count("{") > _MAX_OPENERS or _LEADING.search(text)
+    if _FastLoader is None or deep or len(text) > MAX_VALUES or _NOT_ALIKE.search(text):
+        return None
+    try:
+        root = _FastLoader(text).get_single_node()
+    except yaml.YAMLError:
+        return None
+    return root if isinstance(root, MappingNode) else None
 
 
 class _Builder:
@@ -162,6 +201,8 @@ class _Builder:
         self._values += 1
         if self._values > MAX_VALUES:
             raise ConfigError([_problem(self.source, node.start_mark.line + 1, _TOO_MANY)])
+        if len(path) > limits.DEPTH:
+            raise _too_deep(self.source, node.start_mark.line)
         if id(node) in self._open:
             return self._refuse(node, path, "an alias refers to a value that contains the alias")
         if isinstance(node, ScalarNode):

@@ -33,8 +33,13 @@ def allocation(allocation_id: str) -> str:
 
 
 def search(experiment_id: int) -> str:
-    """The search has new events, a new driver, or has committed."""
+    """Wakes what drives the search: it has new events, another driver, another state."""
     return f"search:{experiment_id}"
+
+
+def committed(experiment_id: int) -> str:
+    """The search has answered events: trials that wait for their next operation may go on."""
+    return f"committed:{experiment_id}"
 
 
 def logs(task_id: str) -> str:

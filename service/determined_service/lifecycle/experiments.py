@@ -46,7 +46,11 @@ async def live_trials(change: Change, experiment_id: int) -> list[sa.Row[Any]]:
 
 
 def _announce(change: Change, experiment_id: int) -> None:
-    change.notify(topics.experiment(experiment_id), topics.search(experiment_id))
+    change.notify(
+        topics.experiment(experiment_id),
+        topics.search(experiment_id),
+        topics.committed(experiment_id),
+    )
 
 
 async def pause(change: Change, experiment_id: int, by: str = "the user") -> None:

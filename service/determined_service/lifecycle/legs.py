@@ -6,9 +6,8 @@ import sqlalchemy as sa
 
 from determined.common.wire.legs import ExitKind
 from determined_service.base import topics
-from determined_service.base.errors import NotFound
 from determined_service.lifecycle.exits import Exit
-from determined_service.lifecycle.kinds.table import kind_of_leg, slot_kind
+from determined_service.lifecycle.kinds.table import lock_leg, slot_kind
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
 from determined_service.state.states import ALLOCATION, require_move_made
@@ -71,10 +70,7 @@ async def end_leg(
     ``only_in``: nothing changes either when the allocation is not in this state (any more).
     Raises NotFound.
     """
-    kind = await kind_of_leg(change.conn, allocation_id)
-    leg = await kind.lock_leg(change, allocation_id)
-    if leg is None:
-        raise NotFound(f"allocation {allocation_id} does not exist")
+    kind, leg = await lock_leg(change, allocation_id)
     if leg.state == states.TERMINATED or only_in not in (None, leg.state):
         return
     end = await kind.judge(change, leg, exit)

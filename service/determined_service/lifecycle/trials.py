@@ -298,7 +298,7 @@ class OperationWatch:
                 f"the searcher of experiment {row.experiment_id} gives its trials no lengths: set "
                 f"searcher.max_length, or let the training code decide how long it trains"
             )
-        self.topics = [topics.trial(self._trial_id), topics.search(row.experiment_id)]
+        self.topics = [topics.trial(self._trial_id), topics.committed(row.experiment_id)]
         if row.runner is not None:
             self.topics.append(topics.task(row.runner))
         reason = _why_none(row)

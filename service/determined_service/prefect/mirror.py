@@ -47,10 +47,12 @@ GAP_S = 0.05
 """Least time between two looks at the outbox."""
 SWEEP_S = 60.0
 LINK_ATTEMPTS = 3
-# The first wait and the longest: while Prefect does not answer, and for one run that it refuses.
+"""How often adding a link to a plot is tried, not counting the tries while Prefect is away."""
+# The first wait and the longest: while Prefect does not answer, for one run that it refuses, and until
+# the agent of a new cluster has registered the deployments.
 AWAY_SECONDS = (0.5, 15.0)
 AGAIN_SECONDS = (1.0, 30.0)
-"""How often adding a link to a plot is tried, not counting the tries while Prefect is away."""
+NOT_DEPLOYED_SECONDS = (0.1, 15.0)
 PASSING = frozenset({"PENDING", "SCHEDULED", "PAUSED"})
 
 
@@ -210,11 +212,13 @@ class Mirror:
                     "Prefect does not answer (%s); the states are delivered later", error
                 )
             self._away_until = time.monotonic() + self._away.next_delay()
-        backoff = self._waits.setdefault(entity, Backoff(*AGAIN_SECONDS))
+        soon = isinstance(error, NotDeployed)
+        bounds = NOT_DEPLOYED_SECONDS if soon else AGAIN_SECONDS
+        backoff = self._waits.setdefault(entity, Backoff(*bounds))
         self._not_before[entity] = time.monotonic() + backoff.next_delay()
         if not away:
             log = logger.warning if backoff.tries in (1, 5) else logger.debug
-            detail = None if isinstance(error, NotDeployed) else error
+            detail = None if soon else error
             log("Prefect refused the state of %s: %s", entity, error, exc_info=detail)
         with contextlib.suppress(sa.exc.SQLAlchemyError):
             async with self._db.tx() as conn:

@@ -32,7 +32,7 @@ from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import unmanaged
 from determined_service.plots import links
 from determined_service.scheduling import unheeded
-from determined_service.state.change import Change, changing
+from determined_service.state.change import Change, changing, reader
 from determined_service.submission import continuation, intake, submit
 from determined_service.submission.model_definition import ModelDefinition
 from determined_service.views.experiments import get_experiment, planned_experiment
@@ -129,7 +129,7 @@ async def create_experiment(
     run = submission.flow_run_id
     if run is not None and (known := await _submitted_by(db, run)) is not None:
         return await _answer(db, known, viewer, ())
-    async with db.tx() as conn:
+    async with reader(db).connect() as conn:
         plan = await submit.plan(conn, submission, settings)
     if given.validate_only:
         planned = planned_experiment(plan.config, given.config, user.username, user.user_id)
@@ -212,14 +212,14 @@ async def continue_experiment(
 
 
 async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
-    async with db.tx() as conn:
+    async with reader(db).connect() as conn:
         return await submit.find_by_run(conn, flow_run_id)
 
 
 async def _answer(
     db: Database, experiment_id: Id, viewer: Viewer, warnings: tuple[str, ...], **more: str
 ) -> Response:
-    async with db.tx() as conn:
+    async with reader(db).connect() as conn:
         found = await get_experiment(conn, experiment_id, viewer)
     config = found["config"]
     # Beside the warnings, which Determined's clients read as an enumeration.

@@ -8,7 +8,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import pools
 from determined_service.base.errors import BadRequest
 
 DEFAULT_POOL = "default"
@@ -22,25 +21,27 @@ async def check_slots(
     resources = config.get("resources") or {}
     pool = resources.get("resource_pool") or DEFAULT_POOL
     wanted = resources.get("slots_per_trial", 1)
-    names = set((await conn.execute(sa.select(pools.c.name))).scalars())
-    if pool not in names:
-        raise BadRequest(
-            f"resources.resource_pool: there is no resource pool {pool!r}; there are "
-            f"{', '.join(sorted(names))}"
-        )
     # Agents that were here within the last minutes: one that is just restarting counts.
     found = await conn.execute(
         sa.text(
             """
-            SELECT g.id, (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS n
-            FROM agents g
-            WHERE g.resource_pool = :pool AND g.last_heartbeat > now() - interval '5 minutes'
+            SELECT p.name, g.id,
+                   (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS n
+            FROM pools p LEFT JOIN agents g ON g.resource_pool = p.name AND p.name = :pool
+                AND g.last_heartbeat > now() - interval '5 minutes'
             ORDER BY n DESC, g.id
             """
         ),
         {"pool": pool},
     )
-    sizes = {row.id: row.n for row in found}
+    rows = found.all()
+    names = {row.name for row in rows}
+    if pool not in names:
+        raise BadRequest(
+            f"resources.resource_pool: there is no resource pool {pool!r}; there are "
+            f"{', '.join(sorted(names))}"
+        )
+    sizes = {row.id: row.n for row in rows if row.id is not None}
     if not sizes:
         return pool, (SLOTS_EXCEEDED,) if wanted else ()
     widest = next(iter(sizes))

@@ -113,8 +113,12 @@ async def answer(
     await change.conn.execute(
         _TAKE_OFF, {"experiment_id": experiment_id, "event_id": event_id, "progress": progress}
     )
-    # `search:` wakes trials that wait for their next operation, and the flow that makes their runs.
-    change.notify(topics.experiment(experiment_id), topics.search(experiment_id))
+    # The flow that makes the trials' runs waits on the search's topic.
+    change.notify(
+        topics.experiment(experiment_id),
+        topics.search(experiment_id),
+        topics.committed(experiment_id),
+    )
     return problems
 
 

@@ -194,8 +194,7 @@ async def commit(
             "progress": progress if state in states.RUNNABLE else None,
         },
     )
-    # `search:` wakes trials that wait for their next operation.
-    change.notify(topics.experiment(experiment_id), topics.search(experiment_id))
+    change.notify(topics.experiment(experiment_id), topics.committed(experiment_id))
     return Committed(state, created)
 
 
@@ -226,7 +225,7 @@ async def commit_quietly(
             "runnable": sorted(states.RUNNABLE),
             "channel": CHANNEL,
             "changed": topics.experiment(experiment_id),
-            "committed": topics.search(experiment_id),
+            "committed": topics.committed(experiment_id),
         },
     )
     row = found.first()

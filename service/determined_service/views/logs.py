@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -140,9 +141,9 @@ async def _chunk(
             async with conn.stream(
                 statement.limit(limit), execution_options={"yield_per": 100}
             ) as rows:
-                async for row in rows:
-                    found.append(row)
-                    held += len(row.log)
+                async for some in rows.partitions():
+                    found += some
+                    held += sum(len(row.log) for row in some)
                     if held > CHUNK_BYTES:
                         break
     except SQLAlchemyError as error:
@@ -203,12 +204,13 @@ def log_json(row: sa.Row[Any], trial_id: int | None = None) -> dict[str, Any]:
     """``v1TaskLogsResponse``; with ``trial_id``, ``v1TrialLogsResponse``. ``log`` is the line as
     printed, ``message`` the line to show."""
     log = row.log.decode("utf-8", "backslashreplace")
+    time = moment(row.timestamp) or ""
     return {
         "id": str(row.id),
         **({"taskId": row.task_id} if trial_id is None else {"trialId": trial_id}),
-        "timestamp": moment(row.timestamp),
+        "timestamp": time,
         "level": f"LOG_LEVEL_{row.level or 'INFO'}",
-        "message": _message(row, log),
+        "message": _message(row, time, log),
         "log": log,
         "allocationId": row.allocation_id,
         "agentId": row.agent_id,
@@ -219,9 +221,8 @@ def log_json(row: sa.Row[Any], trial_id: int | None = None) -> dict[str, Any]:
     }
 
 
-def _message(row: sa.Row[Any], log: str) -> str:
-    time = row.timestamp.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
-    parts = [f"[{time}Z]"]
+def _message(row: sa.Row[Any], time: str, log: str) -> str:
+    parts = [f"[{time[:-4]}Z]"]  # milliseconds are enough
     if row.container_id:
         parts.append(row.container_id[:8])
     if row.rank_id is not None:

@@ -9,12 +9,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
 from prefect.client.schemas.schedules import CronSchedule
 
-from determined_deployments.deploy import register
+from determined_deployments.deploy import default_prefect_yaml, is_registered, register
 from determined_deployments.prefect_yaml import PrefectYamlError
 from tests.integration.control.prefect_server import AUTH
 from tests.waiting import TIMEOUT_S
@@ -318,6 +319,65 @@ async def test_a_deployment_that_was_deleted_is_made_again(
         (deployment,) = (await register(path)).values()
         assert len(await schedules(client, f"{flow}-plain/one")) == 3
         await client.delete_deployment(deployment)
+
+
+def own(folder: Path, mark: str) -> Path:
+    """The platform's own file, with deployments of this test's own."""
+    text = default_prefect_yaml().read_text()
+    for name in ("experiment", "trial", "checkpoint-gc"):
+        text = text.replace(f"- name: {name}\n", f"- name: {name}-{mark}\n")
+    return write(folder, text)
+
+
+async def test_the_platforms_own_file_takes_few_calls_and_none_when_nothing_changed(
+    client: PrefectClient, prefect_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = uuid.uuid4().hex[:8]
+    own(tmp_path, f"{mark}-cli")
+    prefect_deploy_all(tmp_path, prefect_url)
+    path = own(tmp_path, f"{mark}-agent")
+    assert not await is_registered(client, path)
+    calls: list[str] = []
+    send = httpx.AsyncClient.send
+
+    async def counted(self: Any, request: httpx.Request, **options: Any) -> httpx.Response:
+        calls.append(f"{request.method} {request.url.path}")
+        return await send(self, request, **options)
+
+    monkeypatch.setattr(httpx.AsyncClient, "send", counted)
+    ids = await register(path)
+    assert len([call for call in calls if "csrf" not in call]) == 2 + 3 * len(ids), calls
+    for name in ids:
+        ours, theirs = await seen(client, name), await seen(client, name.replace("agent", "cli"))
+        assert ours == theirs
+    # Somebody changes one in Prefect: it is registered all the same, and stays changed.
+    first, *_, last = ids
+    await client.pause_deployment(ids[first])
+    await client.update_deployment(ids[first], DeploymentUpdate(tags=["mine"]))
+    calls.clear()
+    assert await is_registered(client, path)
+    assert [call.rpartition("/api/")[2] for call in calls] == [
+        "variables/filter",
+        "deployments/filter",
+    ]
+    assert await register(path) == ids
+    now = await client.read_deployment(ids[first])
+    assert (now.paused, now.tags) == (True, ["mine"])
+    # Somebody deletes one: it comes back.
+    await client.delete_deployment(ids[last])
+    assert not await is_registered(client, path)
+    again = await register(path)
+    assert again == {**ids, last: again[last]}
+    assert again[last] != ids[last]
+    assert await is_registered(client, path)
+    # The file says something new.
+    changed = write(tmp_path, path.read_text().replace("One trial of", "A trial of"))
+    assert not await is_registered(client, changed)
+    assert await register(changed) == again
+    trial = await client.read_deployment(again[f"trial/trial-{mark}-agent"])
+    assert (trial.description or "").startswith("A trial of")
+    assert (await client.read_deployment(ids[first])).paused
+    assert await is_registered(client, changed)
 
 
 BROKEN = """

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from prefect.flows import load_flow_from_entrypoint
+from prefect.utilities.callables import parameter_schema
 
-from determined_deployments import deploy, prefect_yaml
+from determined_deployments import deploy, plain_entries, prefect_yaml
 from determined_deployments.prefect_yaml import PrefectYamlError
 from determined_deployments.registered_schedules import build, name_items
 
@@ -22,6 +27,86 @@ def test_our_own_file_has_no_mistake() -> None:
     entries, mistakes = prefect_yaml.read(deploy.default_prefect_yaml())
     assert {entry.config["name"] for entry in entries} == {"experiment", "trial", "checkpoint-gc"}
     assert mistakes == []
+
+
+PLAIN: dict[str, Any] = {
+    "name": "a",
+    "entrypoint": "determined_flows.trial.run_trial",
+    "description": "One.",
+    "tags": ["x"],
+    "work_pool": {"name": "default"},
+    "schedules": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("entry", "document", "plain"),
+    [
+        ({}, {}, True),
+        ({"description": None, "tags": None}, {"name": "n", "prefect-version": "3.8.8"}, True),
+        ({"schedules": [{"cron": "* * * * *"}]}, {}, False),
+        ({"schedules": None}, {"build": None, "push": [], "pull": None}, True),
+        ({"name": "{{ $NAME }}"}, {}, False),
+        ({"tags": ["{{ prefect.variables.x }}"]}, {}, False),
+        ({"tags": "x"}, {}, False),
+        ({"work_pool": {"name": "default", "job_variables": {}}}, {}, False),
+        ({"work_pool": {}}, {}, False),
+        ({"entrypoint": "flows.py:plain"}, {}, False),
+        ({"entrypoint": "somebodys.flows.nightly"}, {}, False),
+        ({"parameters": {}}, {}, False),
+        ({"triggers": []}, {}, False),
+        ({}, {"pull": []}, False),
+        ({}, {"build": [{"step": {}}]}, False),
+        ({}, {"name": 3}, False),
+    ],
+)
+def test_only_what_is_known_without_prefect_has_a_fingerprint(
+    tmp_path: Path, entry: dict[str, Any], document: dict[str, Any], plain: bool
+) -> None:
+    path = tmp_path / "prefect.yaml"
+    whole = {**document, "deployments": [{**PLAIN, **entry}]}
+    (found,) = plain_entries.fingerprints(path, whole)
+    assert (found is not None) is plain
+
+
+def test_a_fingerprint_changes_with_the_file_its_place_the_flows_and_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of(path: Path, **changes: Any) -> str | None:
+        return plain_entries.fingerprints(path, {"deployments": [{**PLAIN, **changes}]})[0]
+
+    here = tmp_path / "prefect.yaml"
+    found = {of(here), of(tmp_path / "other" / "prefect.yaml"), of(here, description="Two.")}
+    package = tmp_path / "flows_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(plain_entries, "FLOWS", package.name)
+    for text in ("x = 1", "x = 2"):
+        (package / "trial.py").write_text(text)
+        found.add(of(here, entrypoint="flows_of_a_test.trial.run_trial"))
+    monkeypatch.setattr(plain_entries.metadata, "version", lambda package: "0")
+    found.add(of(here, entrypoint="flows_of_a_test.trial.run_trial"))
+    assert len(found) == 6
+    assert None not in found
+
+
+def test_the_parameters_of_our_flows_have_built_in_types() -> None:
+    """Else a fingerprint would have to cover more than the source of their package."""
+    document = prefect_yaml.load(deploy.default_prefect_yaml())
+    for entry in document["deployments"]:
+        flow = load_flow_from_entrypoint(entry["entrypoint"])
+        assert not parameter_schema(flow).definitions
+
+
+def test_our_own_file_is_read_without_prefect() -> None:
+    code = (
+        "import sys; from determined_deployments import deploy, prefect_yaml\n"
+        "entries, _ = prefect_yaml.read(deploy.default_prefect_yaml())\n"
+        "assert len(entries) == 3 and all(entry.fingerprint for entry in entries)\n"
+        "assert 'prefect' not in sys.modules and 'pydantic' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ import math
 import pathlib
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from yaml.nodes import Node, ScalarNode, SequenceNode
 
-from determined.expconf import ConfigError, load_yaml, read_yaml
+from determined.expconf import ConfigError, document, load_yaml, read_yaml
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,82 @@ def test_aliases_cannot_blow_up() -> None:
 def test_deep_nesting_is_refused_not_fatal() -> None:
     with pytest.raises(ConfigError, match="nested too deeply"):
         load_yaml("a: " + "[" * 5000 + "]" * 5000)
+
+
+@pytest.mark.parametrize("unit", ["[", "{a: ", "- ", "- [", "a:\n@", "? "])
+def test_no_deep_text_ends_the_process(unit: str) -> None:
+    """libyaml's parser would: it has no bound of its own."""
+    for count in (90, 101, 3000):
+        text = "".join(unit.replace("@", " " * place) for place in range(count))
+        with pytest.raises(ConfigError):
+            load_yaml(text)
+        # Deep, and otherwise valid.
+        with pytest.raises(ConfigError):
+            load_yaml("a: " + "[" * count + "]" * (count - 1) + "}\n")
+
+
+WORDS = [
+    "a",
+    "b",
+    ": ",
+    "- ",
+    "\n",
+    "\n  ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ", ",
+    "'",
+    '"',
+    " #",
+    "#",
+    "&x ",
+    "*x",
+    "<<: *x",
+]
+WORDS += [
+    "---\n",
+    "...\n",
+    "!",
+    "?",
+    "~",
+    "|\n  x",
+    ">-\n  y\n",
+    "a: b\n",
+    "x:\n  - 1\n",
+    "%",
+    "1e5",
+    "\\",
+    ">",
+    "|",
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=14).map("".join))
+def test_the_fast_parser_understands_what_the_other_does(text: str) -> None:
+    def plain(node: Node, above: tuple[int, ...] = ()) -> object:
+        mark = (node.tag, node.start_mark.line, node.start_mark.column)
+        if id(node) in above or isinstance(node, ScalarNode):
+            return (*mark, node.value if isinstance(node, ScalarNode) else "above")
+        above = (*above, id(node))
+        if isinstance(node, SequenceNode):
+            return (*mark, [plain(item, above) for item in node.value])
+        return (*mark, [(plain(key, above), plain(value, above)) for key, value in node.value])
+
+    fast = document._compose_fast(f"a: b\n{text}")
+    if fast is not None:
+        slow = document._Loader(f"a: b\n{text}").get_single_node()
+        assert plain(fast) == plain(slow)
+
+
+def test_the_examples_take_the_fast_parser() -> None:
+    if not yaml.__with_libyaml__:
+        pytest.skip("PyYAML was built without libyaml")
+    paths = list(pathlib.Path(__file__).parents[3].glob("examples/*/*.yaml"))
+    taken = [document._compose_fast(path.read_text()) is not None for path in paths]
+    assert len(paths) > 5
+    assert sum(taken) > len(paths) / 2
 
 
 def test_files(tmp_path: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -11,8 +12,10 @@ from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.base import SlotKind, TaskFacts, TaskKind
 from determined_service.lifecycle.kinds.checkpoint_gc import CheckpointGc
 from determined_service.lifecycle.kinds.trial import Trial
+from determined_service.state.change import Change
 
-KINDS: dict[str, TaskKind] = {kind.name: kind for kind in (Trial(), CheckpointGc())}
+_TRIAL = Trial()
+KINDS: dict[str, TaskKind] = {kind.name: kind for kind in (_TRIAL, CheckpointGc())}
 
 _KIND_OF = sa.text("SELECT kind FROM tasks WHERE id = :id")
 _KIND_OF_LEG = sa.text(
@@ -35,12 +38,20 @@ async def kind_of(conn: AsyncConnection, task_id: str) -> TaskKind:
     return KINDS[name]
 
 
-async def kind_of_leg(conn: AsyncConnection, allocation_id: str) -> SlotKind:
-    """The kind of the allocation's task. Raises NotFound."""
-    name = (await conn.execute(_KIND_OF_LEG, {"id": allocation_id})).scalar_one_or_none()
-    if name is None:
+async def lock_leg(change: Change, allocation_id: str) -> tuple[SlotKind, sa.Row[Any]]:
+    """The kind of the allocation's task, and what its :meth:`SlotKind.lock_leg` gives. Raises NotFound.
+
+    Nearly all legs are trials': their statement, which finds trials only, comes before the kind is asked
+    for, and saves a statement at each leg's end.
+    """
+    leg = await _TRIAL.lock_leg(change, allocation_id)
+    if leg is not None:
+        return _TRIAL, leg
+    name = (await change.conn.execute(_KIND_OF_LEG, {"id": allocation_id})).scalar_one_or_none()
+    leg = None if name is None else await slot_kind(name).lock_leg(change, allocation_id)
+    if name is None or leg is None:
         raise NotFound(f"allocation {allocation_id} does not exist")
-    return slot_kind(name)
+    return slot_kind(name), leg
 
 
 async def facts_of(conn: AsyncConnection, kinds: Mapping[str, str]) -> dict[str, TaskFacts]:

@@ -23,7 +23,11 @@ from determined_deployments.agent.launchers.base import (
 )
 from determined_deployments.agent.launchers.commands import run_command
 from determined_deployments.agent.launchers.fork_server import plans, scratch
-from determined_deployments.agent.launchers.fork_server.learning import TRIAL, Learning
+from determined_deployments.agent.launchers.fork_server.learning import (
+    PATIENCE_SECONDS,
+    TRIAL,
+    Learning,
+)
 from determined_deployments.agent.launchers.fork_server.server import (
     ForkServer,
     ForkServerError,
@@ -112,6 +116,9 @@ class ForkServerLauncher(Launcher):
         elif job.kind == "leg":
             running = await self._start_leg(job, job.program)
         else:
+            # To import Prefect in the fork, next to the zygote that does the same, would make both slower.
+            await self._forks.wait_ready([plans.FLOW, ROOT])
+            await self._forks.wait_started(plans.FLOW, PATIENCE_SECONDS)
             child = await self._fork([plans.FLOW, ROOT], job.program, job.program.argument)
             running = Forked(job.kind, job.id, _identify(child), job.note, child)
         if job.kind == "flow_run" and running.child.name is not None:
