@@ -109,7 +109,13 @@ def test_files_of_a_checkpoint(det: Det, deleting: Deleting) -> None:
     assert "cannot delete /data/x" in result.stderr
     body = {"checkpointUuids": [A], "checkpointGlobs": ["*.pt", "logs/**"]}
     assert deleting.asked == [("POST", body)]
-    assert det("c", "rm", A, "--yes").exit_code == 2
+
+
+def test_without_files_a_checkpoint_is_refreshed(det: Det, deleting: Deleting) -> None:
+    deleting.ends = [{"state": "STATE_DONE"}]
+    result = det("c", "rm", A)  # nothing to confirm: nothing is deleted
+    assert (result.exit_code, result.stderr) == (0, f"refreshed checkpoint {A}\n")
+    assert deleting.asked == [("POST", {"checkpointUuids": [A], "checkpointGlobs": []})]
 
 
 def test_a_policy(det: Det, deleting: Deleting) -> None:
