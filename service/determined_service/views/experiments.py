@@ -114,7 +114,7 @@ def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
         "bestTrialId": row.best_trial_id,
         "bestTrialSearcherMetric": number(row.best_metric),
         "config": viewer.config(row.config, *whose),
-        "originalConfig": viewer.original(row.original_config, *whose),
+        "originalConfig": viewer.original(row.original_config, row.config, *whose),
     }
 
 

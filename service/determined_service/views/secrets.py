@@ -8,6 +8,7 @@ Everybody else sees ``********``; :mod:`determined.expconf.masking` knows the fi
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,15 @@ from typing import Any
 import yaml
 
 from determined.expconf import masked_for_others
+from determined.expconf.secret_text import masked_text
 from determined_service.access.principal import Principal
 from determined_service.base.settings import Settings
+
+REMEMBERED_CHARACTERS = 8_000
+"""Longer texts are written anew each time."""
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +63,20 @@ class Viewer:
     def original(
         self,
         text: str,
+        config: dict[str, Any],
         owner_id: int,
         experiment_id: int | None = None,
         submitted_by: str | None = None,
     ) -> str:
-        """The submitted text. Whoever does not see the secrets gets it without comments, written anew."""
+        """The text from which ``config`` was made. Whoever does not see the secrets in it gets it without
+        comments, written anew."""
         if not text or self._sees_all(owner_id, experiment_id, submitted_by):
             return text
-        try:
-            document = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            shown = masked_for_others(document, self.default_storage)
-            return yaml.safe_dump(shown, sort_keys=False)
-        except (yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError):
-            return ""
+        known = self.default_storage
+        if masked_for_others(config, known) == config and masked_text(text) == text:
+            return text
+        make = _rewritten_often if len(text) <= REMEMBERED_CHARACTERS else _rewritten
+        return make(text, json.dumps(known, sort_keys=True))
 
     def storage(
         self,
@@ -107,3 +116,17 @@ class Viewer:
         if experiment_id is not None and experiment_id == own.experiment_id:
             return True
         return submitted_by is not None and submitted_by == own.task_id
+
+
+def _rewritten(text: str, known: str) -> str:
+    """The YAML text with its secrets masked; blank if it is none. ``known``: a storage section as JSON."""
+    try:
+        document = yaml.load(text, _Loader)
+        shown = masked_for_others(document, json.loads(known))
+        return str(yaml.dump(shown, Dumper=_Dumper, sort_keys=False))
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError):
+        return ""
+
+
+# Lists are asked for again and again, and writing YAML takes a millisecond.
+_rewritten_often = functools.lru_cache(maxsize=1024)(_rewritten)
