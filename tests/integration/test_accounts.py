@@ -56,7 +56,7 @@ import os, runpy, sys
 import determined
 
 with determined.core.init() as core:
-    print("runs as", os.getuid(), flush=True)
+    assert os.getuid() == UID
     with core.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
         (path / "weights").write_text("of the other trial")
     core.train.report_validation_metrics(1, {"loss": 1.0})
@@ -154,18 +154,16 @@ def test_what_each_can_reach(
     assert trial["uid"] == one.pw_uid
     given = facts(cluster, state, trial)
 
-    files = {"train_py": LOOKS, "probe_py": PROBE.read_text(), "facts_json": json.dumps(given)}
+    script = LOOKS.replace("UID", str(two.pw_uid))
+    files = {"train_py": script, "probe_py": PROBE.read_text(), "facts_json": json.dumps(given)}
     looks = second.submit(tmp_path / "two", CONFIG, **files)
-    assert second.wait(looks) == "COMPLETED", second.logs(looks)
-    log = second.logs(looks)
-    assert f"runs as {two.pw_uid}" in log
+    (log,) = second.wait_for_lines(looks, "probed {")
     with accounts.passable_folder() as folder:
         columns = {
             "another user": by_hand(folder, given, neighbour),
             "trial with an account": probed(log),
         }
-        assert first.det("experiment", "kill", str(stays)).returncode == 0
-        first.wait(stays)
+        first.det("experiment", "kill", str(stays))
     table = [f"| what | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     table += [
         f"| {what} | {' | '.join(column[what] for column in columns.values())} |"
@@ -187,7 +185,6 @@ def test_the_agents_own_account_reaches_everything(
         tmp_path, facts(cluster, state, json.loads(line[line.index("facts {") + 6 :])), None
     )
     cluster.det("experiment", "kill", str(stays))
-    cluster.wait(stays)
     denied = {what for what, answer in found.items() if "permitted" in answer or "denied" in answer}
     assert denied == set()
 
@@ -199,8 +196,7 @@ def test_the_clusters_account_for_trials(
     try:
         script = "import getpass, os\nprint('runs as', os.getuid(), getpass.getuser())"
         experiment = cluster.submit(tmp_path, CONFIG, train_py=script)
-        cluster.wait(experiment)
-        log = cluster.logs(experiment)
+        (line,) = cluster.wait_for_lines(experiment, "runs as")
     finally:
         cluster.up("--task-user", "")
-    assert f"runs as {people[0].pw_uid} {people[0].pw_name}" in log
+    assert f"runs as {people[0].pw_uid} {people[0].pw_name}" in line
