@@ -137,6 +137,16 @@ TREE: Tree = {
 }
 
 
+def names(path: Sequence[str]) -> list[str]:
+    """The absent names directly below the group ``path``, with their aliases."""
+    node: str | Tree = TREE
+    for word in path:
+        if isinstance(node, str):
+            return []
+        node = next((inner for name, inner in node.items() if word in name.split("|")), {})
+    return [] if isinstance(node, str) else list(node)
+
+
 def find(words: Sequence[str], known: int = 0) -> tuple[str, str] | None:
     """The full name of the absent command that ``words`` begin with, and the advice.
 

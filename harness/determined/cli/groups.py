@@ -63,8 +63,11 @@ def refuse_absent(path: list[str], args: list[str]) -> None:
 def _refuse_unknown(path: list[str], word: str, names: Iterable[str]) -> None:
     import difflib
 
-    # An alias may be near, but the whole name says what it is.
-    known = {part: primary(name) for name in names for part in name.split("|")}
+    from determined.cli import absent
+
+    # An alias may be near, but the whole name says what it is. An absent command then says more.
+    listed = [*absent.names(path), *names]
+    known = {part: primary(name) for name in listed for part in name.split("|")}
     near = difflib.get_close_matches(word, known, n=1)
     place = " ".join(["det", *path])
     hint = f"the nearest is `{place} {known[near[0]]}`" if near else f"see `{place} --help`"

@@ -59,6 +59,9 @@ def test_an_unknown_command_is_a_usage_error(det: Det) -> None:
     said = "error: No such command 'experimnet'; the nearest is `det experiment`\n"
     assert result.stderr == said
     assert "the nearest is `det experiment list-checkpoints`" in det("e", "lst-checkpoint").stderr
+    # An absent command is near, too, and then says what to use.
+    assert "the nearest is `det notebook`" in det("notbook", "start").stderr
+    assert "the nearest is `det experiment set weight`" in det("e", "set", "wieght", "2").stderr
     assert "see `det experiment set --help`" in det("e", "set", "zzz").stderr
 
 
