@@ -29,35 +29,8 @@ def _take_modules(names: set[str]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in found}
 
 
-class _Blocks:
-    """The thread that is in a block; blocks within its block are its own."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: int | None = None
-        self._depth = 0
-
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        me = threading.get_ident()
-        with self._lock:
-            if self._thread not in (None, me):
-                raise RuntimeError(
-                    "det.import_from_path() is in use in another thread: sys.path and sys.modules are the "
-                    "whole process', so load the code of one directory after the other"
-                )
-            self._thread = me
-            self._depth += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._depth -= 1
-                if self._depth == 0:
-                    self._thread = None
-
-
-_blocks = _Blocks()
+# Held by whoever is in a block.
+_block = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -71,15 +44,20 @@ def import_from_path(path: str | os.PathLike[str]) -> Iterator[None]:
         with det.import_from_path(checkpoint / "code"):
             import model_def as old_model_def
 
-    Blocks may be nested: within the inner one its directory comes first, after it the outer one's modules
-    are back. Imports that the loaded code makes later, from within functions, no longer see ``path``.
-    Raises FileNotFoundError, NotADirectoryError, or RuntimeError while another thread is in such a block.
+    Imports that the loaded code makes later, from within functions, no longer see ``path``.
+    Raises FileNotFoundError, NotADirectoryError, or RuntimeError within another such block, of this thread or
+    another.
     """
     directory = Path(path).resolve()
     names = _module_names(directory)
     # Never the interpreter's own: a folder named "json" must not reload what everything holds.
     names -= set(sys.stdlib_module_names) | {"determined"}
-    with _blocks.entered():
+    if not _block.acquire(blocking=False):
+        raise RuntimeError(
+            "det.import_from_path() is in use already, in this or in another thread: sys.path and "
+            "sys.modules are the whole process', so load the code of one directory after the other"
+        )
+    try:
         hidden = _take_modules(names)
         sys.path.insert(0, str(directory))
         importlib.invalidate_caches()
@@ -90,3 +68,5 @@ def import_from_path(path: str | os.PathLike[str]) -> Iterator[None]:
                 sys.path.remove(str(directory))
             _take_modules(names)
             sys.modules.update(hidden)
+    finally:
+        _block.release()

@@ -125,7 +125,7 @@ def test_import_from_path_loads_a_second_module_of_the_same_name(tmp_path: Path)
         del sys.modules["det_test_model"]
 
 
-def test_import_from_path_may_be_nested(tmp_path: Path) -> None:
+def test_import_from_path_cannot_be_nested(tmp_path: Path) -> None:
     for folder in ("outer", "inner"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "det_test_nested.py").write_text(f"name = {folder!r}\n")
@@ -133,20 +133,18 @@ def test_import_from_path_may_be_nested(tmp_path: Path) -> None:
     with det.import_from_path(tmp_path / "outer"):
         import det_test_nested  # type: ignore[import-not-found]
 
-        outer = det_test_nested
-        with pytest.raises(KeyError), det.import_from_path(tmp_path / "inner"):
-            import det_test_nested
-
-            assert det_test_nested.name == "inner"
-            raise KeyError
-        assert sys.modules["det_test_nested"] is outer
-        with det.import_from_path(tmp_path / "outer"):
-            import det_test_nested
-
-            assert det_test_nested is not outer
+        with (
+            pytest.raises(RuntimeError, match="in use already"),
+            det.import_from_path(tmp_path / "inner"),
+        ):
+            pytest.fail("entered")
+        assert sys.modules["det_test_nested"] is det_test_nested
+        assert det_test_nested.name == "outer"
+    with pytest.raises(KeyError), det.import_from_path(tmp_path / "inner"):
         import det_test_nested
 
-        assert det_test_nested is outer
+        assert det_test_nested.name == "inner"
+        raise KeyError
     assert (sys.path, set(sys.modules)) == (path, modules)
 
 
@@ -158,7 +156,7 @@ def test_import_from_path_is_for_one_thread_at_a_time(tmp_path: Path) -> None:
     with futures.ThreadPoolExecutor(1) as other:
         with (
             det.import_from_path(tmp_path),
-            pytest.raises(RuntimeError, match="in another thread"),
+            pytest.raises(RuntimeError, match="in use already"),
         ):
             other.submit(enter).result()
         other.submit(enter).result()
