@@ -50,9 +50,18 @@ def is_text(node: ast.AST) -> bool:
 
 def test_what_the_topics_are() -> None:
     assert {"scheduler", "outbox", "reconciler", "deletions"} == set(NAMED)
-    assert {"agent", "allocation", "experiment", "logs", "pool", "search", "task", "trial"} == set(
-        PREFIXES
-    )
+    things = {
+        "agent",
+        "allocation",
+        "experiment",
+        "logs",
+        "pool",
+        "search",
+        "task",
+        "trial",
+        "user",
+    }
+    assert things == set(PREFIXES)
     assert topics.trial(7) == "trial:7"
 
 
