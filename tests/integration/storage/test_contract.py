@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from determined import storage
+from determined.storage.base import StorageManager
 from determined.storage.blobs import BlobClient
 from determined.storage.files import MANIFEST
 from determined.storage.objects import ObjectStorageManager
-from determined.storage.testing import TREE, StorageContract, Tamper
+from determined.storage.testing import TREE, StorageContract, Tamper, write_tree
 from tests import object_servers
 from tests.object_servers import Server
 
@@ -39,6 +40,25 @@ class PackedContract(ObjectContract):
     @pytest.fixture(autouse=True)
     def packed(self, manager: ObjectStorageManager) -> None:
         manager._pack_small_files = True
+
+    def test_present_is_what_is_there_now(
+        self, manager: StorageManager, stored: str, tamper: Tamper
+    ) -> None:
+        """A file goes with its pack; what lies in one is not looked at."""
+        manifest = manager.manifest(stored)
+        assert manager.present(stored) == dict(manifest.resources)
+        members = manifest.members()
+        pack, _ = members["weights.bin"]
+        with manager.store(str(uuid.uuid4())) as staging:
+            write_tree(staging.path)
+        tamper(stored, "weights.bin", None)
+        left = {
+            name: size
+            for name, size in manifest.resources.items()
+            if name not in members or members[name][0] != pack
+        }
+        only_directories = all(name.endswith("/") for name in left)
+        assert manager.present(stored) == ({} if only_directories else left)
 
     def test_small_files_lie_in_packs(self, manager: ObjectStorageManager, stored: str) -> None:
         manifest = manager.manifest(stored)
