@@ -163,6 +163,20 @@ def test_deep_nesting_is_refused_not_fatal() -> None:
         load_yaml("a: " + "[" * 5000 + "]" * 5000)
 
 
+def test_many_values_and_bytes_are_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="more than 20000 values"):
+        load_yaml("".join(f"k{i}: {i}\n" for i in range(25_000)))
+    with pytest.raises(ConfigError, match="at most 64 levels"):
+        load_yaml("\n".join(f"{' ' * i}a:" for i in range(100)))
+    large = f"a: {'x' * 2**20}"
+    with pytest.raises(ConfigError, match="1048579 bytes found, at most 1048576"):
+        load_yaml(large)
+    path = tmp_path / "large.yaml"
+    path.write_text(large)
+    with pytest.raises(ConfigError, match=r"large.yaml: 1048579 bytes found"):
+        read_yaml(path)
+
+
 def test_files(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: \xc3\xa9\r\nb: 2\r\n")
