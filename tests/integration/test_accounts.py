@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from determined.common.api import Session
-from determined_deployments.local import daemon, databases
+from determined_deployments.local import daemon
 from determined_deployments.local import state as states
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import ClusterState
@@ -76,19 +75,15 @@ def user_linked_with(
 ) -> LocalCluster:
     """A new user of the cluster whose tasks run as ``account``; the cluster as this user sees it."""
     name, password = f"user-{secrets.token_hex(3)}", secrets.token_urlsafe(9)
-    with Session(state.master_url, state.agent_token) as session:
-        body = {"user": {"username": name, "active": True}, "password": password}
-        session.post("/api/v1/users", json=body)
     link = {
         "agentUid": account.pw_uid,
         "agentGid": account.pw_gid,
         "agentUser": account.pw_name,
         "agentGroup": account.pw_name,
     }
-    with psycopg.connect(databases.url(state, "determined"), autocommit=True) as connection:
-        connection.execute("ALTER TABLE users ADD COLUMN IF NOT EXISTS agent_user_group jsonb")
-        change = "UPDATE users SET agent_user_group = %s WHERE username = %s"
-        connection.execute(change, [json.dumps(link), name])
+    with Session(state.master_url, state.agent_token) as session:
+        user = {"username": name, "active": True, "agentUserGroup": link}
+        session.post("/api/v1/users", json={"user": user, "password": password})
     env = {"DET_USER": name, "DET_PASS": password, "DET_DEBUG_CONFIG_PATH": str(folder / name)}
     return dataclasses.replace(cluster, env={**cluster.env, **env})
 

@@ -99,9 +99,11 @@ def read_yaml(path: str | pathlib.Path) -> Document:
         ConfigError: as :func:`load_yaml`, or because the file cannot be read.
     """
     try:
-        with pathlib.Path(path).open(encoding="utf-8-sig", newline=None) as file:
-            # One more than is allowed, so that a huge file is refused without being read.
-            text = file.read(limits.CONFIG_BYTES + 1)
+        size = pathlib.Path(path).stat().st_size
+        if size > limits.CONFIG_BYTES:
+            message = f"{size} bytes found, at most {limits.CONFIG_BYTES} are allowed"
+            raise ConfigError([_problem(str(path), None, message)])
+        text = pathlib.Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError([_problem(str(path), line, "the file is not UTF-8 text")]) from None

@@ -61,8 +61,8 @@ class Batch:
         moment = _moment(end_time)
         if type(steps) is not int or not 0 <= steps <= MAX_STEPS:
             raise BadRequest(
-                f"steps_completed must be a whole number from 0 on, not {show(steps)} "
-                f"(at most {MAX_STEPS})"
+                f"steps_completed must be a whole number from 0 on, not {show(steps)}"
+                + (f": at most {MAX_STEPS} is allowed" if type(steps) is int and steps > 0 else "")
             )
         if not isinstance(metrics, dict):
             raise BadRequest(f"metrics must be an object of names and values, not {show(metrics)}")

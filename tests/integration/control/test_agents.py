@@ -63,10 +63,6 @@ LINK = {"agentUid": 1200, "agentGid": 1201, "agentUser": "trials", "agentGroup":
 
 
 async def test_the_account_of_the_owner_is_in_the_order(world: World) -> None:
-    async with world.app.state.db.tx() as conn:
-        await conn.execute(
-            sa.text("ALTER TABLE users ADD COLUMN IF NOT EXISTS agent_user_group jsonb")
-        )
     await world.register(slots=2)
     await world.started(SINGLE)
     plain = await world.launched()

@@ -228,7 +228,7 @@ def test_the_fast_parser_understands_what_the_other_does(text: str) -> None:
 
     fast = document._compose_fast(f"a: b\n{text}")
     if fast is not None:
-        slow = document._Loader(f"a: b\n{text}").get_single_node()
+        slow = document._Loader(f"a: b\n{text}", "").get_single_node()
         assert plain(fast) == plain(slow)
 
 
@@ -239,6 +239,20 @@ def test_the_examples_take_the_fast_parser() -> None:
     taken = [document._compose_fast(path.read_text()) is not None for path in paths]
     assert len(paths) > 5
     assert sum(taken) > len(paths) / 2
+
+
+def test_many_values_and_bytes_are_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="more than 20000 values"):
+        load_yaml("".join(f"k{i}: {i}\n" for i in range(25_000)))
+    with pytest.raises(ConfigError, match="at most 64 levels"):
+        load_yaml("\n".join(f"{' ' * i}a:" for i in range(100)))
+    large = f"a: {'x' * 2**20}"
+    with pytest.raises(ConfigError, match="1048579 bytes found, at most 1048576"):
+        load_yaml(large)
+    path = tmp_path / "large.yaml"
+    path.write_text(large)
+    with pytest.raises(ConfigError, match=r"large.yaml: 1048579 bytes found"):
+        read_yaml(path)
 
 
 def test_files(tmp_path: pathlib.Path) -> None:

@@ -116,7 +116,7 @@ _LOCK_LEG = sa.text(
 _ORDERS = sa.text(
     """
     SELECT a.id, a.task_id, a.run_id, a.slot_ids, a.resource_pool, a.token, a.agent_id,
-           k.flow_run_id, k.name, k.config, u.username, to_jsonb(u) -> 'agent_user_group' AS account,
+           k.flow_run_id, k.name, k.config, u.username, u.agent_user_group AS account,
            g.slot_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
