@@ -97,7 +97,6 @@ TREE: Tree = {
         "deactivate": _CHANGED.format("User.deactivate()"),
         "rename": _CHANGED.format("User.rename(NAME)"),
         "edit": _CHANGED.format("User.rename, change_display_name, activate or deactivate"),
-        "change-password": _CHANGED.format("User.change_password(PASSWORD)"),
         "create": _USERS,
         "link-with-agent-user": _UIDS,
     },

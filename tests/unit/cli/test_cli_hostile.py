@@ -136,6 +136,7 @@ OTHERS = {
     *("experiment delete-tb-files", "experiment download", "experiment download-model-def"),
     *("experiment download-tensorboard", "checkpoint delete", "checkpoint rm", "preview-search"),
     *("checkpoint download", "trial download", "trial support-bundle", "user login", "user logout"),
+    "user change-password",
 }
 
 
