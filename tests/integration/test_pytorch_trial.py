@@ -20,17 +20,15 @@ from tests.waiting import TIMEOUT_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples/digits_pytorch_trial"
 
-# Waits in the middle until it is told to go on, then slow enough to hear of a pause.
+# Slow enough to be stopped in the middle.
 SLOW = """
-import os, pathlib, time
+import os, time
 from model_def import DigitsTrial
 
 class SlowTrial(DigitsTrial):
     def train_batch(self, batch, epoch_idx, batch_idx):
         if batch_idx == 100:
             print("pid", os.getpid(), flush=True)
-            while not pathlib.Path({go!r}).exists():
-                time.sleep(0.02)
         time.sleep({delay})
         return super().train_batch(batch, epoch_idx, batch_idx)
 """
@@ -42,10 +40,10 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def submit(cluster: LocalCluster, folder: Path, configuration: dict[str, Any], delay: float) -> int:
-    """Submits the example's model and a slow form of it, which waits for the file ``go`` in ``folder``."""
+    """Submits the example's model and a slow form of it."""
     model = {f"{name}_py": (EXAMPLE / f"{name}.py").read_text() for name in ("model_def", "train")}
     folder.mkdir(exist_ok=True)
-    slow = SLOW.format(delay=delay, go=str(folder / "go"))
+    slow = SLOW.format(delay=delay)
     return cluster.submit(folder, yaml.safe_dump(configuration), **model, slow_py=slow)
 
 
@@ -97,7 +95,6 @@ def test_paused_and_activated_with_the_same_losses(
     experiment_id = submit(cluster, tmp_path, config(entrypoint="slow:SlowTrial"), 0.02)
     cluster.wait_for_lines(experiment_id, "pid ")
     cluster.det("experiment", "pause", str(experiment_id))
-    (tmp_path / "go").touch()
     cluster.wait_for_lines(experiment_id, "preempted after batch")
     cluster.det("experiment", "activate", str(experiment_id))
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
@@ -117,7 +114,6 @@ def test_killed_and_resumed_with_the_same_losses(
     experiment_id = submit(cluster, tmp_path, configuration, 0.02)
     pid = int(cluster.wait_for_lines(experiment_id, "pid ")[0].split()[-1])
     os.kill(pid, signal.SIGKILL)
-    (tmp_path / "go").touch()
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     cluster.wait_for_lines(experiment_id, "going on after batch")
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
@@ -135,7 +131,6 @@ def test_two_processes_one_of_them_killed(cluster: LocalCluster, tmp_path: Path)
     line = cluster.wait_for_lines(experiment_id, "pid ")[0]
     assert "[rank=" in line
     os.kill(int(line.split()[-1]), signal.SIGKILL)
-    (tmp_path / "killed" / "go").touch()
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     cluster.wait_for_lines(experiment_id, "going on after batch")
     assert losses(cluster, experiment_id) == losses(cluster, alone)
