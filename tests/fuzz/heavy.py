@@ -48,8 +48,8 @@ def _reports(*metrics: dict[str, Any], group: str = "training", **more: Any) -> 
     return _json({"run_id": 1, "reports": reports})
 
 
-def bodies(mine: Mine) -> Iterator[Heavy]:
-    """One after the other, because some have a hundred MiB."""
+def bodies(mine: Mine, files_mib: int = 60) -> Iterator[Heavy]:
+    """One after the other, because some have a hundred MiB; ``files_mib``: of the model definitions."""
     trial = f"/api/v1/trials/{mine.leg.trial_id}"
     batch = f"{trial}/metrics/batch"
     deep = "[" * 400 + "]" * 400
@@ -139,12 +139,13 @@ def bodies(mine: Mine) -> Iterator[Heavy]:
         "Content-Encoding",
         headers={"Content-Encoding": "gzip"},
     )
-    content = base64.b64encode(random.Random(1).randbytes(60 * limits.MIB)).decode()
+    content = base64.b64encode(random.Random(1).randbytes(files_mib * limits.MIB)).decode()
     files = [{"path": "big", "type": 48, "content": content}]
-    yield Heavy("60 MiB of files", EXPERIMENTS, _submission(CONFIG, modelDefinition=files), 200)
-    yield Heavy(
-        "120 MiB of files", EXPERIMENTS, _submission(CONFIG, modelDefinition=files * 2), 413
-    )
+    submitted = _submission(CONFIG, modelDefinition=files)
+    yield Heavy(f"{files_mib} MiB of files", EXPERIMENTS, submitted, 200)
+    if files_mib > limits.SUBMISSION_BYTES // limits.MIB // 3:
+        twice = _submission(CONFIG, modelDefinition=files * 2)
+        yield Heavy(f"{2 * files_mib} MiB of files", EXPERIMENTS, twice, 413)
     yield Heavy(
         "60,000 files",
         EXPERIMENTS,
@@ -152,7 +153,7 @@ def bodies(mine: Mine) -> Iterator[Heavy]:
         413,
         "lists and objects",
     )
-    yield Heavy("a metric of 100 MB", batch, _reports({"loss": "x" * 100_000_000}), 413)
+    yield Heavy("a metric of 20 MB", batch, _reports({"loss": "x" * 20_000_000}), 413)
     yield Heavy("a metric of 5 MB", batch, _reports({"loss": "x" * 5_000_000}), 400, "metrics.loss")
     yield Heavy(
         "a metric's name of 20,000 characters", batch, _reports({"n" * 20_000: 1}), 400, "1024"

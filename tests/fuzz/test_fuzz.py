@@ -33,27 +33,27 @@ async def guests(service: Service) -> AsyncIterator[Guests]:
 
 async def test_no_request_is_a_fault(guests: Guests) -> None:
     report = Report()
-    await attack(guests, 250, 1, report)
+    await attack(guests, 200, 1, report)
     check_log(guests.service, report)
     print(report)
     assert not report.complaints, report
     assert not report.changed, report
-    assert report.sent > 200
+    assert report.sent > 150
     # Some pass, or nothing but the doors was tried.
-    assert report.statuses[200] > 20
+    assert report.statuses[200] > 15
 
 
 async def test_no_request_of_schemathesis_is_a_fault(guests: Guests) -> None:
-    report = await asyncio.to_thread(attack_by_schema, guests.service, 100, 1)
+    report = await asyncio.to_thread(attack_by_schema, guests.service, 60, 1)
     print(report)
     assert not report.complaints, report
-    assert report.sent > 50
+    assert report.sent > 25
 
 
 async def test_large_bodies_are_refused_with_a_reason(guests: Guests) -> None:
     async with httpx.AsyncClient(base_url=guests.service.url, timeout=120) as client:
         client.headers["Authorization"] = f"Bearer {AGENT_TOKEN}"
-        for heavy in bodies(guests.own_trial):
+        for heavy in bodies(guests.own_trial, files_mib=6):
             answer = await send_heavy(client, heavy)
             assert answer.status_code == heavy.status, f"{heavy.what}: {answer.text[:500]}"
             assert heavy.says in answer.text, f"{heavy.what}: {answer.text[:500]}"
