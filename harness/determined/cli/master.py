@@ -31,7 +31,8 @@ def info(
     if yaml:
         import yaml as writer
 
-        echo(writer.safe_dump(found), end="")
+        # The session's answer is a kind of dict that YAML does not know.
+        echo(writer.safe_dump(dict(found)), end="")
         return
     records = [{"name": name, "value": value} for name, value in found.items()]
     columns = (render.Column("Name", "name"), render.Column("Value", "value"))
