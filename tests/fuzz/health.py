@@ -23,7 +23,8 @@ def _serve_nothing() -> int:
     code = (
         "import socket, uvicorn, fastapi, os\n"
         "app = fastapi.FastAPI()\n"
-        "app.get('/health')(lambda: {})\n"
+        "async def health(): return {}\n"
+        "app.get('/health')(health)\n"
         "s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
         "s.listen()\n"
         "import threading, sys\n"
