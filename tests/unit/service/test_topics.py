@@ -53,6 +53,7 @@ def test_what_the_topics_are() -> None:
     things = {
         "agent",
         "allocation",
+        "committed",
         "experiment",
         "logs",
         "pool",
