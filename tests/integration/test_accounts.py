@@ -136,7 +136,10 @@ def probed(text: str) -> dict[str, str]:
 
 
 def test_what_each_can_reach(
-    cluster: LocalCluster, people: list[pwd.struct_passwd], tmp_path: Path
+    cluster: LocalCluster,
+    people: list[pwd.struct_passwd],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     state = states.load(Layout.of(cluster.data_dir))
     assert state is not None
@@ -144,6 +147,7 @@ def test_what_each_can_reach(
     first = user_linked_with(cluster, state, one, tmp_path)
     second = user_linked_with(cluster, state, two, tmp_path)
     stays = first.submit(tmp_path / "one", CONFIG, train_py=STAYS)
+    request.addfinalizer(lambda: first.det("experiment", "kill", str(stays)))
     (line,) = first.wait_for_lines(stays, "facts {")
     trial = json.loads(line[line.index("facts {") + 6 :])
     assert trial["uid"] == one.pw_uid
@@ -158,7 +162,6 @@ def test_what_each_can_reach(
             "another user": by_hand(folder, given, neighbour),
             "trial with an account": probed(log),
         }
-        first.det("experiment", "kill", str(stays))
     table = [f"| what | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     table += [
         f"| {what} | {' | '.join(column[what] for column in columns.values())} |"
@@ -169,17 +172,20 @@ def test_what_each_can_reach(
 
 
 def test_the_agents_own_account_reaches_everything(
-    cluster: LocalCluster, people: list[pwd.struct_passwd], tmp_path: Path
+    cluster: LocalCluster,
+    people: list[pwd.struct_passwd],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     """That the probe would find what is open: run as whom the cluster runs, it is refused nothing."""
     state = states.load(Layout.of(cluster.data_dir))
     assert state is not None
     stays = cluster.submit(tmp_path / "own", CONFIG, train_py=STAYS)
+    request.addfinalizer(lambda: cluster.det("experiment", "kill", str(stays)))
     (line,) = cluster.wait_for_lines(stays, "facts {")
     found = by_hand(
         tmp_path, facts(cluster, state, json.loads(line[line.index("facts {") + 6 :])), None
     )
-    cluster.det("experiment", "kill", str(stays))
     denied = {what for what, answer in found.items() if "permitted" in answer or "denied" in answer}
     assert denied == set()
 
