@@ -27,11 +27,22 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Preemption:
+    """The running allocation ``id`` is to save a checkpoint and end, so that ``request_id`` gets its
+    slots."""
+
+    id: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """``placements`` to make now, and everything else in the order in which it is to be served."""
+    """``placements`` and ``preemptions`` to make now, and everything else in the order in which it is
+    to be served."""
 
     placements: tuple[Placement, ...]
     waiting: tuple[Waiting, ...]
+    preemptions: tuple[Preemption, ...] = ()
 
     def groups_ahead(self, group: int) -> int:
         """How many other groups have a request in line before the first one of ``group``.
