@@ -58,13 +58,17 @@ class Ranks:
 
 @dataclass(slots=True)
 class _Claim:
-    """Slots of an agent that a request waits for: ``free`` of them are free, ``coming`` are not yet."""
+    """Slots of an agent that a request waits for: ``free`` of them are free, ``coming`` are not yet.
+
+    ``early``: the request has not been served yet, and gives way to those before it.
+    """
 
     request: Request
     level: int
     agent_id: str
     free: int
     coming: int
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ class Line:
         self._first: Request | None = None
         self._stuck: int | None = None
         self._claims: dict[str, _Claim] = {}
+        # Slots that come free because earlier decisions asked for them: by request, then by agent.
+        self._asked: dict[str, Counter[str]] = {}
         # Slots that come free and that nobody has claimed, by agent.
         self._coming: Counter[str] = Counter()
         self._stoppable = _Stoppable(slots, self._open, ())
@@ -158,7 +164,7 @@ class Line:
             return self._behind(request)
         if _exceeded(request, self._planned) is not None:
             return self._behind(request)
-        agent_id = slots.best_fit(wanted, excluded)
+        agent_id = slots.best_fit(wanted, excluded) or self._given_way(request)
         if agent_id is not None:
             return self._place(request, agent_id)
         claim = self._claim(request, level, own)
@@ -217,7 +223,7 @@ class Line:
 
     def _claim_again(self, ranks: Ranks) -> None:
         """Gives requests the slots that earlier decisions have asked others to free for them."""
-        theirs: dict[str, Counter[str]] = {}
+        theirs = self._asked
         for one in self._running:
             if one.stopping:
                 slots = self._enabled(one)
@@ -229,7 +235,22 @@ class Line:
                 enough = self._open(agent_id) >= ranked.request.slots
                 if own and enough and agent_id not in ranked.request.excluded:
                     claim = self._take(ranked.request, ranked.level, agent_id, own)
+                    claim.early = True
                     self._stoppable.claimed(claim)
+
+    def _given_way(self, request: Request) -> str | None:
+        """An agent on which the request fits if those served later do not keep free slots; they no longer
+        do."""
+        kept: dict[str, list[_Claim]] = {}
+        for claim in self._claims.values():
+            if claim.early and claim.free and claim.agent_id not in request.excluded:
+                kept.setdefault(claim.agent_id, []).append(claim)
+        for agent_id, claims in sorted(kept.items()):
+            if self._slots.open_of(agent_id) + sum(one.free for one in claims) >= request.slots:
+                for claim in claims:
+                    self._release(claim)
+                return agent_id
+        return None
 
     def _claim(self, request: Request, level: int, earlier: _Claim | None) -> _Claim | None:
         """Claims slots that come free, as ``earlier``, or of the first agent by name that has enough.
@@ -270,6 +291,7 @@ class Line:
             return False
         agent_id, victims = found
         freed = 0
+        asked = self._asked.get(request.id, Counter())[agent_id]
         for victim in victims:
             if isinstance(victim, _Claim):
                 self._release(victim)
@@ -278,7 +300,7 @@ class Line:
                 freed += self._stoppable.remove(agent_id, victim.id)
         self._coming[agent_id] += freed
         if self._slots.open_of(agent_id) < request.slots:
-            self._take(request, level, agent_id, freed)
+            self._take(request, level, agent_id, min(freed + asked, self._coming[agent_id]))
         return True
 
 
