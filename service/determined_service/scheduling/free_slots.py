@@ -60,6 +60,8 @@ class PoolSlots:
     """The slots of one pool's agents. ``excluded``: agents that the asker must not run on."""
 
     def __init__(self, agents: Iterable[Agent]) -> None:
+        # Free slots that are kept for a request which waits for more of the same agent.
+        self._kept: dict[str, int] = {}
         self._agents = {agent.id: agent for agent in agents}
         self._free = {agent.id: agent.free() for agent in self._agents.values()}
         self._by_free, self._by_width, self._by_tasks = Ranking(), Ranking(), Ranking()
@@ -93,18 +95,46 @@ class PoolSlots:
         return self._by_width.most(excluded) if excluded else self._widest
 
     def most_free(self, excluded: Set[str] = frozenset()) -> int:
-        """The most free slots of one agent."""
+        """The most free slots of one agent, kept ones included."""
+        if any(self._kept.values()):
+            return max(
+                (len(free) for one, free in self._free.items() if one not in excluded), default=0
+            )
         return self._by_free.most(excluded)
 
+    def ids(self) -> Iterable[str]:
+        """Of every agent."""
+        return self._agents.keys()
+
+    def agent(self, agent_id: str) -> Agent:
+        """As the snapshot has it. Raises KeyError."""
+        return self._agents[agent_id]
+
+    def __contains__(self, agent_id: object) -> bool:
+        return agent_id in self._agents
+
+    def free_of(self, agent_id: str) -> int:
+        """The agent's slots that nobody holds."""
+        return len(self._free[agent_id])
+
+    def open_of(self, agent_id: str) -> int:
+        """The agent's slots that nobody holds and that are not kept."""
+        return self._by_free[agent_id]
+
+    def keep(self, agent_id: str, slots: int) -> None:
+        """Keeps ``slots`` more of the agent's free slots from :meth:`best_fit`; fewer when negative."""
+        self._kept[agent_id] = self._kept.get(agent_id, 0) + slots
+        self._by_free.put(agent_id, len(self._free[agent_id]) - self._kept[agent_id])
+
     def best_fit(self, slots: int, excluded: Set[str] = frozenset()) -> str | None:
-        """The agent that keeps the fewest free slots; the first by id among equals."""
+        """The agent that keeps the fewest open slots; the first by id among equals."""
         return self._by_free.least(slots, excluded)
 
     def take(self, agent_id: str, slots: int) -> tuple[int, ...]:
         """Takes the agent's first ``slots`` free slots; their ids."""
         free = self._free[agent_id]
         self._free[agent_id] = free[slots:]
-        self._by_free.put(agent_id, len(free) - slots)
+        self._by_free.put(agent_id, len(free) - slots - self._kept.get(agent_id, 0))
         self._free_count -= slots
         return tuple(free[:slots])
 

@@ -69,6 +69,16 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotsComing:
+    """``agent_id`` will have the slots: ``free`` of them are free and kept for the request, ``coming`` are
+    held by allocations that were asked to stop."""
+
+    agent_id: str
+    free: int
+    coming: int
+
+
+@dataclass(frozen=True, slots=True)
 class AgentsBusy:
     """A request for no slots: each of ``agents`` agents runs ``limit`` such allocations already."""
 
@@ -84,5 +94,6 @@ Reason = (
     | TooFewFree
     | Fragmented
     | Behind
+    | SlotsComing
     | AgentsBusy
 )

@@ -27,11 +27,22 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Preemption:
+    """The running allocation ``id`` is to save a checkpoint and end, so that ``request_id`` gets its
+    slots."""
+
+    id: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """``placements`` to make now, and everything else in the order in which it is to be served."""
+    """``placements`` and ``preemptions`` to make now, and everything else in the order in which it is
+    to be served."""
 
     placements: tuple[Placement, ...]
     waiting: tuple[Waiting, ...]
+    preemptions: tuple[Preemption, ...] = ()
 
     def groups_ahead(self, group: int) -> int:
         """How many other groups have a request in line before the first one of ``group``.
@@ -67,12 +78,15 @@ class Scheduler(abc.ABC):
     2. **Nothing is lost.** Each request is either placed once or waits once, with one reason.
     3. **Placements can be made as they are.** One agent of the request's pool that is not excluded;
        as many slots as wanted, enabled, free and given once; no group above its ``max_slots``; at most
-       ``MAX_ZERO_SLOT_TASKS`` allocations without slots on an agent.
+       ``MAX_ZERO_SLOT_TASKS`` allocations without slots on an agent. What is preempted runs, may be
+       preempted, was not before, and holds enabled slots of the agent for which the request then waits
+       (:class:`~.reasons.SlotsComing`).
     4. **Reasons are true.** Each holds, with its numbers, for the snapshot after the placements.
        A request waits although it fits only as :class:`~.reasons.Behind` another one that
        does not fit yet and that could run on one of the pool's agents.
-    5. **Settled.** A second decision, after the placements were made, places nothing and gives the
-       same reasons.
+    5. **Settled.** A second decision, after the placements and preemptions were made, makes none and gives
+       the same reasons (for which of the agents that free slots a request waits may differ). While something
+       is stopping for a request that has found room elsewhere, it takes some decisions more.
     6. **Order.** ``waiting`` is the order of service within each pool, so that places in the queue
        can be counted in it.
     7. **Cost.** Near linear in requests and agents (``benchmarks/scheduler.py``): the loop decides

@@ -17,6 +17,7 @@ class Request:
     request must not run on the agents in ``excluded``. ``priority`` (a lower number is more
     important), ``weight``, ``submitted`` (when the experiment was submitted, in seconds since 1970)
     and ``preemptible`` are as stored: a scheduler may order by them, and first in, first out does not.
+    ``requested``: when the allocation itself came to wait, in seconds since 1970.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Request:
     weight: float = 1.0
     submitted: float = 0.0
     preemptible: bool = True
+    requested: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,41 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """An allocation that holds ``slot_ids`` of an agent.
+
+    ``group``, ``max_slots``, ``priority``, ``weight``, ``submitted``, ``preemptible`` and
+    ``requested``: as of the :class:`Request` that it was.
+    ``stopping``: it was asked to stop and has not ended; ``stopping_for``: the request for which a
+    scheduler asked it to, None when somebody else did (a pause, for example).
+    """
+
+    id: str
+    agent_id: str
+    slot_ids: tuple[int, ...]
+    group: int | None = None
+    max_slots: int | None = None
+    priority: int = 42
+    weight: float = 1.0
+    submitted: float = 0.0
+    preemptible: bool = True
+    requested: float = 0.0
+    stopping: bool = False
+    stopping_for: str | None = None
+
+    @property
+    def width(self) -> int:
+        """How many slots it holds."""
+        return len(self.slot_ids)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """``requests`` in the order in which they came, a search's runner before the search's trials;
-    ``used_by_group``: slots held, by experiment."""
+    ``used_by_group``: slots held, by experiment; ``running``: what holds slots on ``agents``, in the order
+    in which it was placed."""
 
     requests: tuple[Request, ...]
     agents: tuple[Agent, ...]
     used_by_group: Mapping[int, int] = field(default_factory=dict)
+    running: tuple[Running, ...] = ()

@@ -9,6 +9,7 @@ from determined_service.scheduling.reasons import (
     Fragmented,
     GroupAtLimit,
     NoAgent,
+    SlotsComing,
     TooFewFree,
     TooWide,
 )
@@ -42,6 +43,11 @@ def in_words(waiting: Waiting) -> str:
                 return words
             first_wants = f"the first of which wants {_count(first.slots, 'slot')}"
             return f"{words}, {first_wants} and does not fit yet"
+        case SlotsComing(agent_id, _, coming):
+            held = "slot, which is" if coming == 1 else "slots, which are"
+            return (
+                f"{wanted}: agent {agent_id} frees {coming} {held} held by what was asked to stop"
+            )
         case AgentsBusy(agents, limit):
             each = "the pool's only agent" if agents == 1 else f"each of the pool's {agents} agents"
             return f"{wanted}; {each} runs {limit} allocations without slots, the most that it may"

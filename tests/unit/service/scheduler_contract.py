@@ -21,11 +21,18 @@ from determined_service.scheduling.reasons import (
     GroupAtLimit,
     NoAgent,
     Reason,
+    SlotsComing,
     TooFewFree,
     TooWide,
 )
-from determined_service.scheduling.scheduler import Decision, Scheduler
-from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Agent, Request, Snapshot
+from determined_service.scheduling.scheduler import Decision, Scheduler, Waiting
+from determined_service.scheduling.snapshot import (
+    MAX_ZERO_SLOT_TASKS,
+    Agent,
+    Request,
+    Running,
+    Snapshot,
+)
 from determined_service.scheduling.wording import in_words
 
 POOLS = ("p", "q", "nobody")
@@ -75,8 +82,43 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     requests = draw(st.lists(REQUESTS, max_size=12))
     agents = draw(st.lists(AGENTS, max_size=5, unique_by=lambda agent: agent.id))
     used = draw(st.dictionaries(st.sampled_from(sorted(GROUPS)), st.integers(0, 4)))
-    numbered = (replace(request, id=f"r{number}") for number, request in enumerate(requests))
-    return Snapshot(tuple(numbered), tuple(agents), used)
+    numbered = tuple(
+        replace(request, id=f"r{number}", requested=float(number))
+        for number, request in enumerate(requests)
+    )
+    running: list[Running] = []
+    for agent in agents:
+        held = sorted(agent.used)
+        while held:
+            count = draw(st.integers(1, len(held)))
+            running.append(_running(draw, f"h{len(running)}", agent, tuple(held[:count]), numbered))
+            held = held[count:]
+    return Snapshot(numbered, tuple(agents), used, tuple(running))
+
+
+def _running(
+    draw: st.DrawFn, name: str, agent: Agent, slots: tuple[int, ...], requests: tuple[Request, ...]
+) -> Running:
+    """An allocation that holds the slots; perhaps it was asked to stop, by a scheduler or somebody else."""
+    mine = [group for group, (pool, _) in GROUPS.items() if pool == agent.pool]
+    group = draw(st.none() | st.sampled_from(mine))
+    priority = draw(st.integers(1, 99))
+    stopping = draw(st.sampled_from([False, False, True]))
+    waiting = [one.id for one in requests if one.pool == agent.pool] or [None]
+    return Running(
+        name,
+        agent.id,
+        slots,
+        group,
+        None if group is None else GROUPS[group][1],
+        priority,
+        weight=priority / 8,
+        submitted=float(group or 0),
+        preemptible=draw(st.booleans()),
+        requested=-100.0 + int(name[1:]),
+        stopping=stopping,
+        stopping_for=draw(st.none() | st.sampled_from([*waiting, "gone"])) if stopping else None,
+    )
 
 
 def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
@@ -95,7 +137,34 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
         if group is not None:
             used[group] += len(placement.slot_ids)
     left = tuple(one for one in snapshot.requests if one.id not in placed)
-    return Snapshot(left, tuple(found), used)
+    stopped = {one.id: one.request_id for one in decision.preemptions}
+    running = [
+        replace(one, stopping=True, stopping_for=stopped[one.id]) if one.id in stopped else one
+        for one in snapshot.running
+    ]
+    for placement in decision.placements:
+        one = requests[placement.id]
+        running.append(
+            Running(
+                one.id,
+                placement.agent_id,
+                placement.slot_ids,
+                one.group,
+                one.max_slots,
+                one.priority,
+                one.weight,
+                one.submitted,
+                one.preemptible,
+                one.requested,
+            )
+        )
+    return Snapshot(left, tuple(found), used, tuple(running))
+
+
+def usable(snapshot: Snapshot, one: Running) -> int:
+    """How many of the slots that ``one`` holds others may use after it."""
+    (agent,) = (agent for agent in snapshot.agents if agent.id == one.agent_id)
+    return len(set(one.slot_ids) & set(agent.slots))
 
 
 def allowed(snapshot: Snapshot, request: Request) -> list[Agent]:
@@ -133,6 +202,11 @@ def true_reasons(snapshot: Snapshot, request: Request) -> dict[type[Any], Reason
         elif most < request.slots:
             found.append(Fragmented(free, total, most))
     return {type(reason): reason for reason in found}
+
+
+def _settled(one: Waiting) -> Waiting | tuple[Request, type[Reason]]:
+    """For which of the agents that free slots a request waits may change: nobody loses by it."""
+    return (one.request, SlotsComing) if isinstance(one.reason, SlotsComing) else one
 
 
 class SchedulerContract:
@@ -175,6 +249,20 @@ class SchedulerContract:
                 assert then.used_by_group[request.group] <= request.max_slots
 
     @given(snapshots())
+    def test_3_preemptions_can_be_made_and_are_of_use(self, snapshot: Snapshot) -> None:
+        decision = self.scheduler.decide(snapshot)
+        running = {one.id: one for one in snapshot.running}
+        waiting = {one.request.id: one.reason for one in decision.waiting}
+        assert len({one.id for one in decision.preemptions}) == len(decision.preemptions)
+        for preemption in decision.preemptions:
+            victim, reason = running[preemption.id], waiting[preemption.request_id]
+            assert victim.preemptible
+            assert not victim.stopping
+            assert usable(snapshot, victim)
+            assert isinstance(reason, SlotsComing)
+            assert reason.agent_id == victim.agent_id
+
+    @given(snapshots())
     def test_4_reasons_are_true(self, snapshot: Snapshot) -> None:
         decision = self.scheduler.decide(snapshot)
         then = after(snapshot, decision)
@@ -194,6 +282,18 @@ class SchedulerContract:
                 assert not true.keys() & {NoAgent, ExcludedEverywhere, TooWide, GroupAtLimit}
                 assert request.slots > 0
                 line.append(request)
+            elif isinstance(reason, SlotsComing):
+                (agent,) = (one for one in allowed(then, request) if one.id == reason.agent_id)
+                stopping = [
+                    usable(then, one)
+                    for one in then.running
+                    if one.stopping and one.agent_id == agent.id
+                ]
+                assert reason.free <= len(agent.free())
+                assert 0 < reason.coming <= sum(stopping)
+                assert reason.free + reason.coming >= request.slots
+                assert not true.keys() & {TooWide, GroupAtLimit}
+                line.append(request)
             else:
                 assert true.get(type(reason)) == reason
                 if isinstance(reason, TooFewFree | Fragmented):
@@ -203,8 +303,17 @@ class SchedulerContract:
     @given(snapshots())
     def test_5_settled(self, snapshot: Snapshot) -> None:
         decision = self.scheduler.decide(snapshot)
-        again = self.scheduler.decide(after(snapshot, decision))
-        assert again == replace(decision, placements=())
+        # Stopping slots that nobody needs any more may serve others, who may then need others'.
+        rounds = 1 if not any(one.stopping for one in snapshot.running) else 5
+        for _ in range(rounds):
+            snapshot = after(snapshot, decision)
+            before, decision = decision, self.scheduler.decide(snapshot)
+            if not decision.placements and not decision.preemptions:
+                break
+        assert not decision.placements
+        assert not decision.preemptions
+        if rounds == 1:
+            assert list(map(_settled, decision.waiting)) == list(map(_settled, before.waiting))
 
     @given(snapshots())
     def test_6_places_in_the_queue(self, snapshot: Snapshot) -> None:

@@ -1,0 +1,29 @@
+"""The more important first."""
+
+from __future__ import annotations
+
+from determined_service.scheduling.line import Ranked, Ranks
+from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
+
+
+class Priority(RankingScheduler):
+    """By priority (a lower number first), then by the time of the experiment's submission, then by arrival.
+
+    With ``preemption``, allocations of lower priority that may be preempted are stopped for a request that
+    fits nowhere, the least important and of those the last placed first; and while a request is stuck,
+    slots that it cannot use are given to requests of lower priority that may be preempted. Without it,
+    nothing runs that is less important than what waits, unless it ran before.
+    """
+
+    def __init__(self, preemption: bool = False) -> None:
+        self._preemption = preemption
+
+    def rank(self, pool: Pool) -> Ranks:
+        """A level for each priority, or one for all without preemption."""
+        order = sorted(pool.requests, key=lambda one: (one.priority, one.submitted))
+        if not self._preemption:
+            return Ranks([Ranked(one) for one in order])
+        return Ranks(
+            [Ranked(one, one.priority) for one in order],
+            {one.id: one.priority for one in pool.running if one.preemptible},
+        )

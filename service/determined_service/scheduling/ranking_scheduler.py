@@ -1,0 +1,56 @@
+"""The base of schedulers that say only who is served before whom: :class:`RankingScheduler`."""
+
+from __future__ import annotations
+
+import abc
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from determined_service.scheduling.free_slots import PoolSlots, by_pool
+from determined_service.scheduling.line import Line, Ranks
+from determined_service.scheduling.reasons import NoAgent
+from determined_service.scheduling.scheduler import Decision, Scheduler, Waiting
+from determined_service.scheduling.snapshot import Request, Running, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One resource pool: its requests as they came, what runs on its agents, and its slots."""
+
+    requests: Sequence[Request]
+    running: Sequence[Running]
+    slots: PoolSlots
+
+
+class RankingScheduler(Scheduler):
+    """Ranks the requests of each pool; :class:`~.line.Line` places, stops and explains."""
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """One pass over the requests of each pool."""
+        used = Counter(snapshot.used_by_group)
+        slots = by_pool(snapshot)
+        requests: dict[str, list[Request]] = {}
+        for request in snapshot.requests:
+            requests.setdefault(request.pool, []).append(request)
+        pool_of = {agent.id: agent.pool for agent in snapshot.agents}
+        running: dict[str, list[Running]] = {}
+        for one in snapshot.running:
+            if one.agent_id in pool_of:
+                running.setdefault(pool_of[one.agent_id], []).append(one)
+        placements, waiting, preemptions = [], [], []
+        for name, those in sorted(requests.items()):
+            if name not in slots:
+                waiting += [Waiting(request, NoAgent()) for request in those]
+                continue
+            pool = Pool(those, running.get(name, ()), slots[name])
+            line = Line(pool.slots, used, pool.running)
+            line.serve(self.rank(pool))
+            placements += line.placements
+            preemptions += line.preemptions
+            waiting += line.waiting()
+        return Decision(tuple(placements), tuple(waiting), tuple(preemptions))
+
+    @abc.abstractmethod
+    def rank(self, pool: Pool) -> Ranks:
+        """Who is served before whom, and what may be stopped for whom."""

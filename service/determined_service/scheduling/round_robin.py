@@ -1,0 +1,34 @@
+"""Experiments take turns."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from determined_service.scheduling.line import Ranked, Ranks
+from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
+from determined_service.scheduling.snapshot import Request, Running
+
+
+class RoundRobin(RankingScheduler):
+    """The first allocation of every experiment is served before the second of any, and so on.
+
+    What runs counts. In a turn the experiment that was submitted first is served first. A request without an
+    experiment is always a first one. Nothing is stopped.
+    """
+
+    def rank(self, pool: Pool) -> Ranks:
+        """By the number of the experiment's allocations that came before."""
+        turns: Counter[int] = Counter()
+        ranked: list[tuple[int, float, int, Request]] = []
+        everything: list[Request | Running] = [*pool.running, *pool.requests]
+        everything.sort(key=lambda one: one.requested)
+        for place, one in enumerate(everything):
+            wide = one.width if isinstance(one, Running) else one.slots
+            turn = 0
+            if wide and one.group is not None:
+                turn = turns[one.group]
+                turns[one.group] += 1
+            if isinstance(one, Request):
+                ranked.append((turn, one.submitted, place, one))
+        ranked.sort(key=lambda one: one[:3])
+        return Ranks([Ranked(request) for *_, request in ranked])

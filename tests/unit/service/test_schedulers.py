@@ -1,0 +1,250 @@
+"""Priority, fair share and turns, played through: what runs, what is stopped for whom, what comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from scheduler_contract import after
+
+from determined_service.scheduling.fair_share import FairShare
+from determined_service.scheduling.priority import Priority
+from determined_service.scheduling.reasons import Behind, SlotsComing, TooFewFree
+from determined_service.scheduling.round_robin import RoundRobin
+from determined_service.scheduling.scheduler import Decision, Scheduler
+from determined_service.scheduling.shares import Claimant, shares
+from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
+
+
+class Play:
+    """A pool that goes on by decisions. What was stopped waits again as soon as it has ended."""
+
+    def __init__(self, scheduler: Scheduler, *slots: int) -> None:
+        self.scheduler = scheduler
+        agents = tuple(Agent(f"a{n}", "p", tuple(range(count))) for n, count in enumerate(slots))
+        self.now = Snapshot((), agents)
+        self._requested = 0.0
+        self._wanted: dict[str, Request] = {}
+        self.decision = Decision((), ())
+
+    def ask(self, name: str, slots: int = 1, **more: object) -> None:
+        self._requested += 1
+        request = Request(name, "p", slots, requested=self._requested, **more)  # type: ignore[arg-type]
+        self._wanted[name] = request
+        self.now = replace(self.now, requests=(*self.now.requests, request))
+        self.go_on()
+
+    def search(self, group: int, trials: int, **more: object) -> None:
+        for number in range(trials):
+            self._requested += 1
+            name = f"{group}.{number}"
+            request = Request(name, "p", 1, group, requested=self._requested, **more)  # type: ignore[arg-type]
+            self._wanted[name] = request
+            self.now = replace(self.now, requests=(*self.now.requests, request))
+        self.go_on()
+
+    def end(self, *names: str) -> None:
+        self._leave(names)
+        self.go_on()
+
+    def cancel(self, *names: str) -> None:
+        left = tuple(one for one in self.now.requests if one.id not in names)
+        self.now = replace(self.now, requests=left)
+        self.end(*names)
+
+    def go_on(self) -> None:
+        """Decides; what is asked to stop does so at once, and waits again."""
+        for _ in range(20):
+            self.decision = self.scheduler.decide(self.now)
+            self.now = after(self.now, self.decision)
+            stopping = [one.id for one in self.now.running if one.stopping]
+            if not stopping and not self.decision.placements:
+                return
+            self._leave(stopping)
+            again = []
+            for name in stopping:
+                self._requested += 1
+                again.append(replace(self._wanted[name], requested=self._requested))
+            self.now = replace(self.now, requests=(*self.now.requests, *again))
+        pytest.fail(f"no rest: {self.decision}")
+
+    def _leave(self, names: object) -> None:
+        assert isinstance(names, list | tuple)
+        gone = [one for one in self.now.running if one.id in names]
+        agents = []
+        for agent in self.now.agents:
+            freed = {slot for one in gone if one.agent_id == agent.id for slot in one.slot_ids}
+            agents.append(replace(agent, used=agent.used - freed))
+        used = Counter(self.now.used_by_group)
+        for one in gone:
+            if one.group is not None:
+                used[one.group] -= one.width
+        running = tuple(one for one in self.now.running if one not in gone)
+        self.now = Snapshot(self.now.requests, tuple(agents), used, running)
+
+    @property
+    def runs(self) -> set[str]:
+        return {one.id for one in self.now.running}
+
+    def held(self) -> dict[int | str, int]:
+        found: Counter[int | str] = Counter()
+        for one in self.now.running:
+            found[one.id if one.group is None else one.group] += one.width
+        return dict(found)
+
+
+def names(group: int, *numbers: int) -> set[str]:
+    return {f"{group}.{number}" for number in numbers}
+
+
+def test_priority_with_preemption() -> None:
+    pool = Play(Priority(preemption=True), 8)
+    pool.search(1, 8, priority=2)
+    assert pool.held() == {1: 8}
+    # A more important trial of four slots: four of the search's trials, those placed last, make room.
+    pool.ask("wide", 4, priority=1)
+    assert pool.runs == names(1, 0, 1, 2, 3) | {"wide"}
+    # A notebook cannot be preempted, and is less important than what waits.
+    pool.ask("notebook", 1, priority=3, preemptible=False)
+    assert "notebook" not in pool.runs
+    # The others need no more than seven slots now: two of the search's trials are over.
+    pool.end("1.0")
+    assert pool.held() == {1: 4, "wide": 4}
+    pool.cancel("1.1", "1.2", "1.3", "1.4")
+    assert pool.runs == {"wide", "notebook"} | names(1, 5, 6, 7)
+    pool.end("wide", *names(1, 5, 6, 7))
+    assert pool.runs == {"notebook"}
+    # Eight slots wait for the notebook, and meanwhile four of the idle seven are used.
+    pool.ask("whole", 8, priority=1)
+    pool.ask("four", 4, priority=2)
+    assert pool.runs == {"notebook", "four"}
+    (one,) = pool.decision.waiting
+    assert one.reason == TooFewFree(free=3, total=8)
+    pool.end("notebook")
+    assert pool.runs == {"whole"}
+    assert isinstance(pool.decision.waiting[0].reason, TooFewFree)
+    pool.end("whole")
+    assert pool.runs == {"four"}
+
+
+def test_only_what_can_be_preempted_fills_up_behind_what_is_stuck() -> None:
+    pool = Play(Priority(preemption=True), 4)
+    pool.ask("task", 1, priority=9, preemptible=False)
+    pool.ask("wide", 4, priority=5)
+    pool.ask("fixed", 1, priority=7, preemptible=False)
+    pool.ask("equal", 1, priority=5)
+    assert pool.runs == {"task"}
+    pool.ask("small", 1, priority=6)
+    assert pool.runs == {"task", "small"}
+    pool.end("task")
+    assert pool.runs == {"wide"}
+
+
+def test_no_more_is_preempted_than_needed_and_the_least_important_first() -> None:
+    pool = Play(Priority(preemption=True), 4, 4)
+    pool.ask("a", 2, priority=30)
+    pool.ask("b", 2, priority=20)
+    pool.ask("c", 3, priority=40)
+    pool.ask("d", 1, priority=10)
+    pool.ask("now", 3, priority=1)
+    assert pool.runs == {"a", "b", "d", "now"}
+
+
+def test_without_preemption_priority_is_an_order() -> None:
+    pool = Play(Priority(), 2)
+    pool.ask("first", 2, priority=50)
+    pool.ask("usual", 1)
+    pool.ask("important", 2, priority=1)
+    assert pool.runs == {"first"}
+    assert [one.request.id for one in pool.decision.waiting] == ["important", "usual"]
+    assert isinstance(pool.decision.waiting[1].reason, Behind)
+    pool.end("first")
+    assert pool.runs == {"important"}
+
+
+def test_slots_that_come_free_are_for_the_one_that_asked() -> None:
+    decision = Priority(preemption=True).decide(
+        Snapshot(
+            (Request("new", "p", 2, priority=1), Request("later", "p", 1, priority=2)),
+            (Agent("a", "p", (0, 1), frozenset({0})),),
+            running=(Running("old", "a", (0,), priority=9),),
+        )
+    )
+    (preemption,) = decision.preemptions
+    assert (preemption.id, preemption.request_id) == ("old", "new")
+    new, later = decision.waiting
+    assert new.reason == SlotsComing("a", free=1, coming=1)
+    assert isinstance(later.reason, Behind | TooFewFree)
+
+
+@pytest.mark.parametrize(
+    ("demands", "weights", "found"),
+    [
+        ((10, 30), (1, 1), [2, 6]),
+        ((10, 30), (3, 1), [4, 4]),
+        ((10, 30, 20), (1, 1, 1), [2, 4, 2]),
+        # Never more than the demand; what one cannot use goes to the others.
+        ((1, 30), (8, 1), [1, 7]),
+        ((3, 2), (1, 1), [3, 2]),
+        # As long as there are slots for all, everybody gets one.
+        ((100, 1, 1), (1, 1, 1), [6, 1, 1]),
+        ((5,) * 10, (1,) * 10, [1] * 8 + [0] * 2),
+    ],
+)
+def test_shares(demands: tuple[int, ...], weights: tuple[float, ...], found: list[int]) -> None:
+    claimants = [Claimant(*one, weight) for one, weight in zip(((d, 1) for d in demands), weights)]  # noqa: B905
+    assert shares(8, claimants) == found
+
+
+def test_a_share_is_at_least_one_gang() -> None:
+    assert shares(8, [Claimant(40, 1), Claimant(4, 4)]) == [4, 4]
+    assert shares(8, [Claimant(8, 8), Claimant(4, 4)]) == [8, 0]
+
+
+def test_fair_share() -> None:
+    pool = Play(FairShare(), 8)
+    pool.search(1, 10, submitted=1.0)
+    assert pool.held() == {1: 8}
+    pool.search(2, 30, submitted=2.0)
+    assert pool.held() == {1: 2, 2: 6}
+    # A third one changes the shares at once.
+    pool.search(3, 20, submitted=3.0)
+    assert pool.held() == {1: 2, 2: 4, 3: 2}
+    pool.cancel(*(f"2.{number}" for number in range(30)))
+    assert sum(pool.held().values()) == 8
+
+
+def test_fair_share_by_weight() -> None:
+    pool = Play(FairShare(), 8)
+    pool.search(1, 10, submitted=1.0, weight=3.0)
+    pool.search(2, 30, submitted=2.0)
+    assert pool.held() == {1: 4, 2: 4}
+
+
+def test_what_one_experiment_does_not_want_others_use() -> None:
+    pool = Play(FairShare(), 8)
+    pool.search(1, 2, submitted=1.0, weight=50.0)
+    pool.search(2, 30, submitted=2.0)
+    assert pool.held() == {1: 2, 2: 6}
+
+
+def test_narrow_trials_do_not_starve_a_wide_one_of_its_share() -> None:
+    pool = Play(FairShare(), 4, 4)
+    pool.search(1, 40, submitted=1.0)
+    pool.ask("wide", 4, group=2, submitted=2.0)
+    assert pool.held() == {1: 4, 2: 4}
+    pool.end("wide")
+    assert pool.held() == {1: 8}
+
+
+def test_taking_turns() -> None:
+    pool = Play(RoundRobin(), 2)
+    pool.search(1, 4, submitted=1.0)
+    pool.search(2, 2, submitted=2.0)
+    pool.search(3, 1, submitted=3.0)
+    assert pool.held() == {1: 2}
+    order = [one.request.id for one in pool.decision.waiting]
+    assert order == ["2.0", "3.0", "2.1", "1.2", "1.3"]
+    pool.end("1.0", "1.1")
+    assert pool.held() == {1: 1, 2: 1}
