@@ -208,7 +208,7 @@ def test_the_page_in_a_browser(
     experiment = cluster.submit(tmp_path, CONFIG, script_py=SCRIPT)
     assert cluster.wait(experiment) == "COMPLETED"
     trials = cluster.trials(experiment)
-    file = tmp_path / "plots" / "plot.html"
+    file = tmp_path / "plot.html"
     done = cluster.det("experiment", "plot", str(experiment), "-o", str(file))
     assert done.stdout.strip() == str(file)
     with open_browser(tmp_path_factory.mktemp("chromium"), log=True) as browser:

@@ -98,7 +98,7 @@ def test_who_waits_for_slots_is_told_so_and_many_are_killed_at_once(
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         f"killed experiment {first}",
-        "error: experiment 99999 does not exist",
+        "error: not found: experiment 99999 does not exist",
         f"killed experiment {second}",
         "1 of 3 failed",
     ]

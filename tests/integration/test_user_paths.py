@@ -415,7 +415,7 @@ print(json.dumps({
         "order": [3, 2, 1],
         "same": True,
         "weights": "3",
-        "missing": "NotFoundException: experiment 100000000 does not exist",
+        "missing": "NotFoundException: not found: experiment 100000000 does not exist",
     }
 
 

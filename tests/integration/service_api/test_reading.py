@@ -95,7 +95,7 @@ async def test_patching_an_experiment(world: World, user: httpx.AsyncClient) -> 
     missing = await user.patch("/api/v1/experiments/999", json={"name": "x"})
     assert (missing.status_code, missing.json()["error"]["error"]) == (
         404,
-        "experiment 999 does not exist",
+        "not found: experiment 999 does not exist",
     )
 
 

@@ -413,7 +413,7 @@ async def test_a_bulk_action_refuses_each_experiment_by_itself(
     assert {one["id"]: one["error"] for one in answer.json()["results"]} == {
         ids[0]: f"only its owner determined or an administrator may pause experiment {ids[0]}",
         theirs: "",
-        999999: "experiment 999999 does not exist",
+        999999: "not found: experiment 999999 does not exist",
     }
 
 
