@@ -65,6 +65,13 @@ runpy.run_path("probe.py", run_name="__main__")
 
 
 @pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Of its own: accounts open the way to some of its folders, which other tests find closed."""
+    with LocalCluster.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def people() -> Iterator[list[pwd.struct_passwd]]:
     with accounts.made(3) as made:
         yield made
