@@ -86,8 +86,15 @@ show([run(json.loads(config)) for config in args])
     assert said not in none["logs"]
 
 
-def test_checkpoints_and_storages(upstream: UpstreamClient, submitted: Submitted) -> None:
-    experiment_id = upstream.create(submitted.config, str(submitted.model))
+def test_checkpoints_and_storages(
+    upstream: UpstreamClient, submitted: Submitted, tmp_path: Path
+) -> None:
+    # All checkpoints are kept: none goes while the script looks.
+    storage = {"type": "shared_fs", "host_path": str(tmp_path / "kept"), "save_trial_latest": 9}
+    config = yaml.safe_load(submitted.config.read_text()) | {"checkpoint_storage": storage}
+    file = tmp_path / "kept.yaml"
+    file.write_text(yaml.safe_dump(config))
+    experiment_id = upstream.create(file, str(submitted.model))
     upstream.wait(experiment_id)
     script = """
 import pathlib, time
@@ -116,8 +123,8 @@ show({
 })
 """
     found = upstream.sdk(script, experiment_id)
-    (storage,) = found["storages"]
-    assert isinstance(storage, int)
+    (number,) = found["storages"]
+    assert isinstance(number, int)
     left = [name for name in found["files"] if name != "state.txt"]
     state = "STATE_PARTIALLY_DELETED" if any(not one.endswith("/") for one in left) else None
     assert found["damaged"] == [state or "STATE_DELETED", left if state else []]

@@ -112,8 +112,7 @@ def test_reports_wait_for_a_service_that_is_away(service: FakeService, reporter:
         reporter.flush()
     reporter.report("training", 2, {"x": 1.0})
     away.clear()
-    reporter.flush()
-    assert [r["steps_completed"] for r in service.reports] == [1, 2]
+    until("both reports", lambda: [r["steps_completed"] for r in service.reports], equals=[1, 2])
 
 
 def test_reports_lost_at_the_end_are_an_error(service: FakeService, reporter: Reporter) -> None:
