@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from determined_service.scheduling.reasons import (
@@ -209,11 +209,16 @@ def _settled(one: Waiting) -> Waiting | tuple[Request, type[Reason]]:
     return (one.request, SlotsComing) if isinstance(one.reason, SlotsComing) else one
 
 
+# One test for every scheduler; each class stands for itself, and examples are not kept.
+shared = settings(suppress_health_check=[HealthCheck.differing_executors])
+
+
 class SchedulerContract:
     """The promises, by their numbers in the docstring of ``Scheduler``."""
 
     scheduler: Scheduler
 
+    @shared
     @given(snapshots())
     def test_1_a_pure_function(self, snapshot: Snapshot) -> None:
         before = copy.deepcopy(snapshot)
@@ -222,6 +227,7 @@ class SchedulerContract:
         self.scheduler.decide(Snapshot((), ()))
         assert self.scheduler.decide(before) == decision
 
+    @shared
     @given(snapshots())
     def test_2_nothing_is_lost(self, snapshot: Snapshot) -> None:
         decision = self.scheduler.decide(snapshot)
@@ -229,6 +235,7 @@ class SchedulerContract:
         waiting = [one.request.id for one in decision.waiting]
         assert sorted(placed + waiting) == sorted(request.id for request in snapshot.requests)
 
+    @shared
     @given(snapshots())
     def test_3_placements_can_be_made(self, snapshot: Snapshot) -> None:
         requests = {request.id: request for request in snapshot.requests}
@@ -248,6 +255,7 @@ class SchedulerContract:
             if request.slots and request.max_slots is not None and request.group is not None:
                 assert then.used_by_group[request.group] <= request.max_slots
 
+    @shared
     @given(snapshots())
     def test_3_preemptions_can_be_made_and_are_of_use(self, snapshot: Snapshot) -> None:
         decision = self.scheduler.decide(snapshot)
@@ -262,6 +270,7 @@ class SchedulerContract:
             assert isinstance(reason, SlotsComing)
             assert reason.agent_id == victim.agent_id
 
+    @shared
     @given(snapshots())
     def test_4_reasons_are_true(self, snapshot: Snapshot) -> None:
         decision = self.scheduler.decide(snapshot)
@@ -300,6 +309,7 @@ class SchedulerContract:
                     assert not true.keys() & {TooWide, GroupAtLimit}
                     line.append(request)
 
+    @shared
     @given(snapshots())
     def test_5_settled(self, snapshot: Snapshot) -> None:
         decision = self.scheduler.decide(snapshot)
@@ -315,6 +325,7 @@ class SchedulerContract:
         if rounds == 1:
             assert list(map(_settled, decision.waiting)) == list(map(_settled, before.waiting))
 
+    @shared
     @given(snapshots())
     def test_6_places_in_the_queue(self, snapshot: Snapshot) -> None:
         decision = self.scheduler.decide(snapshot)
@@ -325,6 +336,7 @@ class SchedulerContract:
             jobs = {one.id if one.group is None else str(one.group) for one in ahead}
             assert decision.groups_ahead(group) == len(jobs)
 
+    @shared
     @given(snapshots())
     def test_each_reason_has_words(self, snapshot: Snapshot) -> None:
         for one in self.scheduler.decide(snapshot).waiting:
