@@ -113,10 +113,6 @@ class PoolSlots:
     def __contains__(self, agent_id: object) -> bool:
         return agent_id in self._agents
 
-    def free_of(self, agent_id: str) -> int:
-        """The agent's slots that nobody holds."""
-        return len(self._free[agent_id])
-
     def open_of(self, agent_id: str) -> int:
         """The agent's slots that nobody holds and that are not kept."""
         return self._by_free[agent_id]
