@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check bench chaos clean setup
+.PHONY: run test check bench chaos images clean setup
 
 setup: $(STAMP)
 
@@ -34,6 +34,12 @@ SEED ?= $(shell date +%s)
 
 chaos: $(STAMP) ## searches on a cluster where processes die all the time, for FOR seconds
 	$(BIN)/python -m tests.chaos.run $(FOR) $(SEED)
+
+BASE ?= python:3.11-slim
+IMAGES ?= harness service agent
+
+images: $(STAMP) ## IMAGES from BASE, which is made from Debian's packages if it cannot be pulled (docs/images.md)
+	deployments/docker/build.sh $(BIN)/python $(BASE) $(IMAGES)
 
 clean: ## ends the local cluster (its data stay) and removes what make built
 	-test -x $(BIN)/det && $(BIN)/det deploy local cluster-down

@@ -16,6 +16,7 @@ NAMES = [
     "log_ingest",
     "reconciler",
     "scheduler",
+    "week",
     "cluster_up",
     "first_line",
     "trivial_trials",

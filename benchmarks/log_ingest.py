@@ -17,7 +17,8 @@ import sqlalchemy as sa
 
 from benchmarks.database import database
 from determined_service.base.db import Database
-from determined_service.ingest.logs import LogsWriter, read_lines
+from determined_service.ingest.log_policies import LogWatch
+from determined_service.ingest.logs import read_lines, write_logs
 
 REQUESTS, LINES, ROUNDS = 20, 1000, 5
 TEXT = (
@@ -50,8 +51,8 @@ async def _leg(db: Database, policies: list[dict[str, Any]]) -> str:
         )
         found = await conn.execute(
             sa.text(
-                "INSERT INTO trials (experiment_id, request_id, state, hparams, seed) "
-                "VALUES (:e, 'r', 'ACTIVE', '{}', 1) RETURNING id"
+                "INSERT INTO trials (experiment_id, request_id, task_id, state, hparams, seed) "
+                "VALUES (:e, 'r', cast(:e AS text) || '.r', 'ACTIVE', '{}', 1) RETURNING id"
             ),
             {"e": experiment},
         )
@@ -73,7 +74,7 @@ async def _leg(db: Database, policies: list[dict[str, Any]]) -> str:
 async def _cost(db: Database, policies: list[dict[str, Any]]) -> float:
     """Seconds of CPU for a request of 1000 lines."""
     allocation = await _leg(db, policies)
-    writer = LogsWriter()
+    watch = LogWatch(db)
     stream = str(uuid.uuid4())
     bodies = [
         {
@@ -91,8 +92,10 @@ async def _cost(db: Database, policies: list[dict[str, Any]]) -> float:
     began = time.process_time()
     for body in bodies:
         lines = read_lines(body)
+        lines.seen = await watch.look(lines.by_allocation)
         async with db.tx() as conn:
-            await writer.write(conn, [lines])
+            await write_logs(conn, [lines])
+    await watch.close()
     return (time.process_time() - began) / REQUESTS
 
 

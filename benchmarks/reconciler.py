@@ -40,9 +40,10 @@ _FILL = (
     FROM generate_series(1, {TRIALS}) n
     """,
     f"""
-    INSERT INTO trials (experiment_id, request_id, state, hparams, seed, op_length, op_complete,
+    INSERT INTO trials (experiment_id, request_id, task_id, state, hparams, seed, op_length, op_complete,
                         run_count)
-    SELECT 1 + n % {EXPERIMENTS}, 'trial-' || n, 'ACTIVE', '{{}}', n, 8, false, 3
+    SELECT 1 + n % {EXPERIMENTS}, 'trial-' || n, 1 + n % {EXPERIMENTS} || '.trial-' || n,
+           'ACTIVE', '{{}}', n, 8, false, 3
     FROM generate_series(1, {TRIALS}) n
     """,
     # Two legs that ended, and one that runs (a quarter) or waits.

@@ -1,5 +1,6 @@
-"""What a decision of the scheduler costs: 1,000 agents with 8 slots each, 4,000 allocations that run,
-10,000 requests that wait. The pass alone, and with the reading of its snapshot from Postgres."""
+"""What a decision costs with every policy: 1,000 agents with 8 slots each, 4,000 allocations that run, and
+1,000 to 100,000 requests that wait. Also the reading of a snapshot from Postgres, and what a submission costs
+into a long queue."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import gc
 import random
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -16,31 +18,87 @@ import sqlalchemy as sa
 
 from benchmarks.database import database
 from determined_service.__main__ import COLLECT
+from determined_service.lifecycle import trial_queue
 from determined_service.scheduling.explanation import explain
-from determined_service.scheduling.placement import SCHEDULER, read_snapshot, waiting_requests
-from determined_service.scheduling.scheduler import Waiting
-from determined_service.scheduling.snapshot import Agent, Request, Snapshot
+from determined_service.scheduling.fair_share import FairShare
+from determined_service.scheduling.first_in_first_out import FirstInFirstOut
+from determined_service.scheduling.forecast import forecast
+from determined_service.scheduling.free_slots import Fit
+from determined_service.scheduling.pools import PoolSchedulers
+from determined_service.scheduling.priority import Priority
+from determined_service.scheduling.reading import SnapshotReader, live_allocations
+from determined_service.scheduling.round_robin import RoundRobin
+from determined_service.scheduling.scheduler import Scheduler, Waiting
+from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
 from determined_service.scheduling.wording import in_words
+from determined_service.state.change import changing
 
-AGENTS, SLOTS, RUNNING, QUEUED, GROUPS, PASSES = 1_000, 8, 4_000, 10_000, 200, 9
+AGENTS, SLOTS, RUNNING, QUEUED, GROUPS, PASSES = 1_000, 8, 4_000, 10_000, 200, 7
+LENGTHS = (1_000, QUEUED, 100_000)
 BAR_MS = 50
 EXPLAINED = 1
+PRIORITIES = (10, 42, 42, 60)
+
+POLICIES: dict[str, Scheduler] = {
+    "first in, first out": FirstInFirstOut(),
+    "priority": Priority(),
+    "priority, preempting": Priority(preemption=True),
+    "fair share": FairShare(),
+    "round robin": RoundRobin(),
+    "priority, worst fit": Priority(fit=Fit.WORST),
+}
 
 
-def _snapshot(widths: list[int], running_width: int) -> Snapshot:
-    """What runs has ``running_width`` slots each; what waits wants ``widths``, mixed."""
+def _snapshot(widths: list[int], running_width: int, queued: int = QUEUED) -> Snapshot:
+    """What runs has ``running_width`` slots each; what waits wants ``widths``, mixed. Experiments have one of
+    four priorities."""
     stream = random.Random(7)
     slots, held = tuple(range(SLOTS)), frozenset(range(RUNNING // AGENTS * running_width))
     agents = tuple(Agent(f"agent-{n:04}", "default", slots, held) for n in range(AGENTS))
     requests = tuple(
-        Request(str(n), "default", stream.choice(widths), n % GROUPS) for n in range(QUEUED)
+        Request(
+            str(n),
+            "default",
+            stream.choice(widths),
+            n % GROUPS,
+            priority=PRIORITIES[n % len(PRIORITIES)],
+            position=float(n % GROUPS),
+            requested=float(RUNNING + n),
+        )
+        for n in range(queued)
     )
-    return Snapshot(requests, agents)
+    running = tuple(
+        Running(
+            f"running-{n}",
+            f"agent-{n % AGENTS:04}",
+            tuple(range(n // AGENTS * running_width, (n // AGENTS + 1) * running_width)),
+            n % GROUPS,
+            priority=PRIORITIES[n % len(PRIORITIES)],
+            position=float(n % GROUPS),
+            requested=float(n),
+        )
+        for n in range(RUNNING)
+    )
+    used = Counter[int]()
+    for one in running:
+        assert one.group is not None
+        used[one.group] += running_width
+    return Snapshot(requests, agents, used, running)
+
+
+def _settled(scheduler: Scheduler, snapshot: Snapshot) -> Snapshot:
+    """The snapshot when the first decision's preemptions have been made, as in nearly all passes."""
+    stopped = {one.id: one.request_id for one in scheduler.decide(snapshot).preemptions}
+    running = tuple(
+        replace(one, stopping=True, stopping_for=stopped[one.id]) if one.id in stopped else one
+        for one in snapshot.running
+    )
+    return replace(snapshot, running=running)
 
 
 def _limited(snapshot: Snapshot) -> Snapshot:
     return replace(
-        snapshot, requests=tuple(replace(one, max_slots=16) for one in snapshot.requests)
+        snapshot, requests=tuple(replace(one, max_slots=64) for one in snapshot.requests)
     )
 
 
@@ -53,18 +111,18 @@ def _excluded(snapshot: Snapshot) -> Snapshot:
 
 def _cases() -> Iterable[tuple[str, Snapshot]]:
     yield "nothing is free", _snapshot([1], 2)
+    yield "nothing is free, requests for 1, 2, 4 or 8", _snapshot([1, 2, 4, 8], 2)
     yield "4,000 slots are free, requests for 1", _snapshot([1], 1)
-    mixed = _snapshot([1, 2, 4, 8], 1)
-    yield "4,000 are free, requests for 1, 2, 4 or 8", mixed
+    yield "4,000 are free, requests for 1, 2, 4 or 8", _snapshot([1, 2, 4, 8], 1)
     yield "requests for 1, experiments at max_slots", _limited(_snapshot([1], 1))
     yield "requests for 1, three agents excluded by each", _excluded(_snapshot([1], 1))
     yield "requests for no slots", _snapshot([0], 1)
 
 
-def _median_ms(run: Callable[[], object]) -> float:
+def _median_ms(run: Callable[[], object], passes: int = PASSES) -> float:
     """CPU time: others on the machine do not count."""
     taken = []
-    for _ in range(PASSES):
+    for _ in range(passes):
         began = time.process_time()
         run()
         taken.append(1000 * (time.process_time() - began))
@@ -94,27 +152,33 @@ _FILL = (
     """,
     "INSERT INTO searches (experiment_id, driver_seen_at) SELECT id, now() FROM experiments",
     f"""
-    INSERT INTO trials (experiment_id, request_id, state, hparams, seed, op_length, op_complete,
-                        flow_run_id, run_count)
-    SELECT 1 + n % {GROUPS}, gen_random_uuid(), 'ACTIVE', '{{}}', n, 8, false, gen_random_uuid(), 3
+    INSERT INTO tasks (id, kind, owner_id, flow_run_id)
+    SELECT 1 + n % {GROUPS} || '.trial-' || n, 'TRIAL', 1, gen_random_uuid()
+    FROM generate_series(1, {RUNNING + QUEUED}) n
+    """,
+    f"""
+    INSERT INTO trials (experiment_id, request_id, state, hparams, seed, op_length, op_complete, run_count)
+    SELECT 1 + n % {GROUPS}, 'trial-' || n, 'ACTIVE', '{{}}', n, 8, false, 3
     FROM generate_series(1, {RUNNING + QUEUED}) n
     """,
     # Two legs that ended, and one that runs on two slots or waits.
     f"""
     INSERT INTO allocations (id, task_id, experiment_id, trial_id, run_id, state, resource_pool,
                              slots, agent_id, slot_ids, assigned_at, started_at)
-    SELECT t.id || '.' || run, t.id, t.experiment_id, t.id, run,
+    SELECT t.task_id || '.' || run, t.task_id, t.experiment_id, t.id, run,
            CASE WHEN run < 3 THEN 'TERMINATED' WHEN t.id <= {RUNNING} THEN 'RUNNING' ELSE 'REQUESTED' END,
            'default', CASE WHEN t.id <= {RUNNING} THEN 2 ELSE 1 END,
            CASE WHEN run < 3 OR t.id <= {RUNNING} THEN 'agent-' || (t.id % {AGENTS}) END,
            CASE WHEN t.id <= {RUNNING} AND run = 3
                 THEN jsonb_build_array(2 * (t.id / {AGENTS} % 4), 2 * (t.id / {AGENTS} % 4) + 1)
                 ELSE '[]' END,
-           now(), now()
+           CASE WHEN run < 3 OR t.id <= {RUNNING} THEN now() END,
+           CASE WHEN run < 3 OR t.id <= {RUNNING} THEN now() END
     FROM trials t, generate_series(1, 3) run
     """,
     "ANALYZE",
 )
+_EMPTY = "UPDATE allocations SET state = 'TERMINATED' WHERE state <> 'TERMINATED'"
 
 
 def _as_the_service() -> None:
@@ -123,9 +187,9 @@ def _as_the_service() -> None:
     gc.freeze()
 
 
-async def _from_tables() -> tuple[float, float]:
-    """Milliseconds that reading the snapshot takes, and one experiment's explanation."""
+async def _from_tables() -> None:
     read, explained = [], []
+    snapshots = SnapshotReader(PoolSchedulers(), 60.0)
     async with database() as db:
         async with db.tx() as conn:
             for statement in _FILL:
@@ -133,34 +197,78 @@ async def _from_tables() -> tuple[float, float]:
         for _ in range(PASSES):
             async with db.tx() as conn:
                 began = time.perf_counter()
-                snapshot = await read_snapshot(conn, await waiting_requests(conn), 60.0)
+                snapshot = await snapshots.read(conn, await live_allocations(conn))
                 read.append(1000 * (time.perf_counter() - began))
                 began = time.perf_counter()
-                answer = await explain(conn, EXPLAINED, 60.0)
+                answer = await explain(conn, EXPLAINED, snapshots)
                 explained.append(1000 * (time.perf_counter() - began))
+
+        async def submit() -> float:
+            """Milliseconds for one more request, of one of the trials that have ended."""
+            taken = []
+            for trial in range(1, 60):
+                began = time.perf_counter()
+                async with changing(db) as change:
+                    await trial_queue.request(change, [trial])
+                taken.append(1000 * (time.perf_counter() - began))
+            return statistics.median(taken)
+
+        full = await submit()
+        async with db.tx() as conn:
+            await conn.execute(sa.text(_EMPTY))
+        empty = await submit()
     assert (len(snapshot.requests), len(snapshot.agents)) == (QUEUED, AGENTS)
     assert len(answer["waiting"]) == QUEUED // GROUPS
-    return statistics.median(read), statistics.median(explained)
+    print(f"{statistics.median(read):6.1f} ms  the snapshot read from Postgres")
+    print(
+        f"{statistics.median(explained):6.1f} ms  the explanation of an experiment with {QUEUED // GROUPS} "
+        "trials that wait"
+    )
+    print(
+        f"{full:6.2f} ms  a request put into a queue of {QUEUED:,}; {empty:.2f} ms into an empty one"
+    )
+
+
+def _forecasts() -> None:
+    snapshot = _snapshot([1, 2, 4, 8], 2)
+    for name, scheduler in POLICIES.items():
+        waiting = scheduler.decide(snapshot).waiting
+        line = [one.request for one in waiting]
+        for place in (0, len(line) - 1):
+            began = time.process_time()
+            forecast(scheduler, snapshot, line, line[place])
+            taken = 1000 * (time.process_time() - began)
+            print(f"{taken:6.0f} ms  a forecast for number {place + 1:,} in line, {name}")
 
 
 def main() -> None:
     _as_the_service()
     print(
-        f"{AGENTS:,} agents of {SLOTS} slots, {RUNNING:,} run, {QUEUED:,} wait; medians of {PASSES}"
+        f"{AGENTS:,} agents of {SLOTS} slots, {RUNNING:,} run; CPU, medians of {PASSES}; bar: {BAR_MS} ms"
     )
     waiting: tuple[Waiting, ...] = ()
     for name, snapshot in _cases():
-        taken = _median_ms(partial(SCHEDULER.decide, snapshot))
-        decision = SCHEDULER.decide(snapshot)
-        waiting = waiting or decision.waiting
-        print(f"{taken:6.1f} ms  {name} ({len(decision.placements):,} placed); bar: {BAR_MS} ms")
+        print(f"{QUEUED:,} wait: {name}")
+        for policy, scheduler in POLICIES.items():
+            decision = scheduler.decide(snapshot)
+            waiting = waiting or decision.waiting
+            first = _median_ms(partial(scheduler.decide, snapshot))
+            line = f"{first:6.1f} ms  {policy}: {len(decision.placements):,} placed"
+            if decision.preemptions:
+                again = _median_ms(partial(scheduler.decide, _settled(scheduler, snapshot)))
+                line += f", {len(decision.preemptions):,} preempted; {again:.1f} ms once they stop"
+            print(line, flush=True)
+    for length in LENGTHS:
+        snapshot = _snapshot([1, 2, 4, 8], 2, length)
+        for policy, scheduler in POLICIES.items():
+            taken = _median_ms(partial(scheduler.decide, snapshot), 3)
+            print(
+                f"{taken:6.1f} ms  {length:,} wait, 1, 2, 4 or 8 slots each: {policy}", flush=True
+            )
     words = _median_ms(lambda: [in_words(one) for one in waiting])
     print(f"{words:6.1f} ms  {len(waiting):,} reasons in words")
-    read, explained = asyncio.run(_from_tables())
-    print(f"{read:6.1f} ms  the snapshot read from Postgres")
-    print(
-        f"{explained:6.1f} ms  the explanation of an experiment with {QUEUED // GROUPS} trials that wait"
-    )
+    _forecasts()
+    asyncio.run(_from_tables())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import subprocess
@@ -26,9 +27,11 @@ ALL = "all"
 os.environ.setdefault(VISIBLE_BEFORE, os.environ.get(VISIBLE, ALL))
 os.environ[VISIBLE] = ""
 
-# The same examples in every run: a finding must not depend on who runs the tests. To search for more:
-# HYPOTHESIS_PROFILE=default pytest tests/unit/searchers
-hypothesis.settings.register_profile("repeatable", derandomize=True)
+# The same examples in every run, and few: a finding must not depend on who runs the tests, and the minutes
+# of CI are counted. To search for more, other ones each time:
+# HYPOTHESIS_PROFILE=thorough pytest tests/unit/service tests/unit/searchers tests/unit/expconf
+hypothesis.settings.register_profile("repeatable", derandomize=True, max_examples=30)
+hypothesis.settings.register_profile("thorough", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
@@ -53,6 +56,12 @@ def why_no_gpu() -> str | None:
     return None
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: no collection of garbage need look at them again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") is not None and (reason := why_no_gpu()) is not None:
         pytest.skip(reason)
@@ -64,6 +73,8 @@ def gpu_env() -> dict[str, str]:
     return environment_with_gpus()
 
 
+# These need neither a cluster nor Postgres: their files go to whoever has nothing else to do.
+BY_FILE = ("programs/", "training/", "unit/")
 # These share one Postgres and start no cluster.
 WITH_DATABASE = ("integration/control/", "integration/registry/", "integration/service_api/")
 
@@ -77,7 +88,7 @@ class Shares(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0].removeprefix("tests/")
-        if path.startswith("unit/"):
+        if path.startswith(BY_FILE):
             return path
         if path.startswith(WITH_DATABASE):
             return "database"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from determined.common.api import Session, authentication
+from determined.common.api.patience import patiently
+from determined.experimental.client import ExperimentState
 from tests.waiting import TIMEOUT_S, until
 
 DET = [sys.executable, "-m", "determined.cli"]
@@ -24,6 +28,7 @@ class LocalCluster:
 
     data_dir: Path
     env: dict[str, str]
+    _sessions: dict[tuple[str, str], Session] = field(default_factory=dict, repr=False)
 
     @classmethod
     def in_directory(cls, folder: Path) -> LocalCluster:
@@ -39,8 +44,11 @@ class LocalCluster:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, env: dict[str, str] | None = None) -> Iterator[LocalCluster]:
-        """One that is up within the block, in a temporary directory; ``env`` is added to its own.
+    def running(
+        cls, env: dict[str, str] | None = None, config: str | None = None
+    ) -> Iterator[LocalCluster]:
+        """One that is up within the block, in a temporary directory; ``env`` is added to its own,
+        ``config`` is its cluster configuration.
 
         Not under pytest's temporary folder: another pytest session closes that to other users, and as root
         Postgres runs as one.
@@ -49,7 +57,12 @@ class LocalCluster:
             cluster = cls.in_directory(Path(folder))
             cluster.env.update(env or {})
             try:
-                cluster.up()
+                options = []
+                if config is not None:
+                    path = Path(folder) / "given.yaml"
+                    path.write_text(config)
+                    options = ["--config", str(path)]
+                cluster.up(*options)
                 yield cluster
             finally:
                 cluster.down()
@@ -100,21 +113,40 @@ class LocalCluster:
         done = self.det("flow", "run", str(path), str(model), "--detach")
         return int(done.stdout.split()[-1])
 
+    def session(self) -> Session:
+        """Of the user `determined`, logged in without a trace in the home of who runs the tests."""
+        record = json.loads((self.data_dir / "cluster.json").read_text())
+        where = (record["master_url"], record["passwords"]["determined"])
+        if where not in self._sessions:
+            token = authentication.new_token(where[0], "determined", where[1])
+            self._sessions[where] = Session(where[0], token)
+        return self._sessions[where]
+
     def wait(self, experiment_id: int, timeout: float = TIMEOUT_S) -> str:
         """Waits for the end; the experiment's state."""
-        self.det(
-            "experiment", "wait", str(experiment_id), "--polling-interval", "0.2",
-            check=False, timeout=timeout,
-        )  # fmt: skip
-        return self.describe(experiment_id)["state"].removeprefix("STATE_")
+
+        def ended() -> str | None:
+            state = self.state(experiment_id)
+            return state if ExperimentState[state].terminal else None
+
+        show = functools.partial(self.logs, experiment_id)
+        return until(f"the end of experiment {experiment_id}", ended, timeout, show=show)
+
+    def state(self, experiment_id: int) -> str:
+        """The experiment's, without STATE_; waits for a service that is away, as users' programs do."""
+        found = self._get(f"/api/v1/experiments/{experiment_id}")["experiment"]["state"]
+        return str(found).removeprefix("STATE_")
 
     def describe(self, experiment_id: int) -> dict[str, Any]:
         rows = self.json("experiment", "describe", str(experiment_id))
         return dict(rows[0] if isinstance(rows, list) else rows)
 
     def trials(self, experiment_id: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.json("experiment", "list-trials", str(experiment_id))
+        rows = self._get(f"/api/v1/experiments/{experiment_id}/trials", {"limit": -1})["trials"]
         return [{**row, "state": row["state"].removeprefix("STATE_")} for row in rows]
+
+    def _get(self, path: str, params: dict[str, Any] | None = None) -> Any:
+        return patiently(lambda: self.session().get(path, params=params))
 
     def logs(self, experiment_id: int) -> str:
         return self.det("experiment", "logs", str(experiment_id)).stdout
@@ -127,7 +159,16 @@ class LocalCluster:
             return self.det("experiment", "logs", str(experiment_id), check=False).stdout
 
         def found() -> list[str] | None:
+            # What the command prints is asked for when it may have the lines: it takes half a second.
+            if sum(word in line for line in self._written(experiment_id)) < count:
+                return None
             lines = [line for line in logs().splitlines() if word in line]
             return lines if len(lines) >= count else None
 
         return until(f"{count} lines with {word!r}", found, show=logs)
+
+    def _written(self, experiment_id: int) -> Iterator[str]:
+        """The lines of all logs, without what the command puts in front."""
+        for trial in self.trials(experiment_id):
+            for entry in self.session().stream(f"/api/v1/trials/{trial['id']}/logs"):
+                yield from entry["log"].splitlines()

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 TIMEOUT_S = 240.0
 SHORTEST_PAUSE_S = 0.01
+LONG_PAUSE_S = 0.2
 
 _TRUE = object()
 
@@ -88,8 +89,8 @@ class _Wait:
         return text + wanted + (f"\n{self._show()}" if self._show is not None else "")
 
     def pause(self) -> float:
-        """As long as the last question took: waiting then uses half a core at the most."""
+        """Waiting uses a quarter of a core where questions are cheap, and half a core at the most."""
         took = time.monotonic() - self._asked_at
-        pause = max(SHORTEST_PAUSE_S, took)
+        pause = max(SHORTEST_PAUSE_S, took, min(3 * took, LONG_PAUSE_S))
         self._asked_at = time.monotonic() + pause
         return pause

@@ -5,7 +5,11 @@ always imported by then. Other programs (`det deploy`) do not pay for Prefect's 
 """
 
 import sys
+from importlib.util import find_spec
 
 if "prefect" in sys.modules:
     # Registers the worker types of the launchers that come with us.
-    import determined_deployments.agent.launchers.fork_server.worker  # noqa: F401
+    import determined_deployments.agent.launchers.fork_server.worker
+
+    if find_spec("prefect_docker"):
+        import determined_deployments.agent.launchers.docker.worker  # noqa: F401

@@ -78,6 +78,15 @@ def cluster_up(
         str | None,
         typer.Option(help="First password of the users determined and admin; default: random."),
     ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            "--master-config-path",
+            metavar="FILE",
+            help="Cluster configuration (docs/cluster-config.md); '' for none any more.",
+        ),
+    ] = None,
     task_user: Annotated[
         str | None,
         typer.Option(
@@ -96,8 +105,8 @@ def cluster_up(
     with _failures_in_words():
         if agents != 1:
             raise typer.BadParameter(
-                f"found {agents}; a local cluster has one agent, which offers all slots of the "
-                "machine (see --slots)",
+                f"found {agents}; a local cluster starts with one agent, which offers all slots of the "
+                "machine (see --slots); `det agent start` adds others",
                 param_hint="--agents",
             )
         wishes = Wishes(
@@ -107,6 +116,7 @@ def cluster_up(
             master_port=master_port,
             cluster_name=cluster_name,
             initial_user_password=initial_user_password,
+            config=config,
             task_user=task_user,
         )
         state = up(data_dir, wishes, reporter=Terminal(talk))

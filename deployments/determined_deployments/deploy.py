@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_POOL = "default"
+"""The work pool that the platform's ``prefect.yaml`` names."""
+
 TRY_AGAIN = 1
 MISTAKES = 2
 
@@ -55,12 +58,15 @@ async def is_registered(client: PrefectClient, prefect_yaml_path: Path | None = 
     return all(seen.find(print_) is not None for print_ in known)
 
 
-async def register(prefect_yaml_path: Path | None = None) -> dict[str, UUID]:
+async def register(
+    prefect_yaml_path: Path | None = None, work_pool: str = DEFAULT_POOL
+) -> dict[str, UUID]:
     """Creates or updates every deployment in the file; safe to repeat.
 
-    The work pools must exist. Works in the file's directory, as `prefect deploy` would be called there, so
-    nothing else may rely on the working directory meanwhile. Returns the ids by full name
-    (``experiment/experiment``).
+    The work pools must exist. ``work_pool`` stands in the place of ``default``, which a cluster need not
+    have; the service moves the deployments to the pool in which the cluster's flows run. Works in the file's
+    directory, as `prefect deploy` would be called there, so nothing else may rely on the working directory
+    meanwhile. Returns the ids by full name (``experiment/experiment``).
 
     Raises httpx.HTTPError when Prefect does not answer. Raises PrefectYamlError with every mistake in the
     file, after the entries without a mistake are registered.
@@ -69,6 +75,9 @@ async def register(prefect_yaml_path: Path | None = None) -> dict[str, UUID]:
 
     path = (prefect_yaml_path or default_prefect_yaml()).absolute()
     entries, mistakes = prefect_yaml.read(path)
+    for entry in entries:
+        if entry.config["work_pool"]["name"] == DEFAULT_POOL:
+            entry.config["work_pool"] = {**entry.config["work_pool"], "name": work_pool}
     ids: dict[str, UUID] = {}
     later: dict[str, Record] = {}
     with contextlib.chdir(path.parent):
@@ -129,7 +138,8 @@ def register_in_fork(order: Mapping[str, Any]) -> int:
     import httpx
 
     try:
-        asyncio.run(register(Path(order["path"]) if order.get("path") else None))
+        path = Path(order["path"]) if order.get("path") else None
+        asyncio.run(register(path, order.get("work_pool", DEFAULT_POOL)))
     except httpx.HTTPError as error:
         logger.warning(
             "cannot register the deployments yet, because Prefect does not answer: %s", error

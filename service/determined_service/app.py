@@ -2,7 +2,8 @@
 
 ``app.state`` holds what routes need: ``settings``, ``db`` (:class:`~determined_service.base.db.Database`),
 ``hub`` (:class:`~determined_service.base.hub.Hub`), ``auth`` and ``owners`` (who asks, and what belongs to
-whom), ``login_throttle`` (who guesses passwords), the scheduler's ``queue``
+whom), ``login_throttle`` (who guesses passwords), ``snapshots`` (what schedulers see, and which one serves
+which pool: :class:`~determined_service.scheduling.reading.SnapshotReader`), the schedulers' ``queue``
 (:class:`~determined_service.scheduling.queue.Queue`) and the two ingest queues.
 """
 
@@ -12,7 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 
 from determined.__version__ import __version__
 from determined_registry.database import migrate
@@ -25,8 +26,12 @@ from determined_service.base.db import Database
 from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
 from determined_service.bootstrap import bootstrap
+from determined_service.lifecycle import configuration
 from determined_service.loops import runtime
-from determined_service.web.bounds import Bounds, check_model_body
+from determined_service.scheduling.pools import PoolSchedulers
+from determined_service.scheduling.reading import SnapshotReader
+from determined_service.web.bounds import Bounds
+from determined_service.web.router import mount
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:
@@ -45,12 +50,18 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         stack.push_async_callback(db.close)
         cluster_id = await bootstrap(db, settings)
         app.state.settings = settings.model_copy(update={"cluster_id": str(cluster_id)})
+        await configuration.begin(db, settings)
         app.state.db = db
         app.state.hub = hub
         app.state.auth = Authenticator(db, hub, settings)
         app.state.owners = Owners(db)
         app.state.login_throttle = LoginThrottle()
+        app.state.snapshots = SnapshotReader(
+            PoolSchedulers(lambda: settings.cluster), settings.agent_timeout_s
+        )
         stack.push_async_callback(_stop, [asyncio.create_task(hub.run(), name="hub")])
+        following = configuration.follow(db, hub, settings)
+        stack.push_async_callback(_stop, [asyncio.create_task(following, name="configuration")])
         internal.start(app)
         await public.start(app, stack)
         stack.push_async_callback(_stop, await runtime.start(app))
@@ -69,14 +80,10 @@ def create_app(settings: Settings) -> FastAPI:
         description="Determined's REST API: experiments, trials, metrics, checkpoints, logs.",
         lifespan=_lifespan,
         openapi_tags=public.TAGS,
-        dependencies=[Depends(check_model_body)],
-        # Determined's own clients send JSON without saying so.
-        strict_content_type=False,
     )
     app.state.settings = settings
     app.state.started = False
     app.add_middleware(Bounds)
     errors.install(app)
-    for router in [*public.routers(), *internal.routers()]:
-        app.include_router(router)
+    mount(app, [*public.routers(), *internal.routers()])
     return app

@@ -1,4 +1,4 @@
-"""What every cluster has from its first start: two users, a pool, an identity. And sweeping up."""
+"""What every cluster has from its first start: two users and an identity. And sweeping up."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import uuid
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from determined_registry.database.tables import cluster, pools, report_streams, users
+from determined_registry.database.tables import cluster, report_streams, users
 from determined_service.base import passwords
 from determined_service.base.db import Database
 from determined_service.base.settings import Settings
-from determined_service.scheduling.capacity import DEFAULT_POOL
 
 BUILT_IN_USERS = {"admin": True, "determined": False}
 
@@ -47,7 +46,6 @@ async def bootstrap(db: Database, settings: Settings) -> uuid.UUID:
         # Nobody repeats a batch after a week.
         week_ago = sa.func.now() - datetime.timedelta(days=7)
         await conn.execute(sa.delete(report_streams).where(report_streams.c.updated_at < week_ago))
-        await conn.execute(insert(pools).values(name=DEFAULT_POOL).on_conflict_do_nothing())
         await conn.execute(
             insert(cluster)
             .values(singleton=True, id=uuid.uuid4() if wanted == NO_CLUSTER else wanted)

@@ -3,7 +3,8 @@
 ``<work_dir>/allocations/<allocation id>/``
     ``workdir/``  the model definition; the training process starts here
     ``run/``      info files (``DET_RUN_DIR``)
-    ``packages/`` a virtual environment: what the code installs (:mod:`determined_tasks.packages`)
+    ``packages/`` a virtual environment: what the code installs (:mod:`determined_tasks.packages`), unless
+        the trials of the experiment share one (:mod:`determined_tasks.experiment_dir`)
     ``leg.json``  the processes that run here (:mod:`determined_tasks.supervision`)
 ``<work_dir>/model_defs/<hash>/``
     model definitions by hash, unpacked once and copied for each leg
@@ -23,12 +24,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from determined_tasks import identity, packages
+from determined_tasks import experiment_dir, identity, packages
 from determined_tasks.identity import Identity
 from determined_tasks.packages import Packages
 
 ALLOCATIONS = "allocations"
 MODEL_DEFS = "model_defs"
+WORKDIR = "workdir"
+RUN_DIR = "run"
 
 # Least recently used model definitions beyond this many are dropped from the cache.
 KEPT_MODEL_DEFS = 20
@@ -40,23 +43,24 @@ class ModelDefinitionError(Exception):
 
 @dataclass(frozen=True)
 class ContextDir:
-    """The paths of one allocation; :func:`prepare` makes them."""
+    """The paths of one allocation; :func:`prepare` makes them. ``shared``: the packages of its experiment."""
 
     root: Path
     tmp: Path
+    shared: Packages | None = None
 
     @property
     def workdir(self) -> Path:
-        return self.root / "workdir"
+        return self.root / WORKDIR
 
     @property
     def packages(self) -> Packages:
         """Where what its code installs goes."""
-        return Packages(self.root / "packages")
+        return self.shared or Packages(self.root / "packages")
 
     @property
     def run_dir(self) -> Path:
-        return self.root / "run"
+        return self.root / RUN_DIR
 
     def remove(self) -> None:
         """Deletes everything; files the user made undeletable stay."""
@@ -87,8 +91,11 @@ def prepare(
     model_def_hash: str | None,
     fetch: Callable[[str], bytes],
     tmp: Path,
+    shared: Packages | None = None,
 ) -> ContextDir:
     """An allocation's directory with a copy of its model definition, and its TMPDIR ``tmp``.
+
+    ``shared``: the packages of its experiment; None: it gets its own.
 
     ``fetch`` gets the tar.gz of a hash that is not in the cache. What an earlier attempt at the same
     allocation left in ``workdir`` is removed.
@@ -96,25 +103,34 @@ def prepare(
     Raises ModelDefinitionError for an archive that cannot be unpacked, OSError for a full disk or
     missing permissions, and whatever ``fetch`` raises.
     """
-    root = allocation_dir(work_dir, allocation_id)
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    context = ContextDir(allocation_dir(work_dir, allocation_id), tmp, shared)
+    context.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     tmp.mkdir(mode=0o700)
-    context = ContextDir(root, tmp)
-    if context.workdir.exists():
-        shutil.rmtree(context.workdir)
-    # Not kept either: with a task of another account's, links in it could lead root elsewhere.
-    if context.run_dir.exists():
-        shutil.rmtree(context.run_dir)
-    context.run_dir.mkdir()
-    if context.packages.root.exists():
-        shutil.rmtree(context.packages.root)
-    packages.make(context.packages.root)
-    if model_def_hash is None:
-        context.workdir.mkdir()
-    else:
-        source = unpacked(work_dir, model_def_hash, fetch)
-        shutil.copytree(source, context.workdir, symlinks=True)
+    lay_out(context.root, work_dir, model_def_hash, fetch)
+    if shared is None:
+        if context.packages.root.exists():
+            shutil.rmtree(context.packages.root)
+        packages.make(context.packages.root)
     return context
+
+
+def lay_out(
+    root: Path, work_dir: Path, model_def_hash: str | None, fetch: Callable[[str], bytes]
+) -> None:
+    """Makes ``workdir`` with a copy of the model definition, and an empty ``run``, in an allocation's
+    directory. Arguments and errors as of :func:`prepare`.
+    """
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    workdir, run_dir = root / WORKDIR, root / RUN_DIR
+    # Neither is kept: with a task of another account's, links in it could lead root elsewhere.
+    for folder in (workdir, run_dir):
+        if folder.exists():
+            shutil.rmtree(folder)
+    run_dir.mkdir()
+    if model_def_hash is None:
+        workdir.mkdir()
+    else:
+        shutil.copytree(unpacked(work_dir, model_def_hash, fetch), workdir, symlinks=True)
 
 
 def hand_over(context: ContextDir, work_dir: Path, account: Identity) -> None:
@@ -124,11 +140,19 @@ def hand_over(context: ContextDir, work_dir: Path, account: Identity) -> None:
     """
     # Nobody enters before everything in it has the right owner.
     context.root.chmod(0o700)
-    for folder in (context.workdir, context.run_dir, context.packages.root, context.tmp):
+    owned = [context.workdir, context.run_dir, context.tmp]
+    passed = [work_dir, work_dir / ALLOCATIONS, context.root]
+    if context.shared is None:
+        owned.append(context.packages.root)
+    else:
+        passed += [work_dir / experiment_dir.EXPERIMENTS, context.shared.root.parent]
+    for folder in owned:
         identity.give(account, folder)
         folder.chmod(0o700)
-    identity.let_pass((work_dir, work_dir / ALLOCATIONS, context.root))
-    identity.require_reach(account, context.workdir, context.tmp, *identity.interpreter())
+    identity.let_pass(passed)
+    identity.require_reach(
+        account, context.workdir, context.tmp, context.packages.site, *identity.interpreter()
+    )
 
 
 def cached(work_dir: Path, model_def_hash: str) -> Path | None:

@@ -97,8 +97,8 @@ def plan(
     """Decides how to start ``entrypoint`` in ``workdir``.
 
     ``env`` is the whole environment, ``user_env`` the part of it that the user set; ``may_fork`` says that
-    this process may become the training process. ``packages``: the leg's own, whose ``python3`` is this
-    interpreter too.
+    this process may become the training process. ``packages``: where the code installs, whose ``python3`` is
+    this interpreter too.
 
     Raises EntrypointError when a script, module or program does not exist.
     """
@@ -107,11 +107,18 @@ def plan(
     folders = {Path(sys.executable).parent, *([packages.bin] if packages else [])}
     python = _python_call(words, env, folders) if words and not hook else None
     if python is not None and words is not None:
-        _check_python_target(python, workdir)
+        _check_python_target(python, workdir, packages)
         early = [name for name in user_env if EARLY_VARIABLES.match(name)]
         if not may_fork or early or _shadowed(python, workdir):
             return Start("program", words)
+        hidden = packages.hidden_in_fork() if packages else None
         source = installer(workdir)
+        if hidden is not None:
+            note = (
+                f"the experiment has installed {hidden}, so the program starts in a new interpreter: one that"
+                " has done its imports would not see that"
+            )
+            return Start("program", words, note=note)
         if source is None:
             return python
         note = (
@@ -133,18 +140,39 @@ def plan(
 
 
 def _with_hook(entrypoint: str | list[str], words: list[str] | None) -> Start:
-    """The hook is sourced, so that what it exports reaches the entrypoint.
+    shell = "bash" if shutil.which("bash") else "sh"
+    return Start("program", [shell, "-c", hooked(entrypoint, words)])
 
-    A hook that fails ends the leg; ``$DET_RUN_DIR/hook-done`` tells its failure from the
-    entrypoint's.
+
+def hooked(entrypoint: str | list[str], words: list[str] | None) -> str:
+    """A shell's program for the startup hook and then the entrypoint.
+
+    The hook is sourced, so that what it exports reaches the entrypoint. A hook that fails ends the leg;
+    ``$DET_RUN_DIR/hook-done`` tells its failure from the entrypoint's.
     """
     command = shlex.join(words) if words else str(entrypoint)
     done = 'touch "$DET_RUN_DIR/hook-done"'
     # Text that is more than one program goes through a shell of its own.
-    single = words is not None and words[0] not in SHELL_BUILTINS
-    run = f"exec {command}" if single else f"exec sh -c {shlex.quote(command)}"
-    shell = "bash" if shutil.which("bash") else "sh"
-    return Start("program", [shell, "-c", f"set -e\n. ./{STARTUP_HOOK}\nset +e\n{done}\n{run}"])
+    run = f"exec {command}" if _is_one(words) else f"exec sh -c {shlex.quote(command)}"
+    return f"set -e\n. ./{STARTUP_HOOK}\nset +e\n{done}\n{run}"
+
+
+def _is_one(words: list[str] | None) -> bool:
+    """Whether the words are the call of one program."""
+    return words is not None and words[0] not in SHELL_BUILTINS
+
+
+def in_container(entrypoint: str | list[str], *, hook: bool) -> list[str]:
+    """The command for a container, whose programs nobody knows before it runs. ``hook``: the model
+    definition has a startup hook."""
+    words = command_words(entrypoint)
+    if hook:
+        # The best shell that the image has.
+        choose = 'exec "$(command -v bash || command -v sh)" -c "$0"'
+        return ["sh", "-c", choose, hooked(entrypoint, words)]
+    if words is not None and (isinstance(entrypoint, list) or _is_one(words)):
+        return words
+    return ["sh", "-c", str(entrypoint)]
 
 
 def _python_call(
@@ -178,7 +206,7 @@ def _is_this_python(word: str, env: Mapping[str, str], folders: Collection[Path]
     )
 
 
-def _check_python_target(start: Start, workdir: Path) -> None:
+def _check_python_target(start: Start, workdir: Path, packages: Packages | None) -> None:
     if start.form == "script":
         if not (workdir / start.argv[0]).exists():
             raise EntrypointError(f"entrypoint not found: {_missing(start.argv[0], workdir)}")
@@ -186,7 +214,8 @@ def _check_python_target(start: Start, workdir: Path) -> None:
     top = start.argv[0].partition(".")[0]
     if top in sys.modules or top in sys.builtin_module_names:
         return
-    if PathFinder.find_spec(top, [str(workdir), *sys.path]) is None:
+    installed = [str(packages.site)] if packages else []
+    if PathFinder.find_spec(top, [str(workdir), *installed, *sys.path]) is None:
         raise EntrypointError(
             f"entrypoint not found: no module named {top!r} in the model definition or among the"
             " installed packages"

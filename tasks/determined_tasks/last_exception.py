@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import determined
+from determined_tasks.log_lines import without_rank
 
+MAX_RANKS = 1024
 MAX_CHARACTERS = 300
 MAX_CODE_CHARACTERS = 120
 # A traceback that was followed by more output than this was logged, and is not why it ended.
@@ -54,26 +56,29 @@ class LastException:
         self._found: tuple[bytes, _Frame | None] | None = None
         self._lines_after = 0
 
-    def feed(self, line: bytes) -> None:
+    def feed(self, line: bytes) -> bool:
+        """Whether an exception was found in ``line``."""
         if _BEGIN.match(line):
             self._inside = True
             self._in_frame = self._users = self._elsewhere = None
-            return
+            return False
         if frame := _FRAME.match(line):
             # A SyntaxError has no other beginning.
             self._inside = True
             self._in_frame = self._note(_text(frame[1]), int(frame[2]))
-            return
+            return False
         if line[:1].isspace() or not line.strip():
             if self._in_frame is not None and not _MARKS.match(line):
                 self._in_frame.code = self._in_frame.code or _text(line.strip())
-            return
-        if self._inside and _EXCEPTION.match(line):
+            return False
+        found = self._inside and _EXCEPTION.match(line) is not None
+        if found:
             self._found, self._lines_after = (line.strip(), self._users or self._elsewhere), 0
         else:
             self._lines_after += 1
         self._inside = False
         self._in_frame = self._users = self._elsewhere = None
+        return found
 
     def _note(self, file: str, line: int) -> _Frame | None:
         for workdir in self._workdirs:
@@ -97,6 +102,43 @@ class LastException:
         line, place = self._found
         words = _cut(_text(line), MAX_CHARACTERS)
         return words if place is None else f"{words} ({place})"
+
+
+class LastExceptions:
+    """As :class:`LastException`, for several processes whose lines of stderr begin with ``[rank=N]``.
+
+    Their lines come in any order, so each rank is read by itself.
+    """
+
+    def __init__(self, workdir: Path | None = None) -> None:
+        self._workdir = workdir
+        # None: lines without a rank, the launcher's own.
+        self._readers: dict[int | None, LastException] = {None: LastException(workdir)}
+        # Ranks by the time of their last exception.
+        self._order: dict[int | None, None] = {}
+
+    def feed(self, line: bytes) -> None:
+        rank, line = without_rank(line)
+        reader = self._readers.get(rank)
+        if reader is None:
+            if len(self._readers) > MAX_RANKS:
+                return
+            reader = self._readers[rank] = LastException(self._workdir)
+        if reader.feed(line):
+            self._order.pop(rank, None)
+            self._order[rank] = None
+
+    @property
+    def text(self) -> str | None:
+        """The exception that came first, of those that ended a rank: the others are often its consequences.
+
+        Without one, the launcher's own. None when there is none.
+        """
+        for rank in self._order:
+            text = self._readers[rank].text
+            if rank is not None and text is not None:
+                return f"rank {rank}: {text}"
+        return self._readers[None].text
 
 
 def _text(line: bytes) -> str:

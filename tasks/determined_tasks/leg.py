@@ -30,6 +30,7 @@ from determined_tasks import (
     context_dir,
     entrypoint,
     exit_reason,
+    experiment_dir,
     identity,
     process,
     restore_point,
@@ -42,12 +43,11 @@ from determined_tasks.identity import Identity, IdentityError
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.service_link import ServiceLink
 from determined_tasks.streams import Streams
-from determined_tasks.supervision import LegRecord, ProcessName, lock
+from determined_tasks.supervision import KILL_SIGNAL, LegRecord, ProcessName, lock
 from determined_tasks.task_environment import Place
 
 logger = logging.getLogger(__name__)
 
-KILL_SIGNAL = signal.SIGUSR1
 # After a SIGTERM from outside to all processes, the training process may be gone before this one has
 # seen its own.
 SIGTERM_GRACE_SECONDS = 0.3
@@ -97,6 +97,7 @@ def run_leg(
         master=os.environ["DET_MASTER"],
         agent_token=os.environ["DET_AGENT_TOKEN"],
         agent_id=f"prefect-worker@{socket.gethostname()}",
+        shares_packages=False,
     )
     root = context_dir.allocation_dir(work_dir, leg.allocation_id)
     with ServiceLink(where.master, where.agent_token) as service:
@@ -107,7 +108,8 @@ def run_leg(
                     before = LegRecord.read(root)
                     if before is not None:
                         before.clear_up()
-                    return _Leg(leg, where, root, fork, service).run()
+                    with _experiment(leg, where) as experiment:
+                        return _Leg(leg, where, root, fork, service, experiment).run()
                 return exit_reason.infrastructure("another process runs this allocation")
         except OSError as error:
             # A full or read-only disk: not even the records of the leg can be kept.
@@ -116,8 +118,33 @@ def run_leg(
             return result
 
 
+def fetch_model_def(service: ServiceLink, model_def_hash: str) -> bytes:
+    """The archive, after some tries. Raises APIException."""
+    path = paths.MODEL_DEFINITION.format(hash=model_def_hash)
+    backoff = Backoff(*FETCH_RETRY_SECONDS)
+    for _ in range(FETCH_TRIES - 1):
+        try:
+            return service.get(path)
+        except errors.BadRequestException:
+            raise
+        except errors.APIException as error:
+            logger.info("cannot fetch the model definition yet, trying again: %s", error)
+        time.sleep(backoff.next_delay())
+    return service.get(path)
+
+
 def _nothing() -> None:
     return
+
+
+@contextlib.contextmanager
+def _experiment(leg: LegSpec, place: Place) -> Iterator[Path | None]:
+    """The directory that the trial shares with the others of its experiment, until the leg has ended."""
+    if leg.experiment_id is None or leg.trial_id is None or not place.shares_packages:
+        yield None
+        return
+    with experiment_dir.used(place.work_dir, leg.experiment_id, leg.cluster_id) as root:
+        yield root
 
 
 class _Leg:
@@ -128,12 +155,14 @@ class _Leg:
         root: Path,
         fork: ForkOptions | None,
         service: ServiceLink,
+        experiment: Path | None,
     ) -> None:
         self.spec = spec
         self.place = place
         self.root = root
         self.fork = fork
         self.service = service
+        self.experiment = experiment
         self._stopped: LegResult | None = None
         self.user: process.UserProcess | None = None
         self.tmp = context_dir.choose_tmp()
@@ -225,8 +254,11 @@ class _Leg:
                 self.place.work_dir,
                 self.spec.allocation_id,
                 self.spec.model_def_hash,
-                self._fetch_model_def,
+                lambda hash_: fetch_model_def(self.service, hash_),
                 self.tmp,
+                experiment_dir.shared_packages(self.experiment, account)
+                if self.experiment is not None
+                else None,
             )
             if account is not None:
                 # Also for what is spooled beside the account's directories.
@@ -244,7 +276,7 @@ class _Leg:
                 if isinstance(chosen, LegResult):
                     return self.stopped or chosen
                 self.spec = chosen
-                task_environment.write_info_files(self.spec, self.place, context)
+                task_environment.write_info_files(self.spec, self.place, context.run_dir)
             env = task_environment.build(self.spec, self.place, context, account)
             plan = entrypoint.plan(
                 self.spec.entrypoint,
@@ -287,19 +319,6 @@ class _Leg:
             oom_before=oom_before,
             exception=exception,
         )
-
-    def _fetch_model_def(self, model_def_hash: str) -> bytes:
-        path = paths.MODEL_DEFINITION.format(hash=model_def_hash)
-        backoff = Backoff(*FETCH_RETRY_SECONDS)
-        for _ in range(FETCH_TRIES - 1):
-            try:
-                return self.service.get(path)
-            except errors.BadRequestException:
-                raise
-            except errors.APIException as error:
-                logger.info("cannot fetch the model definition yet, trying again: %s", error)
-            time.sleep(backoff.next_delay())
-        return self.service.get(path)
 
     def _open_storage(self) -> None:
         """The cluster's own directory of checkpoints, and no other that a configuration may name."""
@@ -350,6 +369,19 @@ class _Leg:
             (self.root / "leg.json").unlink(missing_ok=True)
 
 
+def read_place(given: Mapping[str, Any]) -> Place:
+    """From the arguments of :class:`Place` in JSON."""
+    place = dict(given)
+    place["work_dir"] = Path(place["work_dir"])
+    uuids = place.get("device_uuids") or {}
+    place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}
+    if place.get("default_task") is not None:
+        place["default_task"] = AgentUser.from_json(place["default_task"])
+    if place.get("checkpoint_dir") is not None:
+        place["checkpoint_dir"] = Path(place["checkpoint_dir"])
+    return Place(**place)
+
+
 def supervise(order: Mapping[str, Any]) -> int:
     """Entry point for the fork server: a fresh fork becomes a leg's supervisor.
 
@@ -359,19 +391,12 @@ def supervise(order: Mapping[str, Any]) -> int:
     assert threading.active_count() == 1, "a fork server must not start threads"
     forked.become_subreaper()
     forked.set_title("leg")
-    place = dict(order["place"])
-    work_dir = place["work_dir"] = Path(place["work_dir"])
-    uuids = place.get("device_uuids") or {}
-    place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}
-    if place.get("default_task") is not None:
-        place["default_task"] = AgentUser.from_json(place["default_task"])
-    if place.get("checkpoint_dir") is not None:
-        place["checkpoint_dir"] = Path(place["checkpoint_dir"])
+    place = read_place(order["place"])
     learn_into = order.get("learn_into")
     run_leg(
         LegSpec.from_json(order["spec"]),
-        work_dir=work_dir,
-        place=Place(**place),
+        work_dir=place.work_dir,
+        place=place,
         fork=ForkOptions(order["base_path"], Path(learn_into) if learn_into else None),
     )
     return 0

@@ -65,6 +65,15 @@ class LegReporter:
         """Reports the process as running, then ships logs as they come."""
         self._begin(Started(pid, socket.gethostname()))
 
+    def begin(self) -> None:
+        """Ships what is said from now on, long before the process runs; then :meth:`running`."""
+        self._begin(None)
+
+    def running(self, service: ServiceLink, pid: int | None) -> None:
+        """After :meth:`begin`: reports the process as running, on a connection of the caller's own."""
+        if not self._post(paths.RUNNING, Started(pid, socket.gethostname()), service):
+            self._on_ended()
+
     def _begin(self, running: Started | None) -> None:
         self._thread = threading.Thread(target=self._work, args=(running,), name="leg-reporter")
         self._thread.start()
@@ -95,13 +104,13 @@ class LegReporter:
         self._thread.join()
         self._post(paths.EXIT, result.report)
 
-    def _post(self, where: str, report: Message) -> bool:
+    def _post(self, where: str, report: Message, service: ServiceLink | None = None) -> bool:
         """Sends until the service answers; False when it refuses reports of the allocation."""
         path = where.format(allocation_id=self._allocation_id)
         backoff = Backoff(*RETRY_SECONDS)
         while True:
             try:
-                self._service.post(path, report.to_json())
+                (service or self._service).post(path, report.to_json())
                 return True
             except errors.BadRequestException as error:
                 logger.warning("[%d] %s: %s", os.getpid(), path, error)

@@ -11,7 +11,7 @@ LONGEST_LINE = 4 << 20
 # determined.LOG_FORMAT: "INFO: [1234] name: text"
 _LEVEL = re.compile(r"(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): \[\d+\] ")
 # Put in front by launch layers that start one process per slot.
-_RANK = re.compile(r"\[rank=(\d+)\] ?")
+_RANK = re.compile(rb"\[rank=(\d{1,9})\] ?")
 
 
 class LineSplitter:
@@ -54,6 +54,11 @@ class LineSplitter:
         return held
 
     @property
+    def held(self) -> bytes:
+        """The unfinished line."""
+        return b"".join(self._parts)
+
+    @property
     def is_progress(self) -> bool:
         r"""The held line ends in ``\r``."""
         return bool(self._parts) and self._parts[-1].endswith(b"\r")
@@ -76,14 +81,15 @@ class ParsedLine:
     rank: int | None
 
 
+def without_rank(line: bytes) -> tuple[int | None, bytes]:
+    """The rank in front of ``line`` (None: it has none), and the rest of the line."""
+    found = _RANK.match(line) if line.startswith(b"[rank=") else None
+    return (None, line) if found is None else (int(found[1]), line[found.end() :])
+
+
 def parse(line: bytes) -> ParsedLine:
     """Decodes a line as UTF-8; any other byte is written as ``\\xff``. NUL stays."""
-    text = line.decode("utf-8", "backslashreplace")
-    rank = None
-    if text.startswith("[rank="):
-        found = _RANK.match(text)
-        if found:
-            rank = int(found[1])
-            text = text[found.end() :]
+    rank, rest = without_rank(line)
+    text = rest.decode("utf-8", "backslashreplace")
     level = _LEVEL.match(text) if text[:1] in "TDIWEC" else None
     return ParsedLine(text, level[1] if level else None, rank)

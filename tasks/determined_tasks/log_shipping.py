@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -30,6 +31,26 @@ BATCH_SECONDS = 0.25
 BATCH_BYTES = 1 << 20
 MEMORY_BYTES = 16 << 20
 RETRY_SECONDS = (0.1, 5.0)
+
+
+def deliver(service: ServiceLink, body: dict[str, Any]) -> bool:
+    """Sends a batch of log lines until the service has it; False when it takes no logs of the allocation."""
+    backoff = Backoff(*RETRY_SECONDS)
+    while True:
+        try:
+            service.post(paths.LOGS, body)
+            return True
+        except (errors.NotFoundException, errors.ConflictException) as error:
+            logger.warning("the service does not take the allocation's logs: %s", error)
+            return False
+        except errors.BadRequestException as error:
+            # Sending the same again cannot help, and what comes after it must not wait for ever.
+            count = len(body["lines"])
+            logger.error("the service refused a batch of %d log lines: %s", count, error)
+            return True
+        except errors.APIException as error:
+            logger.info("cannot send logs yet, trying again: %s", error)
+        time.sleep(backoff.next_delay())
 
 
 class _Queue:
@@ -166,18 +187,4 @@ class LogShipper:
             "seq": self._seq,
             "lines": [orjson.Fragment(line) for line in lines],
         }
-        backoff = Backoff(*RETRY_SECONDS)
-        while True:
-            try:
-                self._service.post(paths.LOGS, body)
-                return True
-            except (errors.NotFoundException, errors.ConflictException) as error:
-                logger.warning("the service does not take the allocation's logs: %s", error)
-                return False
-            except errors.BadRequestException as error:
-                # Sending the same again cannot help, and what comes after it must not wait for ever.
-                logger.error("the service refused a batch of %d log lines: %s", len(lines), error)
-                return True
-            except errors.APIException as error:
-                logger.info("cannot send logs yet, trying again: %s", error)
-            time.sleep(backoff.next_delay())
+        return deliver(self._service, body)

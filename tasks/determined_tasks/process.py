@@ -100,7 +100,7 @@ def start(
 
     ``single_threaded``: this process has one thread and no other child, so Python code may run
     between a fork and what follows. The forms ``script`` and ``module`` need it, and ``base_path``.
-    ``packages``: the leg's own, for these forms; a program finds them by its environment.
+    ``packages``: where the code installs, for these forms; a program finds them by its environment.
     ``account``: whose process it is, if not this one's owner's; only for the form ``program``.
 
     Raises EntrypointError when the program cannot be executed.

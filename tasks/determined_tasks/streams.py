@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from determined_tasks import process
-from determined_tasks.last_exception import LastException
+from determined_tasks.last_exception import LastExceptions
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.log_lines import LineSplitter, parse
 
@@ -24,7 +24,7 @@ class Streams:
     def __init__(
         self, user: process.UserProcess, reporter: LegReporter, workdir: Path | None = None
     ) -> None:
-        self.exception = LastException(workdir)
+        self.exception = LastExceptions(workdir)
         self._reporter = reporter
         self._selector = selectors.DefaultSelector()
         self._splitters = {user.stdout: LineSplitter(), user.stderr: LineSplitter()}

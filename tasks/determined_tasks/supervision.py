@@ -21,6 +21,8 @@ from pathlib import Path
 import psutil
 
 RECORD = "leg.json"
+KILL_SIGNAL = signal.SIGUSR1
+"""The service's order, passed on to a supervisor: the leg is to end at once."""
 DEATH_SECONDS = 2.0
 """How long a killed process is waited for: until then it may still write."""
 LOCK = "lock"

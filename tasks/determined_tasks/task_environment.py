@@ -31,7 +31,8 @@ class Place:
     ``slot_type`` is ``cpu`` or ``cuda``; ``device_uuids`` maps slot ids to device uuids.
     ``slots``: how many the agent has in all; 0: not known. ``default_task`` and ``allow_root`` are the
     agent's settings ``security``; ``checkpoint_dir`` is the cluster's own checkpoint storage, if it is a
-    directory.
+    directory. ``shares_packages``: what trials install is their experiment's, and goes when that has ended;
+    else each leg has its own.
     """
 
     work_dir: Path
@@ -44,6 +45,7 @@ class Place:
     default_task: AgentUser | None = None
     allow_root: bool = False
     checkpoint_dir: Path | None = None
+    shares_packages: bool = True
 
 
 def build(
@@ -51,7 +53,7 @@ def build(
 ) -> dict[str, str]:
     """The whole environment: the agent's, the platform's ``DET_*``, then the user's own variables.
 
-    ``PATH`` begins with the directory of the leg's own packages, then that of this interpreter: ``python3``
+    ``PATH`` begins with the directory of what the code installs, then that of this interpreter: ``python3``
     is this interpreter with both.
     """
     own = identity.inherited(account, os.environ)
@@ -67,14 +69,12 @@ def build(
     # Not where the cluster was started from.
     env["PWD"] = str(context.workdir)
     env.pop("OLDPWD", None)
-    env.update(_task_variables(spec, place, context))
-    if spec.trial_id is not None:
-        env.update(_trial_variables(spec))
+    env.update(variables(spec, place, context.workdir, context.run_dir))
     if place.slot_type == "cuda":
         uuids = place.device_uuids or {}
         env["CUDA_VISIBLE_DEVICES"] = ",".join(uuids.get(i) or str(i) for i in spec.slot_ids)
     elif place.slots:
-        env.setdefault("OMP_NUM_THREADS", str(_threads(spec, place)))
+        env.setdefault("OMP_NUM_THREADS", str(threads(spec, place)))
     env.update(spec.env)
     env.update(context.packages.environment(env))
     users = spec.user_environment()
@@ -84,13 +84,25 @@ def build(
     return {key: value for key, value in env.items() if len(value) <= LONGEST_VARIABLE}
 
 
-def _threads(spec: LegSpec, place: Place) -> int:
+def variables(
+    spec: LegSpec, place: Place, workdir: Path, run_dir: Path, resources_type: str = "process"
+) -> dict[str, str]:
+    """The platform's ``DET_*``. ``workdir`` and ``run_dir``: their paths as the task sees them."""
+    found = _task_variables(spec, place, workdir, run_dir, resources_type)
+    if spec.trial_id is not None:
+        found.update(_trial_variables(spec))
+    return found
+
+
+def threads(spec: LegSpec, place: Place) -> int:
     """The task's share of the cores. Without it every trial computes with as many threads as there are
     cores, and trials side by side wait for each other's."""
     return max(1, len(os.sched_getaffinity(0)) * len(spec.slot_ids) // place.slots)
 
 
-def _task_variables(spec: LegSpec, place: Place, context: ContextDir) -> dict[str, str]:
+def _task_variables(
+    spec: LegSpec, place: Place, workdir: Path, run_dir: Path, resources_type: str
+) -> dict[str, str]:
     url = urlsplit(place.master)
     tls = url.scheme == "https"
     port = str(url.port or (443 if tls else 80))
@@ -107,13 +119,13 @@ def _task_variables(spec: LegSpec, place: Place, context: ContextDir) -> dict[st
         "DET_TASK_TYPE": spec.task_type,
         "DET_ALLOCATION_ID": spec.allocation_id,
         "DET_RESOURCES_ID": resources_id,
-        "DET_RESOURCES_TYPE": "process",
+        "DET_RESOURCES_TYPE": resources_type,
         "DET_CONTAINER_ID": resources_id,
         "DET_SLOT_IDS": json.dumps(spec.slot_ids),
         "DET_SESSION_TOKEN": spec.session_token,
         "DET_USER": spec.owner,
-        "DET_WORKDIR": str(context.workdir),
-        "DET_RUN_DIR": str(context.run_dir),
+        "DET_WORKDIR": str(workdir),
+        "DET_RUN_DIR": str(run_dir),
         "DET_TASK_LOGGING_METADATA": json.dumps(
             {"task_id": spec.task_id, "allocation_id": spec.allocation_id}
         ),
@@ -135,8 +147,8 @@ def _trial_variables(spec: LegSpec) -> dict[str, str]:
     return variables
 
 
-def write_info_files(spec: LegSpec, place: Place, context: ContextDir) -> None:
-    """``$DET_RUN_DIR/info/*.json``: the keys are the arguments of ``ClusterInfo`` and its parts.
+def write_info_files(spec: LegSpec, place: Place, run_dir: Path) -> None:
+    """``<run_dir>/info/*.json``: the keys are the arguments of ``ClusterInfo`` and its parts.
 
     Mode 0600: one of them holds the session token.
     """
@@ -172,7 +184,7 @@ def write_info_files(spec: LegSpec, place: Place, context: ContextDir) -> None:
             "debug": bool(spec.config.get("debug")),
             "inter_node_network_interface": None,
         }
-    directory = context.run_dir / "info"
+    directory = run_dir / "info"
     directory.mkdir(exist_ok=True, mode=0o700)
     for name, content in contents.items():
         path = directory / f"{name}_info.json"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import datetime
 import io
+import json
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -201,6 +203,14 @@ def test_living_experiments(upstream: UpstreamClient, submitted: Submitted, tmp_
     )
     assert held[0]["allocation_id"].startswith(f"{number}.")
     assert "sleeper" in held[0]["task_name"]
+    job = described(upstream, number)["jobId"]
+    upstream.det("job", "update", job, "-p", "7")
+    upstream.det("job", "update-batch", f"{job}.weight=2")
+    upstream.det("e", "set", "priority", str(number), "8")
+    upstream.det("e", "set", "max-slots", str(number), "1")
+    (row,) = [row for row in table(upstream.det("job", "list", "--csv").stdout) if row["ID"] == job]
+    assert (row["Priority"], row["Slots (acquired/needed)"]) == ("8", "1/1")
+    assert (row["State"], row["Job Name"]) == ("STATE_SCHEDULED", f"sleeper ({number})")
     upstream.det("e", "kill", str(number))
     upstream.wait(number, code=1)
     assert described(upstream, number)["state"] == "STATE_CANCELED"
@@ -230,7 +240,25 @@ def test_changing_an_experiment(upstream: UpstreamClient, submitted: Submitted) 
     upstream.det("e", "unarchive", number)
     upstream.det("e", "label", "remove", number, "later")
     refused = upstream.det("e", "set", "priority", number, "3", code=1).stderr
-    assert "resources of an experiment cannot be changed" in refused
+    assert "only one that has not ended is in a queue" in refused
+
+
+def test_accounting(upstream: UpstreamClient, submitted: Submitted) -> None:
+    today = datetime.datetime.now(datetime.UTC).date()
+    times = (f"{today}T00:00:00Z", f"{today + datetime.timedelta(days=1)}T00:00:00Z")
+    for verb in ("raw", "allocations"):
+        rows = list(csv.DictReader(io.StringIO(upstream.det("res", verb, *times).stdout)))
+        mine = [row for row in rows if row["experiment_id"] == str(submitted.id)]
+        assert len(mine) >= 2 and {row["username"] for row in mine} == {"determined"}
+        assert all(float(row["seconds"]) > 0 for row in mine)
+    entries = json.loads(upstream.det("res", "raw", *times, "--json").stdout)["resourceEntries"]
+    assert submitted.id in [entry["experimentId"] for entry in entries]
+    months = upstream.det("res", "agg", f"{today:%Y-%m}", f"{today:%Y-%m}", "--monthly").stdout
+    assert months.startswith("aggregation_type,aggregation_key,date,seconds\n")
+    assert f",{today:%Y-%m}," in months
+    days = upstream.det("res", "agg", str(today), str(today), "--json").stdout
+    (day,) = json.loads(days)["resourceEntries"]
+    assert day["byUsername"]["determined"] > 0
 
 
 def test_mistakes_are_explained(

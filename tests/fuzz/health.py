@@ -21,12 +21,12 @@ PAUSE_S = 0.02
 def _serve_nothing() -> int:
     """A server in a process of its own; returns its port. It ends with this process."""
     code = (
-        "import socket, uvicorn, fastapi, os\n"
+        "import uvicorn, fastapi, os\n"
+        "from tests.listening import listening\n"
         "app = fastapi.FastAPI()\n"
         "async def health(): return {}\n"
         "app.get('/health')(health)\n"
-        "s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
-        "s.listen()\n"
+        "s = listening(); print(s.getsockname()[1], flush=True)\n"
         "import threading, sys\n"
         "threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()\n"
         "uvicorn.Server(uvicorn.Config(app, log_level='error')).run(sockets=[s])\n"

@@ -172,11 +172,16 @@ async def send(
 
 
 def check_log(service: Service, report: Report) -> None:
-    """Nothing in the service's log is a fault."""
-    text = service.log.read_text(errors="replace")
-    for line in text.splitlines():
+    """Nothing in the service's log is a fault; a complaint holds the fault's last lines."""
+    faults: list[list[str]] = []
+    for line in service.log.read_text(errors="replace").splitlines():
         if " ERROR " in line or line.startswith("Traceback"):
-            report.complaints.append(f"the service's log: {line[:300]}")
+            faults.append([line])
+        elif faults and (" | " in line[:12] or line.startswith(" ")):
+            faults[-1].append(line)
+    for first, *rest in faults:
+        found = [f"the service's log: {first}", *rest[-6:]]
+        report.complaints.append("\n    ".join(line[:300] for line in found))
 
 
 async def _run(service: Service, count: int, seed: int) -> Report:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import tempfile
 import threading
 import uuid
@@ -30,6 +29,7 @@ from determined_service.app import create_app
 from determined_service.base.db import Database
 from determined_service.base.settings import Settings
 from determined_service.bootstrap import bootstrap
+from tests.listening import listening
 from tests.waiting import TIMEOUT_S, until
 
 AGENT_TOKEN = "agent-token-of-the-tests"
@@ -158,9 +158,7 @@ async def agent(service_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 @contextlib.contextmanager
 def serve(app: FastAPI) -> Iterator[str]:
     """Runs ``app`` under uvicorn in a thread, on a free port; gives its URL."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(128)
+    with listening() as listener:
         port = listener.getsockname()[1]
         server = Server(app, uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
         # One loop per service, as in production; the default policy suits psycopg.

@@ -34,6 +34,17 @@ def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
+def _let_through(stack: contextlib.ExitStack, bridge: str) -> None:
+    """Where a Docker engine has run, what passes over any bridge is dropped unless a rule allows it."""
+    if shutil.which("iptables") is None:
+        return
+    rule = ["FORWARD", "-i", bridge, "-o", bridge, "-j", "ACCEPT"]
+    done = subprocess.run(["iptables", "-w", "-I", *rule], capture_output=True, timeout=TIMEOUT_S)
+    if done.returncode == 0:
+        delete = ["iptables", "-w", "-D", *rule]
+        stack.callback(subprocess.run, delete, capture_output=True, timeout=TIMEOUT_S)
+
+
 @contextlib.contextmanager
 def machines(count: int) -> Iterator[tuple[str, list[Machine]]]:
     """This machine's address, as the others see it, and ``count`` others. Skips the test where they
@@ -54,6 +65,7 @@ def machines(count: int) -> Iterator[tuple[str, list[Machine]]]:
         stack.callback(_ip, "link", "del", bridge)
         _ip("addr", "add", f"{net}.1/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
+        _let_through(stack, bridge)
         for number, machine in enumerate(made):
             _ip("netns", "add", machine.namespace)
             stack.callback(_ip, "netns", "del", machine.namespace)

@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
+
 from tests.local_cluster import LocalCluster
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 CONFIG = """
 name: continued
@@ -93,19 +95,48 @@ def test_a_search_of_which_one_trial_failed(cluster: LocalCluster, tmp_path: Pat
     assert "all 3 trials" in refused.stderr
 
 
-def test_a_single_trial_trains_longer(cluster: LocalCluster, tmp_path: Path) -> None:
+def own_lines(cluster: LocalCluster, task_id: str) -> list[str]:
+    """Of one task's log, what its script says of the task."""
+    record = json.loads((cluster.data_dir / "cluster.json").read_text())
+    login = {"username": "determined", "password": record["passwords"]["determined"]}
+    with httpx.Client(base_url=record["master_url"], trust_env=False, timeout=TIMEOUT_S) as client:
+        token = client.post("/api/v1/auth/login", json=login).json()["token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = client.get(f"/api/v1/tasks/{task_id}/logs", headers=headers)
+    lines = [json.loads(line)["result"]["log"].strip() for line in answer.text.splitlines()]
+    return [line for line in lines if line.startswith("task ")]
+
+
+def test_a_single_trial_trains_longer_twice_each_time_as_another_task(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     config = (CONFIG % tmp_path).replace(", x: {type: categorical, vals: [1, 2, 3]}", "")
     config = config.replace("grid", "single").replace(", max_concurrent_trials: 1", "")
-    experiment = cluster.submit(tmp_path, config, train_py=TRAIN)
-    assert cluster.wait(experiment) == "COMPLETED"
-    cluster.det("experiment", "continue", str(experiment), "--config", "searcher.max_length=7")
-    assert cluster.wait(experiment) == "COMPLETED"
-    (trial,) = cluster.trials(experiment)
-    assert (tmp_path / "legs").read_text().splitlines() == ["0 from 0", "0 from 4"]
-    assert trial["totalBatchesProcessed"] == 7
-    refused = cluster.det(
-        "experiment", "continue", str(experiment), "--config", "searcher.name=random", check=False
+    telling = TRAIN.replace(
+        "with det.core.init() as core:",
+        "print('task', info.task_id, 'allocation', info.allocation_id)\nwith det.core.init() as core:",
     )
+    experiment = cluster.submit(tmp_path, config, train_py=telling)
+    assert cluster.wait(experiment) == "COMPLETED"
+    for length in (6, 7):
+        longer = f"searcher.max_length={length}"
+        cluster.det("experiment", "continue", str(experiment), "--config", longer)
+        assert cluster.wait(experiment) == "COMPLETED"
+    (trial,) = cluster.trials(experiment)
+    base = f"{experiment}.{trial['requestId']}"
+    tasks = [base, f"{base}-1", f"{base}-2"]
+    assert (trial["taskId"], trial["taskIds"]) == (tasks[2], tasks)
+    expected = [f"task {task} allocation {task}.{run}" for run, task in enumerate(tasks, start=1)]
+    lines = cluster.det("trial", "logs", str(trial["id"])).stdout.splitlines()
+    assert [line.partition("|| ")[2] for line in lines if "|| task " in line] == expected
+    for task, line in zip(tasks, expected, strict=True):
+        assert own_lines(cluster, task) == [line]
+    assert (tmp_path / "legs").read_text().splitlines() == ["0 from 0", "0 from 4", "0 from 6"]
+    legs = cluster.json("trial", "describe", str(trial["id"]))["legs"]
+    assert [leg["allocationId"] for leg in legs] == [line.split()[-1] for line in expected]
+    assert trial["totalBatchesProcessed"] == 7
+    other = ("--config", "searcher.name=random")
+    refused = cluster.det("experiment", "continue", str(experiment), *other, check=False)
     assert refused.returncode == 1
     assert "keeps its search method" in refused.stderr
 

@@ -39,12 +39,12 @@ def folder() -> Path:
 
 @pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is not None,
-    reason="deepspeed is installed: tests/unit/frameworks/test_deepspeed.py runs in this session",
+    reason="deepspeed is installed: tests/training/frameworks/test_deepspeed.py runs in this session",
 )
 def test_trials_with_the_package(folder: Path) -> None:
     tests = [
-        "tests/unit/frameworks/test_deepspeed.py",
-        "tests/unit/frameworks/test_deepspeed_horovod.py",
+        "tests/training/frameworks/test_deepspeed.py",
+        "tests/training/frameworks/test_deepspeed_horovod.py",
     ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", *tests],

@@ -30,7 +30,11 @@ def gang(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results]:
         if name not in found:
             folder = tmp_path_factory.mktemp(name)
             (folder / "work").mkdir()
-            path = [str(ROOT), str(ROOT / "tests/unit/frameworks"), os.environ.get("PYTHONPATH")]
+            path = [
+                str(ROOT),
+                str(ROOT / "tests/training/frameworks"),
+                os.environ.get("PYTHONPATH"),
+            ]
             env = {key: value for key, value in os.environ.items() if not key.startswith("DET_")}
             script = ROOT / "tests/integration/gangs" / f"{name}.py"
             launch = ["-m", "determined.launch.torch_distributed", "--nproc_per_node=2", "--"]

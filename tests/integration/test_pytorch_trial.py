@@ -20,18 +20,23 @@ from tests.waiting import TIMEOUT_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples/digits_pytorch_trial"
 
-# Slow enough to be stopped in the middle.
-SLOW = """
-import os, time
+# Stands still in front of the last batch of its third epoch, to be stopped there.
+HELD = """
+import os, pathlib, time
 from model_def import DigitsTrial
 
-class SlowTrial(DigitsTrial):
+class HeldTrial(DigitsTrial):
     def train_batch(self, batch, epoch_idx, batch_idx):
-        if batch_idx == 100:
+        if batch_idx == 134:
             print("pid", os.getpid(), flush=True)
-        time.sleep({delay})
+            while {held}:
+                time.sleep(0.05)
         return super().train_batch(batch, epoch_idx, batch_idx)
 """
+# In one process only: several would have to ask in step.
+UNTIL_PREEMPTED = "not self.context._core.preempt.should_preempt(auto_ack=False)"
+UNTIL_TOLD = "not pathlib.Path({go!r}).exists()"
+"""The file is ``go`` in the folder that the experiment was submitted from."""
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -39,12 +44,14 @@ def config(**changes: Any) -> dict[str, Any]:
     return {**base, **changes}
 
 
-def submit(cluster: LocalCluster, folder: Path, configuration: dict[str, Any], delay: float) -> int:
-    """Submits the example's model and a slow form of it."""
+def submit(
+    cluster: LocalCluster, folder: Path, configuration: dict[str, Any], held: str = "False"
+) -> int:
+    """Submits the example's model, and a form of it that stands still as long as ``held`` is true."""
     model = {f"{name}_py": (EXAMPLE / f"{name}.py").read_text() for name in ("model_def", "train")}
     folder.mkdir(exist_ok=True)
-    slow = SLOW.format(delay=delay)
-    return cluster.submit(folder, yaml.safe_dump(configuration), **model, slow_py=slow)
+    model["held_py"] = HELD.format(held=held.format(go=str(folder / "go")))
+    return cluster.submit(folder, yaml.safe_dump(configuration), **model)
 
 
 def losses(cluster: LocalCluster, experiment_id: int) -> dict[int, list[float]]:
@@ -65,7 +72,7 @@ def validations(cluster: LocalCluster, experiment_id: int) -> dict[int, dict[str
 def unbroken(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> int:
     """The example's experiment, run to its end."""
     folder = tmp_path_factory.mktemp("unbroken")
-    experiment_id = submit(cluster, folder, config(), 0)
+    experiment_id = submit(cluster, folder, config())
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     return experiment_id
 
@@ -92,7 +99,7 @@ def test_its_checkpoint_loads(cluster: LocalCluster, unbroken: int, tmp_path: Pa
 def test_paused_and_activated_with_the_same_losses(
     cluster: LocalCluster, unbroken: int, tmp_path: Path
 ) -> None:
-    experiment_id = submit(cluster, tmp_path, config(entrypoint="slow:SlowTrial"), 0.02)
+    experiment_id = submit(cluster, tmp_path, config(entrypoint="held:HeldTrial"), UNTIL_PREEMPTED)
     cluster.wait_for_lines(experiment_id, "pid ")
     cluster.det("experiment", "pause", str(experiment_id))
     cluster.wait_for_lines(experiment_id, "preempted after batch")
@@ -107,13 +114,14 @@ def test_killed_and_resumed_with_the_same_losses(
     cluster: LocalCluster, unbroken: int, tmp_path: Path
 ) -> None:
     configuration = config(
-        entrypoint="python3 -m determined.launch.torch_distributed --trial slow:SlowTrial",
+        entrypoint="python3 -m determined.launch.torch_distributed --trial held:HeldTrial",
         max_restarts=1,
         min_checkpoint_period={"batches": 45},
     )
-    experiment_id = submit(cluster, tmp_path, configuration, 0.02)
+    experiment_id = submit(cluster, tmp_path, configuration, UNTIL_TOLD)
     pid = int(cluster.wait_for_lines(experiment_id, "pid ")[0].split()[-1])
     os.kill(pid, signal.SIGKILL)
+    (tmp_path / "go").touch()
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     cluster.wait_for_lines(experiment_id, "going on after batch")
     assert losses(cluster, experiment_id) == losses(cluster, unbroken)
@@ -121,16 +129,17 @@ def test_killed_and_resumed_with_the_same_losses(
 
 def test_two_processes_one_of_them_killed(cluster: LocalCluster, tmp_path: Path) -> None:
     configuration = yaml.safe_load((EXAMPLE / "distributed.yaml").read_text())
-    alone = submit(cluster, tmp_path / "unbroken", configuration, 0)
+    alone = submit(cluster, tmp_path / "unbroken", configuration)
     assert cluster.wait(alone) == "COMPLETED", cluster.logs(alone)
     validated = validations(cluster, alone)
     assert validated[450]["accuracy"] > 0.9
 
-    slow = {**configuration, "entrypoint": "slow:SlowTrial"}
-    experiment_id = submit(cluster, tmp_path / "killed", slow, 0.02)
+    held = {**configuration, "entrypoint": "held:HeldTrial"}
+    experiment_id = submit(cluster, tmp_path / "killed", held, UNTIL_TOLD)
     line = cluster.wait_for_lines(experiment_id, "pid ")[0]
     assert "[rank=" in line
     os.kill(int(line.split()[-1]), signal.SIGKILL)
+    (tmp_path / "killed" / "go").touch()
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     cluster.wait_for_lines(experiment_id, "going on after batch")
     assert losses(cluster, experiment_id) == losses(cluster, alone)
@@ -146,7 +155,7 @@ def test_two_processes_one_of_them_killed(cluster: LocalCluster, tmp_path: Path)
 def test_the_script_with_reports_for_the_searcher(cluster: LocalCluster, tmp_path: Path) -> None:
     configuration = yaml.safe_load((EXAMPLE / "adaptive.yaml").read_text())
     configuration["searcher"].update(max_trials=4, max_time=3)
-    experiment_id = submit(cluster, tmp_path, configuration, 0)
+    experiment_id = submit(cluster, tmp_path, configuration)
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     trials = cluster.trials(experiment_id)
     assert len(trials) == 4
@@ -163,7 +172,7 @@ def test_lengths_that_are_promoted(cluster: LocalCluster, tmp_path: Path) -> Non
         "mode": "aggressive",
         "max_length": {"records": 3 * 32 * 20},
     }
-    experiment_id = submit(cluster, tmp_path, config(searcher=searcher), 0)
+    experiment_id = submit(cluster, tmp_path, config(searcher=searcher))
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     sdk = client(cluster)
     ends = sorted(
@@ -174,7 +183,7 @@ def test_lengths_that_are_promoted(cluster: LocalCluster, tmp_path: Path) -> Non
 
 
 def test_mistakes_are_said_in_a_line(cluster: LocalCluster, tmp_path: Path) -> None:
-    experiment_id = submit(cluster, tmp_path, config(entrypoint="model_def:DigitTrial"), 0)
+    experiment_id = submit(cluster, tmp_path, config(entrypoint="model_def:DigitTrial"))
     assert cluster.wait(experiment_id) == "ERROR"
     assert "did you mean DigitsTrial?" in cluster.logs(experiment_id)
 

@@ -28,8 +28,12 @@ PACKAGES = {
 # and users.
 CONFIG = {"determined.expconf", "determined.__version__"}
 BACKOFF = {"determined.common.backoff"}
+# Text of other people, on a terminal and in the service's log.
+PRINTABLE = {"determined.common.printable"}
 # What both sides of the wire import.
 WIRE = {"determined.common.wire"}
+# The cluster's own configuration, which `det` checks before the service reads it.
+CLUSTER = {"determined.common.cluster_config"}
 CLIENT = CONFIG | {"determined.common"}
 # Who runs where checkpoint storage is reached: legs verify, a flow deletes.
 STORAGE = {"determined.storage", "determined.errors"}
@@ -41,6 +45,8 @@ ALLOWED: dict[str, set[str]] = {
     "determined_service": {"determined_service", "determined_registry", "determined_searchers"}
     | CONFIG
     | BACKOFF
+    | PRINTABLE
+    | CLUSTER
     | WIRE,
     "determined_tasks": {"determined_tasks", "determined_searchers"} | CLIENT | STORAGE,
     "determined_flows": {"determined_flows", "determined_tasks", "determined_searchers"}
@@ -102,7 +108,7 @@ def test_a_forbidden_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not is_allowed("determined_service.app", ALLOWED["determined_searchers"])
 
 
-def test_of_the_shared_folder_the_service_may_import_the_wire_only(
+def test_of_the_shared_folder_the_service_may_not_import_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = tmp_path / "bad.py"

@@ -22,6 +22,7 @@ from determined.common.wire.agents import Registration, WorkRequest
 from determined.common.wire.times import HEARTBEAT_S
 from determined.common.wire.version import VERSION
 from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.experiments import Experiments
 from determined_deployments.agent.launchers import built_in
 from determined_deployments.agent.launchers.base import Launcher
 from determined_deployments.agent.legs import Legs
@@ -71,7 +72,8 @@ class Agent:
             if config.prefect_api_url:
                 flow_runs = [running for running in found if running.kind == "flow_run"]
                 prefect = PrefectSide(config, launcher, flow_runs)
-            work = asyncio.create_task(self._work(service, launcher, legs, prefect))
+            experiments = Experiments(config.work_dir)
+            work = asyncio.create_task(self._work(service, launcher, legs, experiments, prefect))
             flows = asyncio.create_task(prefect.run()) if prefect else None
             stopping = asyncio.create_task(self._stopping.wait())
             # Neither of the loops ends by itself: if one does, it is a fault that must be seen.
@@ -86,6 +88,7 @@ class Agent:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            await experiments.stop()
         await service.close()
         for task in ended & loops:
             task.result()
@@ -95,6 +98,7 @@ class Agent:
         service: ServiceClient,
         launcher: Launcher,
         legs: Legs,
+        experiments: Experiments,
         prefect: PrefectSide | None,
     ) -> None:
         await launcher.ready()
@@ -104,10 +108,16 @@ class Agent:
         while True:
             try:
                 if not registered:
-                    await self._register(service, launcher, legs)
+                    cluster_id = await self._register(service, launcher, legs)
+                    experiments.of_cluster(cluster_id)
                     registered = True
                 request = WorkRequest(
-                    self._session, legs.running, self._poll_seq, HEARTBEAT_S, VERSION
+                    self._session,
+                    legs.running,
+                    self._poll_seq,
+                    HEARTBEAT_S,
+                    VERSION,
+                    experiments.known(),
                 )
                 answer = await service.work(self._config.agent_id, request)
                 backoff.reset()
@@ -127,6 +137,7 @@ class Agent:
                 legs.launch(spec)
             for allocation_id in answer.kill:
                 legs.kill(allocation_id)
+            experiments.ended(answer.ended)
             if answer.prefect_poll_seq != self._poll_seq:
                 self._poll_seq = answer.prefect_poll_seq
                 if prefect is not None:
@@ -134,7 +145,8 @@ class Agent:
             if answer.kill and not answer.launch:
                 await legs.settle_kills()
 
-    async def _register(self, service: ServiceClient, launcher: Launcher, legs: Legs) -> None:
+    async def _register(self, service: ServiceClient, launcher: Launcher, legs: Legs) -> str:
+        """Returns the cluster's id."""
         config = self._config
         registration = Registration(
             session=self._session,
@@ -156,6 +168,7 @@ class Agent:
         for allocation_id in answer.kill:
             legs.kill(allocation_id)
         logger.info("registered as %s", config.agent_id)
+        return answer.cluster_id
 
 
 async def _nothing() -> None:

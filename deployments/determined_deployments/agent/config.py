@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from determined.common.wire import agents
 from determined.common.wire.legs import LegSpec
+from determined_tasks.containers.sizes import size_in_bytes
 
 CONFIG_VARIABLE = "DET_AGENT_CONFIG"
 
@@ -53,6 +55,32 @@ class Security(BaseModel):
     """Whether a task may run as root because an account says so."""
 
 
+class Container(BaseModel):
+    """``container``: for the launcher ``docker`` (docs/agent.md)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    images: dict[Literal["cpu", "cuda"], str] = Field(default_factory=dict)
+    """The image of experiments that name none, by slot type."""
+    network_mode: str | None = None
+    """As `docker run --network`. None: ``host`` when the service listens on this machine's loopback only,
+    else ``bridge``."""
+    master_url: str | None = None
+    """The service's address inside containers, if it is another one there."""
+    shm_size: int | str = 4 << 30
+    """``/dev/shm`` of experiments that give no ``resources.shm_size``."""
+    memory: int | str | None = None
+    """The limit of each container, such as ``8G``. None: the machine's memory."""
+    harness: Literal["image", "mounted"] = "image"
+    """Where ``determined`` comes from inside containers: the image, or the agent's own interpreter with its
+    packages, which containers then see read-only."""
+
+    @field_validator("shm_size", "memory")
+    @classmethod
+    def _is_size(cls, value: int | str | None) -> int | None:
+        return None if value is None else size_in_bytes(value)
+
+
 class AgentConfig(BaseModel):
     """What one agent process needs to know; unknown keys are refused."""
 
@@ -78,6 +106,24 @@ class AgentConfig(BaseModel):
     """The cluster's own checkpoint storage, if it is a directory of this machine: opened to the accounts of
     tasks (mode 1777) when the first runs that is not the agent's."""
     security: Security = Field(default_factory=Security)
+    container: Container = Field(default_factory=Container)
+
+    @model_validator(mode="after")
+    def _containers_reach_the_service(self) -> AgentConfig:
+        mode = self.container.network_mode
+        if mode not in (None, "host") and not self.container.master_url and self.is_master_local:
+            raise ValueError(
+                f"container.network_mode {mode!r}: containers do not reach {self.master_url}, an address of"
+                " this machine's loopback; set container.master_url to an address that they reach, or"
+                " leave network_mode out for 'host'"
+            )
+        return self
+
+    @property
+    def is_master_local(self) -> bool:
+        """Whether the service is known by an address that exists on this machine only."""
+        host = urlsplit(self.master_url).hostname or ""
+        return host in ("localhost", "::1") or host.startswith("127.")
 
     @classmethod
     def load(cls) -> AgentConfig:

@@ -22,7 +22,9 @@ from determined_deployments.agent.launchers.base import (
     Running,
 )
 from determined_deployments.agent.service_client import ServiceClient
-from determined_tasks.leg import KILL_SIGNAL
+
+# Not from `leg`: a starting agent would import all that a supervisor needs.
+from determined_tasks.supervision import KILL_SIGNAL
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ from determined_deployments.agent.launchers.base import (
 )
 from determined_deployments.agent.outage import Outage
 from determined_deployments.agent.relaunches import Relaunches
-from determined_deployments.deploy import MISTAKES, is_registered
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
@@ -139,9 +138,13 @@ class PrefectSide:
             await asyncio.sleep(backoff.next_delay())
 
     async def _are_registered(self, worker: AgentWorker) -> bool:
+        # With a parser of YAML: nothing that a starting agent has to wait for.
+        from determined_deployments.deploy import MISTAKES, is_registered
+
         if await is_registered(worker.client):
             return True
-        job = Job("errand", "register-deployments", Call(REGISTER, {}))
+        order = {"work_pool": self._config.resource_pool}
+        job = Job("errand", "register-deployments", Call(REGISTER, order))
         errand = Held(self._launcher, await self._launcher.start(job))
         ended = await errand.ended
         await errand.clean_up()

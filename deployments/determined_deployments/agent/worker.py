@@ -122,6 +122,17 @@ class AgentWorker(BaseWorker[JobConfiguration, BaseVariables, WorkerResult], abc
     is_stopping: Callable[[UUID], bool] = staticmethod(lambda flow_run_id: False)
     """Whether the agent itself ends this run: then its exit is not a crash."""
 
+    async def start(self, *args: Any, **kwargs: Any) -> None:
+        """What `prefect worker start` calls: becomes an agent of the pool, where a cluster is known.
+
+        An agent never calls it.
+        """
+        from determined_deployments.agent.start import start_as_worker
+
+        named = self.name if self.name and not self.name.startswith(type(self).__name__) else None
+        start_as_worker(self.type, self._work_pool_name, named)
+        await super().start(*args, **kwargs)
+
     async def launch_alone(self, flow_run: FlowRun, configuration: JobConfiguration) -> Started:
         """Starts a run in a worker that somebody started by hand, without an agent."""
         raise NotImplementedError(

@@ -22,7 +22,7 @@ def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
     """The content of ``agent.json``."""
     return {
         "agent_id": state.agent_id,
-        "resource_pool": "default",
+        "resource_pool": state.pool,
         "slots": [slot.model_dump() for slot in state.slots],
         "slot_type": state.slot_type,
         "master_url": state.master_url,

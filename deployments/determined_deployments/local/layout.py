@@ -26,6 +26,10 @@ class Layout:
         return self.root / local_cluster.FILE_NAME
 
     @property
+    def cluster_config(self) -> Path:
+        return self.root / "cluster.yaml"
+
+    @property
     def lock(self) -> Path:
         return self.root / "run" / "lock"
 

@@ -54,6 +54,8 @@ class Wishes:
     master_port: int | None = None
     cluster_name: str | None = None
     initial_user_password: str | None = None
+    config: str | None = None
+    """The file of the cluster configuration; empty: none any more."""
     task_user: str | None = None
     """``USER[:GROUP]``; empty: the agent's own user."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from determined_deployments.local import databases, probe
+from determined_deployments.local import configuration, databases, probe
 from determined_deployments.local.component import Component
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import HOST, ClusterState
@@ -27,12 +27,20 @@ def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
         "bootstrap_passwords": state.passwords,
         "agent_token": state.agent_token,
         "default_checkpoint_storage": {"type": "shared_fs", "host_path": str(layout.checkpoints)},
+        "local_agents": [state.agent_id],
     }
 
 
 def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:
     """The service on ``state.master_port``; it waits by itself until Prefect answers."""
     config = layout.root / "service.json"
+    given = settings(layout, state)
+    files = {}
+    text = configuration.kept(layout)
+    if text is not None:
+        given["cluster_config_file"] = str(layout.cluster_config)
+        files[layout.cluster_config] = text
+    files[config] = json.dumps(given, indent=2) + "\n"
     return Component(
         name=NAME,
         argv=(sys.executable, "-P", "-m", "determined_service"),
@@ -41,7 +49,7 @@ def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Co
             # glibc would keep the 16 MB that checking a password takes, once in each thread's heap.
             "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
         },
-        files={config: json.dumps(settings(layout, state), indent=2) + "\n"},
+        files=files,
         is_ready=lambda: _is_ready(state),
         url=state.master_url,
         port=state.master_port,

@@ -56,6 +56,8 @@ class ClusterState(BaseModel):
     """``--slots``, kept for later starts; None: as many as there are."""
     gpu_wanted: bool | None = None
     """``--gpu`` / ``--no-gpu``, kept likewise."""
+    pool: str = "default"
+    """The resource pool that the agent joins."""
     default_task: DefaultTask | None = None
     """``--task-user``: the account of trials; None: the agent's own."""
 

@@ -11,9 +11,19 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from determined_deployments.local import daemon, databases, lock, plan, ports, recovery
+from determined_deployments.local import (
+    agent,
+    configuration,
+    daemon,
+    databases,
+    lock,
+    plan,
+    ports,
+    recovery,
+    service,
+)
 from determined_deployments.local import state as states
-from determined_deployments.local.component import Component
+from determined_deployments.local.component import TERMINATE, Component
 from determined_deployments.local.errors import ClusterError, ComponentFailed
 from determined_deployments.local.layout import Layout, write_private
 from determined_deployments.local.report import Reporter, Silent, quiet_end
@@ -37,7 +47,8 @@ def cluster_up(
 
     Running components stay, dead ones are started again, and those that run with other settings than wanted
     now are restarted. When a component fails, the components started by this call are stopped again. Raises
-    ClusterError (ComponentFailed with the log's last lines).
+    ClusterError (ComponentFailed with the log's last lines); also when the cluster is up, with the
+    configuration that it had, because the service refuses the one that is wanted.
     """
     reporter, wishes = reporter or Silent(), wishes or plan.Wishes()
     layout = Layout.of(data_dir)
@@ -50,21 +61,50 @@ def cluster_up(
         quiet_end(reporter),
         ports.Claims() as claims,
     ):
+        chosen = configuration.choose(layout, wishes.config, reporter)
         recorded = states.load(layout)
         if recorded:
             recovery.recover(layout, recorded.marker, reporter)
+            if configuration.refusal(recorded):
+                _stop(layout, service.NAME)  # so that it reads the file again
         state = plan.resolve(layout, wishes, claims, reporter)
+        pool = chosen.config.pool_of_flows
+        if recorded is None:
+            state.pool = pool
         states.save(layout, state)
         if state.external_db_url:
             databases.ensure(databases.maintenance(state.external_db_url))
 
-        def move(name: str) -> Sequence[Component]:
-            plan.move(state, name, wishes, claims, reporter)
-            states.save(layout, state)
-            return plan.build(layout, state, components)
+        def bring_up(names: Collection[str]) -> None:
+            def move(name: str) -> Sequence[Component]:
+                plan.move(state, name, wishes, claims, reporter)
+                states.save(layout, state)
+                return plan.build(layout, state, names)
 
-        start(layout, state.marker, plan.build(layout, state, components), reporter, move)
+            start(layout, state.marker, plan.build(layout, state, names), reporter, move)
+
+        refused = ""
+        if state.pool != pool and service.NAME in components:
+            # The agent follows once the service knows the pool; if it refuses, the agent stays where it is.
+            bring_up([name for name in components if name != agent.NAME])
+            refused = configuration.refusal(state)
+        if not refused:
+            state.pool = pool
+            states.save(layout, state)
+            bring_up(components)
+            refused = configuration.refusal(state) if service.NAME in components else ""
+        if refused:
+            configuration.put_back(layout, chosen)
+            bring_up(components)
+            raise ClusterError(f"the cluster keeps the configuration that it had:\n{refused}")
     return state
+
+
+def _stop(layout: Layout, name: str) -> None:
+    record = daemon.read_pid_file(layout.pid_file(name))
+    process = daemon.alive(record) if record else None
+    if process is not None:
+        daemon.stop(process, TERMINATE)
 
 
 Move = Callable[[str], Sequence[Component]]

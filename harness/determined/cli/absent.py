@@ -19,19 +19,12 @@ def _all(names: str, advice: str) -> dict[str, str]:
 _LABELS = (
     "mark experiments with labels (det e label add ID LABEL) and names (det e set name ID NAME)"
 )
-_CONFIG = "set resources.{0} in the configuration when you submit (--config resources.{0}=VALUE)"
 _RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
 _MODELS = (
     "keep checkpoints by their UUIDs (det e list-checkpoints ID), with metadata from the SDK"
     " (Checkpoint.add_metadata)"
 )
-_JOBS = "see states with det e list, and what trials wait for with det e describe ID"
-_RANKS = "free slots for the others with det e pause ID, and go on with det e activate ID"
-_AGENTS = (
-    "stop the agent's process to take its machine out; det a list and det s list show what is used"
-)
 _POOLS = "every user may use every pool; det a list shows the pools of the agents"
-_USAGE = "det e describe ID lists each run with its agent, slots and times; --csv for a spreadsheet"
 _TASKS = "see trials with det e list-trials ID and det t describe ID, their logs with det t logs ID"
 _COMMAND = "run the program as an experiment: entrypoint in a YAML file, searcher.name: single, det flow run"
 _NOTEBOOK = (
@@ -47,12 +40,11 @@ _SSO = "log in with name and password: det user login NAME"
 _TOKENS = "log in with det user login NAME, or set DET_USER and DET_PASS for one command"
 _USERS = "use the Python SDK as an administrator: client.create_user(NAME, admin=False, password=PASSWORD)"
 _CHANGED = "use the Python SDK as an administrator: client.get_user_by_name(NAME), then {0}"
-_UIDS = "docs/security.md says under which account of the machine trials run"
 _GROUPS = "there are users and administrators: det user list shows who is which"
 _WORKSPACES = f"there is one workspace with one project; {_LABELS}"
 _POLICIES = "set the fields in the YAML files; det e validate FILE checks them"
 _MASTER_LOGS = "det deploy local logs service, on the machine of a local cluster"
-_MASTER_CONFIG = "det master info shows the service's settings"
+_MASTER_CONFIG = "change the file, and run det deploy local cluster-up --config FILE"
 _CLOUD = "start the cluster on the machine itself: det deploy local cluster-up"
 _PARTS = "det deploy local cluster-up starts the whole cluster, cluster-down stops it, status shows its parts"
 _REST = "send the request with curl, and the token of ~/.config/determined/auth.json as bearer"
@@ -67,19 +59,11 @@ TREE: Tree = {
         "move": _LABELS,
         "set": {
             "log-retention": _RETENTION,
-            **{
-                name: _CONFIG.format(name.replace("-", "_"))
-                for name in ("max-slots", "priority", "weight")
-            },
         },
     },
     "trial|t": {"set": {"log-retention": _RETENTION}},
     "model|m": _all("create delete describe list|ls list-versions move register-version", _MODELS),
-    "job|j": {"list|ls": _JOBS, **_all("update|u update-batch", _RANKS)},
-    "agent|a": _all("disable enable", _AGENTS),
-    "slot|s": _all("disable enable", _AGENTS),
     "resource-pool|rp": {"bindings": _all("add list-workspaces remove replace", _POOLS)},
-    "resources|res": _all("aggregated|agg allocations|alloc raw", _USAGE),
     "task": _all("cleanup-logs config create fork kill list|ls logs pause unpause", _TASKS),
     "command|cmd": _task("config describe kill list|ls logs run", _COMMAND),
     "notebook": _task("config kill list|ls logs open start", _NOTEBOOK),
@@ -98,7 +82,6 @@ TREE: Tree = {
         "rename": _CHANGED.format("User.rename(NAME)"),
         "edit": _CHANGED.format("User.rename, change_display_name, activate or deactivate"),
         "create": _USERS,
-        "link-with-agent-user": _UIDS,
     },
     "user-group": _all("add-user change-name create delete describe list|ls remove-user", _GROUPS),
     "rbac": _all(
@@ -120,7 +103,7 @@ TREE: Tree = {
     "config-policies|cp": _all("delete describe set", _POLICIES),
     "master": {
         "cluster-message": _all("clear get set", "tell the users in another way"),
-        "config": _all("set show", _MASTER_CONFIG),
+        "config": _all("set", _MASTER_CONFIG),
         "logs": _MASTER_LOGS,
     },
     "dev": {

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+from urllib.parse import quote
+
 import typer
 
+from determined.cli import completion
 from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.groups import group
 from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column, Record
+from determined.cli.printing import talk
 from determined.cli.state import state
 
 app = group("Agents: the machines that run trials.", default="list")
@@ -39,3 +44,104 @@ def list_agents(ctx: typer.Context, json: Json = False, csv: Csv = False) -> Non
 
     found = pages.read(state(ctx).session, "/api/v1/agents", "agents")
     render.show(AGENTS, found, chosen(json, csv), what="agents")
+
+
+AgentId = Annotated[str, typer.Argument(metavar="AGENT_ID", autocompletion=completion.agents)]
+Drain = Annotated[bool, typer.Option("--drain", help="let what runs there finish")]
+
+
+@app.command("enable")
+def enable(ctx: typer.Context, agent_id: AgentId) -> None:
+    """Give the agent work again."""
+    state(ctx).session.post(f"/api/v1/agents/{quote(agent_id, safe='')}/enable")
+    talk(f"agent {agent_id} is enabled")
+
+
+@app.command("disable")
+def disable(ctx: typer.Context, agent_id: AgentId, drain: Drain = False) -> None:
+    """Give the agent no more work; what runs there starts again elsewhere, unless --drain."""
+    path = f"/api/v1/agents/{quote(agent_id, safe='')}/disable"
+    state(ctx).session.post(path, json={"drain": drain})
+    talk(f"agent {agent_id} is disabled" + (", and drains" if drain else ""))
+
+
+STARTER = "determined.agent_start"
+
+
+@app.command("start")
+def start(
+    ctx: typer.Context,
+    pool: Annotated[str, typer.Option("--pool", help="the resource pool to serve")] = "default",
+    kind: Annotated[
+        str, typer.Option("--type", metavar="process|docker", help="what trials run in")
+    ] = "process",
+    slots: Annotated[
+        int | None,
+        typer.Option("--slots", help="how many slots; default: one per GPU, else per CPU core"),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="all|N", help="fail unless there are GPUs")
+    ] = None,
+    artificial_slots: Annotated[
+        int | None, typer.Option("--artificial-slots", help="so many CPU slots, for tests")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="default: the machine's name and the pool's")
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", help="of experiments that name none (with --type docker)"),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option("--network", help="of containers: host, bridge, or a network's name"),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="limit of each container, such as 8G")
+    ] = None,
+    harness: Annotated[
+        str | None,
+        typer.Option(
+            "--harness",
+            metavar="image|mounted",
+            help="whether images have determined, or get it from this machine",
+        ),
+    ] = None,
+) -> None:
+    """Run an agent on this machine until it is stopped (Ctrl-C ends its trials; they start again elsewhere).
+
+    It belongs to the local cluster, or to the service at $DET_MASTER whose agent_token is in
+    $DET_AGENT_TOKEN.
+    """
+    from importlib import metadata
+
+    container = {
+        "images": dict.fromkeys(("cpu", "cuda"), image) if image else None,
+        "network_mode": network,
+        "memory": memory,
+        "harness": harness,
+    }
+    if kind != "docker" and any(container.values()):
+        raise typer.BadParameter("--image, --network, --memory and --harness need --type docker")
+    points = metadata.entry_points(group=STARTER)
+    if not points:
+        talk(
+            "error: the platform is not installed here; pip install 'determined-prefect[cluster]'"
+            " (with [docker], too, for --type docker)"
+        )
+        raise typer.Exit(1)
+    options = {
+        "pool": pool,
+        "kind": kind,
+        "slots": slots,
+        "gpus": gpus,
+        "artificial_slots": artificial_slots,
+        "name": name,
+        "master": state(ctx).master,
+        "container": {key: value for key, value in container.items() if value},
+    }
+    try:
+        next(iter(points)).load()(options)
+    except ValueError as error:
+        talk(f"error: {error}")
+        raise typer.Exit(1) from None

@@ -7,19 +7,24 @@ from typing import Annotated
 import typer
 
 from determined.cli.arguments.options import Json
+from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.output import render
 from determined.cli.printing import echo
 from determined.cli.state import state
 
 app = group("The service.")
+config = group("The cluster configuration.", default="show")
+app.add_typer(config, name="config")
+
+YamlSwitch = Annotated[bool, typer.Option("--yaml", help="print YAML")]
 
 
 @app.command("info")
 def info(
     ctx: typer.Context,
     json: Json = False,
-    yaml: Annotated[bool, typer.Option("--yaml", help="print YAML")] = False,
+    yaml: YamlSwitch = False,
 ) -> None:
     """Show the service's version and settings; no login is needed."""
     if json and yaml:
@@ -37,3 +42,22 @@ def info(
     records = [{"name": name, "value": value} for name, value in found.items()]
     columns = (render.Column("Name", "name"), render.Column("Value", "value"))
     render.show(columns, records, render.Format.TABLE)
+
+
+@config.command("show")
+def show_config(ctx: typer.Context, json: Json = False, yaml: YamlSwitch = False) -> None:
+    """Show the configuration in force as YAML, secrets masked; for administrators."""
+    if json and yaml:
+        raise typer.BadParameter("give --json or --yaml, not both")
+    found = state(ctx).session.get("/api/v1/master/config")
+    if json:
+        render.print_json(found["config"])
+    else:
+        import orjson
+        import yaml as writer
+
+        # The session's answers are kinds of dict that YAML does not know.
+        plain = orjson.loads(orjson.dumps(found["config"]))
+        echo(writer.safe_dump(plain, sort_keys=False), end="")
+    if found.get("refusal"):
+        talk(f"the configuration file is not in force:\n{found['refusal']}")

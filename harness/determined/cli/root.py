@@ -27,11 +27,17 @@ class Root(LazyGroup):
             "hyperparameter searches and single training runs",
         ),
         "flow|f": ("determined.cli.flow", "from a YAML file to a trained model in one command"),
+        "job|j": ("determined.cli.job", "the queue for slots: who waits, why, and in which order"),
         "master": ("determined.cli.master", "the service behind the REST API"),
         "preview-search": (
             "determined.cli.preview_search",
             "which trials a search would create, and how long each would train",
         ),
+        "resource-pool|rp": (
+            "determined.cli.resource_pool",
+            "groups of agents, and how their slots are given out",
+        ),
+        "resources|res": ("determined.cli.resources", "accounting: who used which slots, when"),
         "slot|s": ("determined.cli.slot", "the GPUs or CPU cores of the agents"),
         "trial|t": ("determined.cli.trial", "training runs with one set of hyperparameters each"),
         "user|u": ("determined.cli.user", "users, login and logout"),

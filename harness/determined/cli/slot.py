@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
+from determined.cli.agent import AgentId, Drain
 from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.groups import group
 from determined.cli.output import render
 from determined.cli.output.render import Column
+from determined.cli.printing import talk
 from determined.cli.state import state
 
 app = group("The GPUs or CPU cores of the agents.", default="list")
@@ -52,3 +55,24 @@ def list_slots(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None
         for slot in sorted((agent.get("slots") or {}).values(), key=lambda slot: int(slot["id"]))
     ]
     render.show(SLOTS, records, chosen(json, csv), what="slots")
+
+
+SlotId = Annotated[int, typer.Argument(metavar="SLOT_ID", min=0)]
+
+
+def _path(agent_id: str, slot_id: int, verb: str) -> str:
+    return f"/api/v1/agents/{quote(agent_id, safe='')}/slots/{slot_id}/{verb}"
+
+
+@app.command("enable")
+def enable(ctx: typer.Context, agent_id: AgentId, slot_id: SlotId) -> None:
+    """Give the slot work again."""
+    state(ctx).session.post(_path(agent_id, slot_id, "enable"))
+    talk(f"slot {slot_id} of agent {agent_id} is enabled")
+
+
+@app.command("disable")
+def disable(ctx: typer.Context, agent_id: AgentId, slot_id: SlotId, drain: Drain = False) -> None:
+    """Give the slot no more work; what it runs starts again elsewhere, unless --drain."""
+    state(ctx).session.post(_path(agent_id, slot_id, "disable"), json={"drain": drain})
+    talk(f"slot {slot_id} of agent {agent_id} is disabled")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
@@ -19,6 +19,10 @@ from determined.cli.output import render
 from determined.cli.output.render import Column
 from determined.cli.printing import echo
 from determined.cli.state import state
+
+if TYPE_CHECKING:
+    from determined.common.api import Session
+    from determined.experimental._user import User
 
 app = group("Users, login and logout.", default="list")
 
@@ -109,10 +113,16 @@ def change_password(
         User(me, session).change_password(_new_password(me["username"]), old_password=old)
         talk(f"changed the password of {me['username']}; your other sessions have ended")
         return
-    path = f"/api/v1/users/{quote(username, safe='')}/by-username"
-    other = User(session.get(path)["user"], session)
+    other = _named(session, username)
     other.change_password(_new_password(username))
     talk(f"changed the password of {username}, whose sessions have ended")
+
+
+def _named(session: Session, username: str) -> User:
+    from determined.experimental._user import User
+
+    path = f"/api/v1/users/{quote(username, safe='')}/by-username"
+    return User(session.get(path)["user"], session)
 
 
 def _new_password(user: str) -> str:
@@ -125,6 +135,29 @@ def _new_password(user: str) -> str:
     if getpass.getpass("The new password again: ") != new:
         raise CliError("the two new passwords differ: nothing was changed")
     return new
+
+
+@app.command("link-with-agent-user")
+def link_with_agent_user(
+    ctx: typer.Context,
+    username: Annotated[
+        str, typer.Argument(metavar="DET_USERNAME", autocompletion=completion.users)
+    ],
+    agent_uid: Annotated[int, typer.Option("--agent-uid", min=0, help="number of the account")],
+    agent_user: Annotated[str, typer.Option("--agent-user", help="name of the account")],
+    agent_gid: Annotated[int, typer.Option("--agent-gid", min=0, help="number of its group")],
+    agent_group: Annotated[str, typer.Option("--agent-group", help="name of its group")],
+) -> None:
+    """Link a user with an account of the agents' machines: the user's tasks run under it. For administrators.
+
+    The link is taken away in Python: client.get_user_by_name(NAME).link_with_agent().
+    """
+    user = _named(state(ctx).session, username)
+    user.link_with_agent(agent_uid, agent_gid, agent_user, agent_group)
+    talk(
+        f"linked {username} with {agent_user} ({agent_uid}), group {agent_group} ({agent_gid}): later tasks "
+        "run under this account on agents that run as root"
+    )
 
 
 @app.command("whoami")

@@ -17,6 +17,9 @@ _UNSAFE_IN_LOGS = re.compile(f"({_SGR})|[{_CONTROL}]")
 _ONLY_SGR = re.compile(_SGR)
 _RESETS = ("\x1b[0m", "\x1b[m")
 
+FORMULAS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r")
+"""What spreadsheets take for the begin of a formula; the second four are wide ones, of Japanese keyboards."""
+
 
 def _as_text(found: re.Match[str]) -> str:
     code = ord(found.group())
@@ -29,11 +32,11 @@ def plain(text: str) -> str:
     return text if text.isprintable() else _UNSAFE.sub(_as_text, text)
 
 
-def one_line(text: str) -> str:
-    """:func:`plain`, with a space for each line feed and tab."""
+def one_line(text: str, *, breaks: tuple[str, str] = (" ", " ")) -> str:
+    """:func:`plain`, with ``breaks`` for each line feed and tab."""
     if text.isprintable():
         return text
-    return plain(text).replace("\n", " ").replace("\t", " ")
+    return plain(text).replace("\n", breaks[0]).replace("\t", breaks[1])
 
 
 def log_text(text: str) -> str:

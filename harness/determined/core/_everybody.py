@@ -19,10 +19,11 @@ def everybody(
     an errors.StorageError of the same kind or an errors.WorkerError that names ``who`` and the rank.
     """
     mine: T | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     try:
         mine = work()
-    except Exception as raised:
+    # Who calls sys.exit() can still tell the others, who would wait until its process is gone.
+    except (Exception, SystemExit) as raised:
         error = raised
     # By name: a class of the script's own may not be one that can be pickled.
     failure = None if error is None else (type(error).__name__, str(error))

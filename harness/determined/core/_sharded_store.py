@@ -59,10 +59,10 @@ class ShardedStore:
             self._abort_if_it_fails(storage_id),
             self._storage.stage(storage_id, str(self._dist.rank)) as path,
         ):
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 yield path, storage_id
-            except Exception as raised:
+            except (Exception, SystemExit) as raised:
                 error = raised
 
             def shard() -> Shard:
@@ -91,8 +91,10 @@ class ShardedStore:
         except errors.WorkerLost:
             # Others may still be writing: what they leave is swept.
             raise
-        except Exception:
-            if self._dist.rank == 0:
+        except BaseException as error:
+            # Of these all workers have heard; of Ctrl-C, say, only this one.
+            all_know = isinstance(error, Exception | SystemExit)
+            if self._dist.rank == 0 and (all_know or self._dist.size == 1):
                 with contextlib.suppress(errors.StorageError):
                     self._storage.abort(storage_id)
             raise

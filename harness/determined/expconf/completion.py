@@ -50,7 +50,7 @@ def complete(
     if not only_preview:
         own += rules.masked(document.data)
     problems: list[Problem] = []
-    for layer in (under, lowest):
+    for layer in filter(lambda layer: layer.data, (under, lowest)):
         problems += located(examine(layer.data, complete=False)[1], layer)
 
     merged = merging.merge(document.data, under.data, lowest.data)

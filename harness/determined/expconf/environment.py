@@ -15,7 +15,7 @@ class Images(Section):
     """Container image per kind of device.
 
     The defaults are those that Determined's published client filled in last (0.21), as scripts read and
-    compare them; trials run in the agent's own environment, and nothing fetches an image yet.
+    compare them. They lack this harness: agents that run containers take their own image instead.
     """
 
     cpu: str = Field(

@@ -1,24 +1,51 @@
 """The fields of each section, from which the suggestion for a misspelled field is taken."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from typing_extensions import TypeAliasType
 
+from determined.expconf import legacy
 from determined.expconf.base import MEMBER_MARK, Section
 from determined.expconf.config import ExperimentConfig
 from determined.expconf.plugins import PluginError
 from determined.expconf.searcher import PluginSearcher, plugin_names, plugin_section
 
 
-def sections_at(location: tuple[str | int, ...]) -> list[type[Section]]:
+@dataclass(frozen=True, eq=False)
+class Format:
+    """A kind of configuration file.
+
+    ``sections``: the sections of ``root`` whose fields people write at the top by mistake; ``renamed``:
+    today's path of each renamed field, and the earlier last name; ``listing``: where all fields are listed,
+    for messages that cannot list them.
+    """
+
+    root: type[Section]
+    sections: tuple[str, ...]
+    listing: str
+    renamed: Mapping[tuple[str | int, ...], str] = field(default_factory=dict)
+
+
+EXPERIMENT = Format(
+    ExperimentConfig,
+    ("environment", "resources", "searcher", "profiling", "reproducibility"),
+    "`det experiment schema`",
+    legacy.RENAMED,
+)
+
+
+def sections_at(
+    location: tuple[str | int, ...], root: type[Section] = ExperimentConfig
+) -> list[type[Section]]:
     """The sections that can stand at a location of pydantic's errors (with its union members).
 
     There are several if the location ends before a union's member is chosen, and none below free-form
     values.
     """
-    here: list[type[Section]] = [ExperimentConfig]
+    here: list[type[Section]] = [root]
     for step in location:
         if isinstance(step, int):
             continue
@@ -85,12 +112,12 @@ def known(sections: list[type[Section]], key: str) -> bool:
 
 
 @functools.cache
-def elsewhere() -> dict[str, str]:
+def elsewhere(form: Format = EXPERIMENT) -> dict[str, str]:
     """The path of each top-level field and of each field of a top-level section."""
-    found = {name: name for name in names([ExperimentConfig])}
-    for name in ("environment", "resources", "searcher", "profiling", "reproducibility"):
-        for field in names(sections_at((name,))):
-            found.setdefault(field, f"{name}.{field}")
+    found = {name: name for name in names([form.root])}
+    for name in form.sections:
+        for inner in names(sections_at((name,), form.root)):
+            found.setdefault(inner, f"{name}.{inner}")
     return found
 
 

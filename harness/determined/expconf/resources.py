@@ -49,10 +49,10 @@ class Resources(Section):
     slots_per_trial: Natural = Field(1, description="slots (GPUs, else CPU slots) per trial")
     max_slots: Natural | None = Field(None, description="slots that all trials together may use")
     weight: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="share of the slots; stored, not heeded yet"
+        1.0, description="share of the slots, in pools that serve by fair shares"
     )
     priority: Annotated[int, Field(ge=1, le=99), WHOLE] | None = Field(
-        None, description="a lower number is more important; stored, not heeded yet"
+        None, description="a lower number is more important; default: the resource pool's"
     )
     resource_pool: str = Field("", description="resource pool; empty for the default one")
     shm_size: Size | None = Field(

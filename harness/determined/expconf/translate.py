@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from determined.expconf import fields, legacy
+from determined.expconf import fields
 from determined.expconf.base import BROKEN_RULE, MEMBER_MARK, NO_MEMBER, WRONG_SHAPE
+from determined.expconf.fields import EXPERIMENT, Format
 from determined.expconf.masking import SECRET_FIELDS
 from determined.expconf.paths import Path, render
 from determined.expconf.problems import MASK, nearest, show
@@ -57,14 +58,17 @@ _PATTERNS = {
 }
 
 
-def findings(errors: list[ErrorDetails], data: dict[str, Any]) -> list[Finding]:
+def findings(
+    errors: list[ErrorDetails], data: dict[str, Any], form: Format = EXPERIMENT
+) -> list[Finding]:
     """Describe each error in the user's terms.
 
     Args:
         errors: ``ValidationError.errors()`` of the whole configuration.
         data: the configuration as the user wrote it, in any accepted form.
+        form: what kind of configuration it is.
     """
-    found = [finding for error in errors for finding in _translate(error, data)]
+    found = [finding for error in errors for finding in _translate(error, data, form)]
     # One list for all devices is reported once per device.
     return list({(finding.path, finding.message): finding for finding in found}.values())
 
@@ -94,17 +98,17 @@ def repaired(data: dict[str, Any], found: list[Finding]) -> dict[str, Any] | Non
     return {**data, **changes} if changes else None
 
 
-def _translate(error: ErrorDetails, data: dict[str, Any]) -> Iterator[Finding]:
+def _translate(error: ErrorDetails, data: dict[str, Any], form: Format) -> Iterator[Finding]:
     location, kind, context = error["loc"], error["type"], error.get("ctx", {})
-    path, value = _place(location[:-1] if kind == MISSING else location, data)
+    path, value = _place(location[:-1] if kind == MISSING else location, data, form)
     shown = _show(value, path)
     if kind == NO_MEMBER:
         allowed = context["allowed"].split(",")
         if path == ("searcher",):
             allowed += plugin_names()
-        yield from _no_member(location, path, value, context["key"], allowed)
+        yield from _no_member(location, path, value, context["key"], allowed, form)
     elif kind == "extra_forbidden":
-        yield unknown_field(location[:-1], path, data)
+        yield unknown_field(location[:-1], path, data, form)
     elif kind == MISSING:
         path = (*path, location[-1])
         yield Finding(MISSING, path, "required field is missing")
@@ -135,11 +139,14 @@ def _translate(error: ErrorDetails, data: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("value", path, f"{error['msg']}, found {shown}", shown)
 
 
-def unknown_field(location: tuple[str | int, ...], path: Path, data: dict[str, Any]) -> Finding:
+def unknown_field(
+    location: tuple[str | int, ...], path: Path, data: dict[str, Any], form: Format = EXPERIMENT
+) -> Finding:
     """A field that does not exist in the section at a location of pydantic's errors."""
     holder = _at(path[:-1], data)
-    allowed = fields.names(fields.with_plugins(fields.sections_at(location), holder.get("name")))
-    suggestion = _meant(path, allowed, holder)
+    sections = fields.sections_at(location, form.root)
+    allowed = fields.names(fields.with_plugins(sections, holder.get("name")))
+    suggestion = _meant(path, allowed, holder, form)
     message = "unknown field"
     tag = _tag_of(holder) if location and _is_member(location[-1]) else None
     if tag:
@@ -149,13 +156,13 @@ def unknown_field(location: tuple[str | int, ...], path: Path, data: dict[str, A
     listed = ", ".join(allowed)
     shown = listed
     if suggestion and len(allowed) > _LISTED:
-        shown = f"one of {len(allowed)} fields, which `det experiment schema` lists"
+        shown = f"one of {len(allowed)} fields, which {form.listing} lists"
     return Finding(UNKNOWN, path, f"{message} (allowed: {shown})", None, listed, suggestion)
 
 
-def _meant(path: Path, allowed: list[str], siblings: dict[str, Any]) -> str | None:
+def _meant(path: Path, allowed: list[str], siblings: dict[str, Any], form: Format) -> str | None:
     """The suggestion for an unknown field: the same name elsewhere, or a similar one in the section."""
-    key, written = str(path[-1]), fields.elsewhere()
+    key, written = str(path[-1]), fields.elsewhere(form)
     if written.get(key, render(path)) != render(path):
         return written[key]
     here = nearest(key, [name for name in allowed if name not in siblings])
@@ -175,7 +182,12 @@ def wrong_choice(path: Path, value: Any, allowed: list[str]) -> Finding:
 
 
 def _no_member(
-    location: tuple[str | int, ...], path: Path, value: Any, key: str, allowed: list[str]
+    location: tuple[str | int, ...],
+    path: Path,
+    value: Any,
+    key: str,
+    allowed: list[str],
+    form: Format,
 ) -> Iterator[Finding]:
     """A union whose ``name`` or ``type`` chooses no member."""
     if not isinstance(value, dict):
@@ -195,10 +207,10 @@ def _no_member(
             finding = replace(finding, message=finding.message + note)
         yield finding
     if path[0] != "hyperparameters":
-        sections = fields.with_plugins(fields.sections_at(location), None)
+        sections = fields.with_plugins(fields.sections_at(location, form.root), None)
         for name in value:
             if not fields.known(sections, name):
-                yield unknown_field(location, (*path, name), {})
+                yield unknown_field(location, (*path, name), {}, form)
 
 
 def _expected(path: Path, expected: str, value: Any, shown: str) -> Finding:
@@ -208,7 +220,7 @@ def _expected(path: Path, expected: str, value: Any, shown: str) -> Finding:
     return Finding("value", path, message, shown, expected)
 
 
-def _place(location: tuple[str | int, ...], data: Any) -> tuple[Path, Any]:
+def _place(location: tuple[str | int, ...], data: Any, form: Format) -> tuple[Path, Any]:
     """The path in the user's file, and its value, for a location of pydantic's errors.
 
     The models read today's form. If the user wrote an older form (one list for all devices, ``gpu``),
@@ -220,7 +232,7 @@ def _place(location: tuple[str | int, ...], data: Any) -> tuple[Path, Any]:
             continue
         if isinstance(data, dict) and isinstance(step, str):
             if step not in data:
-                older = legacy.RENAMED.get((*path, step))
+                older = form.renamed.get((*path, step))
                 if older is None or older not in data:
                     break
                 step = older

@@ -6,6 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import json
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -20,6 +21,14 @@ def check_id(storage_id: str) -> None:
     """Raises CheckpointNotFound for a text that cannot be a storage id, which is one path component."""
     if not storage_id or storage_id.startswith(".") or "/" in storage_id:
         raise errors.CheckpointNotFound(f"{storage_id!r} is not the id of a checkpoint")
+
+
+def is_uuid(storage_id: str) -> bool:
+    """Whether a name found in a storage can be that of a checkpoint which the service knows."""
+    try:
+        return str(uuid.UUID(storage_id)) == storage_id
+    except ValueError:
+        return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,6 +305,7 @@ class StorageManager(abc.ABC):
         Remains are checkpoints that were never finished, and finished checkpoints that were never
         :meth:`reported` and are not among ``known(storage ids)``. Their processes must be gone:
         ``are_gone()`` is called once the remains are listed, and if it returns False, nothing is removed.
+        Whoever writes to the storage can leave notes there: a note of what is no uuid is not heeded.
         """
 
     @abc.abstractmethod

@@ -13,7 +13,7 @@ from typing import Any
 
 from determined import errors
 from determined.storage import files
-from determined.storage.base import Manifest, Selector, StorageManager, check_id
+from determined.storage.base import Manifest, Selector, StorageManager, check_id, is_uuid
 from determined.storage.writeback import written_early
 
 INCOMPLETE = ".incomplete-"
@@ -260,6 +260,7 @@ class DirectoryStorageManager(StorageManager):
         with files.explained("delete from", path):
             for name in left.going:
                 _require_inside(storage_id, path, path / name)
+            _require_checkpoint(storage_id, path)
             self._write_manifest(path, left)
             for name in sorted(left.going, reverse=True):
                 if name.endswith("/"):
@@ -274,6 +275,7 @@ class DirectoryStorageManager(StorageManager):
         with files.explained("delete", path):
             # Left by a deleter that was killed.
             _remove_tree(doomed)
+            _require_checkpoint(storage_id, path)
             try:
                 path.rename(doomed)
             except FileNotFoundError:
@@ -307,7 +309,7 @@ class DirectoryStorageManager(StorageManager):
                 with files.explained("delete", path):
                     _remove_tree(path)
                 removed.append(name)
-            elif name.startswith(UNREPORTED):
+            elif name.startswith(UNREPORTED) and is_uuid(rest.removeprefix(UNREPORTED)):
                 unreported[rest.removeprefix(UNREPORTED)] = path
         kept = set(known(list(unreported))) if unreported else set()
         for storage_id, path in unreported.items():
@@ -409,6 +411,27 @@ def _require_inside(storage_id: str, checkpoint: Path, path: Path) -> None:
             f"checkpoint {storage_id}: {path} is behind a symbolic link that leads out of the checkpoint; "
             "nothing was deleted"
         )
+
+
+# Of releases of Determined, which have no list of files.
+_OTHERS_MARK = "metadata.json"
+
+
+def _require_checkpoint(storage_id: str, path: Path) -> None:
+    """Raises StorageError for what may be no checkpoint: any directory named by a uuid can be reported as
+    one, and whoever deletes may have more rights than whoever reported it.
+    """
+    why = "is a symbolic link"
+    if not path.is_symlink():
+        if not path.exists():
+            return
+        marks = (path / files.MANIFEST, path / _OTHERS_MARK)
+        why = f"has neither {files.MANIFEST} nor {_OTHERS_MARK}, so it may not be a checkpoint"
+        if any(mark.is_file() and not mark.is_symlink() for mark in marks):
+            return
+    raise errors.StorageError(
+        f"checkpoint {storage_id}: {path} {why}; nothing was deleted. If it is to go, remove it by hand"
+    )
 
 
 def _remove_tree(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from determined import errors
 from determined.storage import contents, copies, files, packs, sending
-from determined.storage.base import Manifest, Selector, StorageManager, check_id
+from determined.storage.base import Manifest, Selector, StorageManager, check_id, is_uuid
 from determined.storage.blobs import BlobClient, NoSuchBlob
 
 NOTE = ".unreported-"
@@ -281,7 +281,7 @@ class ObjectStorageManager(StorageManager):
         notes = {}
         for key in self.blobs.sizes(start):
             storage_id, _, owner = key.removeprefix(start).partition("@")
-            if owner.startswith(owners):
+            if owner.startswith(owners) and is_uuid(storage_id):
                 notes[storage_id] = key
         if not notes or not are_gone():
             return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -28,8 +29,9 @@ def config() -> Config:
     return found
 
 
+@functools.cache
 def head() -> str:
-    """The revision this code needs."""
+    """The revision this code needs. The first call reads every migration."""
     revision = ScriptDirectory.from_config(config()).get_current_head()
     assert revision is not None  # the package ships at least one migration
     return revision

@@ -42,6 +42,9 @@ cluster = sa.Table(
     sa.Column("singleton", sa.Boolean, primary_key=True),
     sa.Column("id", Uuid, nullable=False),
     sa.Column("created_at", TS, nullable=False, server_default=_now()),
+    # The cluster configuration in force, as determined.common.cluster_config.stored() makes it. NULL:
+    # none was put into force yet.
+    sa.Column("config", JSONB(none_as_null=True)),
     sa.CheckConstraint("singleton", name="one_row"),
 )
 
@@ -90,6 +93,10 @@ pools = sa.Table(
     # Bumped when a run waits in the Prefect work pool, so that agents ask Prefect now, not at
     # their next poll.
     sa.Column("prefect_poll_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # It is in the cluster configuration no more; agents and ended experiments still name it.
+    sa.Column("removed", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Its work pool in Prefect was paused because it was removed, not because somebody wanted a pause.
+    sa.Column("prefect_paused", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 experiments = sa.Table(
@@ -106,12 +113,17 @@ experiments = sa.Table(
     sa.Column("original_config", sa.Text, nullable=False, server_default=""),
     sa.Column("model_def_hash", sa.ForeignKey("model_definitions.hash")),
     sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
-    # The task whose process submitted it with its own token; NULL: a user did. Plain text: the task may go.
+    # The task whose process submitted it with its own token, or that came after it in its trial; NULL: a user
+    # did. Plain text: the task may go.
     sa.Column("submitted_by", sa.Text),
-    sa.Column("job_id", Uuid, nullable=False, server_default=sa.text("gen_random_uuid()")),
+    sa.Column(
+        "job_id", Uuid, nullable=False, server_default=sa.text("gen_random_uuid()"), index=True
+    ),
     sa.Column("parent_id", sa.ForeignKey("experiments.id", ondelete="SET NULL")),
     sa.Column("project_id", sa.Integer, nullable=False, server_default="1"),
     sa.Column("resource_pool", sa.Text, nullable=False, server_default="default"),
+    # Its place in the queue, in seconds since 1970. NULL: that of `start_time`.
+    sa.Column("queue_position", sa.Float(53)),
     sa.Column("archived", sa.Boolean, nullable=False, server_default=sa.false()),
     # Its processes run outside of the platform and report by themselves.
     sa.Column("unmanaged", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -162,14 +174,22 @@ search_events = sa.Table(
 tasks = sa.Table(
     "tasks",
     metadata,
-    # A trial's is "<experiment>.<request id>", a deletion's "checkpoint-gc.<deletion>".
+    # A trial's first is "<experiment>.<request id>", its next ones end in "-1", "-2" and so on; a deletion's
+    # is "checkpoint-gc.<deletion>".
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("kind", sa.Text, nullable=False),
     # For whom it acts: its processes' tokens are this user's.
     sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
     sa.Column("flow_run_id", Uuid),
     sa.Column("start_time", TS, nullable=False, server_default=_now()),
-    # The rest is NULL for trials: `trials` and `experiments` say it.
+    # The trial that has another task since its experiment was continued. NULL: nothing took its place.
+    sa.Column(
+        "former_of",
+        # Not in CREATE TABLE: the two tables refer to each other.
+        sa.ForeignKey("trials.id", ondelete="CASCADE", use_alter=True),
+    ),
+    # The rest is NULL for the task that a trial has: `trials` and `experiments` say it. A former one keeps
+    # what they said at its end, and `config` where the experiment's was changed since.
     sa.Column("name", sa.Text),
     sa.Column("project_id", sa.Integer),
     sa.Column("config", JSONB(none_as_null=True)),
@@ -184,6 +204,7 @@ sa.Index(
     postgresql_where=sa.text("state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"),
 )
 sa.Index("ix_tasks_start_time", tasks.c.start_time)
+sa.Index("ix_tasks_former_of", tasks.c.former_of, postgresql_where=tasks.c.former_of.is_not(None))
 
 trials = sa.Table(
     "trials",
@@ -192,10 +213,9 @@ trials = sa.Table(
     sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE"), nullable=False),
     sa.Column("request_id", sa.Text, nullable=False),
     sa.Column(
+        # The one it has now; `tasks.former_of` names those before.
         "task_id",
         sa.Text,
-        # As Postgres words it, which Alembic compares.
-        sa.Computed("(((experiment_id)::text || '.'::text) || request_id)", persisted=True),
         sa.ForeignKey("tasks.id", ondelete="CASCADE"),
         nullable=False,
         unique=True,
@@ -224,7 +244,8 @@ trials = sa.Table(
     sa.Column("runner_state", sa.Text, nullable=False, server_default=""),
     sa.Column("run_metadata", JSONB, nullable=False, server_default=_json("{}")),
     # What answers for the trial since its experiment was continued (service, submission.continuation):
-    # {"lengths": {length: metric}, "completed": bool, "exit": ExitReason}. NULL: it never was.
+    # {"lengths": {length: metric}, "completed": bool, "exit": ExitReason, "task": {"id", "state", "reason",
+    # "end_time"}}; `task` is the task that it had then. NULL: it never was.
     sa.Column("known", JSONB),
     sa.Column("latest_validation_id", sa.BigInteger),
     sa.Column("best_validation_id", sa.BigInteger),
@@ -251,7 +272,8 @@ allocations = sa.Table(
     sa.Column("reason", sa.Text),
     sa.Column("resource_pool", sa.Text, nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),
-    sa.Column("priority", sa.Integer, nullable=False, server_default="42"),
+    # NULL: the default of its pool.
+    sa.Column("priority", sa.Integer),
     sa.Column("preemptible", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("agent_id", sa.Text),
     sa.Column("slot_ids", JSONB, nullable=False, server_default=_json("[]")),
@@ -262,7 +284,11 @@ allocations = sa.Table(
     sa.Column("assigned_at", TS),
     sa.Column("started_at", TS),
     sa.Column("ended_at", TS),
+    # Its place in line, when it goes on with what a scheduler stopped. NULL: that of `requested_at`.
+    sa.Column("in_line_since", TS),
     sa.Column("preempt_requested_at", TS),
+    # The allocation for which a scheduler stopped it; itself: it was above max_slots, or its pool changed.
+    sa.Column("stopping_for", sa.Text),
     sa.Column("preempt_acked_at", TS),
     sa.Column("kill_requested_at", TS),
     sa.Column("pid", sa.Integer),
@@ -274,6 +300,27 @@ sa.Index(
     allocations.c.state,
     postgresql_where=allocations.c.state != "TERMINATED",
 )
+
+# For accounting, in the order in which slots were given.
+sa.Index("ix_allocations_assigned_at", allocations.c.assigned_at, allocations.c.id)
+
+# What allocations of experiments that were deleted since had used.
+erased_usage = sa.Table(
+    "erased_usage",
+    metadata,
+    sa.Column("allocation_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("experiment_id", sa.Integer, nullable=False),
+    sa.Column("labels", JSONB, nullable=False),
+    sa.Column("resource_pool", sa.Text, nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    # {agent: its slots}
+    sa.Column("agents", JSONB, nullable=False),
+    sa.Column("began", TS, nullable=False),
+    sa.Column("ended", TS, nullable=False),
+)
+sa.Index("ix_erased_usage_began", erased_usage.c.began, erased_usage.c.allocation_id)
 
 # The containers of an allocation that has several: whoever places it writes them with the assignment.
 # One without rows has a single container, on `allocations.agent_id`.
@@ -392,6 +439,7 @@ deletions = sa.Table(
     sa.Column(
         "task_id",
         sa.Text,
+        # As Postgres words it, which Alembic compares.
         sa.Computed("('checkpoint-gc.'::text || (id)::text)", persisted=True),
         sa.ForeignKey("tasks.id", ondelete="CASCADE"),
         nullable=False,

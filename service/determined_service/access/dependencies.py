@@ -62,7 +62,7 @@ class Gate:
         found: dict[Id, Owner | None] = {}
         look_up = owner_decides(self.subject, self.action, kind)
         if look_up:
-            found = await self.owners.find(kind, ids, self.subject.user_id)
+            found = await self.owners.find(kind, ids, self.subject.user_id, self.subject.task)
         refused: dict[Id, ApiError] = {}
         for one in ids:
             if look_up and one not in found:
@@ -162,4 +162,7 @@ TaskReader = Annotated[Principal, may(Action.READ, Kind.TASK)]
 CheckpointReader = Annotated[Principal, may(Action.READ, Kind.CHECKPOINT)]
 TrialReporter = Annotated[Principal, may(Action.REPORT, Kind.TRIAL, "report for")]
 AllocationReporter = Annotated[Principal, may(Action.REPORT, Kind.ALLOCATION, "report for")]
+ClusterAdmin = Annotated[
+    Principal, may(Action.ADMINISTER, Kind.CLUSTER, "enable or disable agents and slots")
+]
 AgentAuth = Annotated[Principal, may(Action.SERVE, Kind.CLUSTER)]

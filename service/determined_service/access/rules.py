@@ -4,7 +4,8 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 
 | action | target | who may |
 |---|---|---|
-| read | everything | whoever is logged in |
+| read | everything | whoever is logged in, but for the next row |
+| read | cluster configuration | administrators |
 | create | experiment | whoever is logged in; the new experiment is theirs. A task's process: for its owner |
 | create | user | administrators |
 | change | experiment, trial, checkpoint | the owner, administrators; a task's process, if its task made it |
@@ -13,11 +14,13 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | delete | experiment, checkpoint | the same |
 | delete | session | whoever sends its token |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
+| administer | cluster | administrators (agents and slots in use) |
 | serve | cluster | agents and flows |
 
 The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
 has none of its owner's rights over things: it changes the experiments that its own task submitted (a custom
 search's runner submits one), their trials and checkpoints, and the checkpoints that its own task reported.
+What the trial of a task did before its experiment was continued counts as done by its present task.
 Only administrators may change things without an owner.
 An action that the table does not name for a kind of target cannot be declared by a route.
 """
@@ -56,6 +59,7 @@ class Grant(StrEnum):
 
 RULES: dict[tuple[Action, Kind], Grant] = {
     **{(Action.READ, kind): Grant.LOGGED_IN for kind in Kind},
+    (Action.READ, Kind.CONFIGURATION): Grant.ADMINISTRATOR,
     (Action.CREATE, Kind.EXPERIMENT): Grant.LOGGED_IN,
     (Action.CREATE, Kind.USER): Grant.ADMINISTRATOR,
     (Action.CHANGE, Kind.EXPERIMENT): Grant.OWNER,
@@ -69,6 +73,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.REPORT, Kind.TRIAL): Grant.SENDER,
     (Action.REPORT, Kind.TASK): Grant.SENDER,
     (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,
+    (Action.ADMINISTER, Kind.CLUSTER): Grant.ADMINISTRATOR,
     (Action.SERVE, Kind.CLUSTER): Grant.AGENT,
 }
 

@@ -1,7 +1,7 @@
 """The target of a request: a :class:`Target` and its owner.
 
 All owners are looked up here. The trials and checkpoints of an experiment belong to the experiment's owner,
-a task's allocations to the task's, and a user belongs to itself. Owners never change, so
+a task's allocations to the task's, and a user belongs to itself. The user never changes, so
 :class:`Owners` may remember that a user owns something: a script that reports its metrics with its user's
 token costs the database one query, not one for each batch.
 """
@@ -26,6 +26,7 @@ class Kind(StrEnum):
     """Kinds of targets."""
 
     CLUSTER = "cluster"
+    CONFIGURATION = "cluster configuration"
     SESSION = "session"
     USER = "user"
     EXPERIMENT = "experiment"
@@ -58,8 +59,8 @@ class Target:
     owner: Owner | None = None
 
     def __str__(self) -> str:
-        if self.kind == Kind.CLUSTER:
-            return "the cluster"
+        if self.kind in (Kind.CLUSTER, Kind.CONFIGURATION):
+            return f"the {self.kind}"
         return f"{self.kind}s" if self.id is None else f"{self.kind} {self.id}"
 
 
@@ -100,8 +101,11 @@ _FIND: Mapping[Kind, sa.TextClause] = {
             f"WHERE x.id = ANY(:ids)"
         ),
         Kind.CHECKPOINT: (
-            f"x.uuid AS id, u.id AS owner_id, u.username, e.submitted_by AS submitter, x.task_id "
-            f"FROM checkpoints x {_PERHAPS} WHERE x.uuid = ANY(:ids)"
+            # A trial that was continued has another task than the one that stored it.
+            f"x.uuid AS id, u.id AS owner_id, u.username, e.submitted_by AS submitter, "
+            f"coalesce(t.task_id, x.task_id) AS task_id "
+            f"FROM checkpoints x LEFT JOIN trials t ON t.id = x.trial_id {_PERHAPS} "
+            f"WHERE x.uuid = ANY(:ids)"
         ),
     }.items()
 }
@@ -133,10 +137,16 @@ class Owners:
         self._size = size
         self._known: OrderedDict[tuple[Kind, Id], Owner] = OrderedDict()
 
-    async def find(self, kind: Kind, ids: Collection[Id], asker: int) -> dict[Id, Owner | None]:
-        """As :func:`find_owners`, for the user ``asker``."""
+    async def find(
+        self, kind: Kind, ids: Collection[Id], asker: int, task: str | None = None
+    ) -> dict[Id, Owner | None]:
+        """As :func:`find_owners`, for the user ``asker``, or for a process of its ``task``."""
         known = {one: self._known.get((kind, one)) for one in ids}
-        if all(owner is not None and owner.id == asker for owner in known.values()):
+        # A task may have come in the place of one that is remembered: its trial was continued.
+        if all(
+            owner is not None and owner.id == asker and (task is None or task in owner.tasks)
+            for owner in known.values()
+        ):
             return known
         async with self._db.tx() as conn:
             found = await find_owners(conn, kind, ids)

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError, StatementError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from determined.common.printable import one_line
 from determined_service.base.json import JsonResponse, dumps
 from determined_service.base.refusals import ApiError as ApiError
 from determined_service.base.refusals import BadRequest as BadRequest
@@ -77,11 +78,9 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def one_line(text: str) -> str:
-    """``text`` with line ends and control characters escaped, so that nobody forges lines of a log."""
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
+def _log_line(text: str) -> str:
+    """``text`` with line ends and control characters as text, so that nobody forges lines of a log."""
+    return one_line(text, breaks=(r"\n", r"\t"))
 
 
 def response(status: int, code: int, reason: str, message: str) -> Response:
@@ -166,7 +165,7 @@ def install(app: FastAPI) -> None:
         if refusal is None:
             return await fault(request, error)
         cause = error.orig if isinstance(error, StatementError) else error
-        logger.warning("%s: %s", _asked(request), one_line(str(cause)))
+        logger.warning("%s: %s", _asked(request), _log_line(str(cause)))
         return refuse(refusal)
 
     async def fault(request: Request, error: Exception) -> Response:
@@ -181,10 +180,10 @@ def install(app: FastAPI) -> None:
 
 
 def _asked(request: Request) -> str:
-    return f"{request.method} {one_line(request.url.path[:500])}"
+    return f"{request.method} {_log_line(request.url.path[:500])}"
 
 
 def _quoted(error: Exception, found: str) -> str:
     """The traceback, each line with the id before it: the message may hold what somebody sent."""
     text = "".join(traceback.format_exception(error))
-    return "\n".join(f"{found} | {one_line(line)}" for line in text.splitlines())
+    return "\n".join(f"{found} | {_log_line(line)}" for line in text.splitlines())

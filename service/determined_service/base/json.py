@@ -42,13 +42,17 @@ def by_name(value: Any) -> Any:
 _LINE_ENDS = (("\u2028", b"\\u2028"), ("\u2029", b"\\u2029"), ("\x85", b"\\u0085"))
 
 
+def one_line_each(lines: bytes) -> bytes:
+    """NDJSON that nobody divides elsewhere than at its line feeds."""
+    if not lines.isascii():
+        for character, escape in _LINE_ENDS:
+            lines = lines.replace(character.encode(), escape)
+    return lines
+
+
 def ndjson(result: Any) -> bytes:
     """One line ``{"result": …}`` of a streamed answer."""
-    line = dumps({"result": result})
-    if not line.isascii():
-        for character, escape in _LINE_ENDS:
-            line = line.replace(character.encode(), escape)
-    return line + b"\n"
+    return one_line_each(dumps({"result": result}) + b"\n")
 
 
 class JsonResponse(Response):

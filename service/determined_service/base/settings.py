@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
+from determined.common.cluster_config import ClusterConfig, stored
 from determined_service.base.addresses import is_loopback
+
+
+@dataclass
+class _InForce:
+    """One for all copies of the settings, so that a new configuration reaches whoever holds one."""
+
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    refusal: str = ""
 
 
 class Settings(BaseModel):
@@ -35,12 +45,46 @@ class Settings(BaseModel):
     agent_token: SecretStr
     """Shared secret of agents and flows (`/internal/v1`)."""
     default_checkpoint_storage: dict[str, Any] | None = None
+    """Of experiments without one, unless the cluster configuration has one."""
+    cluster_config_file: Path | None = None
+    """The cluster configuration (YAML, docs/cluster-config.md). None: one pool, ``default``."""
+    local_agents: list[str] = Field(default_factory=list)
+    """Agents that are always started in the default compute pool, whichever that is: they do not keep a pool
+    in the configuration."""
     agent_timeout_s: float = 30.0
     """Seconds without a heartbeat after which an agent counts as lost."""
     start_timeout_s: float = 300.0
     """Seconds from the assignment of slots to the running process, after which a leg is given back."""
     stuck_run_s: float = 300.0
     """Seconds that a run may be Cancelling or Pending in Prefect before it is brought to an end."""
+
+    _in_force: _InForce = PrivateAttr(default_factory=_InForce)
+
+    @property
+    def cluster(self) -> ClusterConfig:
+        """The cluster configuration in force: pools, their schedulers, defaults of tasks.
+
+        Ask each time: another process of the service may put a new one into force.
+        """
+        return self._in_force.cluster
+
+    @property
+    def cluster_refusal(self) -> str:
+        """Why the file is not in force; empty if it is."""
+        return self._in_force.refusal
+
+    def put_in_force(self, cluster: ClusterConfig, refusal: str = "") -> None:
+        """Makes ``cluster`` the configuration of these settings and of all copies of them.
+
+        ``refusal``: why it is not the one that was wanted.
+        """
+        self._in_force.cluster, self._in_force.refusal = cluster, refusal
+
+    @property
+    def checkpoint_storage(self) -> dict[str, Any] | None:
+        """Of experiments without one: the cluster configuration's, else the one in these settings."""
+        found = self.cluster.checkpoint_storage
+        return self.default_checkpoint_storage if found is None else stored(found)
 
     @property
     def is_reachable(self) -> bool:

@@ -11,6 +11,9 @@ RECONCILER = "reconciler"
 DELETIONS = "deletions"
 """There is something to delete from checkpoint storage, or a deletion has ended."""
 
+CLUSTER = "cluster"
+"""Another cluster configuration is in force."""
+
 
 def experiment(experiment_id: int) -> str:
     """The experiment, or something that is shown of it, has changed."""

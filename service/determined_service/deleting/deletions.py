@@ -30,6 +30,7 @@ from determined_service.state import states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TASK, transition
 from determined_service.state.task_kinds import CHECKPOINT_GC
+from determined_service.state.trial_tasks import of_experiment
 
 POLICY = "policy"
 CHECKPOINTS = "checkpoints"
@@ -216,11 +217,10 @@ async def prepare(change: Change, deletion_id: int) -> bool:
 # A leg that did not end by itself may have left something behind, and a whole experiment leaves
 # TensorBoard files.
 _TO_DO = sa.text(
-    """
+    f"""
     SELECT d.kind = 'tensorboard' OR EXISTS (SELECT FROM checkpoints WHERE deletion_id = d.id)
       OR EXISTS (
-        SELECT FROM legs l JOIN trials t ON t.task_id = l.task_id
-        WHERE t.experiment_id = d.experiment_id
+        SELECT FROM legs l WHERE l.task_id IN ({of_experiment("d.experiment_id")})
           AND (d.kind = 'experiment' OR l.state NOT IN ('COMPLETED', 'PREEMPTED')))
     FROM deletions d WHERE d.id = :id
     """

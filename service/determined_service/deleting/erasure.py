@@ -8,14 +8,15 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.base import topics
+from determined_service.deleting import kept_usage
 from determined_service.state.change import Change
 from determined_service.state.prefect_states import EXPERIMENT_ENTITY, TASK_ENTITY
+from determined_service.state.trial_tasks import of_experiment
 
+_TASKS = f"{of_experiment(':id')} UNION ALL SELECT task_id FROM deletions WHERE experiment_id = :id"
 _RUNS = sa.text(
-    """
-    SELECT flow_run_id FROM tasks WHERE flow_run_id IS NOT NULL AND id IN (
-        SELECT task_id FROM trials WHERE experiment_id = :id
-        UNION SELECT task_id FROM deletions WHERE experiment_id = :id)
+    f"""
+    SELECT flow_run_id FROM tasks WHERE flow_run_id IS NOT NULL AND id IN ({_TASKS})
     UNION SELECT flow_run_id FROM experiments WHERE id = :id AND flow_run_id IS NOT NULL
     UNION SELECT cast(jsonb_array_elements_text(earlier_run_ids) AS uuid)
           FROM deletions WHERE experiment_id = :id
@@ -23,20 +24,12 @@ _RUNS = sa.text(
 )
 # In this order; what refers to the tasks, the experiment, or its trials, goes with them.
 _ROWS = (
-    """
-    DELETE FROM task_logs WHERE task_id IN (
-        SELECT task_id FROM trials WHERE experiment_id = :id
-        UNION SELECT task_id FROM deletions WHERE experiment_id = :id)
-    """,
+    f"DELETE FROM task_logs WHERE task_id IN ({_TASKS})",
     f"""
     DELETE FROM prefect_outbox WHERE entity = '{EXPERIMENT_ENTITY}' || :id OR entity IN (
         SELECT '{TASK_ENTITY}' || task_id FROM trials WHERE experiment_id = :id)
     """,
-    """
-    DELETE FROM tasks WHERE id IN (
-        SELECT task_id FROM trials WHERE experiment_id = :id
-        UNION SELECT task_id FROM deletions WHERE experiment_id = :id)
-    """,
+    f"DELETE FROM tasks WHERE id IN ({_TASKS})",
     """
     WITH gone AS (DELETE FROM experiments WHERE id = :id RETURNING model_def_hash)
     DELETE FROM model_definitions m USING gone
@@ -52,10 +45,14 @@ async def runs_of(conn: AsyncConnection, experiment_id: int) -> list[UUID]:
 
 
 async def erase(change: Change, experiment_id: int) -> None:
-    """Deletes every row of the experiment; there may be none. Its files and runs are gone."""
+    """Deletes every row of the experiment; there may be none. Its files and runs are gone.
+
+    What it used is kept for accounting.
+    """
     await change.conn.execute(
         sa.text("SELECT FROM experiments WHERE id = :id FOR UPDATE"), {"id": experiment_id}
     )
+    await kept_usage.keep(change.conn, experiment_id)
     for statement in _ROWS:
         parameters = sa.bindparam("id", type_=sa.Integer)
         await change.conn.execute(sa.text(statement).bindparams(parameters), {"id": experiment_id})

@@ -1,29 +1,35 @@
 """Log policies: lines of a trial's log that trigger an action.
 
-Each policy's regular expression is matched against all lines of a request at once. Only if it matches, the
-line is searched for. The expressions are those of Rust's ``regex`` (as RE2: no look-around, no
-back-references), whose time grows only linearly with the length of the text, so a user's pattern cannot
-stop the service. Pydantic ships it.
+The lines of a request are looked at before the transaction that stores them. A pattern that is plain text is
+looked for here, every other one in a process of its own (:mod:`determined_service.ingest.pattern_search`), so
+that no user's expression stops the service.
 """
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
-from pydantic_core import SchemaError, SchemaValidator, core_schema
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-logger = logging.getLogger(__name__)
+from determined_service.base.aside import LONG_BYTES, aside
+from determined_service.base.db import Database
+from determined_service.ingest import pattern_search
+from determined_service.ingest.log_patterns import PatternError, literal
+from determined_service.state.change import reader
 
 CANCEL_RETRIES = "cancel_retries"
 EXCLUDE_NODE = "exclude_node"
 LINE_CHARS = 500
 """Characters of a matched line that are kept."""
+_SLOW = (
+    "log policy {0!r} is not heeded: its pattern takes too long on this log; use a simpler pattern, without "
+    "repetitions such as {{1000}} and without repetitions of repetitions"
+)
 
 _ALLOCATIONS = sa.text(
     """
@@ -41,48 +47,36 @@ _STORE = sa.text(
 )
 
 
-class PatternError(ValueError):
-    """The pattern is not valid; the message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """``name`` is what users see; a policy without one goes by its pattern."""
 
     name: str
     action: str | None
-    pattern: SchemaValidator
-    line_by_line: bool
+    pattern: str
 
     @classmethod
-    def compile(cls, given: Mapping[str, Any]) -> Policy | None:
-        """A policy of the configuration; None: it is switched off. Raises PatternError."""
+    def of(cls, given: Mapping[str, Any]) -> Policy | None:
+        """A policy of the configuration; None: it is switched off."""
         pattern = given.get("pattern")
-        if pattern is None:
-            return None
-        try:
-            # (?m): ^ and $ are a line's, in one line and in many.
-            compiled = SchemaValidator(core_schema.str_schema(pattern=f"(?m:{pattern})"))
-        except SchemaError as error:
-            words = str(error).rpartition("error: ")[2].strip()
-            raise PatternError(f"{pattern!r} cannot be used on logs: {words}") from error
-        anchored = any(anchor in pattern for anchor in (r"\A", r"\z", "(?s", "(?-m"))
-        return cls(given.get("name") or pattern, given.get("action"), compiled, anchored)
-
-    def find(self, lines: Sequence[str], text: str) -> str | None:
-        """The first of ``lines`` that matches; ``text`` is all of them, one below the other."""
-        if not self.line_by_line and not self.pattern.isinstance_python(text):
-            return None
-        return next((line for line in lines if self.pattern.isinstance_python(line)), None)
+        return (
+            None
+            if pattern is None
+            else cls(given.get("name") or pattern, given.get("action"), pattern)
+        )
 
 
-def check(policies: Iterable[Mapping[str, Any]]) -> None:
-    """Raises PatternError, with its path in the configuration, for a pattern that cannot be used."""
-    for index, given in enumerate(policies):
-        try:
-            Policy.compile(given)
-        except PatternError as error:
-            raise PatternError(f"log_policies[{index}].pattern: {error}") from error
+async def check(policies: Sequence[Mapping[str, Any]]) -> None:
+    """Raises PatternError, with its path in the configuration, for a pattern that cannot be used.
+
+    Another process reads the patterns.
+    """
+    patterns = [given.get("pattern") for given in policies]
+    wanted = [one for one in patterns if one is not None]
+    problems = await asyncio.to_thread(pattern_search.check, wanted)
+    for index, pattern in enumerate(patterns):
+        if pattern in problems:
+            raise PatternError(f"log_policies[{index}].pattern: {problems[pattern]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,42 +89,94 @@ class Watched:
     policies: tuple[Policy, ...]
 
 
+@dataclass(slots=True)
+class Seen:
+    """What was found in the lines of one request."""
+
+    matches: list[dict[str, Any]] = field(default_factory=list)
+    # (allocation, a sentence for its log)
+    notices: list[tuple[str, str]] = field(default_factory=list)
+
+    async def store(self, conn: AsyncConnection) -> None:
+        """Stores the matches, one for each policy and leg."""
+        if self.matches:
+            await conn.execute(_STORE, self.matches)
+
+
 class LogWatch:
     """Remembers the ``size`` legs that wrote last; what is remembered of a leg never changes."""
 
-    def __init__(self, size: int = 4096) -> None:
+    def __init__(self, db: Database, size: int = 4096) -> None:
+        self._db = db
         self._known: OrderedDict[str, Watched | None] = OrderedDict()
-        self._compiled: OrderedDict[str, tuple[Policy, ...]] = OrderedDict()
+        self._policies_of: OrderedDict[str, tuple[Policy, ...]] = OrderedDict()
+        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._size = size
+        self._search = pattern_search.PatternSearch()
 
-    async def note(self, conn: AsyncConnection, lines: Mapping[str, Sequence[str]]) -> None:
-        """Stores the matches in ``lines`` (by allocation), one for each policy and leg."""
-        legs = await self._legs(conn, lines)
+    async def look(self, lines: Mapping[str, Sequence[str]]) -> Seen:
+        """What the policies say of ``lines`` (by allocation)."""
+        seen = Seen()
+        if not lines:
+            return seen
+        legs = await self._legs(lines)
         for allocation_id, texts in lines.items():
             leg = legs.get(allocation_id)
-            if leg is None or not leg.policies:
-                continue
+            if leg is not None and leg.policies:
+                await self._look(seen, allocation_id, leg, texts)
+        return seen
+
+    async def _look(
+        self, seen: Seen, allocation_id: str, leg: Watched, texts: Sequence[str]
+    ) -> None:
+        plain = {text: one.pattern for one in leg.policies if (text := literal(one.pattern))}
+        size = sum(map(len, texts))
+        if size <= LONG_BYTES:
+            found = _find_plain(plain, texts)
+        else:
+            found = await aside(size, _find_plain, plain, texts)
+        others = [one.pattern for one in leg.policies if literal(one.pattern) is None]
+        if others:
             stripped = [text.rstrip("\r\n") for text in texts]
-            whole = "\n".join(stripped)
-            for policy in leg.policies:
-                line = policy.find(stripped, whole)
-                if line is not None:
-                    given = {
+            found |= await self._search.find(others, stripped)
+        for policy in leg.policies:
+            if policy.pattern in found:
+                line = texts[found[policy.pattern]].replace("\0", "").strip()
+                seen.matches.append(
+                    {
                         "trial_id": leg.trial_id,
                         "run_id": leg.run_id,
                         "agent_id": leg.agent_id,
                         "name": policy.name,
                         "action": policy.action,
-                        "line": line.replace("\0", "").strip()[:LINE_CHARS],
+                        "line": line[:LINE_CHARS],
                     }
-                    await conn.execute(_STORE, given)
+                )
+            elif self._search.is_slow(policy.pattern) and self._is_news(allocation_id, policy):
+                seen.notices.append((allocation_id, _SLOW.format(policy.name)))
 
-    async def _legs(self, conn: AsyncConnection, ids: Iterable[str]) -> dict[str, Watched | None]:
+    def _is_news(self, allocation_id: str, policy: Policy) -> bool:
+        key = (allocation_id, policy.pattern)
+        if key in self._told:
+            return False
+        self._told[key] = None
+        while len(self._told) > self._size:
+            self._told.popitem(last=False)
+        return True
+
+    async def close(self) -> None:
+        """Ends the process that looks for patterns."""
+        await self._search.close()
+
+    async def _legs(self, ids: Iterable[str]) -> dict[str, Watched | None]:
         wanted = set(ids)
         found = {one: self._known[one] for one in wanted if one in self._known}
         missing = wanted - found.keys()
         if missing:
-            rows = {row.id: row for row in await conn.execute(_ALLOCATIONS, {"ids": list(missing)})}
+            async with reader(self._db).connect() as conn:
+                rows = {
+                    row.id: row for row in await conn.execute(_ALLOCATIONS, {"ids": list(missing)})
+                }
             for one in missing:
                 row = rows.get(one)
                 leg = None
@@ -145,22 +191,21 @@ class LogWatch:
         return found
 
     def _policies(self, given: Sequence[Mapping[str, Any]]) -> tuple[Policy, ...]:
-        # Most experiments have the same few: compiled once for all of them.
+        # Most experiments have the same few: kept once for all of them.
         key = repr(given)
-        if key not in self._compiled:
-            self._compiled[key] = tuple(_usable(given))
-            while len(self._compiled) > 256:
-                self._compiled.popitem(last=False)
-        return self._compiled[key]
+        if key not in self._policies_of:
+            found = (Policy.of(one) for one in given)
+            self._policies_of[key] = tuple(one for one in found if one is not None)
+            while len(self._policies_of) > 256:
+                self._policies_of.popitem(last=False)
+        return self._policies_of[key]
 
 
-def _usable(given: Sequence[Mapping[str, Any]]) -> Iterable[Policy]:
-    for item in given:
-        try:
-            policy = Policy.compile(item)
-        except PatternError as error:
-            # New ones are refused at submission.
-            logger.warning("a log policy is ignored: %s", error)
-            continue
-        if policy is not None:
-            yield policy
+def _find_plain(plain: Mapping[str, str], lines: Sequence[str]) -> dict[str, int]:
+    """By pattern, the first of ``lines`` that holds its text (the key in ``plain``)."""
+    found: dict[str, int] = {}
+    for text, pattern in plain.items():
+        index = next((index for index, line in enumerate(lines) if text in line), None)
+        if index is not None:
+            found[pattern] = index
+    return found

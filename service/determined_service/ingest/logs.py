@@ -1,4 +1,4 @@
-"""Task logs into Postgres: :func:`read_lines`, :func:`read_upstream_lines`, :class:`LogsWriter`."""
+"""Task logs into Postgres: :func:`read_lines`, :func:`read_upstream_lines`, :class:`LogsQueue`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from determined.common.wire import limits
 from determined.common.wire.legs import LogBatch
 from determined_service.base import topics
 from determined_service.base.checks import check_int, check_text, check_time
+from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.hub import notify
 from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field
-from determined_service.ingest.log_policies import LogWatch
+from determined_service.ingest.group_commit import GroupCommit
+from determined_service.ingest.log_policies import LogWatch, Seen
 from determined_service.ingest.streams import (
     Position,
     advance_streams,
@@ -44,6 +46,7 @@ class LogLines:
     tasks: set[str] = field(default_factory=set)
     # The lines as they were printed, by allocation: for the log policies.
     by_allocation: dict[str, list[str]] = field(default_factory=dict)
+    seen: Seen = field(default_factory=Seen)
 
     def add(
         self,
@@ -191,30 +194,44 @@ async def add_line(
     await notify(conn, topics.logs(task_id))
 
 
-class LogsWriter:
-    """Writes groups of requests; for a group commit."""
+class LogsQueue:
+    """Stores lines, many requests in one transaction, and what the log policies say of them."""
 
-    def __init__(self) -> None:
-        self._watch = LogWatch()
+    def __init__(self, db: Database) -> None:
+        self._watch = LogWatch(db)
+        # Lines may be a megabyte each: fewer at once than of metrics.
+        self._queue = GroupCommit[LogLines](db, write_logs, max_items=64)
 
-    async def write(self, conn: AsyncConnection, groups: Sequence[LogLines]) -> Sequence[int]:
-        """Stores ``groups``, and which log policies matched; answers with the number of lines stored of
-        each (0: a repetition)."""
-        last = await lock_streams(conn, [group.position for group in groups])
-        after = dict(last)
-        new = [group for group in groups if not is_repeated(group.position, after)]
-        tasks = sorted({task for group in new for task in group.tasks})
-        for task in tasks:
-            await conn.execute(_LOCK_TASK, {"task_id": task})
-        rows = [row for group in new for row in group.rows]
-        if rows:
-            await copy_rows(conn, f"task_logs ({COLUMNS})", rows)
-        lines: dict[str, list[str]] = {}
-        for group in new:
-            for allocation_id, texts in group.by_allocation.items():
-                lines.setdefault(allocation_id, []).extend(texts)
-        await self._watch.note(conn, lines)
-        await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
-        await notify(conn, *(topics.logs(task) for task in tasks))
-        stored = {id(group) for group in new}
-        return [len(group.rows) if id(group) in stored else 0 for group in groups]
+    async def submit(self, lines: LogLines) -> int:
+        """The number of lines stored, once they are (0: a repetition)."""
+        lines.seen = await self._watch.look(lines.by_allocation)
+        return int(await self._queue.submit(lines))
+
+    async def run(self) -> None:
+        """Writes until cancelled; what is still waiting then is refused as Unavailable."""
+        try:
+            await self._queue.run()
+        finally:
+            await self._watch.close()
+
+
+async def write_logs(conn: AsyncConnection, groups: Sequence[LogLines]) -> Sequence[int]:
+    """Stores ``groups``, and which log policies matched; answers with the number of lines stored of each
+    (0: a repetition)."""
+    last = await lock_streams(conn, [group.position for group in groups])
+    after = dict(last)
+    new = [group for group in groups if not is_repeated(group.position, after)]
+    tasks = sorted({task for group in new for task in group.tasks})
+    for task in tasks:
+        await conn.execute(_LOCK_TASK, {"task_id": task})
+    rows = [row for group in new for row in group.rows]
+    if rows:
+        await copy_rows(conn, f"task_logs ({COLUMNS})", rows)
+    for group in new:
+        await group.seen.store(conn)
+        for allocation_id, text in group.seen.notices:
+            await add_line(conn, allocation_id.rpartition(".")[0], allocation_id, text, "WARNING")
+    await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
+    await notify(conn, *(topics.logs(task) for task in tasks))
+    stored = {id(group) for group in new}
+    return [len(group.rows) if id(group) in stored else 0 for group in groups]

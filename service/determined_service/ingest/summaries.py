@@ -21,6 +21,9 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire import limits
+from determined_service.base.checks import show
+from determined_service.base.errors import BadRequest
 from determined_service.ingest.values import NON_FINITE, replace_nul, type_name
 
 
@@ -102,6 +105,7 @@ class Summaries:
 # Near the end of a double's range Postgres raises instead of giving an infinity.
 _UPSERT = sa.text(
     """
+    WITH stored AS (
     INSERT INTO metric_summaries AS m (
         trial_id, group_name, metric, type, count, finite_count, sum, min, max, last, last_steps
     )
@@ -128,12 +132,25 @@ _UPSERT = sa.text(
         max = greatest(m.max, excluded.max),
         last = excluded.last,
         last_steps = greatest(m.last_steps, excluded.last_steps)
+    RETURNING trial_id, metric, xmax = 0 AS new
+    )
+    SELECT trial_id, min(metric) AS name FROM stored WHERE new GROUP BY trial_id ORDER BY trial_id
+    """
+)
+_COUNTS = sa.text(
+    """
+    SELECT trial_id, count(*) AS names, count(DISTINCT group_name) AS groups
+    FROM metric_summaries WHERE trial_id = ANY(:ids) GROUP BY trial_id
     """
 )
 
 
 async def store_summaries(conn: AsyncConnection, by_trial: dict[int, Summaries]) -> None:
-    """Adds to what is stored, in one statement; rows are locked in the order of their key."""
+    """Adds to what is stored, in one statement; rows are locked in the order of their key.
+
+    Raises BadRequest when a new name would be one too many for its trial. The caller's transaction must fail
+    then.
+    """
     rows = sorted(
         (
             (trial_id, group, name, summary)
@@ -145,7 +162,7 @@ async def store_summaries(conn: AsyncConnection, by_trial: dict[int, Summaries])
     )
     if not rows:
         return
-    await conn.execute(
+    stored = await conn.execute(
         _UPSERT,
         {
             "trial_id": [row[0] for row in rows],
@@ -154,6 +171,20 @@ async def store_summaries(conn: AsyncConnection, by_trial: dict[int, Summaries])
             **_columns(row[3] for row in rows),
         },
     )
+    new = {row.trial_id: row.name for row in stored}
+    # Names are seldom new, so this is seldom asked.
+    if new:
+        for found in await conn.execute(_COUNTS, {"ids": list(new)}):
+            _check_count(found.names, limits.METRIC_NAMES, "names of metrics", found, new)
+            _check_count(found.groups, limits.METRIC_GROUPS, "groups of metrics", found, new)
+
+
+def _check_count(count: int, most: int, what: str, found: Any, new: dict[int, str]) -> None:
+    if count > most:
+        raise BadRequest(
+            f"metrics: trial {found.trial_id} would have {count} different {what}, at most {most} are "
+            f"allowed; nothing of this batch was stored, in which {show(new[found.trial_id])} is new"
+        )
 
 
 def _columns(summaries: Iterable[Summary]) -> dict[str, list[Any]]:

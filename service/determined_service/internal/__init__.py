@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
-from determined_service.internal import agents, allocations, custom_search, search, storage
+from determined_service.internal import agents, allocations, cluster, custom_search, search, storage
 from determined_service.lifecycle.agents import Heartbeats, KillReminders
 from determined_service.search.drivers import Drivers
+from determined_service.web.router import Router
 
 
-def routers() -> list[APIRouter]:
+def routers() -> list[Router]:
     """Every router of this package."""
     return [
         allocations.router,
         agents.router,
+        cluster.router,
         search.router,
         storage.router,
         custom_search.router,

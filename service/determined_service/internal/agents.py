@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined.common.wire import paths
@@ -19,10 +19,11 @@ from determined_service.lifecycle import claims
 from determined_service.lifecycle.launch import leg_specs
 from determined_service.state.change import changing, reader
 from determined_service.state.task_kinds import TRIAL
+from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf, SettingsOf
 from determined_service.web.waiting import poll, wait_seconds
 
-router = APIRouter(tags=["Agents"])
+router = Router("Agents")
 
 
 @router.post(paths.REGISTER)

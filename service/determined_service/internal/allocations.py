@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from fastapi import APIRouter
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from determined.common.wire import paths
 from determined.common.wire.legs import Exited, Started
-from determined_registry.database.tables import model_definitions
 from determined_service.access.dependencies import AgentAuth
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle.exits import Exit
 from determined_service.lifecycle.legs import end_leg, start_leg
-from determined_service.state.change import changing, reader
+from determined_service.state.change import changing
+from determined_service.views.archives import find_archive
+from determined_service.web.router import Router
 from determined_service.web.state import Db
 
-router = APIRouter(tags=["Agents"])
+router = Router("Agents")
 
 
 @router.post(paths.RUNNING)
@@ -40,11 +40,9 @@ async def exited(allocation_id: str, given: Exited, agent: AgentAuth, db: Db) ->
 @router.get(paths.MODEL_DEFINITION)
 async def model_definition(hash: str, agent: AgentAuth, db: Db) -> Response:
     """A model definition's files as tar.gz."""
-    async with reader(db).connect() as conn:
-        found = await conn.execute(
-            sa.select(model_definitions.c.archive).where(model_definitions.c.hash == hash)
-        )
-    archive = found.scalar_one_or_none()
+    archive = await find_archive(db, sa.literal(hash))
     if archive is None:
         raise NotFound(f"model definition {hash} does not exist")
-    return Response(bytes(archive), media_type="application/gzip")
+    length = {"Content-Length": str(archive.size)}
+    pieces = archive.pieces(db)
+    return StreamingResponse(pieces, media_type="application/gzip", headers=length)

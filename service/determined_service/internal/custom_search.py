@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined.common.wire import paths
@@ -15,9 +15,10 @@ from determined_service.base.json import JsonResponse
 from determined_service.internal.driver_poll import poll_as_driver
 from determined_service.search import custom_search
 from determined_service.state.change import reader
+from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf
 
-router = APIRouter(tags=["Search"])
+router = Router("Search")
 
 
 @router.get(paths.FOLLOW)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined.common.wire import paths
@@ -26,9 +26,10 @@ from determined_service.internal.driver_poll import poll_as_driver
 from determined_service.lifecycle import trials as trialing
 from determined_service.search import driving as searching
 from determined_service.state.change import changing, reader
+from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf
 
-router = APIRouter(tags=["Search"])
+router = Router("Search")
 
 
 @router.post(paths.ATTACH)

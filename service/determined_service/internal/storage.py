@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from determined.common.wire import paths
@@ -14,9 +13,10 @@ from determined_service.base.json import JsonResponse
 from determined_service.deleting import deletions as deleting
 from determined_service.deleting.damage import give_up_checkpoint
 from determined_service.state.change import changing, reader
+from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
 
-router = APIRouter(tags=["Checkpoints"])
+router = Router("Checkpoints")
 
 
 @router.post(paths.DAMAGED_CHECKPOINT)

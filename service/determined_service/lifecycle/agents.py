@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import __version__
 from determined.common.wire import version
-from determined.common.wire.agents import Registration, Work, WorkRequest
+from determined.common.wire.agents import Registration, Slot, Work, WorkRequest
 from determined.common.wire.times import HEARTBEAT_S
 from determined_registry.database.tables import agents, allocations, pools, slots
 from determined_service.base import topics
@@ -24,6 +25,7 @@ from determined_service.base.settings import Settings
 from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.launch import leg_specs
 from determined_service.lifecycle.legs import end_leg
+from determined_service.lifecycle.pools import require_pool
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
 
@@ -39,10 +41,13 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     """The agent ``agent_id`` is here, with these slots and these processes still alive.
 
     Processes of its earlier life that are gone end as lost. Returns the allocations whose
-    processes must die. Raises BadRequest for an agent that is not understood.
+    processes must die. Raises BadRequest for an agent that is not understood, for slots with one id, and for
+    an agent that does not suit its pool, or whose pool the cluster configuration does not have.
     """
     require_understood(agent_id, facts.wire, facts.version)
+    _require_distinct(facts.slots)
     async with changing(db) as change:
+        await _require_one_type(change.conn, agent_id, facts)
         await _store(change, agent_id, facts)
         known = await _held(change.conn, agent_id)
     gone = [
@@ -64,18 +69,51 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     ]
 
 
+def _require_distinct(found: list[Slot]) -> None:
+    for slot, count in Counter(slot.id for slot in found).items():
+        if count > 1:
+            raise BadRequest(
+                f"slots: {count} slots have the id {slot}; each slot needs an id of its own"
+            )
+
+
+_OTHER_TYPE = sa.text(
+    """
+    SELECT p.worker_type, g.id
+    FROM pools p JOIN agents g ON g.resource_pool = p.name
+    WHERE p.name = :pool AND p.worker_type <> :worker_type AND g.id <> :agent_id
+      AND g.last_heartbeat > now() - make_interval(secs => :alive_s)
+    ORDER BY g.id LIMIT 1
+    """
+)
+
+
+async def _require_one_type(conn: AsyncConnection, agent_id: str, facts: Registration) -> None:
+    """Prefect's work pool has one type of worker, so a pool has one type of agents at a time."""
+    asked = {
+        "pool": facts.resource_pool,
+        "worker_type": facts.worker_type,
+        "agent_id": agent_id,
+        "alive_s": 2 * HEARTBEAT_S,
+    }
+    other = (await conn.execute(_OTHER_TYPE, asked)).first()
+    if other is not None:
+        raise BadRequest(
+            f"agent {agent_id} is of the type {facts.worker_type}, and resource pool"
+            f" {facts.resource_pool} has agents of the type {other.worker_type} ({other.id}): start it"
+            " for another pool"
+        )
+
+
 async def _store(change: Change, agent_id: str, facts: Registration) -> None:
     conn = change.conn
-    pool = {"name": facts.resource_pool, "worker_type": facts.worker_type}
+    # First: two agents that share a lock on the row could not both change it.
     await conn.execute(
-        insert(pools)
-        .values(pool)
-        .on_conflict_do_update(
-            index_elements=[pools.c.name],
-            set_={"worker_type": facts.worker_type},
-            where=pools.c.worker_type != facts.worker_type,
-        )
+        sa.update(pools)
+        .where(pools.c.name == facts.resource_pool, pools.c.worker_type != facts.worker_type)
+        .values(worker_type=facts.worker_type)
     )
+    await require_pool(conn, facts.resource_pool, f"resource_pool of agent {agent_id}")
     values = {
         "resource_pool": facts.resource_pool,
         "host": facts.host,
@@ -158,7 +196,10 @@ _WORK = sa.text(
                         'kill', a.kill_requested_at IS NOT NULL)
                         ORDER BY a.assigned_at, a.id)
                      FROM allocations a JOIN tasks k ON k.id = a.task_id
-                     WHERE a.agent_id = g.id AND a.state IN ('ASSIGNED', 'RUNNING')), '[]') AS held
+                     WHERE a.agent_id = g.id AND a.state IN ('ASSIGNED', 'RUNNING')), '[]') AS held,
+           ARRAY(SELECT kept.id FROM unnest(cast(:experiments AS int[])) AS kept (id)
+                 LEFT JOIN experiments e ON e.id = kept.id
+                 WHERE e.id IS NULL OR e.state = ANY(:ended) ORDER BY kept.id) AS ended
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     WHERE g.id = :agent_id
     """
@@ -175,7 +216,9 @@ async def find_work(
     Raises Conflict: register first.
     """
     running = asked.running
-    row = (await conn.execute(_WORK, {"agent_id": agent_id})).first()
+    kept = [number for number in asked.experiments if 0 < number < 1 << 31]
+    facts = {"agent_id": agent_id, "experiments": kept, "ended": sorted(states.ENDED)}
+    row = (await conn.execute(_WORK, facts)).first()
     if row is None or row.session != asked.session:
         raise unknown_session(agent_id)
     held = {item["id"]: item for item in row.held}
@@ -195,7 +238,7 @@ async def find_work(
         for key, item in held.items()
     )
     urgent = bool(launch or row.prefect_poll_seq != asked.prefect_poll_seq)
-    return Work(launch, kill, row.prefect_poll_seq), urgent, unstarted, refused
+    return Work(launch, kill, row.prefect_poll_seq, row.ended), urgent, unstarted, refused
 
 
 class KillReminders:

@@ -21,7 +21,8 @@ _REQUEST = sa.text(
     """
     INSERT INTO allocations
         (id, task_id, run_id, state, resource_pool, slots, priority, preemptible)
-    SELECT k.id || '.' || run_id, k.id, run_id, :state, :pool, :slots, :priority, :preemptible
+    SELECT k.id || '.' || run_id, k.id, run_id, :state, :pool, :slots, cast(:priority AS int),
+           :preemptible
     FROM tasks k, LATERAL (
         SELECT coalesce(max(a.run_id), 0) + 1 AS run_id FROM allocations a WHERE a.task_id = k.id
     ) AS next
@@ -37,12 +38,13 @@ async def request(
     *,
     pool: str,
     slots: int,
-    priority: int = 42,
+    priority: int | None = None,
     preemptible: bool = False,
 ) -> str:
     """Puts the (locked) task into the queue for slots, as its next leg; the allocation's id.
 
-    Trials do so by :mod:`~determined_service.lifecycle.trial_queue`, many at once.
+    ``priority`` None: the default of the pool. Trials do so by
+    :mod:`~determined_service.lifecycle.trial_queue`, many at once.
     """
     given = {
         "task_id": task_id,
@@ -87,6 +89,26 @@ async def withdraw(change: Change, allocation_id: str, reason: str) -> None:
 async def preempt(change: Change, allocation_id: str) -> None:
     """The process is to save a checkpoint and exit; asking again changes nothing."""
     await _mark(change, allocation_id, allocations.c.preempt_requested_at)
+
+
+_STOP_FOR = sa.text(
+    """
+    UPDATE allocations SET preempt_requested_at = now(), stopping_for = :request_id
+    WHERE id = :id AND state IN ('ASSIGNED', 'RUNNING')
+      AND preempt_requested_at IS NULL AND kill_requested_at IS NULL
+    RETURNING id
+    """
+)
+
+
+async def stop_for(change: Change, allocation_id: str, request_id: str) -> bool:
+    """As :func:`preempt`, for the waiting allocation ``request_id`` (or itself: see the column). The trial
+    waits again in its old place. False: it has ended, or somebody stops it already."""
+    given = {"id": allocation_id, "request_id": request_id}
+    if (await change.conn.execute(_STOP_FOR, given)).first() is None:
+        return False
+    change.notify(topics.allocation(allocation_id))
+    return True
 
 
 async def kill(change: Change, allocation_id: str) -> None:

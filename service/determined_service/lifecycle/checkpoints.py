@@ -77,7 +77,7 @@ async def report(change: Change, given: Report, principal: Principal) -> None:
         "user_metadata": given.metadata,
         "storage": given.storage,
     }
-    values["storage_id"] = await _storage_id(conn, given.storage, experiment_id)
+    values["storage_id"] = await storage_id(conn, given.storage, experiment_id)
     if given.report_time is not None:
         values["report_time"] = given.report_time
     if trial_id is not None and given.state == "COMPLETED":
@@ -137,7 +137,7 @@ _NEW_STORAGE = sa.text(
 )
 
 
-async def _storage_id(
+async def storage_id(
     conn: AsyncConnection, storage: Mapping[str, Any] | None, experiment_id: int | None
 ) -> int | None:
     """The number of the ``storage`` (None: the experiment's); None: it has none."""

@@ -53,6 +53,8 @@ class ExitFacts:
     started: bool = True
     preempt_requested: bool = False
     preempt_acked: bool = False
+    preempted_for: str | None = None
+    """Why a scheduler stopped it, in words."""
     kill_requested: bool = False
     experiment_state: str = states.ACTIVE
     trial_state: str = states.ACTIVE
@@ -163,6 +165,10 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
     return ExitDecision(Outcome.ERROR, words, _again(facts), counts=True)
 
 
+def _preempted(facts: ExitFacts) -> str:
+    return "preempted" if facts.preempted_for is None else f"preempted: {facts.preempted_for}"
+
+
 def _again(facts: ExitFacts) -> Next:
     return Next.REQUEUE if facts.experiment_state == states.ACTIVE else Next.WAIT
 
@@ -238,7 +244,7 @@ def _clean_exit(facts: ExitFacts, words: str) -> ExitDecision:
         return early
     if facts.reports_form:
         if facts.preempt_acked and facts.preempt_requested:
-            return ExitDecision(Outcome.PREEMPTED, "preempted", _again(facts))
+            return ExitDecision(Outcome.PREEMPTED, _preempted(facts), _again(facts))
         return done
     if facts.op_complete and facts.closed:
         return done
@@ -246,6 +252,6 @@ def _clean_exit(facts: ExitFacts, words: str) -> ExitDecision:
         return early
     if facts.op_complete:
         return ExitDecision(Outcome.COMPLETED, "out of operations", Next.WAIT)
-    words = "preempted" if facts.preempt_requested else "out of operations"
+    words = _preempted(facts) if facts.preempt_requested else "out of operations"
     outcome = Outcome.PREEMPTED if facts.preempt_requested else Outcome.COMPLETED
     return ExitDecision(outcome, words, _again(facts))

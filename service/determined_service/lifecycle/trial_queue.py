@@ -23,11 +23,16 @@ _REQUEST = sa.text(
         RETURNING id, experiment_id, task_id, run_count
     )
     INSERT INTO allocations
-        (id, task_id, experiment_id, trial_id, run_id, state, resource_pool, slots, priority)
+        (id, task_id, experiment_id, trial_id, run_id, state, resource_pool, slots, priority,
+         in_line_since)
     SELECT n.task_id || '.' || n.run_count, n.task_id, n.experiment_id, n.id, n.run_count,
            :state, e.resource_pool,
            coalesce((e.config #>> '{resources,slots_per_trial}')::int, 1),
-           coalesce((e.config #>> '{resources,priority}')::int, 42)
+           (e.config #>> '{resources,priority}')::int,
+           CASE WHEN :keep_place THEN (
+               SELECT coalesce(a.in_line_since, a.requested_at) FROM allocations a
+               WHERE a.id = n.task_id || '.' || (n.run_count - 1)
+           ) END
     FROM numbered n JOIN experiments e ON e.id = n.experiment_id
     ORDER BY n.id
     RETURNING task_id
@@ -49,10 +54,13 @@ def wants_slots(reports: bool, op_complete: bool, closed: bool) -> bool:
     return reports or not op_complete or closed
 
 
-async def request(change: Change, trial_ids: Sequence[int]) -> None:
-    """Puts the (locked) trials into the queue for slots, as their next leg."""
+async def request(change: Change, trial_ids: Sequence[int], *, keep_place: bool = False) -> None:
+    """Puts the (locked) trials into the queue for slots, as their next leg.
+
+    ``keep_place``: in the place in line that each one's last request had.
+    """
     if trial_ids:
-        given = {"ids": list(trial_ids), "state": states.REQUESTED}
+        given = {"ids": list(trial_ids), "state": states.REQUESTED, "keep_place": keep_place}
         tasks = (await change.conn.execute(_REQUEST, given)).scalars()
         # Of a task that runs a search: its search's idle trials give their slots back then.
         change.notify(topics.SCHEDULER, *map(topics.task, tasks))

@@ -205,16 +205,14 @@ async def put_trial(
             return int(trial_id)
     seed = (row.config.get("reproducibility") or {}).get("experiment_seed") or 0
     request_id = str(uuid.uuid4())
-    await conn.execute(
-        sa.insert(tasks).values(
-            id=f"{experiment_id}.{request_id}", kind=TRIAL, owner_id=row.owner_id
-        )
-    )
+    task_id = f"{experiment_id}.{request_id}"
+    await conn.execute(sa.insert(tasks).values(id=task_id, kind=TRIAL, owner_id=row.owner_id))
     found = await conn.execute(
         sa.insert(trials)
         .values(
             experiment_id=experiment_id,
             request_id=request_id,
+            task_id=task_id,
             state=states.ACTIVE,
             hparams=hparams,
             seed=seed,

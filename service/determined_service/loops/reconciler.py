@@ -6,7 +6,8 @@
 * searches whose driver is gone: their Prefect run is scheduled again;
 * allocations that their agent does not start: they go back into the queue;
 * unmanaged trials without a heartbeat: set to ERROR;
-* runs that somebody cancels in Prefect's UI, or that are stuck there (`prefect.watch`).
+* runs that somebody cancels in Prefect's UI, or that are stuck there (`prefect.watch`);
+* runs that wait for slots: Prefect is told why (`prefect.waiting_runs`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, RunGone, RunState
 from determined_service.prefect.mirror import bump_pools
+from determined_service.prefect.waiting_runs import WaitingRuns
 from determined_service.prefect.watch import PrefectWatch
+from determined_service.scheduling.pools import PoolSchedulers
+from determined_service.scheduling.queue import Queue
+from determined_service.scheduling.reading import SnapshotReader
 from determined_service.search.drivers import DRIVER_LOST_S, DRIVER_QUIET_S
 from determined_service.state import prefect_states, states
 from determined_service.state.change import changing, reader
@@ -149,7 +154,7 @@ class Reconciler:
     """One per cluster (the leader's). ``gateway`` None: there is no Prefect to ask.
 
     ``start_timeout_s``: how long an agent may take to start what it was given. ``stuck_run_s``: how
-    long a run may be Cancelling or Pending in Prefect.
+    long a run may be Cancelling or Pending in Prefect. ``schedulers``: who says why a request waits.
     """
 
     def __init__(
@@ -160,12 +165,15 @@ class Reconciler:
         *,
         start_timeout_s: float = 300.0,
         stuck_run_s: float = 300.0,
+        schedulers: PoolSchedulers | None = None,
     ) -> None:
         self._db = db
         self._start_timeout_s = start_timeout_s
-        self._watch = (
-            None if gateway is None else PrefectWatch(db, gateway, stuck_run_s, agent_timeout_s)
-        )
+        self._watch: PrefectWatch | None = None
+        if gateway is not None:
+            snapshots = SnapshotReader(schedulers or PoolSchedulers(), agent_timeout_s)
+            self._watch = PrefectWatch(db, gateway, stuck_run_s, snapshots)
+            self._waiting_runs = WaitingRuns(db, Queue(db, snapshots))
         self._gateway = gateway
         self._agent_timeout_s = agent_timeout_s
         self._began = time.monotonic()
@@ -187,6 +195,7 @@ class Reconciler:
             await self._settle_runs(self._gateway)
         if self._watch is not None:
             await self._watch.look()
+            await self._waiting_runs.look()
 
     async def _end_lost_agents(self) -> None:
         # Agents could not show themselves while no service ran.

@@ -25,7 +25,10 @@ from determined_service.loops.reconciler import PASS_S, SUSPECT_S, Reconciler
 from determined_service.prefect.deletion_runs import DeletionRuns
 from determined_service.prefect.gateway import PrefectGateway
 from determined_service.prefect.mirror import Mirror
+from determined_service.prefect.work_pools import WorkPools
 from determined_service.scheduling.placement import schedule_forever
+from determined_service.scheduling.pools import PoolSchedulers
+from determined_service.scheduling.reading import SnapshotReader
 
 logger = logging.getLogger(__name__)
 
@@ -38,15 +41,18 @@ WATCH_S = 10.0
 async def start(app: FastAPI) -> list[asyncio.Task[None]]:
     """Starts every loop; the caller cancels them at stop."""
     state = app.state
-    return [asyncio.create_task(_lead_for_ever(state.settings, state.db, state.hub), name="leader")]
+    leading = _lead_for_ever(state.settings, state.db, state.hub, state.snapshots.schedulers)
+    return [asyncio.create_task(leading, name="leader")]
 
 
-async def _lead_for_ever(settings: Settings, db: Database, hub: Hub) -> None:
+async def _lead_for_ever(
+    settings: Settings, db: Database, hub: Hub, schedulers: PoolSchedulers
+) -> None:
     while True:
         try:
             async with _leadership(settings.db_url) as lock:
                 if lock is not None:
-                    await _lead(settings, db, hub, lock)
+                    await _lead(settings, db, hub, schedulers, lock)
         except* (psycopg.OperationalError, OSError) as group:
             logger.warning("leadership lost: %s", group.exceptions[0])
         except* Exception:
@@ -63,7 +69,14 @@ async def _leadership(db_url: str) -> AsyncIterator[psycopg.AsyncConnection | No
         yield conn if row is not None and row[0] else None
 
 
-async def _lead(settings: Settings, db: Database, hub: Hub, lock: psycopg.AsyncConnection) -> None:
+async def _lead(
+    settings: Settings,
+    db: Database,
+    hub: Hub,
+    schedulers: PoolSchedulers,
+    lock: psycopg.AsyncConnection,
+) -> None:
+    snapshots = SnapshotReader(schedulers, settings.agent_timeout_s)
     async with contextlib.AsyncExitStack() as stack:
         gateway = None
         if settings.prefect_api_url is not None:
@@ -72,18 +85,20 @@ async def _lead(settings: Settings, db: Database, hub: Hub, lock: psycopg.AsyncC
             gateway = await stack.enter_async_context(PrefectGateway(settings))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         tasks.create_task(_watch(lock), name="leader's lock")
-        tasks.create_task(schedule_forever(db, hub, settings.agent_timeout_s), name="scheduler")
+        tasks.create_task(schedule_forever(db, hub, snapshots), name="scheduler")
         if gateway is not None:
             mirror = Mirror(db, hub, gateway, settings)
             tasks.create_task(mirror.run(), name="mirror")
-            deletions = DeletionRuns(db, gateway, str(settings.cluster_id))
+            deletions = DeletionRuns(db, gateway, settings)
             tasks.create_task(deletions.run(hub), name="deletions")
+            tasks.create_task(WorkPools(db, gateway, settings).run(hub), name="work pools")
         reconciler = Reconciler(
             db,
             gateway,
             settings.agent_timeout_s,
             start_timeout_s=settings.start_timeout_s,
             stuck_run_s=settings.stuck_run_s,
+            schedulers=schedulers,
         )
         tasks.create_task(_reconcile(reconciler, hub), name="reconciler")
 

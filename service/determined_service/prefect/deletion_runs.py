@@ -20,6 +20,7 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError
 from determined_service.base.hub import Hub, wait_at_most
+from determined_service.base.settings import Settings
 from determined_service.deleting import deletions as deleting
 from determined_service.deleting.erasure import erase, runs_of
 from determined_service.prefect.gateway import ENDED, NotDeployed, RunGone, RunState
@@ -61,10 +62,10 @@ class Runs(Protocol):
 class DeletionRuns:
     """One per cluster (the leader's), where there is a Prefect."""
 
-    def __init__(self, db: Database, runs: Runs, cluster_id: str) -> None:
+    def __init__(self, db: Database, runs: Runs, settings: Settings) -> None:
         self._db = db
         self._runs = runs
-        self._cluster_id = cluster_id
+        self._settings = settings
 
     async def run(self, hub: Hub) -> None:
         """Repeat passes for ever: at once when there is something to delete, else every few seconds."""
@@ -115,7 +116,7 @@ class DeletionRuns:
         tags = ["determined", *([f"experiment-{row.experiment_id}"] if of else [])]
         run_id, pool = await self._runs.create_deletion_run(
             row.id,
-            key=f"determined-{self._cluster_id}-deletion-{row.id}-{attempt}",
+            key=f"determined-{self._settings.cluster_id}-deletion-{row.id}-{attempt}",
             name=f"checkpoint-gc{of} #{row.id}",
             tags=tags,
         )
@@ -133,7 +134,9 @@ class DeletionRuns:
             return True
         if run.type == "SCHEDULED" and row.silent_s > PASS_S:
             async with changing(self._db) as change:
-                await bump_pools(change, row.experiment_id or 0, "default")
+                await bump_pools(
+                    change, row.experiment_id or 0, self._settings.cluster.pool_of_flows
+                )
             return False
         if run.type in ENDED:
             return True

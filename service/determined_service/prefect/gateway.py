@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -15,6 +15,7 @@ from uuid import UUID
 
 from determined.common.wire.prefect import (
     DELETION_DEPLOYMENT,
+    DELETION_FLOW,
     EXPERIMENT_DEPLOYMENT,
     EXPERIMENT_FLOW,
     FAR_FUTURE,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 FLOWS = (EXPERIMENT_FLOW, TRIAL_FLOW)
 """The names of our flows and of their deployments."""
+DEPLOYED = (*FLOWS, DELETION_FLOW)
 PAGE = 200
 MAX_PAGES = 25
 
@@ -167,6 +169,50 @@ class PrefectGateway:
             del self._deployments[deployment]
             raise NotDeployed(f"the deployment {deployment!r} was deleted") from error
         return run.id, pool
+
+    async def put_work_pool(self, name: str, worker_type: str, description: str) -> None:
+        """Creates the work pool, or gives it the description (if that is not empty).
+
+        The first worker of an agent fills in the template of a new one.
+        """
+        from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+        from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+
+        try:
+            found = await self._client.read_work_pool(name)
+        except ObjectNotFound:
+            # An agent may create it at the same moment.
+            with contextlib.suppress(ObjectAlreadyExists):
+                made = WorkPoolCreate(name=name, type=worker_type, description=description or None)
+                await self._client.create_work_pool(made)
+            return
+        if description and found.description != description:
+            await self._client.update_work_pool(name, WorkPoolUpdate(description=description))
+
+    async def pause_work_pool(self, name: str, *, paused: bool) -> None:
+        """Pauses the work pool, or lets it go on; one that does not exist is no error."""
+        from prefect.client.schemas.actions import WorkPoolUpdate
+        from prefect.exceptions import ObjectNotFound
+
+        with contextlib.suppress(ObjectNotFound):
+            await self._client.update_work_pool(name, WorkPoolUpdate(is_paused=paused))
+
+    async def place_deployments(self, pool: str, pools: Collection[str]) -> bool:
+        """Moves our deployments to the work pool ``pool``, from any of ``pools`` or from none.
+
+        Runs that exist stay where they are. Returns whether every deployment was there.
+        """
+        from prefect.client.schemas.actions import DeploymentUpdate
+        from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+
+        named = DeploymentFilter(name=DeploymentFilterName(any_=list(DEPLOYED)))
+        found = await self._client.read_deployments(deployment_filter=named)
+        for one in found:
+            where = one.work_pool_name
+            if where != pool and (where is None or where in pools):
+                await self._client.update_deployment(one.id, DeploymentUpdate(work_pool_name=pool))
+                self._deployments.clear()
+        return {one.name for one in found} >= set(DEPLOYED)
 
     async def delete_run(self, run_id: UUID) -> None:
         """Deletes the run with its artifacts; one that is gone already is no error."""

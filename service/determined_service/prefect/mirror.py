@@ -127,6 +127,7 @@ class Mirror:
         self._gateway = gateway
         self._settings = settings
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._under_way: set[int] = set()
         self._waits: dict[str, Backoff] = {}
         self._not_before: dict[str, float] = {}
         self._away_until = 0.0
@@ -169,23 +170,29 @@ class Mirror:
             )
         }
         for entity in entities:
+            if any(row.id in self._under_way for row in by_entity[entity]):
+                # Its trial was continued: these rows belonged to the task of before when they were read.
+                continue
             deliveries, later = plan_deliveries(by_entity[entity])
             if later is not None:
                 look_again.append(later)
             if deliveries and room > 0:
                 room -= 1
+                ids = {one for delivery in deliveries for one in delivery.ids}
+                self._under_way |= ids
                 self._tasks[entity] = asyncio.create_task(
-                    self._deliver_then_wake(entity, deliveries, event), name=f"mirror {entity}"
+                    self._deliver_then_wake(entity, deliveries, ids, event), name=f"mirror {entity}"
                 )
         return max(min(look_again), GAP_S)
 
     async def _deliver_then_wake(
-        self, entity: str, deliveries: Sequence[Delivery], event: asyncio.Event
+        self, entity: str, deliveries: Sequence[Delivery], ids: set[int], event: asyncio.Event
     ) -> None:
         try:
             await self._deliver(entity, deliveries)
         finally:
             del self._tasks[entity]
+            self._under_way -= ids
             event.set()
 
     async def _deliver(self, entity: str, deliveries: Sequence[Delivery]) -> None:

@@ -111,7 +111,10 @@ async def find_owners(conn: AsyncConnection, run_ids: Sequence[UUID]) -> list[Ru
     k = tasks.c
     named = await conn.execute(
         sa.select(k.id, k.kind, k.flow_run_id).where(
-            k.flow_run_id.in_(run_ids), k.kind.in_(mirrored_kinds())
+            # A trial's former tasks had the run that its present one has.
+            k.flow_run_id.in_(run_ids),
+            k.kind.in_(mirrored_kinds()),
+            k.former_of.is_(None),
         )
     )
     runs = {row.id: row for row in named}

@@ -23,7 +23,7 @@ from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, OpenRun, RunGone
 from determined_service.prefect.run_owners import RunOwner, find_owners, mirrored_kinds
 from determined_service.scheduling.explanation import why_queued
-from determined_service.scheduling.placement import read_snapshot, waiting_requests
+from determined_service.scheduling.reading import SnapshotReader, live_allocations
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
 
@@ -62,12 +62,12 @@ class PrefectWatch:
     """One per reconciler. ``stuck_run_s``: how long a run may be Cancelling or Pending."""
 
     def __init__(
-        self, db: Database, gateway: Gateway, stuck_run_s: float, agent_timeout_s: float
+        self, db: Database, gateway: Gateway, stuck_run_s: float, snapshots: SnapshotReader
     ) -> None:
         self._db = db
         self._gateway = gateway
         self._stuck_run_s = stuck_run_s
-        self._agent_timeout_s = agent_timeout_s
+        self._snapshots = snapshots
         self._looked_at: datetime.datetime | None = None
         self._next_stuck_pass = 0.0
 
@@ -154,12 +154,13 @@ class PrefectWatch:
                 await owner.tell_present(change, await self._why_queued(change, owner))
 
     async def _why_queued(self, change: Change, owner: RunOwner) -> str:
-        waiting = await waiting_requests(change.conn)
+        live = await live_allocations(change.conn)
+        waiting = (row for row in live if row.state == states.REQUESTED)
         mine = next((row.id for row in waiting if row.task_id == owner.task_id), None)
         if mine is None:
             return ""
-        snapshot = await read_snapshot(change.conn, waiting, self._agent_timeout_s)
-        return why_queued(snapshot, [mine])[mine]
+        snapshot = await self._snapshots.read(change.conn, live)
+        return why_queued(self._snapshots.schedulers, snapshot, [mine])[mine]
 
     async def _end_claims(self, now: datetime.datetime) -> None:
         """Legs run by Prefect's own workers, which send us no heartbeat."""

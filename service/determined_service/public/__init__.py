@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from determined_service.ingest.group_commit import GroupCommit
-from determined_service.ingest.logs import LogLines, LogsWriter
+from determined_service.ingest.logs import LogsQueue
 from determined_service.ingest.metrics import MetricsWriter
 from determined_service.ingest.reports import Batch
 from determined_service.lifecycle.progress import ProgressEvents
@@ -27,12 +27,15 @@ from determined_service.public import (
     gangs,
     health,
     health_report,
+    jobs,
     login,
     master,
     metrics,
     model_definitions,
     plots,
     reports,
+    resource_pools,
+    resources,
     search_preview,
     task_logs,
     tasks,
@@ -42,12 +45,14 @@ from determined_service.public import (
     users,
 )
 from determined_service.scheduling.queue import Queue
+from determined_service.web.router import Router
 
 TAGS = [
     {"name": "Authentication", "description": "Sessions and their tokens."},
     {"name": "Users", "description": "The accounts that may log in."},
     {"name": "Cluster", "description": "The cluster, its agents, slots and resource pools."},
     {"name": "Experiments", "description": "Searches: their configurations, states and progress."},
+    {"name": "Jobs", "description": "The queue for slots: places, priorities, reasons."},
     {"name": "Trials", "description": "Trainings with one hyperparameter setting each."},
     {"name": "Metrics", "description": "The metrics that trials report."},
     {"name": "Checkpoints", "description": "The checkpoints that trials have stored."},
@@ -57,7 +62,7 @@ TAGS = [
 ]
 
 
-def routers() -> list[APIRouter]:
+def routers() -> list[Router]:
     """Every router of this package. If two routes match, the first one answers."""
     modules = (
         # What is asked most comes first: routes are tried in order.
@@ -76,6 +81,9 @@ def routers() -> list[APIRouter]:
         users,
         master,
         agents,
+        jobs,
+        resource_pools,
+        resources,
         experiments,
         model_definitions,
         metrics,
@@ -97,10 +105,9 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     makes what the routes remember between requests."""
     app.state.progress_events = ProgressEvents()
     app.state.preview_worker = stack.enter_context(search_preview.new_worker())
-    app.state.queue = Queue(app.state.db, app.state.settings.agent_timeout_s)
+    app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
-    # Log lines may be a megabyte each: fewer at once.
-    app.state.logs_queue = GroupCommit[LogLines](app.state.db, LogsWriter().write, max_items=64)
+    app.state.logs_queue = LogsQueue(app.state.db)
     tasks_running = [
         asyncio.create_task(app.state.metrics_queue.run(), name="metrics"),
         asyncio.create_task(app.state.logs_queue.run(), name="logs"),

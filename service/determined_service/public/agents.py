@@ -1,24 +1,29 @@
-"""Agents, their slots, and the pools they serve."""
+"""Agents and their slots."""
 
 # Parameters are named as in the API.
 # ruff: noqa: N803
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any
+from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter
+from fastapi import Path
+from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import agents, allocations, pools, slots
-from determined_service.access.dependencies import ClusterReader
+from determined_registry.database.tables import agents, allocations, slots
+from determined_service.access.dependencies import ClusterAdmin, ClusterReader
 from determined_service.base.errors import NotFound
+from determined_service.lifecycle.machines import use_agent, use_slot
 from determined_service.views.paging import Limit, Offset, pagination, window
-from determined_service.views.values import SCHEDULER_TYPE, moment
+from determined_service.views.values import moment
+from determined_service.web.router import Router
 from determined_service.web.state import Db
 
-router = APIRouter(prefix="/api/v1", tags=["Cluster"])
+SlotId = Annotated[int, Path(ge=0, le=2**31 - 1)]
+
+router = Router("Cluster", "/api/v1")
 
 _TYPES = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA", "rocm": "TYPE_ROCM"}
 
@@ -78,7 +83,8 @@ def _stats(found: list[dict[str, Any]], key: str) -> dict[str, Any]:
     }
 
 
-async def _agents(conn: AsyncConnection, where: sa.ColumnElement[bool]) -> list[dict[str, Any]]:
+async def read_agents(conn: AsyncConnection, where: sa.ColumnElement[bool]) -> list[dict[str, Any]]:
+    """The agents that match, with their slots and what those run."""
     live = await _live_allocations(conn)
     by_agent: dict[str, list[sa.Row[Any]]] = defaultdict(list)
     for slot in await conn.execute(sa.select(slots).order_by(slots.c.slot_id)):
@@ -120,7 +126,7 @@ async def list_agents(
 ) -> dict[str, Any]:
     """Every agent that has ever registered and was not removed, with its slots and their work."""
     async with db.tx() as conn:
-        found = await _agents(conn, sa.true())
+        found = await read_agents(conn, sa.true())
     for agent in found:
         if excludeSlots:
             agent["slots"] = {}
@@ -134,7 +140,7 @@ async def list_agents(
 async def get_agent(agent_id: str, user: ClusterReader, db: Db) -> dict[str, Any]:
     """One agent."""
     async with db.tx() as conn:
-        found = await _agents(conn, agents.c.id == agent_id)
+        found = await read_agents(conn, agents.c.id == agent_id)
     if not found:
         raise NotFound(f"agent {agent_id!r} does not exist")
     return {"agent": found[0]}
@@ -147,65 +153,45 @@ async def list_slots(agent_id: str, user: ClusterReader, db: Db) -> dict[str, An
     return {"slots": list(found["agent"]["slots"].values())}
 
 
-def _pool_json(pool: sa.Row[Any], members: list[dict[str, Any]]) -> dict[str, Any]:
-    every = [slot for agent in members for slot in agent["slots"].values()]
-    usable = [slot for slot in every if slot["enabled"]]
-    types = {slot["device"]["type"] for slot in every}
-    return {
-        "name": pool.name,
-        "description": pool.description,
-        "type": "RESOURCE_POOL_TYPE_STATIC",
-        "workerType": pool.worker_type,
-        "numAgents": len(members),
-        "slotsAvailable": len(usable),
-        "slotsUsed": sum(slot["container"] is not None for slot in every),
-        "slotType": types.pop() if len(types) == 1 else "TYPE_UNSPECIFIED",
-        "slotsPerAgent": max((len(agent["slots"]) for agent in members), default=0),
-        "auxContainerCapacity": 0,
-        "auxContainersRunning": sum(
-            len(agent["containers"]) for agent in members if not agent["slots"]
-        ),
-        "defaultComputePool": pool.name == "default",
-        "defaultAuxPool": pool.name == "default",
-        "preemptible": False,
-        "minAgents": 0,
-        "maxAgents": 0,
-        "schedulerType": SCHEDULER_TYPE,
-        "schedulerFittingPolicy": "FITTING_POLICY_BEST",
-        "location": "",
-        "imageId": "",
-        "instanceType": "",
-        "masterUrl": "",
-        "masterCertName": "",
-        "startupScript": "",
-        "containerStartupScript": "",
-        "agentDockerNetwork": "",
-        "agentDockerRuntime": "",
-        "agentDockerImage": "",
-        "agentFluentImage": "",
-        "maxIdleAgentPeriod": 0,
-        "maxAgentStartingPeriod": 0,
-        "auxContainerCapacityPerAgent": 0,
-        "clusterName": "",
-        "resourceManagerMetadata": {},
-        "details": {},
-    }
+class Disable(BaseModel):
+    """``drain``: what runs there may finish."""
+
+    drain: bool = False
 
 
-@router.get("/resource-pools")
-async def list_resource_pools(
-    user: ClusterReader, db: Db, offset: Offset = 0, limit: Limit = -1
+@router.post("/agents/{agent_id}/enable")
+async def enable_agent(agent_id: str, user: ClusterAdmin, db: Db) -> dict[str, Any]:
+    """Gives the agent work again."""
+    await use_agent(db, agent_id, enabled=True)
+    return await get_agent(agent_id, user, db)
+
+
+@router.post("/agents/{agent_id}/disable")
+async def disable_agent(
+    agent_id: str, user: ClusterAdmin, db: Db, given: Disable | None = None
 ) -> dict[str, Any]:
-    """Every pool, with its agents and slots counted."""
-    async with db.tx() as conn:
-        rows = (await conn.execute(sa.select(pools).order_by(pools.c.name))).all()
-        members = await _agents(conn, sa.true())
-    found = [
-        _pool_json(row, [agent for agent in members if row.name in agent["resourcePools"]])
-        for row in rows
-    ]
-    start, end = window(len(found), offset, limit)
-    return {
-        "resourcePools": found[start:end],
-        "pagination": pagination(len(found), offset, limit),
-    }
+    """Gives the agent no more work. What runs there starts again elsewhere, unless it may finish."""
+    await use_agent(db, agent_id, enabled=False, drain=given is not None and given.drain)
+    return await get_agent(agent_id, user, db)
+
+
+@router.post("/agents/{agent_id}/slots/{slot_id}/enable")
+async def enable_slot(agent_id: str, slot_id: SlotId, user: ClusterAdmin, db: Db) -> dict[str, Any]:
+    """Gives the slot work again."""
+    await use_slot(db, agent_id, slot_id, enabled=True)
+    return await _slot(agent_id, slot_id, user, db)
+
+
+@router.post("/agents/{agent_id}/slots/{slot_id}/disable")
+async def disable_slot(
+    agent_id: str, slot_id: SlotId, user: ClusterAdmin, db: Db, given: Disable | None = None
+) -> dict[str, Any]:
+    """Gives the slot no more work. What it runs starts again elsewhere, unless it may finish."""
+    drain = given is not None and given.drain
+    await use_slot(db, agent_id, slot_id, enabled=False, drain=drain)
+    return await _slot(agent_id, slot_id, user, db)
+
+
+async def _slot(agent_id: str, slot_id: int, user: ClusterAdmin, db: Db) -> dict[str, Any]:
+    found = await get_agent(agent_id, user, db)
+    return {"slot": found["agent"]["slots"][str(slot_id)]}

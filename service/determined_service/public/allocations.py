@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined_registry.database.tables import allocations
@@ -15,10 +15,11 @@ from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import allocations as allocating
 from determined_service.state.change import reader
+from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf
 from determined_service.web.waiting import poll, wait_seconds
 
-router = APIRouter(prefix="/api/v1/allocations", tags=["Allocations"])
+router = Router("Allocations", "/api/v1/allocations")
 
 
 @router.get("/{allocation_id}/signals/preemption")

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
@@ -26,9 +25,10 @@ from determined_service.state import states
 from determined_service.state.change import Change, changing
 from determined_service.views.experiments import SHOWN_STATE
 from determined_service.views.values import state_filter
+from determined_service.web.router import Router
 from determined_service.web.state import Db
 
-router = APIRouter(prefix="/api/v1", tags=["Experiments"])
+router = Router("Experiments", "/api/v1")
 
 Act = Callable[[Change, int, str], Awaitable[None]]
 """Acts on the experiment of this id, for the user of this name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined.common.wire import limits
@@ -24,13 +24,14 @@ from determined_service.state.change import changing
 from determined_service.views.checkpoints import get_checkpoint
 from determined_service.views.values import parse_time
 from determined_service.web.request import json_example, object_body
+from determined_service.web.router import Router
 from determined_service.web.state import Db, ViewerOf
 
 STATES = sorted(checkpointing.STATES)
 MOST_BYTES = 2**53
 """Of one file. The sum of a checkpoint's files is a number of 64 bits too."""
 
-router = APIRouter(prefix="/api/v1/checkpoints", tags=["Checkpoints"])
+router = Router("Checkpoints", "/api/v1/checkpoints")
 
 _CHECKPOINT = {
     "uuid": "3f0d8a52-7c0f-4c5c-9a57-0d1f0e9a1b11",

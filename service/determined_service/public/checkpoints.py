@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import Response
 
 from determined_registry.database.tables import checkpoints, metrics
@@ -29,9 +29,10 @@ from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, 
 from determined_service.views.secrets import Viewer
 from determined_service.views.trials import require_trial
 from determined_service.views.values import state_names
+from determined_service.web.router import Router
 from determined_service.web.state import Db, ViewerOf
 
-router = APIRouter(prefix="/api/v1", tags=["Checkpoints"])
+router = Router("Checkpoints", "/api/v1")
 
 c = checkpoints.c
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined_service.access.dependencies import ExperimentReader, may
@@ -19,10 +19,11 @@ from determined_service.base.json import JsonResponse
 from determined_service.search import custom_search
 from determined_service.state.change import changing, reader
 from determined_service.web.request import json_example, object_body
+from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf
 from determined_service.web.waiting import MAX_WAIT_S, poll, wait_seconds
 
-router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
+router = Router("Experiments", "/api/v1/experiments")
 
 
 @router.get("/{experiment_id}/searcher_events")

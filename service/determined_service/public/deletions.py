@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import sqlalchemy as sa
-from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -35,9 +34,10 @@ from determined_service.state.change import Change, changing
 from determined_service.views.checkpoints import select_checkpoints
 from determined_service.views.experiments import require_experiment
 from determined_service.views.values import moment, state
+from determined_service.web.router import Router
 from determined_service.web.state import Db
 
-router = APIRouter(tags=["Checkpoints"])
+router = Router("Checkpoints")
 api = "/api/v1"
 
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
     BaseModel,
@@ -30,16 +30,19 @@ from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import unmanaged
+from determined_service.lifecycle.pools import require_pool
 from determined_service.plots import links
 from determined_service.scheduling import unheeded
+from determined_service.scheduling.reading import SnapshotReader
 from determined_service.state.change import Change, changing, reader
 from determined_service.submission import continuation, intake, submit
 from determined_service.submission.model_definition import ModelDefinition
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
-from determined_service.web.state import Db, SettingsOf, ViewerOf
+from determined_service.web.router import Router
+from determined_service.web.state import Db, SettingsOf, SnapshotsOf, ViewerOf
 
-router = APIRouter(prefix="/api/v1/experiments", tags=["Experiments"])
+router = Router("Experiments", "/api/v1/experiments")
 
 
 Creator = Annotated[Principal, may(Action.CREATE, Kind.EXPERIMENT)]
@@ -119,7 +122,12 @@ _BODY = {
 
 @router.post("", openapi_extra=_BODY)
 async def create_experiment(
-    given: Submitted, user: Creator, db: Db, settings: SettingsOf, viewer_of: ViewerOf
+    given: Submitted,
+    user: Creator,
+    db: Db,
+    settings: SettingsOf,
+    viewer_of: ViewerOf,
+    snapshots: SnapshotsOf,
 ) -> Response:
     """Checks the whole submission, stores it and starts its search."""
     if given.unmanaged:
@@ -128,28 +136,31 @@ async def create_experiment(
     submission = given.submission()
     run = submission.flow_run_id
     if run is not None and (known := await _submitted_by(db, run)) is not None:
-        return await _answer(db, known, viewer, ())
-    async with reader(db).connect() as conn:
-        plan = await submit.plan(conn, submission, settings)
+        return await _answer(db, known, viewer, (), snapshots)
+    prepared = await submit.prepare(submission, settings)
     if given.validate_only:
+        async with reader(db).connect() as conn:
+            plan = await submit.plan(conn, submission, prepared, settings.cluster)
         planned = planned_experiment(plan.config, given.config, user.username, user.user_id)
         return JsonResponse(
             {
                 "experiment": planned,
                 "config": plan.config,
                 "warnings": list(plan.warnings),
-                "remarks": unheeded.remarks(plan.config),
+                "remarks": _remarks(plan.config, plan.resource_pool, snapshots),
             }
         )
     try:
         async with changing(db) as change:
+            plan = await submit.plan(change.conn, submission, prepared, settings.cluster)
             experiment_id = await submit.store(change, plan, submission, user.user_id, user.task)
+            found = await get_experiment(change.conn, experiment_id, viewer)
     except Conflict:
         known = None if run is None else await _submitted_by(db, run)
         if known is None:
             raise
-        experiment_id = known
-    return await _answer(db, experiment_id, viewer, plan.warnings)
+        return await _answer(db, known, viewer, (), snapshots)
+    return _created(found, plan.warnings, snapshots)
 
 
 @router.put("/by-external-id/{external_id:path}", openapi_extra=_BODY)
@@ -176,7 +187,8 @@ async def create_unmanaged(
             change, config, given.config, user.user_id, external_id, given.project_id, user.task
         )
     viewer = Viewer.of(user, settings)
-    return await _answer(db, experiment_id, viewer, (), plotUrl=links.link(settings, experiment_id))
+    plot = links.link(settings, experiment_id)
+    return await _answer(db, experiment_id, viewer, (), plotUrl=plot)
 
 
 class Continuation(BaseModel):
@@ -196,19 +208,27 @@ async def continue_experiment(
     given: Continuation,
     gate: Annotated[Gate, may_named(Action.CHANGE, Kind.EXPERIMENT, "continue")],
     db: Db,
+    settings: SettingsOf,
     viewer_of: ViewerOf,
+    snapshots: SnapshotsOf,
 ) -> Response:
     """Continues an experiment that has ended, in place: its canceled and failed trials run again."""
     user = await gate.admit(given.id)
     text = given.override_config or ""
     warnings: tuple[str, ...] = ()
+    begun = None
     async with changing(db) as change:
         overrides = bool(text.strip())
         found = await continuation.require_continuable(change, given.id, overrides)
         if overrides:
-            warnings = await continuation.reconfigure(change, given.id, text)
-        await continuation.begin_again(change, found)
-    return await _answer(db, given.id, viewer_of(user), warnings)
+            begun, warnings = await continuation.reconfigure(
+                change, given.id, text, settings.cluster
+            )
+        else:
+            where = f"experiment {given.id} cannot be continued in its resource pool"
+            await require_pool(change.conn, found.resource_pool, where)
+        await continuation.begin_again(change, found, begun)
+    return await _answer(db, given.id, viewer_of(user), warnings, snapshots)
 
 
 async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
@@ -216,14 +236,35 @@ async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
         return await submit.find_by_run(conn, flow_run_id)
 
 
+def _remarks(config: dict[str, Any], pool: str, snapshots: SnapshotReader) -> list[str]:
+    return unheeded.remarks(config, pool, snapshots.schedulers.config(pool).type)
+
+
 async def _answer(
-    db: Database, experiment_id: Id, viewer: Viewer, warnings: tuple[str, ...], **more: str
+    db: Database,
+    experiment_id: Id,
+    viewer: Viewer,
+    warnings: tuple[str, ...],
+    snapshots: SnapshotReader | None = None,
+    **more: str,
 ) -> Response:
     async with reader(db).connect() as conn:
         found = await get_experiment(conn, experiment_id, viewer)
+    return _created(found, warnings, snapshots, **more)
+
+
+def _created(
+    found: dict[str, Any],
+    warnings: tuple[str, ...],
+    snapshots: SnapshotReader | None,
+    **more: str,
+) -> Response:
+    """``snapshots``: of an experiment that the cluster runs."""
     config = found["config"]
     # Beside the warnings, which Determined's clients read as an enumeration.
-    remarks = [] if found["unmanaged"] else unheeded.remarks(config)
+    remarks = []
+    if snapshots is not None:
+        remarks = _remarks(config, found["resourcePool"], snapshots)
     return JsonResponse(
         {
             "experiment": found,

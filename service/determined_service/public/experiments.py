@@ -8,7 +8,7 @@ from operator import ge, gt, le, lt
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -17,11 +17,23 @@ from determined_service.access.dependencies import ExperimentReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import Id, Labels, ManyIds, ManyNames, Name, Notes, Text
-from determined_service.base.errors import BadRequest, NotFound
+from determined_service.base.bounds import (
+    Count,
+    Id,
+    Labels,
+    ManyIds,
+    ManyNames,
+    Name,
+    Notes,
+    Priority,
+    Text,
+    Weight,
+)
+from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.ingest.values import finite
 from determined_service.lifecycle.details import describe, relabel, set_policy
+from determined_service.scheduling.job_changes import set_resources
 from determined_service.state.change import changing
 from determined_service.views.experiments import (
     SHOWN_STATE,
@@ -33,9 +45,10 @@ from determined_service.views.experiments import (
 from determined_service.views.experiments import experiment_json as to_json
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.values import moment, state_filter
-from determined_service.web.state import Db, QueueOf, ViewerOf
+from determined_service.web.router import Router
+from determined_service.web.state import Db, QueueOf, SnapshotsOf, ViewerOf
 
-router = APIRouter(prefix="/api/v1", tags=["Experiments"])
+router = Router("Experiments", "/api/v1")
 Changer = Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT)]
 
 e = experiments.c
@@ -137,6 +150,20 @@ async def read_experiment(
     return JsonResponse({"experiment": found, "config": found["config"], "jobSummary": job})
 
 
+class ResourcesChange(BaseModel):
+    """``null`` takes a priority or a limit away."""
+
+    maxSlots: Count | None = None  # noqa: N815 - the name in the API
+    priority: Priority | None = None
+    weight: Weight | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Those that are given, by their names in the configuration."""
+        names = {"maxSlots": "max_slots", "priority": "priority", "weight": "weight"}
+        found = {names[one]: getattr(self, one) for one in self.model_fields_set if one in names}
+        return found if found.get("weight", 1) is not None else {**found, "weight": 1.0}
+
+
 class ExperimentChange(BaseModel):
     """Changes of an experiment. Fields that are left out stay as they are."""
 
@@ -144,21 +171,26 @@ class ExperimentChange(BaseModel):
     description: Text | None = None
     notes: Notes | None = None
     labels: Labels | None = None
-    resources: dict[str, Any] | None = None
+    resources: ResourcesChange | None = None
     checkpointStorage: dict[str, Any] | None = None  # noqa: N815 - the name in the API
 
 
 @router.patch("/experiments/{experiment_id}")
 async def patch_experiment(
-    experiment_id: Id, given: ExperimentChange, user: Changer, db: Db, viewer_of: ViewerOf
+    experiment_id: Id,
+    given: ExperimentChange,
+    user: Changer,
+    db: Db,
+    viewer_of: ViewerOf,
+    snapshots: SnapshotsOf,
 ) -> Response:
-    """Changes name, description, notes, labels or the policy that says which checkpoints are kept."""
-    values = given.model_dump(exclude_none=True)
-    if "resources" in values:
-        raise BadRequest(
-            "resources of an experiment cannot be changed on this cluster: its configuration "
-            "is fixed at submission; submit a new experiment"
-        )
+    """Changes name, description, notes, labels, the policy that says which checkpoints are kept, or the
+    resources (priority, weight, the most slots), which hold at once.
+
+    Ours: `remarks`, sentences on resources that the pool does not heed.
+    """
+    values = given.model_dump(exclude_none=True, exclude={"resources"})
+    resources = {} if given.resources is None else given.resources.values()
     policy = values.pop("checkpointStorage", None)
     if "labels" in values:
         values["labels"] = sorted(set(values["labels"]))
@@ -166,8 +198,12 @@ async def patch_experiment(
         if policy is not None:
             await set_policy(change, experiment_id, policy)
         await describe(change, experiment_id, values)
+        remarks: list[str] = []
+        if resources:
+            schedulers = snapshots.schedulers
+            remarks = await set_resources(change, experiment_id, resources, schedulers)
         found = await get_experiment(change.conn, experiment_id, viewer_of(user))
-        return JsonResponse({"experiment": found})
+        return JsonResponse({"experiment": found, "remarks": remarks})
 
 
 @router.put("/experiments/{experiment_id}/labels/{label}")

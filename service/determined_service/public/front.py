@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import jinja2
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
 from determined.__version__ import __version__
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
+from determined_service.web.router import Router
 from determined_service.web.state import SettingsOf
 
-router = APIRouter(tags=["Cluster"])
+router = Router("Cluster")
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }

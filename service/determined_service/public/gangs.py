@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
@@ -19,10 +19,11 @@ from determined_service.base.hub import Hub
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import gangs
 from determined_service.state.change import changing, reader
+from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf
 from determined_service.web.waiting import poll
 
-router = APIRouter(prefix="/api/v1/allocations/{allocation_id}", tags=["Allocations"])
+router = Router("Allocations", "/api/v1/allocations/{allocation_id}")
 T = TypeVar("T")
 
 

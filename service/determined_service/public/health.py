@@ -7,15 +7,16 @@ import ssl
 
 import httpx
 import sqlalchemy as sa
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined_registry.database import migrate
 from determined_service.base.errors import of_database
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
+from determined_service.web.router import Router
 
-router = APIRouter(tags=["Health"])
+router = Router("Health")
 
 
 @router.get("/health")

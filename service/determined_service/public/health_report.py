@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import sqlalchemy as sa
-from fastapi import APIRouter
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.__version__ import __version__
@@ -23,9 +22,10 @@ from determined_service.loops.runtime import LEADER_KEY
 from determined_service.public.health import prefect_get
 from determined_service.search.drivers import DRIVER_LOST_S
 from determined_service.views.values import moment
+from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
 
-router = APIRouter(prefix="/api/v1/cluster", tags=["Health"])
+router = Router("Health", "/api/v1/cluster")
 
 DISK_TIMEOUT_S = 5.0
 """Seconds to wait for a disk: a network disk that is away may never answer."""
@@ -114,7 +114,7 @@ async def health_report(user: ClusterReader, db: Db, settings: SettingsOf) -> di
         }
     # Last, so that it is close to when the answer leaves.
     prefect = await _prefect(settings)
-    section = settings.default_checkpoint_storage
+    section = settings.checkpoint_storage
     storage = None if section is None else await _patiently(lambda: _storage(section))
     disk = await _patiently(lambda: _disk(settings.data_dir))
     return {

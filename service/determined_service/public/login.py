@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -23,9 +23,10 @@ from determined_service.base.bounds import Name, Password
 from determined_service.base.errors import Forbidden, Unauthenticated
 from determined_service.base.json import JsonResponse
 from determined_service.views.users import get_user, user_json
+from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, Throttle
 
-router = APIRouter(prefix="/api/v1", tags=["Authentication"])
+router = Router("Authentication", "/api/v1")
 
 
 class Login(BaseModel):

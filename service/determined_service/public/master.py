@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-
+from determined import expconf
 from determined.__version__ import __version__
+from determined.common import cluster_config
+from determined_service.access.dependencies import may
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.web.router import Router
 from determined_service.web.state import SettingsOf
 
-router = APIRouter(tags=["Cluster"])
+router = Router("Cluster")
 
 
 @router.get("/api/v1/master")
@@ -38,6 +43,21 @@ async def get_master(settings: SettingsOf) -> dict[str, Any]:
 async def get_telemetry() -> dict[str, Any]:
     """Says that telemetry is off: nothing is ever sent anywhere."""
     return {"enabled": False}
+
+
+@router.get("/api/v1/master/config")
+async def get_config(
+    user: Annotated[Principal, may(Action.READ, Kind.CONFIGURATION)],
+    settings: SettingsOf,
+) -> dict[str, Any]:
+    """The cluster configuration in force, every default filled in, secrets masked.
+
+    ``refusal``: why the configuration file is not in force; empty if it is.
+    """
+    config = cluster_config.masked(settings.cluster)
+    if settings.checkpoint_storage is not None and "checkpoint_storage" not in config:
+        config |= expconf.masked_to_share({"checkpoint_storage": settings.checkpoint_storage})
+    return {"config": config, "refusal": settings.cluster_refusal}
 
 
 @router.get("/info")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response, StreamingResponse
 
 from determined_registry.database.tables import checkpoints, metrics
@@ -22,9 +22,10 @@ from determined_service.views.metrics import report_json
 from determined_service.views.paging import Limit, Offset, OrderBy, pagination, window
 from determined_service.views.trials import require_trial, select_trials, t, trials_json
 from determined_service.views.values import moment
+from determined_service.web.router import Router
 from determined_service.web.state import Db
 
-router = APIRouter(prefix="/api/v1", tags=["Metrics"])
+router = Router("Metrics", "/api/v1")
 
 CHUNK = 1000
 NDJSON = "application/x-ndjson"

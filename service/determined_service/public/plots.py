@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
 
 from determined_service.access.dependencies import ExperimentReader
@@ -13,9 +13,10 @@ from determined_service.base.errors import Forbidden
 from determined_service.plots import links
 from determined_service.plots.render import Renderer
 from determined_service.views.experiments import require_experiment
+from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
 
-router = APIRouter(tags=["Experiments"])
+router = Router("Experiments")
 
 # The page has a policy for its scripts itself; a header would not travel with a saved file.
 HEADERS = {

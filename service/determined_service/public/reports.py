@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined_service.access.dependencies import TrialReporter
@@ -15,9 +15,10 @@ from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.ingest.reports import Batch, read_batch, read_upstream_report
 from determined_service.web.request import INLINE_BYTES, json_example, raw_body
+from determined_service.web.router import Router
 from determined_service.web.state import metrics_queue
 
-router = APIRouter(prefix="/api/v1/trials/{trial_id}", tags=["Metrics"])
+router = Router("Metrics", "/api/v1/trials/{trial_id}")
 
 
 async def _hand_in(request: Request, principal: Principal, batch: Batch) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined import expconf
@@ -25,8 +25,9 @@ from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.submission.size import check_size
 from determined_service.web.request import body, json_example
+from determined_service.web.router import Router
 
-router = APIRouter(tags=["Experiments"])
+router = Router("Experiments")
 
 _MAX_SEED = 2**32 - 1
 

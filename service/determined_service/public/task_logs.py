@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from determined.common.wire import paths
@@ -36,17 +36,20 @@ from determined_service.views.logs import (
     LogFilter,
     check_pattern,
     follow_logs,
+    follow_logs_of_trial,
+    lines_json,
     log_fields,
-    log_json,
     read_logs,
+    read_logs_of,
 )
 from determined_service.views.paging import OrderBy
 from determined_service.views.tasks import require_task
-from determined_service.views.trials import require_trial
+from determined_service.views.trials import require_tasks
 from determined_service.web.request import INLINE_BYTES, json_example, raw_body
+from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf, logs_queue
 
-router = APIRouter(tags=["Logs"])
+router = Router("Logs")
 
 NDJSON = "application/x-ndjson"
 VERB = "write the logs of"
@@ -159,34 +162,14 @@ LineLimit = Annotated[BigCount, Query(description="The most lines to return; 0: 
 
 
 async def _lines(
-    rows: AsyncIterator[list[sa.Row[Any]]], trial_id: Id | None
+    rows: AsyncIterator[list[sa.Row[Any]]], trial_id: Id | None = None
 ) -> AsyncIterator[bytes]:
     try:
         async for chunk in rows:
-            yield b"".join(ndjson(log_json(row, trial_id)) for row in chunk)
+            yield lines_json(chunk, trial_id)
     except ApiError as error:
         # The answer has begun; its last line is how it can still fail.
         yield ndjson_error(error)
-
-
-def _answer(
-    db: Db,
-    hub: HubOf,
-    task_id: str,
-    trial_id: Id | None,
-    wanted: LogFilter,
-    *,
-    follow: bool,
-    limit: int,
-    order_by: str,
-) -> Response:
-    descending = order_by == "ORDER_BY_DESC"
-    rows = (
-        follow_logs(db, hub, task_id, wanted, limit=limit)
-        if follow
-        else read_logs(db, task_id, wanted, limit=limit, descending=descending)
-    )
-    return StreamingResponse(_lines(rows, trial_id), media_type=NDJSON)
 
 
 @router.get("/api/v1/tasks/{task_id}/logs")
@@ -208,7 +191,13 @@ async def read_task_logs(
     async with db.tx() as conn:
         await require_task(conn, task_id)
     await check_pattern(db, wanted)
-    return _answer(db, hub, task_id, None, wanted, follow=follow, limit=limit, order_by=orderBy)
+    descending = orderBy == "ORDER_BY_DESC"
+    rows = (
+        follow_logs(db, hub, task_id, wanted, limit=limit)
+        if follow
+        else read_logs(db, task_id, wanted, limit=limit, descending=descending)
+    )
+    return StreamingResponse(_lines(rows), media_type=NDJSON)
 
 
 @router.get("/api/v1/trials/{trial_id}/logs")
@@ -222,13 +211,17 @@ async def read_trial_logs(
     follow: bool = False,
     orderBy: OrderBy = "ORDER_BY_ASC",
 ) -> Response:
-    """Lines of all legs of a trial; see the logs of a task."""
+    """Lines of all legs of a trial, task by task; see the logs of a task."""
     async with db.tx() as conn:
-        row = await require_trial(conn, trial_id)
+        tasks = await require_tasks(conn, trial_id)
     await check_pattern(db, wanted)
-    return _answer(
-        db, hub, row.task_id, trial_id, wanted, follow=follow, limit=limit, order_by=orderBy
+    descending = orderBy == "ORDER_BY_DESC"
+    rows = (
+        follow_logs_of_trial(db, hub, trial_id, wanted, limit=limit)
+        if follow
+        else read_logs_of(db, tasks, wanted, limit=limit, descending=descending)
     )
+    return StreamingResponse(_lines(rows, trial_id), media_type=NDJSON)
 
 
 @router.get("/api/v1/tasks/{task_id}/logs/fields")
@@ -244,6 +237,5 @@ async def read_task_log_fields(task_id: str, user: TaskReader, db: Db) -> Respon
 async def read_trial_log_fields(trial_id: Id, user: TrialReader, db: Db) -> Response:
     """What the filters can be set to, one line of `{"result": …}`."""
     async with db.tx() as conn:
-        row = await require_trial(conn, trial_id)
-        found = await log_fields(conn, row.task_id)
+        found = await log_fields(conn, *await require_tasks(conn, trial_id))
     return Response(ndjson(found), media_type=NDJSON)

@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from determined_service.access.dependencies import TaskReader
 from determined_service.base.bounds import Count
 from determined_service.base.json import JsonResponse
 from determined_service.views.tasks import get_task, list_tasks, running_summaries
-from determined_service.web.state import Db, ViewerOf
+from determined_service.web.router import Router
+from determined_service.web.state import Db, SnapshotsOf, ViewerOf
 
-router = APIRouter(tags=["Tasks"])
+router = Router("Tasks")
 
 
 @router.get("/api/v1/tasks")
 async def read_tasks(
     user: TaskReader,
     db: Db,
+    snapshots: SnapshotsOf,
     taskTypes: Annotated[list[str], Query()] = [],  # noqa: N803, B006 - the API's; FastAPI copies it
     offset: Count = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
@@ -31,7 +33,7 @@ async def read_tasks(
     async with db.tx() as conn:
         return JsonResponse(
             {
-                "allocationIdToSummary": await running_summaries(conn),
+                "allocationIdToSummary": await running_summaries(conn, snapshots.schedulers.config),
                 "tasks": await list_tasks(conn, kinds, offset, limit),
             }
         )
@@ -47,10 +49,10 @@ async def read_task(task_id: str, user: TaskReader, db: Db, viewer_of: ViewerOf)
 
 # Determined's older clients use this address and these keys.
 @router.get("/tasks")
-async def read_summaries(user: TaskReader, db: Db) -> Response:
+async def read_summaries(user: TaskReader, db: Db, snapshots: SnapshotsOf) -> Response:
     """The allocations that run or wait for slots now, by id."""
     async with db.tx() as conn:
-        found = await running_summaries(conn)
+        found = await running_summaries(conn, snapshots.schedulers.config)
     return JsonResponse({key: _snake_case(summary) for key, summary in found.items()})
 
 

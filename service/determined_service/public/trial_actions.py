@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from determined_service.access.dependencies import TrialReporter, may
@@ -19,10 +19,11 @@ from determined_service.lifecycle import trials as trialing
 from determined_service.lifecycle.progress import ProgressEvents
 from determined_service.state.change import changing, reader
 from determined_service.web.request import body, object_body
+from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf
 from determined_service.web.waiting import poll, wait_seconds
 
-router = APIRouter(prefix="/api/v1/trials", tags=["Trials"])
+router = Router("Trials", "/api/v1/trials")
 
 OPERATION_WAIT_S = 20.0
 """Seconds that a trial waits for the searcher by default, before it gives its slots back."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from determined.common.wire import limits
@@ -21,6 +21,7 @@ from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.ingest.values import replace_nul
 from determined_service.lifecycle import trials as trialing
+from determined_service.lifecycle.checkpoints import storage_id
 from determined_service.state.change import changing
 from determined_service.views.experiments import require_experiment
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
@@ -34,9 +35,10 @@ from determined_service.views.trials import (
 )
 from determined_service.views.values import state_filter
 from determined_service.web.request import json_example, object_body
+from determined_service.web.router import Router
 from determined_service.web.state import Db
 
-router = APIRouter(prefix="/api/v1", tags=["Trials"])
+router = Router("Trials", "/api/v1")
 
 t = trials.c
 
@@ -80,15 +82,17 @@ async def start_run(
     gate: Annotated[Gate, may_named(Action.REPORT, Kind.TRIAL, "report for")],
     db: Db,
 ) -> Response:
-    """The harness of Determined requests this before its first report. `storageId` is null: the checkpoints
-    of a trial are in the storage that its experiment's configuration names.
+    """The harness of Determined requests this before its first report. `storageId`: the number of the storage
+    that the experiment's configuration names, as its checkpoints have it; null without one.
     """
     given = await object_body(request)
     trial_id = check_int(given.get("runId"), "runId", most=limits.INT32)
     await gate.admit(trial_id)
-    async with db.tx() as conn:
-        await require_trial(conn, trial_id)
-    return JsonResponse({"storageId": None})
+    async with changing(db) as change:
+        await require_trial(change.conn, trial_id)
+        found = await change.conn.execute(sa.select(t.experiment_id).where(t.id == trial_id))
+        number = await storage_id(change.conn, None, found.scalar_one())
+    return JsonResponse({"storageId": number})
 
 
 @router.get("/runs/{trial_id}/metadata", tags=["Trials"])

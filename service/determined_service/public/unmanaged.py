@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
@@ -22,9 +21,10 @@ from determined_service.lifecycle import unmanaged
 from determined_service.state import states
 from determined_service.state.change import changing
 from determined_service.views.trials import get_trial
+from determined_service.web.router import Router
 from determined_service.web.state import Db
 
-router = APIRouter(prefix="/api/v1/trials", tags=["Trials"])
+router = Router("Trials", "/api/v1/trials")
 
 # What a script may say of itself, in the words of Determined's API.
 _STATES = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from determined.common.wire import limits
@@ -33,9 +33,10 @@ from determined_service.base.errors import BadRequest, NotFound
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.users import LAST_AUTH, get_user, select_users, user_json
 from determined_service.web.request import body, json_example
+from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, Throttle
 
-router = APIRouter(prefix="/api/v1/users", tags=["Users"])
+router = Router("Users", "/api/v1/users")
 
 # The largest id of an account in Linux; 2**32 - 1 means none.
 _MAX_ID = 2**32 - 2

@@ -8,47 +8,66 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.cluster_config import ClusterConfig
 from determined_service.base.errors import BadRequest
+from determined_service.lifecycle.pools import require_pool
 
-DEFAULT_POOL = "default"
 SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
+_FIELD = "resources.resource_pool"
+
+
+def pool_of(config: Mapping[str, Any], cluster: ClusterConfig) -> str | None:
+    """The resource pool that a configuration names, else the default one; None if it must name one.
+
+    The configuration may be incomplete or wrong.
+    """
+    resources = config.get("resources")
+    given = resources if isinstance(resources, dict) else {}
+    name, slots = given.get("resource_pool"), given.get("slots_per_trial")
+    if isinstance(name, str) and name:
+        return name
+    return cluster.default_pool(1 if slots is None else slots)
 
 
 async def check_slots(
-    conn: AsyncConnection, config: Mapping[str, Any]
+    conn: AsyncConnection, config: Mapping[str, Any], cluster: ClusterConfig
 ) -> tuple[str, tuple[str, ...]]:
-    """The resource pool, and warnings. Raises BadRequest when no agent of it is wide enough."""
-    resources = config.get("resources") or {}
-    pool = resources.get("resource_pool") or DEFAULT_POOL
-    wanted = resources.get("slots_per_trial", 1)
+    """The resource pool of a complete configuration, and warnings.
+
+    Raises BadRequest when there is no such pool, or when none of its agents is wide enough and the cluster
+    refuses that (``launch_error``).
+    """
+    wanted = config["resources"]["slots_per_trial"]
+    pool = pool_of(config, cluster)
+    if pool is None:
+        names = ", ".join(one.pool_name for one in cluster.resource_pools)
+        raise BadRequest(
+            f"{_FIELD}: required field is missing: this cluster has no default pool (there are {names})"
+        )
+    await require_pool(conn, pool, _FIELD)
     # Agents that were here within the last minutes: one that is just restarting counts.
     found = await conn.execute(
         sa.text(
             """
-            SELECT p.name, g.id,
+            SELECT g.id,
                    (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS n
-            FROM pools p LEFT JOIN agents g ON g.resource_pool = p.name AND p.name = :pool
-                AND g.last_heartbeat > now() - interval '5 minutes'
+            FROM agents g
+            WHERE g.resource_pool = :pool AND g.last_heartbeat > now() - interval '5 minutes'
             ORDER BY n DESC, g.id
             """
         ),
         {"pool": pool},
     )
-    rows = found.all()
-    names = {row.name for row in rows}
-    if pool not in names:
-        raise BadRequest(
-            f"resources.resource_pool: there is no resource pool {pool!r}; there are "
-            f"{', '.join(sorted(names))}"
-        )
-    sizes = {row.id: row.n for row in rows if row.id is not None}
-    if not sizes:
+    sizes = {row.id: row.n for row in found}
+    widest = max(sizes.values(), default=None)
+    if widest is None:
         return pool, (SLOTS_EXCEEDED,) if wanted else ()
-    widest = next(iter(sizes))
-    if wanted > sizes[widest]:
-        listed = ", ".join(f"{name} {count}" for name, count in list(sizes.items())[:8])
-        raise BadRequest(
-            f"resources.slots_per_trial: {wanted} slots are more than any agent of the resource "
-            f"pool {pool!r} has (agents and their slots: {listed})"
-        )
-    return pool, ()
+    if wanted <= widest:
+        return pool, ()
+    if not cluster.launch_error:
+        return pool, (SLOTS_EXCEEDED,)
+    listed = ", ".join(f"{name} {count}" for name, count in list(sizes.items())[:8])
+    raise BadRequest(
+        f"resources.slots_per_trial: {wanted} slots are more than any agent of the resource "
+        f"pool {pool!r} has (agents and their slots: {listed})"
+    )

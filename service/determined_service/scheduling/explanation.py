@@ -16,16 +16,18 @@ from determined.common.wire.times import UNMANAGED_HEARTBEAT_S
 from determined_registry.database.tables import allocations, experiments, legs, searches, trials
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle import unmanaged
-from determined_service.scheduling.placement import SCHEDULER, read_snapshot, waiting_requests
+from determined_service.scheduling.reading import SnapshotReader
+from determined_service.scheduling.scheduler import Scheduler
 from determined_service.scheduling.snapshot import Snapshot
 from determined_service.scheduling.wording import in_words
 from determined_service.search.drivers import DRIVER_QUIET_S
 from determined_service.state import states
+from determined_service.state.trial_tasks import TRIAL_TASKS
 from determined_service.views.values import moment, state
 
 
 async def explain(
-    conn: AsyncConnection, experiment_id: int, agent_timeout_s: float
+    conn: AsyncConnection, experiment_id: int, snapshots: SnapshotReader
 ) -> dict[str, Any]:
     """``{"legs": […], "waiting": […]}``.
 
@@ -54,7 +56,7 @@ async def explain(
     if row.unmanaged:
         waiting += await _of_scripts(conn, experiment_id)
     else:
-        waiting += await _of_trials(conn, experiment_id, agent_timeout_s)
+        waiting += await _of_trials(conn, experiment_id, snapshots)
     return {"legs": await _legs(conn, experiment_id), "waiting": waiting}
 
 
@@ -62,7 +64,8 @@ async def _legs(conn: AsyncConnection, experiment_id: int) -> list[dict[str, Any
     a = allocations.c
     rows = await conn.execute(
         sa.select(legs, trials.c.id.label("trial_id"), a.agent_id, a.slot_ids, a.exit_code)
-        .join(trials, trials.c.task_id == legs.c.task_id)
+        .join(TRIAL_TASKS, TRIAL_TASKS.c.task_id == legs.c.task_id)
+        .join(trials, trials.c.id == TRIAL_TASKS.c.trial_id)
         .outerjoin(allocations, a.id == legs.c.allocation_id)
         .where(trials.c.experiment_id == experiment_id)
         .order_by(trials.c.id, legs.c.run_id)
@@ -111,7 +114,12 @@ _TRIALS = sa.text(
     """
     SELECT t.id AS trial_id, t.op_complete, t.closed, a.id, a.state, a.agent_id, a.requested_at,
            a.assigned_at, a.resource_pool, a.slots, a.preempt_requested_at, a.kill_requested_at,
-           (SELECT max(l.end_time) FROM legs l WHERE l.task_id = t.task_id) AS last_end
+           (SELECT f.trial_id FROM allocations f
+            WHERE f.id = a.stopping_for AND f.id <> a.id) AS stopping_for,
+           greatest(
+               (SELECT max(l.end_time) FROM legs l WHERE l.task_id = t.task_id),
+               (SELECT max(l.end_time) FROM tasks k JOIN legs l ON l.task_id = k.id
+                WHERE k.former_of = t.id)) AS last_end
     FROM trials t LEFT JOIN allocations a ON a.task_id = t.task_id AND a.state <> 'TERMINATED'
     WHERE t.experiment_id = :id AND t.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')
     ORDER BY t.id
@@ -141,15 +149,15 @@ async def _of_scripts(conn: AsyncConnection, experiment_id: int) -> list[dict[st
 
 
 async def _of_trials(
-    conn: AsyncConnection, experiment_id: int, agent_timeout_s: float
+    conn: AsyncConnection, experiment_id: int, snapshots: SnapshotReader
 ) -> list[dict[str, Any]]:
     found = []
     rows = list(await conn.execute(_TRIALS, {"id": experiment_id}))
     queued = [row.id for row in rows if row.state == states.REQUESTED]
     snapshot, why = Snapshot((), ()), dict[str, str]()
     if queued:
-        snapshot = await read_snapshot(conn, await waiting_requests(conn), agent_timeout_s)
-        why = why_queued(snapshot, queued)
+        snapshot = await snapshots.read(conn)
+        why = why_queued(snapshots.schedulers, snapshot, queued)
     for row in rows:
         if row.state == states.REQUESTED:
             free = free_slots(snapshot, row.resource_pool)
@@ -167,7 +175,10 @@ async def _of_trials(
             reason = f"its process is being killed by agent {row.agent_id}"
             found.append(_waits(row.trial_id, row.kill_requested_at, reason))
         elif row.preempt_requested_at is not None:
-            reason = "its process was asked to save a checkpoint and exit, and has not exited yet"
+            whom = f", so that trial {row.stopping_for} gets its slots" if row.stopping_for else ""
+            reason = (
+                f"its process was asked to save a checkpoint and exit{whom}, and has not exited yet"
+            )
             found.append(_waits(row.trial_id, row.preempt_requested_at, reason))
         elif row.state == states.ASSIGNED:
             reason = f"agent {row.agent_id} is starting its process"
@@ -180,10 +191,12 @@ async def _of_trials(
     return found
 
 
-def why_queued(snapshot: Snapshot, allocation_ids: Iterable[str]) -> dict[str, str]:
+def why_queued(
+    scheduler: Scheduler, snapshot: Snapshot, allocation_ids: Iterable[str]
+) -> dict[str, str]:
     """Why these allocations have no slots, by their ids."""
     found = dict.fromkeys(allocation_ids, "it is being given slots now")
-    for one in SCHEDULER.decide(snapshot).waiting:
+    for one in scheduler.decide(snapshot).waiting:
         if one.request.id in found:
             found[one.request.id] = in_words(one)
     return found

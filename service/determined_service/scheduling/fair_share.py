@@ -22,7 +22,7 @@ class _Group:
     @property
     def came(self) -> tuple[float, float, str]:
         first = self.allocations[0][0]
-        return first.submitted, first.requested, first.id
+        return first.position, first.requested, first.id
 
     def claimant(self) -> Claimant:
         first = self.allocations[0][0]

@@ -7,12 +7,13 @@ from determined_service.scheduling.ranking_scheduler import Pool, RankingSchedul
 
 
 class FirstInFirstOut(RankingScheduler):
-    """Requests are served in the order in which they came; priority and weight are not heeded.
+    """By the experiment's place in line, then by arrival; priority and weight are not heeded.
 
     A request that does not fit yet holds back the later ones of its pool (a wide one would starve
     otherwise), except where waiting cannot help.
     """
 
     def rank(self, pool: Pool) -> Ranks:
-        """The order of arrival, on one level."""
-        return Ranks([Ranked(request) for request in pool.requests])
+        """One level for all."""
+        order = sorted(pool.requests, key=lambda one: (one.position, one.requested))
+        return Ranks([Ranked(request) for request in order])

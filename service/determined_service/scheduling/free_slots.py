@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import sys
 from collections.abc import Iterable, Iterator, Set
+from enum import StrEnum
 
-from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Agent, Snapshot
+from determined_service.scheduling.snapshot import Agent, Snapshot
+
+
+class Fit(StrEnum):
+    """Which of the agents that have enough free slots a request gets."""
+
+    BEST = "best"  # the one that keeps the fewest: wide requests find whole agents
+    WORST = "worst"  # the one that keeps the most: work is spread over the agents
 
 
 class Ranking:
@@ -37,12 +46,19 @@ class Ranking:
                 return found
         return None
 
+    def greatest(self, at_least: int, excluded: Set[str]) -> str | None:
+        """The agent with the largest number that is ``at_least`` this."""
+        for number in reversed(self._numbers):
+            if number < at_least:
+                return None
+            if (found := self._first(number, excluded)) is not None:
+                return found
+        return None
+
     def most(self, excluded: Set[str]) -> int:
         """The largest number; 0 without agents."""
-        for number in reversed(self._numbers):
-            if self._first(number, excluded) is not None:
-                return number
-        return 0
+        found = self.greatest(0, excluded)
+        return 0 if found is None else self._number[found]
 
     def _first(self, number: int, excluded: Set[str]) -> str | None:
         heap, aside = self._heaps[number], []
@@ -59,7 +75,8 @@ class Ranking:
 class PoolSlots:
     """The slots of one pool's agents. ``excluded``: agents that the asker must not run on."""
 
-    def __init__(self, agents: Iterable[Agent]) -> None:
+    def __init__(self, agents: Iterable[Agent], fit: Fit = Fit.BEST) -> None:
+        self._fit = fit
         # Free slots that are kept for a request which waits for more of the same agent.
         self._kept: dict[str, int] = {}
         self._agents = {agent.id: agent for agent in agents}
@@ -68,10 +85,15 @@ class PoolSlots:
         for agent in self._agents.values():
             self._by_free.put(agent.id, len(self._free[agent.id]))
             self._by_width.put(agent.id, len(agent.slots))
-            self._by_tasks.put(agent.id, agent.zero_slot_tasks)
+            # How many more it may run, negated, so that the least is the agent with the most room.
+            self._by_tasks.put(agent.id, agent.zero_slot_tasks - agent.max_zero_slot_tasks)
         self._free_count = sum(map(len, self._free.values()))
         self._slot_count = sum(len(agent.slots) for agent in self._agents.values())
         self._widest = self._by_width.most(frozenset())
+        # Of one agent; a pool's agents have the same.
+        self.zero_slot_limit = max(
+            (one.max_zero_slot_tasks for one in self._agents.values()), default=0
+        )
 
     def agents(self, excluded: Set[str] = frozenset()) -> int:
         """How many agents there are."""
@@ -118,12 +140,14 @@ class PoolSlots:
         return self._by_free[agent_id]
 
     def keep(self, agent_id: str, slots: int) -> None:
-        """Keeps ``slots`` more of the agent's free slots from :meth:`best_fit`; fewer when negative."""
+        """Keeps ``slots`` more of the agent's free slots from :meth:`fitting`; fewer when negative."""
         self._kept[agent_id] = self._kept.get(agent_id, 0) + slots
         self._by_free.put(agent_id, len(self._free[agent_id]) - self._kept[agent_id])
 
-    def best_fit(self, slots: int, excluded: Set[str] = frozenset()) -> str | None:
-        """The agent that keeps the fewest open slots; the first by id among equals."""
+    def fitting(self, slots: int, excluded: Set[str] = frozenset()) -> str | None:
+        """The agent that a request for ``slots`` gets; the first by id among equals."""
+        if self._fit is Fit.WORST:
+            return self._by_free.greatest(slots, excluded)
         return self._by_free.least(slots, excluded)
 
     def take(self, agent_id: str, slots: int) -> tuple[int, ...]:
@@ -135,11 +159,9 @@ class PoolSlots:
         return tuple(free[:slots])
 
     def least_busy(self, excluded: Set[str] = frozenset()) -> str | None:
-        """The agent that runs the fewest allocations without slots, if it may run one more."""
-        found = self._by_tasks.least(0, excluded)
-        if found is None or self._by_tasks[found] >= MAX_ZERO_SLOT_TASKS:
-            return None
-        return found
+        """The agent that has room for the most allocations without slots, if it may run one more."""
+        found = self._by_tasks.least(-sys.maxsize, excluded)
+        return None if found is None or self._by_tasks[found] >= 0 else found
 
     def add_task(self, agent_id: str) -> None:
         """The agent runs one more allocation without slots."""
@@ -149,9 +171,9 @@ class PoolSlots:
         return (one for one in excluded if one in self._agents)
 
 
-def by_pool(snapshot: Snapshot) -> dict[str, PoolSlots]:
+def by_pool(snapshot: Snapshot, fit: Fit = Fit.BEST) -> dict[str, PoolSlots]:
     """The slots of each pool that has agents."""
     members: dict[str, list[Agent]] = {}
     for agent in snapshot.agents:
         members.setdefault(agent.pool, []).append(agent)
-    return {pool: PoolSlots(agents) for pool, agents in members.items()}
+    return {pool: PoolSlots(agents, fit) for pool, agents in members.items()}

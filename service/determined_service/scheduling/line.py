@@ -4,7 +4,7 @@ Every scheduler ranks: it says in which order the requests are served, and gives
 allocation that may be stopped a **level**, a number that is lower for what is more important. The line does
 the rest, so that there is one rule for fitting, holding back, filling up and stopping:
 
-- A request takes the agent that it fits best.
+- A request takes an agent that it fits on, as the pool's fitting policy says.
 - If it fits on none, it waits for slots that come free anyway on one agent (what holds them was asked to
   stop); else allocations of a higher level are asked to stop for it, the highest level first and of that
   the last placed, on one agent, and no more of them than needed. Slots that it waits for are its own:
@@ -20,10 +20,10 @@ nobody back. A request for no slots waits for nobody.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from determined_service.scheduling.free_slots import PoolSlots, Ranking
+from determined_service.scheduling.free_slots import PoolSlots
 from determined_service.scheduling.reasons import (
     AgentsBusy,
     Behind,
@@ -36,7 +36,8 @@ from determined_service.scheduling.reasons import (
     TooWide,
 )
 from determined_service.scheduling.scheduler import Placement, Preemption, Waiting
-from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Request, Running
+from determined_service.scheduling.snapshot import Request, Running
+from determined_service.scheduling.stoppable import Claim, Stoppable
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +57,6 @@ class Ranks:
     stoppable: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Claim:
-    """Slots of an agent that a request waits for: ``free`` of them are free, ``coming`` are not yet.
-
-    ``early``: the request has not been served yet, and gives way to those before it.
-    """
-
-    request: Request
-    level: int
-    agent_id: str
-    free: int
-    coming: int
-    early: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    """``number``: a larger one was placed later."""
-
-    holder: Running | _Claim
-    level: int
-    number: int
-    slots: int
-
-
 class Line:
     """See the module. ``used``: slots held by each group, changed by what is placed."""
 
@@ -93,21 +69,24 @@ class Line:
         self.placements: list[Placement] = []
         self.preemptions: list[Preemption] = []
         self._waiting: list[Waiting] = []
-        # Those that wait for slots which others hold, the first of them, and the level of the last that is
-        # stuck.
+        # Those that wait for slots which others hold, the first of them, and the levels of the first and
+        # the last that is stuck.
         self._in_line = 0
         self._first: Request | None = None
+        self._first_stuck: int | None = None
         self._stuck: int | None = None
-        self._claims: dict[str, _Claim] = {}
+        self._claims: dict[str, Claim] = {}
         # Slots that come free because earlier decisions asked for them: by request, then by agent.
         self._asked: dict[str, Counter[str]] = {}
-        # Slots that come free and that nobody has claimed, by agent.
+        # Slots that come free and that nobody has claimed, by agent; none is 0.
         self._coming: Counter[str] = Counter()
-        self._stoppable = _Stoppable(slots, self._open, ())
+        # Early claims that keep free slots, by agent, then by request.
+        self._keeping: dict[str, dict[str, Claim]] = {}
+        self._stoppable = Stoppable(slots, self._open, ())
 
     def serve(self, ranks: Ranks) -> None:
         """Serves everything; the outcome is in ``placements``, ``preemptions`` and :meth:`waiting`."""
-        self._stoppable = _Stoppable(
+        self._stoppable = Stoppable(
             self._slots,
             self._open,
             (
@@ -128,6 +107,17 @@ class Line:
         """What waits, in the order of service, with the numbers after all placements."""
         return [
             Waiting(one.request, self._settled(one.request, one.reason)) for one in self._waiting
+        ]
+
+    def backfilled(self, ranks: Ranks) -> list[str]:
+        """What runs although something more important is stuck, which cannot use its slots yet."""
+        if self._first_stuck is None:
+            return []
+        level = self._first_stuck
+        return [
+            one.id
+            for one in self._running
+            if not one.stopping and ranks.stoppable.get(one.id, level) > level
         ]
 
     def _settled(self, request: Request, reason: Reason) -> Reason:
@@ -153,7 +143,7 @@ class Line:
         if wanted == 0:
             agent_id = slots.least_busy(excluded)
             if agent_id is None:
-                return AgentsBusy(slots.agents(excluded), MAX_ZERO_SLOT_TASKS)
+                return AgentsBusy(slots.agents(excluded), slots.zero_slot_limit)
             slots.add_task(agent_id)
             return Placement(request.id, agent_id, ())
         if wanted > (widest := slots.widest(excluded)):
@@ -164,12 +154,12 @@ class Line:
             return self._behind(request)
         if _exceeded(request, self._planned) is not None:
             return self._behind(request)
-        agent_id = slots.best_fit(wanted, excluded) or self._given_way(request)
+        agent_id = slots.fitting(wanted, excluded) or self._given_way(request)
         if agent_id is not None:
             return self._place(request, agent_id)
         claim = self._claim(request, level, own)
         if claim is None and self._stop(request, level):
-            agent_id = slots.best_fit(wanted, excluded)
+            agent_id = slots.fitting(wanted, excluded)
             if agent_id is not None:  # Only claims of less important requests were in the way.
                 return self._place(request, agent_id)
             claim = self._claims[request.id]
@@ -177,6 +167,8 @@ class Line:
             self._stand(request)
             return SlotsComing(claim.agent_id, claim.free, claim.coming)
         self._stuck = level
+        if self._first_stuck is None:
+            self._first_stuck = level
         if self._first is not None:
             return self._behind(request)
         self._stand(request)
@@ -227,32 +219,35 @@ class Line:
         for one in self._running:
             if one.stopping:
                 slots = self._enabled(one)
-                self._coming[one.agent_id] += slots
+                self._comes(one.agent_id, slots)
                 if one.stopping_for is not None:
                     theirs.setdefault(one.stopping_for, Counter())[one.agent_id] += slots
         for ranked in ranks.order if theirs else ():
-            for agent_id, own in theirs.get(ranked.request.id, Counter()).most_common(1):
+            mine = theirs.get(ranked.request.id)
+            for agent_id, own in mine.most_common(1) if mine else ():
                 enough = self._open(agent_id) >= ranked.request.slots
                 if own and enough and agent_id not in ranked.request.excluded:
                     claim = self._take(ranked.request, ranked.level, agent_id, own)
                     claim.early = True
+                    if claim.free:
+                        self._keeping.setdefault(agent_id, {})[ranked.request.id] = claim
                     self._stoppable.claimed(claim)
 
     def _given_way(self, request: Request) -> str | None:
         """An agent on which the request fits if those served later do not keep free slots; they no longer
         do."""
-        kept: dict[str, list[_Claim]] = {}
-        for claim in self._claims.values():
-            if claim.early and claim.free and claim.agent_id not in request.excluded:
-                kept.setdefault(claim.agent_id, []).append(claim)
-        for agent_id, claims in sorted(kept.items()):
-            if self._slots.open_of(agent_id) + sum(one.free for one in claims) >= request.slots:
+        for agent_id in sorted(self._keeping):
+            claims = list(self._keeping[agent_id].values())
+            enough = (
+                self._slots.open_of(agent_id) + sum(one.free for one in claims) >= request.slots
+            )
+            if enough and agent_id not in request.excluded:
                 for claim in claims:
                     self._release(claim)
                 return agent_id
         return None
 
-    def _claim(self, request: Request, level: int, earlier: _Claim | None) -> _Claim | None:
+    def _claim(self, request: Request, level: int, earlier: Claim | None) -> Claim | None:
         """Claims slots that come free, as ``earlier``, or of the first agent by name that has enough.
 
         The first by name, because that choice stays the same when later requests have claimed
@@ -262,26 +257,34 @@ class Line:
             own = min(earlier.coming, self._coming[earlier.agent_id])
             return self._take(request, level, earlier.agent_id, own)
         for one in sorted(self._coming):
-            enough = self._coming[one] and self._open(one) >= request.slots
-            if enough and one not in request.excluded:
+            if self._open(one) >= request.slots and one not in request.excluded:
                 return self._take(request, level, one)
         return None
 
-    def _take(self, request: Request, level: int, agent_id: str, own: int = 0) -> _Claim:
+    def _comes(self, agent_id: str, slots: int) -> None:
+        """So many slots more of the agent come free and are claimed by nobody; fewer when negative."""
+        self._coming[agent_id] += slots
+        if not self._coming[agent_id]:
+            del self._coming[agent_id]
+
+    def _take(self, request: Request, level: int, agent_id: str, own: int = 0) -> Claim:
         """Claims what the request needs of an agent, with all of the ``own`` slots that are freed for it."""
         missing = max(0, request.slots - own)
         free = min(missing, self._slots.open_of(agent_id))
-        claim = _Claim(request, level, agent_id, free, own + missing - free)
-        self._coming[agent_id] -= claim.coming
+        claim = Claim(request, level, agent_id, free, own + missing - free)
+        self._comes(agent_id, -claim.coming)
         self._slots.keep(agent_id, claim.free)
         self._claims[request.id] = claim
         self._stoppable.changed(agent_id)
         return claim
 
-    def _release(self, claim: _Claim) -> None:
+    def _release(self, claim: Claim) -> None:
         del self._claims[claim.request.id]
-        self._coming[claim.agent_id] += claim.coming
+        self._comes(claim.agent_id, claim.coming)
         self._slots.keep(claim.agent_id, -claim.free)
+        keeping = self._keeping.get(claim.agent_id, {})
+        if keeping.pop(claim.request.id, None) is not None and not keeping:
+            del self._keeping[claim.agent_id]
         self._stoppable.remove(claim.agent_id, claim.request.id)
 
     def _stop(self, request: Request, level: int) -> bool:
@@ -293,99 +296,15 @@ class Line:
         freed = 0
         asked = self._asked.get(request.id, Counter())[agent_id]
         for victim in victims:
-            if isinstance(victim, _Claim):
+            if isinstance(victim, Claim):
                 self._release(victim)
             else:
                 self.preemptions.append(Preemption(victim.id, request.id))
                 freed += self._stoppable.remove(agent_id, victim.id)
-        self._coming[agent_id] += freed
+        self._comes(agent_id, freed)
         if self._slots.open_of(agent_id) < request.slots:
             self._take(request, level, agent_id, min(freed + asked, self._coming[agent_id]))
         return True
-
-
-class _Stoppable:
-    """What may be asked to stop, or to give up slots that it waits for, by agent and level.
-
-    ``opened`` tells how many slots of an agent nobody has or has claimed. A ranking for each level finds an
-    agent without a look at each: its number is what would be open if all of that level and above stopped.
-    """
-
-    def __init__(
-        self,
-        slots: PoolSlots,
-        opened: Callable[[str], int],
-        running: Iterable[tuple[Running, int, int]],
-    ) -> None:
-        self._slots = slots
-        self._opened = opened
-        self._held: dict[str, dict[str, _Holder]] = {}
-        self._rankings: dict[int, Ranking | None] = {}
-        for number, (one, level, held) in enumerate(running):
-            if held:
-                self._add(one.agent_id, _Holder(one, 2 * level, number, held))
-
-    def claimed(self, claim: _Claim) -> None:
-        """The claim of a request that has not been served yet gives way to all that are served before it."""
-        held = claim.free + claim.coming
-        self._add(claim.agent_id, _Holder(claim, 2 * claim.level + 1, 0, held))
-
-    def changed(self, agent_id: str) -> None:
-        """What is open on the agent has changed."""
-        for level, ranking in self._rankings.items():
-            if ranking is not None:
-                ranking.put(agent_id, self._number(agent_id, level))
-
-    def remove(self, agent_id: str, name: str) -> int:
-        """Forgets an allocation or claim, if it is known; the slots that it had."""
-        found = self._held.get(agent_id, {}).pop(name, None)
-        self.changed(agent_id)
-        return 0 if found is None else found.slots
-
-    def find(self, request: Request, level: int) -> tuple[str, list[Running | _Claim]] | None:
-        """An agent, and what has to stop there for the request. None: nothing that may stop would do."""
-        for one in sorted(self._rankings, reverse=True):
-            if one <= 2 * level:
-                return None
-            agent_id = self._ranking(one).least(request.slots, request.excluded)
-            if agent_id is not None:
-                return agent_id, self._victims(agent_id, one, request.slots)
-        return None
-
-    def _victims(self, agent_id: str, level: int, wanted: int) -> list[Running | _Claim]:
-        missing = wanted - self._opened(agent_id)
-        able = [one for one in self._held[agent_id].values() if one.level >= level]
-        able.sort(key=lambda one: (one.level, one.number), reverse=True)
-        chosen: list[_Holder] = []
-        for one in able:
-            if missing <= 0:
-                break
-            chosen.append(one)
-            missing -= one.slots
-        # A wide one that was chosen last may make narrower ones before it needless.
-        for one in sorted(chosen, key=lambda one: (one.level, one.number)):
-            if missing + one.slots <= 0:
-                chosen.remove(one)
-                missing += one.slots
-        return [one.holder for one in chosen]
-
-    def _add(self, agent_id: str, holder: _Holder) -> None:
-        name = holder.holder.id if isinstance(holder.holder, Running) else holder.holder.request.id
-        self._held.setdefault(agent_id, {})[name] = holder
-        self._rankings.setdefault(holder.level, None)
-        self.changed(agent_id)
-
-    def _ranking(self, level: int) -> Ranking:
-        ranking = self._rankings[level]
-        if ranking is None:
-            ranking = self._rankings[level] = Ranking()
-            for agent_id in self._slots.ids():
-                ranking.put(agent_id, self._number(agent_id, level))
-        return ranking
-
-    def _number(self, agent_id: str, level: int) -> int:
-        held = self._held.get(agent_id, {}).values()
-        return self._opened(agent_id) + sum(one.slots for one in held if one.level >= level)
 
 
 def _exceeded(request: Request, used: Mapping[int, int]) -> GroupAtLimit | None:

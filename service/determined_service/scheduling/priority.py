@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from determined_service.scheduling.free_slots import Fit
 from determined_service.scheduling.line import Ranked, Ranks
 from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
 
 
 class Priority(RankingScheduler):
-    """By priority (a lower number first), then by the time of the experiment's submission, then by arrival.
+    """By priority (a lower number first), then by the experiment's place in line, then by arrival.
 
     With ``preemption``, allocations of lower priority that may be preempted are stopped for a request that
     fits nowhere, the least important and of those the last placed first; and while a request is stuck,
@@ -15,12 +16,13 @@ class Priority(RankingScheduler):
     nothing runs that is less important than what waits, unless it ran before.
     """
 
-    def __init__(self, preemption: bool = False) -> None:
+    def __init__(self, preemption: bool = False, fit: Fit = Fit.BEST) -> None:
+        super().__init__(fit)
         self._preemption = preemption
 
     def rank(self, pool: Pool) -> Ranks:
         """A level for each priority, or one for all without preemption."""
-        order = sorted(pool.requests, key=lambda one: (one.priority, one.submitted))
+        order = sorted(pool.requests, key=lambda one: (one.priority, one.position, one.requested))
         if not self._preemption:
             return Ranks([Ranked(one) for one in order])
         return Ranks(

@@ -5,43 +5,58 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from determined_service.base.db import Database
-from determined_service.scheduling.placement import SCHEDULER, read_snapshot, waiting_requests
+from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.scheduler import Decision
+from determined_service.scheduling.snapshot import Snapshot
 from determined_service.state.change import reader
 
 KEPT = 10
 """A decision answers readers of the queue for this many times as long as it took."""
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A snapshot, and what the schedulers decide for it."""
+
+    snapshot: Snapshot
+    decision: Decision
+
+    @cached_property
+    def ahead(self) -> dict[int | str, int]:
+        """See :meth:`~.scheduler.Decision.ahead_by_job`."""
+        return self.decision.ahead_by_job()
+
+
 class Queue:
-    """The scheduler's decision, for readers who ask for a place in the queue.
+    """The schedulers' decision, for readers who ask for a place in the queue.
 
     Many may ask often while thousands of requests wait, so a decision is kept for a while that
     grows with its cost: a tenth of a second for one that took 10 ms.
     """
 
-    def __init__(self, db: Database, agent_timeout_s: float) -> None:
+    def __init__(self, db: Database, snapshots: SnapshotReader) -> None:
         self._db = db
-        self._agent_timeout_s = agent_timeout_s
+        self._snapshots = snapshots
         self._lock = asyncio.Lock()
-        self._decision = Decision((), ())
+        self._seen = Seen(Snapshot((), ()), Decision((), ()))
         self._kept_until = 0.0
 
-    async def decision(self) -> Decision:
-        """What the scheduler decides, or has decided a moment ago."""
+    async def look(self) -> Seen:
+        """What the schedulers decide, or have decided a moment ago."""
         async with self._lock:
             began = time.monotonic()
             if began >= self._kept_until:
                 async with reader(self._db).connect() as conn:
-                    waiting = await waiting_requests(conn)
-                    snapshot = await read_snapshot(conn, waiting, self._agent_timeout_s)
-                self._decision = SCHEDULER.decide(snapshot)
+                    snapshot = await self._snapshots.read(conn)
+                self._seen = Seen(snapshot, self._snapshots.schedulers.decide(snapshot))
                 ended = time.monotonic()
                 self._kept_until = ended + KEPT * (ended - began)
-            return self._decision
+            return self._seen
 
     async def job_summary(self, experiment: Mapping[str, Any]) -> dict[str, Any] | None:
         """``state`` and ``jobsAhead`` of ``experiment`` (``v1Experiment``).
@@ -58,6 +73,6 @@ class Queue:
         if shown == "STATE_ACTIVE":
             return {"state": "STATE_QUEUED", "jobsAhead": 0}
         if shown == "STATE_QUEUED":
-            ahead = (await self.decision()).groups_ahead(experiment["id"])
+            ahead = (await self.look()).ahead.get(experiment["id"], 0)
             return {"state": "STATE_QUEUED", "jobsAhead": ahead}
         return None

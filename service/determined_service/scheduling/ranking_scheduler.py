@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from determined_service.scheduling.free_slots import PoolSlots, by_pool
+from determined_service.scheduling.free_slots import Fit, PoolSlots, by_pool
+from determined_service.scheduling.limits import over_limit, stopped
 from determined_service.scheduling.line import Line, Ranks
 from determined_service.scheduling.reasons import NoAgent
 from determined_service.scheduling.scheduler import Decision, Scheduler, Waiting
@@ -24,32 +25,42 @@ class Pool:
 
 
 class RankingScheduler(Scheduler):
-    """Ranks the requests of each pool; :class:`~.line.Line` places, stops and explains."""
+    """Ranks the requests of each pool; :class:`~.line.Line` places, stops and explains. ``fit``: which of the
+    agents that it fits on a request gets."""
+
+    def __init__(self, fit: Fit = Fit.BEST) -> None:
+        self._fit = fit
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """One pass over the requests of each pool."""
         used = Counter(snapshot.used_by_group)
-        slots = by_pool(snapshot)
+        slots = by_pool(snapshot, self._fit)
         requests: dict[str, list[Request]] = {}
         for request in snapshot.requests:
             requests.setdefault(request.pool, []).append(request)
         pool_of = {agent.id: agent.pool for agent in snapshot.agents}
+        preemptions = over_limit(snapshot, pool_of)
         running: dict[str, list[Running]] = {}
-        for one in snapshot.running:
+        for one in stopped(snapshot.running, preemptions) if preemptions else snapshot.running:
             if one.agent_id in pool_of:
                 running.setdefault(pool_of[one.agent_id], []).append(one)
-        placements, waiting, preemptions = [], [], []
+        placements, waiting, backfilled = [], [], []
         for name, those in sorted(requests.items()):
             if name not in slots:
-                waiting += [Waiting(request, NoAgent()) for request in those]
+                ranks = self.rank(Pool(those, (), PoolSlots(())))
+                waiting += [Waiting(one.request, NoAgent()) for one in ranks.order]
                 continue
             pool = Pool(those, running.get(name, ()), slots[name])
             line = Line(pool.slots, used, pool.running)
-            line.serve(self.rank(pool))
+            ranks = self.rank(pool)
+            line.serve(ranks)
             placements += line.placements
             preemptions += line.preemptions
             waiting += line.waiting()
-        return Decision(tuple(placements), tuple(waiting), tuple(preemptions))
+            backfilled += line.backfilled(ranks)
+        return Decision(
+            tuple(placements), tuple(waiting), tuple(preemptions), frozenset(backfilled)
+        )
 
     @abc.abstractmethod
     def rank(self, pool: Pool) -> Ranks:

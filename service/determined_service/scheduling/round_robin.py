@@ -12,7 +12,7 @@ from determined_service.scheduling.snapshot import Request, Running
 class RoundRobin(RankingScheduler):
     """The first allocation of every experiment is served before the second of any, and so on.
 
-    What runs counts. In a turn the experiment that was submitted first is served first. A request without an
+    What runs counts. In a turn the experiment that is first in line is served first. A request without an
     experiment is always a first one. Nothing is stopped.
     """
 
@@ -29,6 +29,6 @@ class RoundRobin(RankingScheduler):
                 turn = turns[one.group]
                 turns[one.group] += 1
             if isinstance(one, Request):
-                ranked.append((turn, one.submitted, place, one))
+                ranked.append((turn, one.position, place, one))
         ranked.sort(key=lambda one: one[:3])
         return Ranks([Ranked(request) for *_, request in ranked])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections import Counter
 from dataclasses import dataclass
 
 from determined_service.scheduling.reasons import Reason
@@ -29,7 +30,7 @@ class Waiting:
 @dataclass(frozen=True, slots=True)
 class Preemption:
     """The running allocation ``id`` is to save a checkpoint and end, so that ``request_id`` gets its
-    slots."""
+    slots; its own id: its group is above its ``max_slots``."""
 
     id: str
     request_id: str
@@ -38,29 +39,25 @@ class Preemption:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """``placements`` and ``preemptions`` to make now, and everything else in the order in which it is
-    to be served."""
+    to be served. ``backfilled``: allocations that run only because something more important cannot use their
+    slots yet."""
 
     placements: tuple[Placement, ...]
     waiting: tuple[Waiting, ...]
     preemptions: tuple[Preemption, ...] = ()
+    backfilled: frozenset[str] = frozenset()
 
-    def groups_ahead(self, group: int) -> int:
-        """How many other groups have a request in line before the first one of ``group``.
-
-        Only requests of the same pool count; a request without a group counts as one. 0 when
-        nothing of ``group`` waits.
-        """
-        found = (one.request for one in self.waiting if one.request.group == group)
-        mine = next(found, None)
-        if mine is None:
-            return 0
-        ahead: set[int | str] = set()
+    def ahead_by_job(self) -> dict[int | str, int]:
+        """Of each group that waits (of a request without one: by its id), how many others of its pool have a
+        request in line before its first one."""
+        found: dict[int | str, int] = {}
+        in_pool: Counter[str] = Counter()
         for one in self.waiting:
-            if one.request is mine:
-                break
-            if one.request.pool == mine.pool:
-                ahead.add(one.request.id if one.request.group is None else one.request.group)
-        return len(ahead)
+            job = one.request.id if one.request.group is None else one.request.group
+            if job not in found:
+                found[job] = in_pool[one.request.pool]
+                in_pool[one.request.pool] += 1
+        return found
 
 
 class Scheduler(abc.ABC):
@@ -77,10 +74,10 @@ class Scheduler(abc.ABC):
        nothing is remembered between two calls; the snapshot is not changed.
     2. **Nothing is lost.** Each request is either placed once or waits once, with one reason.
     3. **Placements can be made as they are.** One agent of the request's pool that is not excluded;
-       as many slots as wanted, enabled, free and given once; no group above its ``max_slots``; at most
-       ``MAX_ZERO_SLOT_TASKS`` allocations without slots on an agent. What is preempted runs, may be
+       as many slots as wanted, enabled, free and given once; no group above its ``max_slots``; on an agent at
+       most ``max_zero_slot_tasks`` allocations without slots. What is preempted runs, may be
        preempted, was not before, and holds enabled slots of the agent for which the request then waits
-       (:class:`~.reasons.SlotsComing`).
+       (:class:`~.reasons.SlotsComing`); or its group holds more than its ``max_slots`` (:mod:`~.limits`).
     4. **Reasons are true.** Each holds, with its numbers, for the snapshot after the placements.
        A request waits although it fits only as :class:`~.reasons.Behind` another one that
        does not fit yet and that could run on one of the pool's agents.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MAX_ZERO_SLOT_TASKS = 100
-"""Allocations without slots that one agent runs at a time."""
+"""Allocations without slots that one agent runs at a time, where its pool says nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +14,10 @@ class Request:
     """An allocation that waits.
 
     ``group`` is the experiment, which has one pool, and whose slots ``max_slots`` limits. The
-    request must not run on the agents in ``excluded``. ``priority`` (a lower number is more
-    important), ``weight``, ``submitted`` (when the experiment was submitted, in seconds since 1970)
-    and ``preemptible`` are as stored: a scheduler may order by them, and first in, first out does not.
-    ``requested``: when the allocation itself came to wait, in seconds since 1970.
+    request must not run on the agents in ``excluded``. ``priority``: a lower number is more important.
+    ``position``: the experiment's place in line, when it was submitted in seconds since 1970 unless somebody
+    moved it. ``requested``: when the allocation came to wait, in seconds since 1970; of one that was stopped
+    for another and waits again, when it first did.
     """
 
     id: str
@@ -28,7 +28,7 @@ class Request:
     excluded: frozenset[str] = frozenset()
     priority: int = 42
     weight: float = 1.0
-    submitted: float = 0.0
+    position: float = 0.0
     preemptible: bool = True
     requested: float = 0.0
 
@@ -36,13 +36,15 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Agent:
     """An agent that may be given work. ``slots``: ids of all its enabled slots. ``used``: slots
-    that are held, which may include some that were disabled meanwhile."""
+    that are held, which may include some that were disabled meanwhile. ``max_zero_slot_tasks``: how many
+    allocations without slots it runs at a time."""
 
     id: str
     pool: str
     slots: tuple[int, ...]
     used: frozenset[int] = frozenset()
     zero_slot_tasks: int = 0
+    max_zero_slot_tasks: int = MAX_ZERO_SLOT_TASKS
 
     def free(self) -> list[int]:
         """The enabled slots that nobody holds, in the agent's order."""
@@ -53,10 +55,11 @@ class Agent:
 class Running:
     """An allocation that holds ``slot_ids`` of an agent.
 
-    ``group``, ``max_slots``, ``priority``, ``weight``, ``submitted``, ``preemptible`` and
+    ``group``, ``max_slots``, ``priority``, ``weight``, ``position``, ``preemptible`` and
     ``requested``: as of the :class:`Request` that it was.
     ``stopping``: it was asked to stop and has not ended; ``stopping_for``: the request for which a
-    scheduler asked it to, None when somebody else did (a pause, for example).
+    scheduler asked it to (itself: it was above its group's ``max_slots``), None when somebody else did (a
+    pause, for example).
     """
 
     id: str
@@ -66,7 +69,7 @@ class Running:
     max_slots: int | None = None
     priority: int = 42
     weight: float = 1.0
-    submitted: float = 0.0
+    position: float = 0.0
     preemptible: bool = True
     requested: float = 0.0
     stopping: bool = False
@@ -81,8 +84,8 @@ class Running:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """``requests`` in the order in which they came, a search's runner before the search's trials;
-    ``used_by_group``: slots held, by experiment; ``running``: what holds slots on ``agents``, in the order
-    in which it was placed."""
+    ``used_by_group``: slots held, by experiment; ``running``: what holds slots, in the order in which it was
+    placed, also on agents that may not be given work."""
 
     requests: tuple[Request, ...]
     agents: tuple[Agent, ...]

@@ -1,20 +1,41 @@
-"""Names the settings of a configuration that the scheduler does not heed."""
+"""Names the settings of a configuration that its resource pool's scheduler does not heed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-_RULE = "this release serves the requests of a resource pool first in, first out"
+ORDERS = {
+    "priority": "by priority",
+    "fair_share": "by fair shares",
+    "round_robin": "in turns (round robin)",
+    "first_in_first_out": "first in, first out",
+}
+"""How a pool serves, by the type of its scheduler."""
+HEEDS_PRIORITY, HEEDS_WEIGHT = ("priority",), ("fair_share",)
 
 
-def remarks(config: Mapping[str, Any]) -> list[str]:
-    """A sentence for each setting of the (complete) ``config`` that is stored but not heeded."""
+def remarks(config: Mapping[str, Any], pool: str, scheduler: str) -> list[str]:
+    """A sentence for each setting of the (complete) ``config`` that is stored but not heeded in ``pool``.
+
+    ``scheduler``: the type of the pool's scheduler.
+    """
     resources = config.get("resources") or {}
-    priority, weight = resources.get("priority"), resources.get("weight", 1.0)
     found = []
+    priority, weight = resources.get("priority"), resources.get("weight", 1.0)
     if priority is not None:
-        found.append(f"resources.priority ({priority}) is stored but not heeded: {_RULE}")
+        found += remark("priority", priority, pool, scheduler)
     if weight != 1:
-        found.append(f"resources.weight ({weight:g}) is stored but not heeded: {_RULE}")
+        found += remark("weight", weight, pool, scheduler)
     return found
+
+
+def remark(setting: str, value: float, pool: str, scheduler: str) -> list[str]:
+    """The sentence that the setting is not heeded in the pool; empty when it is."""
+    heeding = HEEDS_PRIORITY if setting == "priority" else HEEDS_WEIGHT
+    if scheduler in heeding:
+        return []
+    return [
+        f"resources.{setting} ({value:g}) is stored but not heeded: resource pool {pool!r} serves "
+        f"{ORDERS[scheduler]}"
+    ]

@@ -53,6 +53,30 @@ def in_words(waiting: Waiting) -> str:
             return f"{wanted}; {each} runs {limit} allocations without slots, the most that it may"
 
 
+def in_short(waiting: Waiting, jobs_ahead: int) -> str:
+    """As :func:`in_words`, for a line in a list. ``jobs_ahead``: jobs that are served before this one."""
+    request = waiting.request
+    wanted = f"resource pool {request.pool!r}: needs {request.slots}"
+    ahead = f"; {_count(jobs_ahead, 'job')} ahead" if jobs_ahead else ""
+    match waiting.reason:
+        case NoAgent():
+            return f"{wanted}, has no agent"
+        case ExcludedEverywhere():
+            return f"{wanted}, log policies exclude every agent"
+        case TooWide(widest):
+            return f"{wanted}, no agent has more than {widest}"
+        case GroupAtLimit(used, limit):
+            return f"{wanted}, its experiment has {used} of {limit} (max_slots)"
+        case TooFewFree(free, _) | Behind(_, _, free, _):
+            return f"{wanted}, {free} free{ahead}"
+        case Fragmented(free, _, most):
+            return f"{wanted}, {free} free, but at most {most} on one agent{ahead}"
+        case SlotsComing(agent_id):
+            return f"{wanted}, agent {agent_id} is freeing them"
+        case AgentsBusy():
+            return f"{wanted}, every agent runs as many tasks without slots as it may"
+
+
 def _free(free: int, total: int) -> str:
     return f"{free} of {total} are free"
 

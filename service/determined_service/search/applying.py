@@ -20,7 +20,7 @@ from determined_service.lifecycle.trial_end import TrialIds, end_trial
 from determined_service.search import take_up
 from determined_service.search.operations import Batch, TrialChange
 from determined_service.search.warm_start import find_warm_start, latest_checkpoints
-from determined_service.state import prefect_states, states
+from determined_service.state import prefect_states, states, trial_tasks
 from determined_service.state.change import Change
 from determined_service.state.task_kinds import TRIAL
 
@@ -36,9 +36,9 @@ _CREATE = sa.text(
         FROM given, experiments e WHERE e.id = :experiment_id
         ORDER BY place
     )
-    INSERT INTO trials (experiment_id, request_id, state, hparams, seed, op_length, op_index,
+    INSERT INTO trials (experiment_id, request_id, task_id, state, hparams, seed, op_length, op_index,
                         op_complete, closed, stop_requested, warm_start_checkpoint)
-    SELECT :experiment_id, request_id, :state, hparams, seed, op_length,
+    SELECT :experiment_id, request_id, :experiment_id || '.' || request_id, :state, hparams, seed, op_length,
            CASE WHEN op_length IS NULL THEN 0 ELSE 1 END, op_length IS NULL, closed, false,
            checkpoint
     FROM given
@@ -68,6 +68,7 @@ async def apply(
         revived, again = await take_up.take_up(change, experiment, batch, reports)
     new = await _create(change, experiment, batch, reports, revived)
     existing += again
+    task_of = await trial_tasks.renew(change, existing)
     wanting = [
         *(row.id for row in existing),
         *(row.id for row in new if reports or batch.trials[row.request_id].length),
@@ -75,7 +76,7 @@ async def apply(
     if experiment.state == states.ACTIVE:
         await trial_queue.request(change, wanting)
         for row in existing:
-            prefect_states.awaiting_slots(change, row.task_id, "has its next operation")
+            prefect_states.awaiting_slots(change, task_of[row.id], "has its next operation")
     change.tell_search(experiment.id, *(TrialCreated(row.request_id) for row in new))
     return [trial_ref(row) for row in new]
 

@@ -13,21 +13,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from determined import expconf
+from determined.common.cluster_config import ClusterConfig
 from determined_registry.database.tables import experiments, trials
 from determined_searchers import SearcherError
 from determined_service.base import topics
 from determined_service.base.aside import aside
 from determined_service.base.errors import BadRequest, Conflict
-from determined_service.ingest import log_policies
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import trial_queue
 from determined_service.scheduling.capacity import check_slots
 from determined_service.search import beginning
+from determined_service.search.beginning import Beginning
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
+from determined_service.submission.completing import check_patterns
 from determined_service.submission.size import check_size
 
 SINGLE = "single"
@@ -36,24 +39,40 @@ SEARCHES = (SINGLE, "random", "grid", "async_halving", "adaptive_asha")
 FIXED = ("project", "workspace")
 """Fields that an override must not change."""
 
+# What is known of the task that a trial has: another takes its place as soon as the trial runs again.
+_TASK = """jsonb_build_object(
+            'id', t.task_id, 'state', t.state, 'reason', t.reason, 'end_time', t.end_time)"""
 _REMEMBER = sa.text(
-    """
+    f"""
     UPDATE trials t SET known = jsonb_build_object(
-        'lengths', coalesce(t.known -> 'lengths', '{}') || coalesce(
+        'lengths', coalesce(t.known -> 'lengths', '{{}}') || coalesce(
             (SELECT jsonb_object_agg(v.event ->> 'length', v.event -> 'metric')
              FROM search_events v
              WHERE v.experiment_id = t.experiment_id
                AND v.event ->> 'type' = 'validation_completed'
-               AND v.event ->> 'request_id' = t.request_id), '{}'),
+               AND v.event ->> 'request_id' = t.request_id), '{{}}'),
         'completed', t.state = 'COMPLETED',
         'exit', CASE WHEN t.state = 'COMPLETED' THEN coalesce(
                     t.early_exit, CASE WHEN t.op_complete THEN NULL ELSE 'USER_REQUESTED_STOP' END)
-                END)
+                END,
+        'task', {_TASK})
     WHERE t.experiment_id = :id
     """
 )
 _FORGET = sa.text(
-    """UPDATE trials SET known = '{"lengths": {}, "completed": false}' WHERE experiment_id = :id"""
+    f"""
+    UPDATE trials t
+    SET known = jsonb_build_object('lengths', '{{}}'::jsonb, 'completed', false, 'task', {_TASK})
+    WHERE t.experiment_id = :id
+    """
+)
+# Every task so far keeps the configuration under which it ran.
+_KEEP_CONFIG = sa.text(
+    """
+    UPDATE tasks k SET config = e.config
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    WHERE e.id = :id AND (k.id = t.task_id OR k.former_of = t.id) AND k.config IS NULL
+    """
 )
 # Past the table of moves: nothing but `continue` leads out of an end.
 _REVIVE_EXPERIMENT = sa.text(
@@ -133,24 +152,30 @@ async def _require_unfinished(change: Change, experiment_id: int, state: str) ->
         )
 
 
-def _overridden(config: Mapping[str, Any], text: str) -> dict[str, Any]:
+def _overridden(config: Mapping[str, Any], text: str) -> tuple[dict[str, Any], Beginning]:
     found = override(config, text)
     check_size(found)
     try:
-        beginning.begin(found)
-        log_policies.check(found["log_policies"])
-    except (SearcherError, log_policies.PatternError) as error:
+        begun = beginning.begin(found)
+    except SearcherError as error:
         raise BadRequest(str(error)) from error
-    return found
+    return found, begun
 
 
-async def reconfigure(change: Change, experiment_id: int, text: str) -> tuple[str, ...]:
-    """Lays the YAML ``text`` over the (locked) experiment's configuration; warnings. Raises BadRequest."""
+async def reconfigure(
+    change: Change, experiment_id: int, text: str, cluster: ClusterConfig
+) -> tuple[Beginning, tuple[str, ...]]:
+    """Lays the YAML ``text`` over the (locked) experiment's configuration. Raises BadRequest.
+
+    Returns the beginning of its search under that, and warnings.
+    """
     found = await change.conn.execute(
         sa.select(experiments.c.config).where(experiments.c.id == experiment_id)
     )
-    config = await aside(len(text), _overridden, found.scalar_one(), text)
-    pool, warnings = await check_slots(change.conn, config)
+    config, begun = await aside(len(text), _overridden, found.scalar_one(), text)
+    await check_patterns(config)
+    pool, warnings = await check_slots(change.conn, config, cluster)
+    await change.conn.execute(_KEEP_CONFIG, {"id": experiment_id})
     await change.conn.execute(
         sa.update(experiments)
         .where(experiments.c.id == experiment_id)
@@ -162,11 +187,16 @@ async def reconfigure(change: Change, experiment_id: int, text: str) -> tuple[st
             resource_pool=pool,
         )
     )
-    return warnings
+    return begun, warnings
 
 
-async def begin_again(change: Change, experiment: sa.Row[Any]) -> None:
-    """The (locked, continuable) experiment and its unfinished trials are ACTIVE again."""
+async def begin_again(
+    change: Change, experiment: sa.Row[Any], begun: Beginning | None = None
+) -> None:
+    """The (locked, continuable) experiment and its unfinished trials are ACTIVE again.
+
+    ``begun``: what :func:`reconfigure` has returned; None: the experiment keeps its configuration.
+    """
     given = {"id": experiment.id}
     await change.conn.execute(
         sa.select(trials.c.id)
@@ -178,7 +208,14 @@ async def begin_again(change: Change, experiment: sa.Row[Any]) -> None:
     single = experiment.searcher["name"] == SINGLE
     await change.conn.execute(_FORGET if single else _REMEMBER, given)
     revived = (await change.conn.execute(_REVIVE_EXPERIMENT, given)).one()
-    await beginning.store_again(change, revived, beginning.begin(revived.config))
+    if begun is None:
+        size = len(orjson.dumps(revived.config))
+        try:
+            begun = await aside(size, beginning.begin, revived.config)
+        except SearcherError as error:
+            # An older release, or none, has checked the configuration.
+            raise Conflict(f"experiment {experiment.id} cannot be continued: {error}") from error
+    await beginning.store_again(change, revived, begun)
     change.notify(topics.experiment(experiment.id), topics.RECONCILER)
     if experiment.flow_run_id is None:
         await experimenting.request_run(change, experiment.id, experiment.name)

@@ -25,6 +25,8 @@ from determined_service.submission import unpacking
 from determined_service.submission.model_definition import ModelDefinition
 from determined_service.submission.unpacking import read_submission
 
+INLINE_BYTES = 32 * limits.KIB
+"""So little is read where it arrives: a thread of its own costs more."""
 SMALL_BYTES = 4 * limits.MIB
 LARGE_AT_ONCE = 2
 PATIENCE_S = 300.0
@@ -61,7 +63,11 @@ async def take_in(request: Request) -> AsyncIterator[Intake]:
                 file = stack.enter_context((Path(folder) / "body").open("wb"))
                 file.write(b"".join(parts))
         if file is None:
-            yield Intake(await aside(size, read_submission, b"".join(parts)))
+            raw = b"".join(parts)
+            if size <= INLINE_BYTES:
+                yield Intake(read_submission(raw))
+            else:
+                yield Intake(await aside(size, read_submission, raw))
             return
         file.close()
         yield await _apart(Path(folder))

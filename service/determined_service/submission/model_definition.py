@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import orjson
+
 from determined.common.wire import limits
 from determined_service.base.checks import check_text, show
+from determined_service.base.recent import Recent
 from determined_service.base.refusals import BadRequest
 
 LIMIT_BYTES = limits.FILES_BYTES
@@ -41,14 +44,43 @@ class ModelDefinition:
         return self.archive if isinstance(self.archive, bytes) else self.archive.read_bytes()
 
 
+REMEMBERED_DEFINITIONS = 16
+REMEMBERED_BYTES = 128 * limits.KIB
+"""The same files come with many experiments: those up to this size are packed once."""
+
+_recent: Recent[bytes, ModelDefinition] = Recent(REMEMBERED_DEFINITIONS)
+
+
+def content_size(files: Sequence[Mapping[str, Any]]) -> int:
+    """Characters of the files' contents as sent."""
+    contents = (file.get("content") for file in files if isinstance(file, Mapping))
+    return sum(len(content) for content in contents if isinstance(content, str | bytes))
+
+
 def pack(files: Sequence[Mapping[str, Any]]) -> ModelDefinition | None:
-    """Packs ``modelDefinition`` of the REST API; None: no files.
+    """Packs ``modelDefinition`` of the REST API; None: no files. Raises as :func:`pack_anew`."""
+    if not files:
+        return None
+    if content_size(files) > REMEMBERED_BYTES or len(files) > limits.FILES:
+        return pack_anew(files)
+    try:
+        key = hashlib.sha256(orjson.dumps(files)).digest()
+    except TypeError:  # what JSON cannot hold is refused below
+        return pack_anew(files)
+    found = _recent.get(key)
+    if found is None:
+        found = pack_anew(files)
+        if len(found.content()) <= REMEMBERED_BYTES:
+            _recent.put(key, found)
+    return found
+
+
+def pack_anew(files: Sequence[Mapping[str, Any]]) -> ModelDefinition:
+    """Packs the files.
 
     Raises BadRequest for paths that lead out of the directory, for links and devices, for content
     that is not base64, and above :data:`LIMIT_BYTES`.
     """
-    if not files:
-        return None
     if len(files) > limits.FILES:
         raise BadRequest(
             f"modelDefinition: {len(files)} files found, at most {limits.FILES} are allowed: list files "

@@ -11,23 +11,30 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined import expconf
+from determined.common.cluster_config import ClusterConfig
 from determined_registry.database.tables import experiments
 from determined_searchers import SearcherError
 from determined_service.base import topics
-from determined_service.base.aside import aside
+from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
-from determined_service.ingest import log_policies
 from determined_service.lifecycle.experiments import request_run
+from determined_service.lifecycle.pools import require_pool
 from determined_service.scheduling.capacity import check_slots
 from determined_service.search import beginning
 from determined_service.search.warm_start import find_warm_start
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
+from determined_service.submission.completing import check_patterns, complete_config
 from determined_service.submission.definition_store import store_definition
-from determined_service.submission.model_definition import ModelDefinition, pack
-from determined_service.submission.size import check_size
+from determined_service.submission.model_definition import ModelDefinition, content_size, pack
+
+# Made once: SQLAlchemy takes longer to build a statement than to run it.
+_INSERT = sa.insert(experiments).returning(
+    experiments.c.id,
+    experiments.c.state,
+    experiments.c.config["searcher"].label("searcher"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,15 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a submission says by itself, whatever is in the database."""
+
+    config: dict[str, Any]
+    beginning: beginning.Beginning
+    definition: ModelDefinition | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A submission that passed every check: what :func:`store` writes."""
 
@@ -58,49 +74,62 @@ class Plan:
     beginning: beginning.Beginning
 
 
-async def plan(conn: AsyncConnection, submission: Submission, settings: Settings) -> Plan:
-    """Check everything, change nothing. Raises BadRequest with all errors."""
+async def prepare(submission: Submission, settings: Settings) -> Prepared:
+    """All that needs no database: it takes most of the time. Raises BadRequest with all errors."""
     if submission.template:
         raise BadRequest(
             f"template {submission.template!r}: this cluster keeps no templates yet; put its "
             f"fields into the configuration"
         )
-    config = await completed(submission.config, settings)
-    begun = await aside(len(submission.config), begin_search, config)
-    definition = submission.definition or await asyncio.to_thread(pack, submission.model_definition)
-    pool, warnings = await check_slots(conn, config)
+    text = submission.config
+    files = () if submission.definition is not None else submission.model_definition
+    small = len(text) + content_size(files) <= LONG_BYTES
+    config, begun, definition = await aside(
+        len(text), _prepare, text, settings, files if small else ()
+    )
+    await check_patterns(config)
+    if not small:
+        definition = await asyncio.to_thread(pack, files)
+    return Prepared(config, begun, submission.definition or definition)
+
+
+def _prepare(
+    text: str, settings: Settings, files: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], beginning.Beginning, ModelDefinition | None]:
+    config = complete_config(text, settings)
+    try:
+        begun = beginning.begin(config)
+    except SearcherError as error:
+        raise BadRequest(str(error)) from error
+    return config, begun, pack(files)
+
+
+async def plan(
+    conn: AsyncConnection, submission: Submission, prepared: Prepared, cluster: ClusterConfig
+) -> Plan:
+    """Checks the rest against the database, changes nothing. Raises BadRequest."""
+    config, definition = prepared.config, prepared.definition
+    pool, warnings = await check_slots(conn, config, cluster)
     model_def_hash = await _of_parent(conn, submission)
     if definition is not None:
         model_def_hash = definition.hash
     await find_warm_start(conn, config["searcher"])
-    return Plan(config, submission.config, pool, definition, model_def_hash, warnings, begun)
+    return Plan(
+        config,
+        submission.config,
+        pool,
+        definition,
+        model_def_hash,
+        warnings,
+        prepared.beginning,
+    )
 
 
 async def completed(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
     """As :func:`complete_config`, away from the event loop."""
-    return await aside(len(text), complete_config, text, settings, unmanaged=unmanaged)
-
-
-def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
-    """The complete configuration. Raises BadRequest."""
-    defaults: dict[str, Any] = {}
-    if settings.default_checkpoint_storage is not None:
-        defaults["checkpoint_storage"] = settings.default_checkpoint_storage
-    try:
-        config = expconf.complete(expconf.load_yaml(text), defaults=defaults, unmanaged=unmanaged)
-        check_size(config)
-        log_policies.check(config["log_policies"])
-    except (expconf.ConfigError, log_policies.PatternError) as error:
-        raise BadRequest(str(error)) from error
+    config = await aside(len(text), complete_config, text, settings, unmanaged=unmanaged)
+    await check_patterns(config)
     return config
-
-
-def begin_search(config: Mapping[str, Any]) -> beginning.Beginning:
-    """The first operations of the complete configuration's search. Raises BadRequest."""
-    try:
-        return beginning.begin(config)
-    except SearcherError as error:
-        raise BadRequest(str(error)) from error
 
 
 async def _of_parent(conn: AsyncConnection, submission: Submission) -> str | None:
@@ -137,9 +166,12 @@ async def store(
 
     ``submitted_by``: the task whose process submits it.
 
-    Returns its id. Raises Conflict when the Prefect run has submitted an experiment meanwhile.
+    Returns its id. Raises Conflict when the Prefect run has submitted an experiment meanwhile, BadRequest
+    when the resource pool has gone.
     """
     conn = change.conn
+    # Again: it may have left the cluster configuration meanwhile.
+    await require_pool(conn, plan.resource_pool, "resources.resource_pool")
     definition = plan.model_definition
     if definition is not None:
         await store_definition(conn, definition)
@@ -155,28 +187,23 @@ async def store(
             )
     config = plan.config
     found = await conn.execute(
-        sa.insert(experiments)
-        .values(
-            state=states.ACTIVE if submission.activate else states.PAUSED,
-            name=config["name"],
-            description=config.get("description") or "",
-            labels=list(config.get("labels") or []),
-            config=config,
-            original_config=plan.original_config,
-            model_def_hash=plan.model_def_hash,
-            owner_id=owner_id,
-            submitted_by=submitted_by,
-            parent_id=submission.parent_id,
-            project_id=submission.project_id or 1,
-            resource_pool=plan.resource_pool,
-            flow_run_id=submission.flow_run_id,
-            progress=plan.beginning.progress,
-        )
-        .returning(
-            experiments.c.id,
-            experiments.c.state,
-            experiments.c.config["searcher"].label("searcher"),
-        )
+        _INSERT,
+        {
+            "state": states.ACTIVE if submission.activate else states.PAUSED,
+            "name": config["name"],
+            "description": config.get("description") or "",
+            "labels": list(config.get("labels") or []),
+            "config": config,
+            "original_config": plan.original_config,
+            "model_def_hash": plan.model_def_hash,
+            "owner_id": owner_id,
+            "submitted_by": submitted_by,
+            "parent_id": submission.parent_id,
+            "project_id": submission.project_id or 1,
+            "resource_pool": plan.resource_pool,
+            "flow_run_id": submission.flow_run_id,
+            "progress": plan.beginning.progress,
+        },
     )
     experiment = found.one()
     experiment_id: int = experiment.id

@@ -37,7 +37,7 @@ class Viewer:
 
     @classmethod
     def of(cls, subject: Principal, settings: Settings) -> Viewer:
-        return cls(subject, settings.default_checkpoint_storage or {})
+        return cls(subject, settings.checkpoint_storage or {})
 
     def config(
         self,

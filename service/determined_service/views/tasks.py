@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.cluster_config import SchedulerConfig
 from determined_registry.database.tables import allocations, task_logs, tasks, users
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
@@ -15,7 +16,7 @@ from determined_service.lifecycle.kinds.base import TaskFacts
 from determined_service.lifecycle.kinds.table import KINDS, facts_of, slot_kind
 from determined_service.state import states
 from determined_service.views.secrets import Viewer
-from determined_service.views.values import SCHEDULER_TYPE, moment, state
+from determined_service.views.values import SCHEDULER_TYPES, moment, state
 
 k = tasks.c
 
@@ -139,8 +140,10 @@ def _allocation_json(row: sa.Row[Any], kind: str) -> dict[str, Any]:
     }
 
 
-async def running_summaries(conn: AsyncConnection) -> dict[str, dict[str, Any]]:
-    """Live allocations by id, as ``v1AllocationSummary``."""
+async def running_summaries(
+    conn: AsyncConnection, scheduler_of: Callable[[str], SchedulerConfig]
+) -> dict[str, dict[str, Any]]:
+    """Live allocations by id, as ``v1AllocationSummary``. ``scheduler_of``: the scheduler of a pool."""
     found = await conn.execute(
         sa.select(allocations, k.kind)
         .join(tasks, k.id == allocations.c.task_id)
@@ -149,6 +152,7 @@ async def running_summaries(conn: AsyncConnection) -> dict[str, dict[str, Any]]:
     )
     rows = found.all()
     facts = await facts_of(conn, {row.task_id: row.kind for row in rows})
+    schedulers = {pool: scheduler_of(pool) for pool in {row.resource_pool for row in rows}}
     return {
         row.id: {
             "allocationId": row.id,
@@ -157,8 +161,8 @@ async def running_summaries(conn: AsyncConnection) -> dict[str, dict[str, Any]]:
             "registeredTime": moment(row.requested_at),
             "resourcePool": row.resource_pool,
             "slotsNeeded": row.slots,
-            "priority": row.priority,
-            "schedulerType": SCHEDULER_TYPE,
+            "priority": row.priority or schedulers[row.resource_pool].default_priority,
+            "schedulerType": SCHEDULER_TYPES[schedulers[row.resource_pool].type],
             "resources": [
                 {
                     "resourcesId": row.id,

@@ -21,6 +21,7 @@ from determined_registry.database.tables import (
 )
 from determined_service.base.errors import NotFound
 from determined_service.base.json import by_name
+from determined_service.state.trial_tasks import FORMER, STARTED, TRIAL_TASKS, in_order, task_ids
 from determined_service.views.checkpoints import best_checkpoints
 from determined_service.views.values import display_state, moment, number, state
 
@@ -46,19 +47,22 @@ CHECKPOINT_COUNT = sa.select(sa.func.count()).where(_kept).scalar_subquery()
 CHECKPOINT_SIZE = (
     sa.select(sa.func.coalesce(sa.func.sum(checkpoints.c.size), 0)).where(_kept).scalar_subquery()
 )
-# Time on slots: what its legs took, the running one included.
-WALL_CLOCK = (
-    sa.select(
-        sa.func.coalesce(
-            sa.func.sum(
-                sa.extract(
-                    "epoch", sa.func.coalesce(legs.c.end_time, sa.func.now()) - legs.c.start_time
-                )
-            ),
-            0,
-        )
+_legs_took = sa.select(
+    sa.func.coalesce(
+        sa.func.sum(
+            sa.extract(
+                "epoch", sa.func.coalesce(legs.c.end_time, sa.func.now()) - legs.c.start_time
+            )
+        ),
+        0,
     )
-    .where(legs.c.task_id == t.task_id)
+)
+# Time on slots: what its legs took, the running one included. Former tasks apart: few trials have any.
+WALL_CLOCK = (
+    _legs_took.where(legs.c.task_id == t.task_id).correlate(trials).scalar_subquery()
+    + _legs_took.join(tasks, tasks.c.id == legs.c.task_id)
+    .where(tasks.c.former_of == t.id)
+    .correlate(trials)
     .scalar_subquery()
 )
 # The log policy that matched last.
@@ -84,13 +88,13 @@ _latest_metric = sa.case(
 SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "UNSPECIFIED": t.id,
     "ID": t.id,
-    "START_TIME": tasks.c.start_time,
+    "START_TIME": STARTED,
     "END_TIME": t.end_time,
     "STATE": t.state,
     "BEST_VALIDATION_METRIC": t.searcher_metric_value,
     "LATEST_VALIDATION_METRIC": _latest_metric,
     "BATCHES_PROCESSED": STEPS,
-    "DURATION": sa.func.coalesce(t.end_time, sa.func.now()) - tasks.c.start_time,
+    "DURATION": sa.func.coalesce(t.end_time, sa.func.now()) - STARTED,
     "RESTARTS": t.restarts,
     "CHECKPOINT_SIZE": CHECKPOINT_SIZE,
 }
@@ -101,7 +105,8 @@ def select_trials() -> sa.Select[Any]:
     return (
         sa.select(
             trials,
-            tasks.c.start_time,
+            STARTED.label("start_time"),
+            FORMER.label("former_tasks"),
             tasks.c.flow_run_id,
             SHOWN_STATE.label("shown_state"),
             STEPS.label("steps"),
@@ -140,7 +145,7 @@ def _trial_json(row: sa.Row[Any]) -> dict[str, Any]:
         "experimentId": row.experiment_id,
         "requestId": row.request_id,
         "taskId": row.task_id,
-        "taskIds": [row.task_id],
+        "taskIds": in_order(row.task_id, row.former_tasks),
         "state": state(row.shown_state),
         "reason": row.reason,
         "logPolicyMatched": row.log_policy,
@@ -228,8 +233,8 @@ async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
     rows = await conn.execute(
         sa.select(legs, allocations.c.agent_id, allocations.c.slot_ids, allocations.c.exit_code)
         .outerjoin(allocations, allocations.c.id == legs.c.allocation_id)
-        .join(trials, t.task_id == legs.c.task_id)
-        .where(t.id == trial_id)
+        .join(TRIAL_TASKS, TRIAL_TASKS.c.task_id == legs.c.task_id)
+        .where(TRIAL_TASKS.c.trial_id == trial_id)
         .order_by(legs.c.run_id)
     )
     return [
@@ -246,6 +251,14 @@ async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+async def require_tasks(conn: AsyncConnection, trial_id: int) -> list[str]:
+    """Its tasks, the first one first; raises NotFound."""
+    found = await task_ids(conn, trial_id)
+    if not found:
+        raise NotFound(f"trial {trial_id} does not exist")
+    return found
 
 
 async def require_trial(conn: AsyncConnection, trial_id: int) -> sa.Row[Any]:

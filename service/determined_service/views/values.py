@@ -12,9 +12,14 @@ from determined_registry.database.tables import allocations
 from determined_service.base.checks import check_time, show
 from determined_service.base.errors import BadRequest
 
-SCHEDULER_TYPE = "SCHEDULER_TYPE_UNSPECIFIED"
-"""Determined's enumeration has no name for first in, first out; each of its names promises another order.
-"""
+SCHEDULER_TYPES = {
+    "priority": "SCHEDULER_TYPE_PRIORITY",
+    "fair_share": "SCHEDULER_TYPE_FAIR_SHARE",
+    "round_robin": "SCHEDULER_TYPE_ROUND_ROBIN",
+    # Determined's enumeration has no name for it; each of its names promises another order.
+    "first_in_first_out": "SCHEDULER_TYPE_UNSPECIFIED",
+}
+"""The types of schedulers in the REST API."""
 
 
 def number(value: float | None) -> float | str | None:

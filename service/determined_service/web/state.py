@@ -13,9 +13,10 @@ from determined_service.base.db import Database
 from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
 from determined_service.ingest.group_commit import GroupCommit
-from determined_service.ingest.logs import LogLines
+from determined_service.ingest.logs import LogsQueue
 from determined_service.ingest.reports import Batch
 from determined_service.scheduling.queue import Queue
+from determined_service.scheduling.reading import SnapshotReader
 from determined_service.views.secrets import Viewer
 
 
@@ -34,6 +35,11 @@ async def _settings(request: Request) -> Settings:
     return settings
 
 
+async def _snapshots(request: Request) -> SnapshotReader:
+    snapshots: SnapshotReader = request.app.state.snapshots
+    return snapshots
+
+
 async def _queue(request: Request) -> Queue:
     queue: Queue = request.app.state.queue
     return queue
@@ -45,9 +51,9 @@ def metrics_queue(request: Request) -> GroupCommit[Batch]:
     return queue
 
 
-def logs_queue(request: Request) -> GroupCommit[LogLines]:
+def logs_queue(request: Request) -> LogsQueue:
     """The queue for log lines."""
-    queue: GroupCommit[LogLines] = request.app.state.logs_queue
+    queue: LogsQueue = request.app.state.logs_queue
     return queue
 
 
@@ -68,4 +74,5 @@ SettingsOf = Annotated[Settings, Depends(_settings)]
 Throttle = Annotated[LoginThrottle, Depends(_throttle)]
 ViewerOf = Annotated[Callable[[Principal], Viewer], Depends(_viewing)]
 """Makes the viewer of the subject that a route's rule has let through."""
+SnapshotsOf = Annotated[SnapshotReader, Depends(_snapshots)]
 QueueOf = Annotated[Queue, Depends(_queue)]

@@ -29,6 +29,13 @@ async def test_work_needs_the_registered_session(world: World) -> None:
     assert unknown.status_code == 409
 
 
+async def test_two_slots_with_one_id_are_refused(world: World) -> None:
+    body = {"session": world.session, "slots": [{"id": 0}, {"id": 1}, {"id": 0}]}
+    refused = await world.agent.post("/internal/v1/agents/a1/register", json=body)
+    assert refused.status_code == 400
+    assert "2 slots have the id 0" in refused.text
+
+
 @pytest.mark.parametrize("wire", [None, version.VERSION - 1, version.VERSION])
 async def test_an_agent_one_release_behind_is_understood(world: World, wire: int | None) -> None:
     body = {"session": world.session, "slots": [{"id": 0}], "fragment": "of another release"}
@@ -36,7 +43,28 @@ async def test_an_agent_one_release_behind_is_understood(world: World, wire: int
         body["wire"] = wire
     answer = ok(await world.agent.post("/internal/v1/agents/a1/register", json=body))
     assert answer["wire"] == version.VERSION
-    assert await world.work() == {"launch": [], "kill": [], "prefect_poll_seq": 0}
+    assert await world.work() == {"launch": [], "kill": [], "prefect_poll_seq": 0, "ended": []}
+
+
+async def test_an_agent_learns_which_of_its_experiments_have_ended(world: World) -> None:
+    driver, trial = await begin(world)
+    going = driver.experiment_id
+
+    async def ended(*ids: int) -> list[int]:
+        body = {"session": world.session, "running": [trial.allocation_id], "timeout_s": 0}
+        body |= {"prefect_poll_seq": world.poll_seq, "experiments": ids}
+        answer = ok(await world.agent.post("/internal/v1/agents/a1/work", json=body))
+        return list(answer["ended"])
+
+    unknown = going + 1000
+    assert await ended(going, unknown, -1, 1 << 40) == [unknown]
+    ok(await world.act(going, "pause"))
+    assert await ended(going) == []
+    ok(await world.act(going, "kill"))
+    ok(await trial.exited(signal=9, exit_code=None))
+    assert (await world.experiment(going))["state"] == "CANCELED"
+    assert await ended(going) == [going]
+    assert await ended() == []
 
 
 @pytest.mark.parametrize(

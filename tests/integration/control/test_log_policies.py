@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
 import orjson
+import pytest
 
+from determined_service.ingest import pattern_search
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Trial, World, ok
@@ -133,3 +136,38 @@ async def test_a_pattern_that_cannot_be_used_is_refused(world: World) -> None:
     assert answer.status_code == 400
     assert "log_policies[0].pattern" in answer.text
     assert "look-ahead" in answer.text
+
+
+async def test_a_costly_pattern_is_given_up_and_that_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pattern_search, "PATTERN_S", 0.05)
+    costly = "{name: costly, pattern: '(?:[ab]*a[ab]{1000}){5}c', action: cancel_retries}"
+    _, trial = await begin(world, config(costly, "{name: fatal, pattern: '^fatal$'}"))
+    begun, ended = asyncio.Event(), asyncio.Event()
+    find = pattern_search.PatternSearch.find
+
+    async def watched(*args: Any) -> dict[str, int]:
+        begun.set()
+        found = await find(*args)
+        ended.set()
+        return found
+
+    monkeypatch.setattr(pattern_search.PatternSearch, "find", watched)
+    text = ("ab" * 20_000 + "\n", "fatal\n")
+    printing = asyncio.create_task(prints(world, trial, *text))
+    await begun.wait()
+    # Whoever asks meanwhile is answered before the pattern is given up.
+    assert (await world.user.get("/health")).status_code == 200
+    assert not ended.is_set()
+    await printing
+    await prints(world, trial, *text)
+    found = await shown(world, trial)
+    assert found["logPolicyMatched"] == "fatal"
+    answer = await world.user.get(f"/api/v1/trials/{trial.id}/logs", params={"sources": "service"})
+    (line,) = [orjson.loads(one)["result"] for one in answer.text.splitlines()]
+    assert line["level"] == "LOG_LEVEL_WARNING"
+    assert line["log"] == (
+        "log policy 'costly' is not heeded: its pattern takes too long on this log; use a simpler pattern, "
+        "without repetitions such as {1000} and without repetitions of repetitions\n"
+    )

@@ -16,6 +16,8 @@ from determined_service.prefect import watch as prefect_watch
 from determined_service.prefect.gateway import PrefectGateway
 from determined_service.prefect.run_owners import Task
 from determined_service.prefect.watch import STUCK_PASS_S, PrefectWatch
+from determined_service.scheduling.pools import PoolSchedulers
+from determined_service.scheduling.reading import SnapshotReader
 from tests.integration.control.prefect_server import with_prefect
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_prefect import create_trial_run, names, outbox_delivered
@@ -58,7 +60,9 @@ async def tell_run(world: World, trial_id: int, run: uuid.UUID) -> None:
 
 async def look(world: World, settings: Settings, stuck_run_s: float = 300.0) -> None:
     async with PrefectGateway(settings) as gateway:
-        await PrefectWatch(world.app.state.db, gateway, stuck_run_s, 60.0).look()
+        await PrefectWatch(
+            world.app.state.db, gateway, stuck_run_s, SnapshotReader(PoolSchedulers(), 60.0)
+        ).look()
 
 
 async def test_cancelling_a_trial_that_waits_for_slots(
@@ -92,7 +96,9 @@ async def test_a_word_that_prefect_has_not_heard_is_no_cancel(
     )
     await client.set_flow_run_state(run, state(StateType.CANCELLED, "Cancelled"), force=True)
     async with PrefectGateway(settings) as gateway:
-        watch = PrefectWatch(world.app.state.db, gateway, 300.0, 60.0)
+        watch = PrefectWatch(
+            world.app.state.db, gateway, 300.0, SnapshotReader(PoolSchedulers(), 60.0)
+        )
         task_id = entity.removeprefix("task:")
         found = Task(run, entity, "ACTIVE", None, task_id, KINDS["TRIAL"])
         await watch._stop_if_cancelled(found)

@@ -7,20 +7,28 @@ from typing import Any
 
 import pytest
 
+from determined.common.cluster_config import ClusterConfig
+from determined_service.lifecycle import configuration
 from determined_service.scheduling import queue
-from determined_service.scheduling.first_in_first_out import FirstInFirstOut
-from determined_service.scheduling.placement import (
-    SCHEDULER,
-    read_snapshot,
-    schedule_once,
-    waiting_requests,
-)
+from determined_service.scheduling.placement import schedule_once
+from determined_service.scheduling.priority import Priority
 from determined_service.scheduling.reasons import GroupAtLimit
 from determined_service.scheduling.scheduler import Decision
 from determined_service.scheduling.snapshot import Request, Snapshot
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import CONFIG, Driver, World, ok
+
+
+async def configure(world: World, scheduler: dict[str, Any], *others: str) -> None:
+    """The pool "default" has this scheduler, as have the others."""
+    pools = [{"pool_name": name} for name in ("default", *others)]
+    given = {"resource_manager": {"scheduler": scheduler}, "resource_pools": pools}
+    config = ClusterConfig.model_validate(given)
+    settings = world.app.state.settings
+    await configuration.put(world.app.state.db, config, settings)
+    settings.put_in_force(config)
+
 
 UNHEEDED = "resources: {priority: 7, weight: 2.5, max_slots: 4}\n"
 
@@ -32,7 +40,8 @@ async def job(world: World, experiment_id: int) -> Any:
 
 async def snapshot(world: World) -> Snapshot:
     async with world.app.state.db.tx() as conn:
-        return await read_snapshot(conn, await waiting_requests(conn), 60.0)
+        found: Snapshot = await world.app.state.snapshots.read(conn)
+        return found
 
 
 async def test_jobs_ahead_are_experiments_that_came_before(world: World) -> None:
@@ -55,12 +64,12 @@ async def test_many_who_ask_for_their_place_share_a_decision(
     driver = await world.started(SINGLE)
     snapshots = []
 
-    class Counting(FirstInFirstOut):
-        def decide(self, snapshot: Snapshot) -> Decision:
-            snapshots.append(snapshot)
-            return super().decide(snapshot)
+    def decide(snapshot: Snapshot) -> Decision:
+        snapshots.append(snapshot)
+        return Priority().decide(snapshot)
 
-    monkeypatch.setattr(queue, "SCHEDULER", Counting())
+    # The loop sleeps: nothing has changed.
+    monkeypatch.setattr(world.app.state.snapshots.schedulers, "decide", decide)
     monkeypatch.setattr(queue, "KEPT", 10_000)
     path = f"/api/v1/experiments/{driver.experiment_id}"
     answers = await asyncio.gather(*(world.user.get(path) for _ in range(5)))
@@ -78,22 +87,41 @@ async def test_what_wants_no_slots_is_in_no_queue(world: World) -> None:
 
 async def test_settings_that_are_not_heeded_are_said_to_be(world: World) -> None:
     answer = ok(await world.user.post("/api/v1/experiments", json={"config": SINGLE + UNHEEDED}))
-    priority, weight = answer["remarks"]
-    assert priority.startswith("resources.priority (7) is stored but not heeded")
-    assert weight.startswith("resources.weight (2.5) is stored but not heeded")
+    (weight,) = answer["remarks"]
+    assert weight.startswith(
+        "resources.weight (2.5) is stored but not heeded: resource pool 'default'"
+    )
     # Determined's clients know no other names here.
     assert set(answer["warnings"]) <= {"LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"}
     planned = {"config": SINGLE, "validateOnly": True}
     assert ok(await world.user.post("/api/v1/experiments", json=planned))["remarks"] == []
 
 
-async def test_no_pool_claims_an_order_that_it_does_not_keep(world: World) -> None:
-    await world.started(SINGLE + UNHEEDED)
+@pytest.mark.parametrize(
+    ("scheduler", "type_", "fitting", "remarks"),
+    [
+        ({"type": "priority", "default_priority": 20}, "PRIORITY", "BEST", ["weight"]),
+        ({"type": "fair_share", "fitting_policy": "worst"}, "FAIR_SHARE", "WORST", ["priority"]),
+        ({"type": "round_robin"}, "ROUND_ROBIN", "BEST", ["priority", "weight"]),
+        ({"type": "first_in_first_out"}, "UNSPECIFIED", "BEST", ["priority", "weight"]),
+    ],
+)
+async def test_the_api_says_how_a_pool_serves(
+    world: World, scheduler: dict[str, Any], type_: str, fitting: str, remarks: list[str]
+) -> None:
+    await configure(world, scheduler)
+    answer = ok(await world.user.post("/api/v1/experiments", json={"config": SINGLE + UNHEEDED}))
+    assert [one.split(" (")[0] for one in answer["remarks"]] == [
+        f"resources.{one}" for one in remarks
+    ]
+    await Driver(world, answer["experiment"]["id"]).attach()
+    await world.started(SINGLE)
     (pool,) = ok(await world.user.get("/api/v1/resource-pools"))["resourcePools"]
-    assert pool["schedulerType"] == "SCHEDULER_TYPE_UNSPECIFIED"
-    tasks = ok(await world.user.get("/api/v1/tasks"))["allocationIdToSummary"]
-    (task,) = tasks.values()
-    assert (task["schedulerType"], task["priority"]) == ("SCHEDULER_TYPE_UNSPECIFIED", 7)
+    assert pool["schedulerType"] == f"SCHEDULER_TYPE_{type_}"
+    assert pool["schedulerFittingPolicy"] == f"FITTING_POLICY_{fitting}"
+    tasks = ok(await world.user.get("/api/v1/tasks"))["allocationIdToSummary"].values()
+    assert {task["schedulerType"] for task in tasks} == {f"SCHEDULER_TYPE_{type_}"}
+    assert [task["priority"] for task in tasks] == [7, scheduler.get("default_priority", 42)]
 
 
 async def test_requests_carry_what_is_stored(world: World) -> None:
@@ -106,7 +134,8 @@ async def test_requests_carry_what_is_stored(world: World) -> None:
         id=trial["id"],
     )
     stored = await world.row(
-        "SELECT a.id, extract(epoch FROM e.start_time)::float8 AS submitted"
+        "SELECT a.id, extract(epoch FROM e.start_time)::float8 AS position,"
+        " extract(epoch FROM a.requested_at)::float8 AS requested"
         " FROM allocations a JOIN experiments e ON e.id = a.experiment_id"
     )
     (request,) = (await snapshot(world)).requests
@@ -119,8 +148,9 @@ async def test_requests_carry_what_is_stored(world: World) -> None:
         excluded=frozenset({"bad"}),
         priority=7,
         weight=2.5,
-        submitted=stored["submitted"],
+        position=stored["position"],
         preemptible=True,
+        requested=stored["requested"],
     )
 
 
@@ -131,10 +161,10 @@ async def test_slots_on_an_agent_that_drains_count_for_max_slots(world: World) -
     await world.launched()
     await world.rows("UPDATE agents SET draining = true RETURNING id")
     await world.register(slots=2, agent_id="a2")
-    assert await schedule_once(world.app.state.db, 60.0) == []
+    assert (await schedule_once(world.app.state.db, world.app.state.snapshots)).placements == ()
     seen = await snapshot(world)
     assert [agent.id for agent in seen.agents] == ["a2"]
-    (waiting,) = SCHEDULER.decide(seen).waiting
+    (waiting,) = Priority().decide(seen).waiting
     assert waiting.reason == GroupAtLimit(used=1, limit=1)
 
 

@@ -117,7 +117,11 @@ class World:
             session.close()
 
     async def register(
-        self, slots: int = 2, agent_id: str = "a1", allocations: tuple[str, ...] = ()
+        self,
+        slots: int = 2,
+        agent_id: str = "a1",
+        allocations: tuple[str, ...] = (),
+        pool: str = "default",
     ) -> dict[str, Any]:
         device = {"type": "cpu", "uuid": "", "brand": "test"}
         return ok(
@@ -125,7 +129,7 @@ class World:
                 f"/internal/v1/agents/{agent_id}/register",
                 json={
                     "session": self.session,
-                    "resource_pool": "default",
+                    "resource_pool": pool,
                     "host": "h",
                     "version": "1",
                     "slot_type": "cpu",

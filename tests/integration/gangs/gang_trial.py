@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 
 from determined import core
+from tests.training.frameworks.one_trial import OneTrial
 from tests.unit.core.core_service import FakeService
-from tests.unit.frameworks.one_trial import OneTrial
 
 RANK = int(os.environ.get("RANK", "0"))
 

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from determined_registry.database import migrate
-from determined_registry.database.tables import cluster, pools, users
+from determined_registry.database.tables import cluster, users
 from determined_service.base import passwords
 from determined_service.base.db import Database
 from determined_service.base.settings import Settings
@@ -48,7 +48,6 @@ async def test_once_and_again_and_at_once(empty_url: str) -> None:
             ]
             assert passwords.matches(passwords.as_sent("Secret123"), rows[0].password_hash)
             assert passwords.matches("", rows[1].password_hash)
-            assert (await conn.execute(sa.select(pools.c.name))).scalars().all() == ["default"]
             assert len((await conn.execute(sa.select(cluster))).all()) == 1
     finally:
         await db.close()

@@ -58,6 +58,15 @@ def rows(url: str, statement: str) -> list[Any]:
         return list(conn.execute(sa.text(statement)))
 
 
+def downgraded(url: str, revision: str) -> None:
+    engine = sa.create_engine(migrate.engine_url(url), poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        config = migrate.config()
+        config.attributes["connection"] = conn
+        command.downgrade(config, revision)
+        conn.commit()
+
+
 NEVER_S = 1e9
 """The agents of the dump have been silent since it was taken: nothing of theirs is to be given up here."""
 
@@ -119,16 +128,78 @@ def test_trials_and_deletions_are_tasks(previous: str) -> None:
     ]
     assert not rows(previous, "SELECT FROM prefect_outbox WHERE entity LIKE 'trial:%'")
     # And back.
-    engine = sa.create_engine(migrate.engine_url(previous), poolclass=sa.NullPool)
-    with engine.connect() as conn:
-        config = migrate.config()
-        config.attributes["connection"] = conn
-        command.downgrade(config, "0006")
-        conn.commit()
+    downgraded(previous, "0006")
     assert rows(previous, TASKS_BEFORE) == tasks
     assert rows(previous, LEGS_BEFORE) == legs
     assert [dict(row._mapping) for row in rows(previous, DELETIONS)] == deletions
     assert rows(previous, "SELECT entity FROM prefect_outbox ORDER BY id") == outbox
+
+
+CONTINUED = """
+    INSERT INTO tasks (id, kind, owner_id, flow_run_id)
+        SELECT id || '-1', kind, owner_id, flow_run_id FROM tasks WHERE id = :first;
+    INSERT INTO tasks (id, kind, owner_id, flow_run_id)
+        SELECT id || '-2', kind, owner_id, flow_run_id FROM tasks WHERE id = :first;
+    UPDATE trials SET task_id = :first || '-2' WHERE task_id = :first;
+    UPDATE tasks k SET former_of = t.id, state = 'ERROR', reason = 'it failed', end_time = now()
+        FROM trials t WHERE t.task_id = :first || '-2' AND k.id IN (:first, :first || '-1');
+    UPDATE allocations a SET task_id = :first || '-2'
+        FROM legs l WHERE l.allocation_id = a.id AND a.task_id = :first;
+    UPDATE legs SET task_id = :first || '-2' WHERE task_id = :first;
+    UPDATE task_logs SET task_id = :first || '-1' WHERE task_id = :first;
+    UPDATE checkpoints SET task_id = :first || '-1' WHERE task_id = :first;
+    INSERT INTO prefect_outbox (entity, kind, payload)
+        VALUES ('task:' || :first || '-2', 'set_state', '{}')
+"""
+OF_EACH = """
+    INSERT INTO task_logs (task_id, timestamp, log) VALUES (:first, now(), 'line');
+    INSERT INTO checkpoints (uuid, state, task_id, trial_id)
+        SELECT gen_random_uuid(), 'COMPLETED', task_id, id FROM trials WHERE task_id = :first
+"""
+OF_TRIALS = "SELECT 'trial', id::text, task_id FROM trials ORDER BY 1, 2"
+OF_TASK = """
+    SELECT 'allocation', id, task_id FROM allocations
+    UNION ALL SELECT 'leg', allocation_id, task_id FROM legs
+    UNION ALL SELECT 'line', id::text, task_id FROM task_logs
+    UNION ALL SELECT 'checkpoint', uuid::text, task_id FROM checkpoints
+    UNION ALL SELECT 'trial', id::text, task_id FROM trials
+    UNION ALL SELECT 'task', to_jsonb(k)::text, id FROM tasks k
+    ORDER BY 1, 2
+"""
+
+
+def execute(url: str, statements: str, first: str) -> None:
+    engine = sa.create_engine(migrate.engine_url(url), poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        for statement in statements.split(";"):
+            conn.execute(sa.text(statement.replace(":first", f"'{first}'")))
+        conn.commit()
+
+
+def test_back_to_one_task_for_each_trial(previous: str) -> None:
+    """The release before finds one task, also of a trial that has had three."""
+    migrate.upgrade(previous)
+    downgraded(previous, "0009")
+    ((first,),) = rows(previous, "SELECT t.task_id FROM trials t JOIN legs USING (task_id) LIMIT 1")
+    execute(previous, OF_EACH, first)
+    before = rows(previous, OF_TASK)
+    migrate.upgrade(previous)
+    assert rows(previous, OF_TRIALS) == [row for row in before if row[0] == "trial"]
+    execute(previous, CONTINUED, first)
+    for table, number in (("legs", 2), ("task_logs", 1), ("checkpoints", 1)):
+        assert rows(previous, f"SELECT 1 FROM {table} WHERE task_id = '{first}-{number}'")
+    downgraded(previous, "0009")
+    assert rows(previous, OF_TASK) == before
+    told = rows(previous, "SELECT entity FROM prefect_outbox ORDER BY id DESC LIMIT 1")
+    assert told == [(f"task:{first}",)]
+    migrate.upgrade(previous)
+
+
+ENDED = """
+    SELECT e.id FROM experiments e
+    WHERE e.state = 'ERROR' AND e.config #>> '{searcher,name}' = 'single'
+      AND EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id) ORDER BY e.id LIMIT 1
+"""
 
 
 async def test_every_experiment_and_trial_is_served(previous: str, tmp_path: Path) -> None:
@@ -157,5 +228,14 @@ async def test_every_experiment_and_trial_is_served(previous: str, tmp_path: Pat
                     "trials"
                 ]
             ]
+            # What ended under the previous release may be continued under this one, twice as well.
+            ((ended,),) = rows(previous, ENDED)
+            path = "/api/v1/experiments"
+            for _ in range(2):
+                assert (await client.post(f"{path}/continue", json={"id": ended})).is_success
+                (trial,) = (await client.get(f"{path}/{ended}/trials")).json()["trials"]
+                assert (await client.post(f"{path}/{ended}/kill")).is_success
+    base = f"{ended}.{trial['requestId']}"
+    assert trial["taskIds"] == [base, f"{base}-1", f"{base}-2"]
     assert Counter(row["state"] for row in experiments) == STATES
     assert len(trials) == rows(previous, "SELECT count(*) FROM trials")[0][0]

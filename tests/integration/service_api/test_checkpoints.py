@@ -70,6 +70,21 @@ async def test_each_storage_has_a_number(world: World) -> None:
     assert all(isinstance(number, int) for number in numbers)
 
 
+async def test_a_run_is_told_its_storage(world: World) -> None:
+    storage = {"type": "shared_fs", "host_path": "/data", "save_trial_best": 1}
+    leg = await world.leg(config={"searcher": SEARCHER, "checkpoint_storage": storage})
+    # Before its first checkpoint and after it.
+    numbers = []
+    for _ in range(2):
+        answer = await leg.client.post("/api/v1/runs/start", json={"runId": leg.trial_id})
+        numbers.append(answer.json()["storageId"])
+        name = await store(leg, 10)
+        found = (await leg.client.get(f"/api/v1/checkpoints/{name}")).json()["checkpoint"]
+        numbers.append(found["storageId"])
+    assert numbers == [numbers[0]] * 4
+    assert isinstance(numbers[0], int)
+
+
 async def test_it_becomes_where_the_next_leg_starts(world: World) -> None:
     leg = await world.leg()
     await store(leg, 10)

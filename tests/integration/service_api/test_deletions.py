@@ -91,7 +91,7 @@ class Collector:
     def __init__(self, world: World, runs: FakeRuns, agent: httpx.AsyncClient) -> None:
         self.world = world
         self.agent = agent
-        self.runs = DeletionRuns(world.db, runs, "c1")
+        self.runs = DeletionRuns(world.db, runs, world.app.state.settings)
 
     async def open(self) -> list[Any]:
         return await self.world.rows(_DELETIONS)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from determined.common.wire import limits
 from determined_registry.database.tables import metrics, search_events, trials
 from tests.integration.service_api.world import Leg, World, report
 
@@ -62,6 +63,29 @@ async def test_a_stream_goes_on_and_another_one_is_its_own(world: World) -> None
     for stream, seq, stored in ((first, 0, 1), (first, 1, 1), (second, 0, 1), (first, 1, 0)):
         answer = await leg.report(report(1, loss=1.0), stream=stream, seq=seq)
         assert answer.json() == {"stored": stored}
+
+
+async def test_names_of_metrics_are_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METRIC_NAMES", 4)
+    monkeypatch.setattr(limits, "METRIC_GROUPS", 2)
+    leg, other = await world.leg(), await world.leg()
+    await leg.store(report(1, a=1, b=1), report(1, "validation", a=1))
+    # One name too many, beside a batch of another trial, which is stored.
+    bad, good = await asyncio.gather(
+        leg.report(report(2, a=2, made_up_1=1, made_up_2=1)), other.report(report(1, a=1))
+    )
+    assert good.json() == {"stored": 1}
+    assert bad.status_code == 400
+    assert bad.json()["message"] == (
+        f"metrics: trial {leg.trial_id} would have 5 different names of metrics, at most 4 are allowed; "
+        "nothing of this batch was stored, in which 'made_up_1' is new"
+    )
+    assert (await _trial(leg))["summaryMetrics"]["avg_metrics"]["a"]["count"] == 1
+    # Names that are known go on.
+    await leg.store(report(3, a=3))
+    third = await leg.report(report(4, "one more", a=3))
+    assert third.status_code == 400
+    assert "would have 3 different groups of metrics, at most 2" in third.json()["message"]
 
 
 async def test_summary_of_every_kind_of_value(world: World) -> None:

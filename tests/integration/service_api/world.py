@@ -110,6 +110,7 @@ class World:
                     {
                         "experiment_id": experiment_id,
                         "request_id": request_id,
+                        "task_id": f"{experiment_id}.{request_id}",
                         "state": "ACTIVE",
                         "hparams": {"lr": 0.1},
                         "seed": 7,

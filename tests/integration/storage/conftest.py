@@ -9,7 +9,7 @@ import pytest
 from determined.storage.blobs import BlobClient
 from determined.storage.s3 import S3StorageManager
 from tests.object_servers import Server, moto, s3_section
-from tests.unit.tasks.conftest import legs, service  # noqa: F401 (fixtures)
+from tests.programs.legs.conftest import legs, service  # noqa: F401 (fixtures)
 
 
 @pytest.fixture(scope="session")

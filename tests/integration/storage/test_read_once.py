@@ -13,8 +13,8 @@ from determined import storage
 from determined.storage.objects import ObjectStorageManager
 from tests.chaos.proxy import Proxy
 from tests.object_servers import Server, s3_section
-from tests.unit.tasks.conftest import LegRunner
-from tests.unit.tasks.fake_service import FakeService
+from tests.programs.legs.conftest import LegRunner
+from tests.programs.legs.fake_service import FakeService
 
 RESTORES = """
 import hashlib, pathlib, sys

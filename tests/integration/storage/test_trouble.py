@@ -275,11 +275,13 @@ def test_other_tools_find_the_files(s3_server: Server, tmp_path: Path) -> None:
     assert sorted(names) == [".determined-manifest.json", "hollow/", "sub/w"]
 
 
+CHECKPOINT = "5c0b3f0e-6a0f-4b3b-9d57-1f7a55b0c1aa"
+
 KILLED = """
 import os, sys
 from determined.storage.objects import ObjectStorageManager
 from determined.storage.s3 import S3Client, S3StorageManager
-bucket, url, prefix, at = sys.argv[1:]
+bucket, url, prefix, at, uuid = sys.argv[1:]
 calls = 0
 class Dies(S3Client):
     def count(self):
@@ -295,10 +297,10 @@ class Dies(S3Client):
         super().delete(*args)
 manager = ObjectStorageManager(Dies(bucket, url, "testing", "testing"), prefix)
 manager.owner = "c.7"
-with manager.store("ckpt") as staging:
+with manager.store(uuid) as staging:
     for i in range(2):
         (staging.path / f"f{i}").write_text("x" * 100)
-manager.delete("ckpt")
+manager.delete(uuid)
 """
 
 
@@ -308,7 +310,7 @@ def test_a_process_that_is_killed_leaves_nothing_that_looks_like_a_checkpoint(
     s3_server: Server, s3_blobs: BlobClient, tmp_path: Path, at: int
 ) -> None:
     assert isinstance(s3_blobs, S3Client)
-    arguments = [s3_blobs._bucket, s3_server.url, tmp_path.name, str(at)]
+    arguments = [s3_blobs._bucket, s3_server.url, tmp_path.name, str(at), CHECKPOINT]
     # What it leaves behind locally goes with the test's directory.
     env = os.environ | {"DET_RUN_DIR": str(tmp_path)}
     done = subprocess.run(
@@ -318,8 +320,8 @@ def test_a_process_that_is_killed_leaves_nothing_that_looks_like_a_checkpoint(
     manager = ObjectStorageManager(s3_blobs, tmp_path.name)
     assert listed(manager) != []
     with pytest.raises(errors.CheckpointNotFound):
-        manager.manifest("ckpt")
-    assert manager.sweep("c.7", lambda found: found) == ["ckpt"]
+        manager.manifest(CHECKPOINT)
+    assert manager.sweep("c.7", lambda found: found) == [CHECKPOINT]
     assert listed(manager) == []
 
 
@@ -327,10 +329,10 @@ def test_parts_of_a_large_file_are_swept(s3_server: Server, s3_blobs: BlobClient
     section = s3_section(s3_server)
     manager = storage.build(section)
     manager.owner = "c.7"
-    manager.begin("ckpt")
+    manager.begin(CHECKPOINT)
     client, bucket = s3_client(s3_server), section["bucket"]
-    client.create_multipart_upload(Bucket=bucket, Key="ckpt/w")
-    assert manager.sweep("c.7", lambda found: []) == ["ckpt"]
+    client.create_multipart_upload(Bucket=bucket, Key=f"{CHECKPOINT}/w")
+    assert manager.sweep("c.7", lambda found: []) == [CHECKPOINT]
     assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket)
 
 

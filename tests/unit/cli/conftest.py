@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer.main
+import typer.testing
 from typer.testing import CliRunner, Result
 
 from determined.cli.root import app
@@ -28,6 +31,16 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Wide enough that help is not wrapped in the middle of what is looked for.
     monkeypatch.setenv("COLUMNS", "160")
     return tmp_path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_built_once() -> Iterator[None]:
+    """typer builds all commands of a group anew in each run, and they keep nothing from one to the next."""
+    build = functools.cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", build)
+        patch.setattr(typer.testing, "_get_command", build)
+        yield
 
 
 @pytest.fixture

@@ -78,6 +78,16 @@ def troubled(service: FakeService) -> FakeService:
     return service
 
 
+def test_allocations_of_all_tasks(det: Det, troubled: FakeService, tmp_path: Path) -> None:
+    troubled.trials[1][0] |= {"taskId": "1.x-1", "taskIds": ["1.x", "1.x-1"]}
+    task = {"allocations": [8, 9], "config": "{}", "taskId": "1.x-1"}
+    troubled.routes.append(("GET", r"/api/v1/tasks/1\.x-1", lambda r: {"task": task}))
+    result = det("t", "support-bundle", 3, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(unpack(result.stdout.strip())["allocations.json"])
+    assert (found["taskId"], found["allocations"]) == ("1.x-1", [7, 8, 9])
+
+
 def test_all_of_it(det: Det, troubled: FakeService, tmp_path: Path) -> None:
     result = det("t", "support-bundle", 3, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.stderr

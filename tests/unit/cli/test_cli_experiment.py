@@ -6,10 +6,12 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from determined.cli.following import first_trial
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
 from tests.unit.sdk.fake_service import (
@@ -55,11 +57,61 @@ def test_create_with_overrides(det: Det, service: FakeService, config: Path) -> 
     assert (sent["searcher"]["max_trials"], sent["name"]) == (9, "x")
 
 
-def test_create_and_follow_the_first_trial(det: Det, service: FakeService, config: Path) -> None:
-    service.trials[1] = [trial(3)]
+def single(state: str, **more: Any) -> Any:
+    made = experiment(state=state, **more)
+    made["config"]["searcher"]["name"] = "single"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("experiments", "trial_state", "code", "said"),
+    [
+        # The only trial has ended, its experiment not yet.
+        ([single("ACTIVE"), single("ACTIVE"), single("COMPLETED")], "COMPLETED", 0, ""),
+        (
+            [single("ACTIVE"), single("ERROR", reason="trial 3 failed")],
+            "ERROR",
+            1,
+            "experiment 1 ended ERROR: trial 3 failed",
+        ),
+        ([single("CANCELED")], "CANCELED", 1, "experiment 1 ended CANCELED"),
+        (
+            [experiment(state="ACTIVE")],
+            "COMPLETED",
+            0,
+            "trial 3 is COMPLETED; the search goes on: det e wait 1",
+        ),
+        ([experiment(state="ACTIVE")], "ERROR", 1, "trial 3 ended ERROR"),
+        ([experiment(state="COMPLETED")], "COMPLETED", 0, ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["create", "continue"])
+def test_follow_the_first_trial(
+    det: Det,
+    service: FakeService,
+    config: Path,
+    command: str,
+    experiments: list[Any],
+    trial_state: str,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_trial, "_INTERVAL_S", 0)
+    service.experiments[1] = list(experiments)
+    service.trials[1] = [trial(3, trial_state)]
     service.logs[3] = [log_line(1, "hello")]
+    result = det("e", command, *([config] if command == "create" else [1]), "-f")
+    assert result.stdout.endswith("experiment 1\n[1] hello\n")
+    assert result.exit_code == code, result.stderr
+    assert said in result.stderr
+
+
+def test_follow_an_experiment_without_a_trial(det: Det, service: FakeService, config: Path) -> None:
+    service.experiments[1] = single("ERROR")
     result = det("e", "create", config, "-f")
-    assert result.stdout == "Created experiment 1\n[1] hello\n"
+    assert (result.exit_code, result.exception.__class__) == (1, SystemExit)
+    assert "error: experiment 1 ended ERROR without a trial" in result.stderr
 
 
 def test_a_missing_model_directory_is_one_line(det: Det, config: Path) -> None:

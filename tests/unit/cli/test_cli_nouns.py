@@ -175,6 +175,26 @@ def test_users_of_variables_and_of_the_option_are_not_kept(
     assert TokenStore().users(URL) == ["determined"]
 
 
+def test_a_user_is_linked_with_an_account(det: Det, service: FakeService) -> None:
+    account = ["--agent-uid", 1200, "--agent-user", "trials", "--agent-gid", 1300]
+    result = det("user", "link-with-agent-user", "ann", *account, "--agent-group", "staff")
+    assert result.exit_code == 0, result.stderr
+    assert service.bodies[-1] == {
+        "agentUserGroup": {
+            "agentUid": 1200,
+            "agentGid": 1300,
+            "agentUser": "trials",
+            "agentGroup": "staff",
+        }
+    }
+    assert "linked ann with trials (1200), group staff (1300)" in result.stderr
+    missing = det("user", "link-with-agent-user", "ann", *account)
+    assert missing.exit_code == 2
+    assert "--agent-group" in missing.stderr
+    nobody = det("u", "link-with-agent-user", "bob", *account, "--agent-group", "staff")
+    assert (nobody.exit_code, nobody.stderr) == (1, "error: user 'bob' does not exist\n")
+
+
 def test_user_list(det: Det, service: FakeService) -> None:
     listed = json.loads(det("user", "list", "--json").stdout)
     assert [user["username"] for user in listed] == ["determined", "ann"]
@@ -210,6 +230,77 @@ def test_agents_and_slots(det: Det) -> None:
     ]
 
 
+@pytest.fixture
+def pools(service: FakeService) -> None:
+    details = {"priorityScheduler": {"preemption": True, "defaultPriority": 50}}
+    service.pools = [
+        {
+            "name": "gpus",
+            "description": "the big ones",
+            "numAgents": 2,
+            "slotsUsed": 3,
+            "slotsAvailable": 8,
+            "slotsPerAgent": 4,
+            "auxContainersRunning": 1,
+            "auxContainerCapacityPerAgent": 9,
+            "defaultComputePool": True,
+            "defaultAuxPool": False,
+            "schedulerType": "SCHEDULER_TYPE_PRIORITY",
+            "schedulerFittingPolicy": "FITTING_POLICY_WORST",
+            "details": details,
+        },
+        {"name": "aux", "defaultAuxPool": True, "schedulerType": "SCHEDULER_TYPE_UNSPECIFIED"},
+    ]
+
+
+@pytest.mark.usefixtures("pools")
+def test_resource_pools(det: Det) -> None:
+    gpus, aux = csv.DictReader(io.StringIO(det("rp", "ls", "--csv").stdout))
+    assert (gpus["Default For"], gpus["Slots Used"], gpus["Scheduler"]) == (
+        "compute",
+        "3/8",
+        "priority",
+    )
+    assert (aux["Default For"], aux["Scheduler"]) == ("aux", "first_in_first_out")
+    (row,) = csv.DictReader(io.StringIO(det("rp", "describe", "gpus", "--csv").stdout))
+    assert (row["Preemption"], row["Default Priority"], row["Fitting Policy"]) == (
+        "True",
+        "50",
+        "worst",
+    )
+    assert json.loads(det("rp", "describe", "aux", "--json").stdout)["defaultAuxPool"] is True
+    result = det("rp", "describe", "gpu")
+    assert result.exit_code == 1
+    assert "no resource pool 'gpu'; did you mean 'gpus'? (there are gpus, aux)" in result.stderr
+
+
+def test_the_cluster_configuration(det: Det, service: FakeService) -> None:
+    service.cluster_config["config"] = {"resource_pools": [{"pool_name": "gpus"}]}
+    assert yaml.safe_load(det("master", "config").stdout) == service.cluster_config["config"]
+    service.cluster_config["refusal"] = "resource_pools: still in use"
+    result = det("master", "config", "show", "--json")
+    assert json.loads(result.stdout) == service.cluster_config["config"]
+    assert "not in force:\nresource_pools: still in use" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "path", "said"),
+    [
+        ("agent enable x", "x/enable", "agent x is enabled"),
+        ("a disable x", "x/disable", "agent x is disabled"),
+        ("a disable x --drain", "x/disable", "agent x is disabled, and drains"),
+        ("slot enable x 2", "x/slots/2/enable", "slot 2 of agent x is enabled"),
+        ("s disable x 2 --drain", "x/slots/2/disable", "slot 2 of agent x is disabled"),
+    ],
+)
+def test_agents_and_slots_are_taken_out_of_use(
+    det: Det, service: FakeService, typed: str, path: str, said: str
+) -> None:
+    result = det(*typed.split())
+    assert (result.exit_code, result.stderr) == (0, f"{said}\n")
+    assert service.calls[-1] == ("POST", f"/api/v1/agents/{path}")
+
+
 def test_master_info(det: Det, service: FakeService) -> None:
     assert json.loads(det("master", "info", "--json").stdout)["clusterId"] == "c-1"
     assert yaml.safe_load(det("master", "info", "--yaml").stdout)["clusterName"] == "fake"
@@ -225,3 +316,25 @@ def test_version(det: Det, service: FakeService) -> None:
     assert json.loads(result.stdout)["master"] == {"url": URL, "version": None}
     assert det("--version").stdout == f"det {__version__}\n"
     assert det("-v").stdout == f"det {__version__}\n"
+
+
+def test_accounting(det: Det, service: FakeService) -> None:
+    service.usage_csv = 'labels,seconds\n"a,b",3.5\n'
+    service.usage = [{"username": "ann", "seconds": 3.5}]
+    shown = det("res", "raw", "2026-01-01", "2026-02-01T12:00:00Z")
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout == service.usage_csv
+    assert service.calls[-1] == ("GET", "/resources/allocation/raw")
+    assert dict(service.params[-1]) == {
+        "timestamp_after": "2026-01-01",
+        "timestamp_before": "2026-02-01T12:00:00Z",
+    }
+    assert det("resources", "alloc", "2026-01-01", "2026-02-01").stdout == service.usage_csv
+    assert service.calls[-1][1] == "/resources/allocation/allocations-csv"
+    months = det("res", "agg", "2026-01", "2026-03", "--monthly", "--json")
+    assert json.loads(months.stdout) == service.usage
+    assert service.calls[-1][1] == "/api/v1/resources/allocation/aggregated"
+    assert service.params[-1]["period"] == "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_MONTHLY"
+    assert service.params[-1]["end_date"] == "2026-03"
+    assert det("res", "agg", "2026-01-01", "2026-01-02").stdout == service.usage_csv
+    assert service.params[-1]["period"] == "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_DAILY"

@@ -72,6 +72,27 @@ def test_csv_rounds_nothing_and_tables_do() -> None:
     assert short.getvalue().splitlines()[1] == "0.123457"
 
 
+@pytest.mark.parametrize(
+    "formula",
+    ["=1+1", "+A1", "-cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\uff1d1+1", "=HYPERLINK(0)"],
+)
+def test_csv_has_nothing_that_a_spreadsheet_runs(formula: str) -> None:
+    out = io.StringIO()
+    columns = [Column("name", "name"), Column(formula, "name")]
+    show(columns, [{"name": formula}], Format.CSV, file=out)
+    header, cells = csv.reader(io.StringIO(out.getvalue()))
+    assert header[1] == f"'{formula}"
+    assert cells == [f"'{formula}"] * 2
+
+
+@pytest.mark.parametrize("cell", ["-1.5", "+3", "-Infinity", -2, -0.5, "a=1", "", {"=": "-"}])
+def test_csv_leaves_numbers_and_other_texts_as_they_are(cell: object) -> None:
+    out = io.StringIO()
+    show([Column("value", "value")], [{"value": cell}], Format.CSV, file=out)
+    _, (found,) = csv.reader(io.StringIO(out.getvalue()))
+    assert not found.startswith("'")
+
+
 def test_a_terminal_gets_a_rich_table_that_takes_nothing_for_markup() -> None:
     out = Terminal()
     show([Column("Name", "name")], [{"name": "[bold]x[/bold] [oops"}], Format.TABLE, file=out)

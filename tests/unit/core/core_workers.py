@@ -37,7 +37,7 @@ def together(
                 **options,
             ) as dist:
                 return work(dist)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return error
 
     with ThreadPoolExecutor(size) as pool:

@@ -236,6 +236,9 @@ def test_a_damaged_index(manager: ObjectStorageManager, blobs: Memory, packs_: A
             manager.verify("c")
 
 
+CHECKPOINT = "5c0b3f0e-6a0f-4b3b-9d57-1f7a55b0c1aa"
+
+
 @pytest.mark.parametrize("dies_at", range(4))
 def test_an_upload_that_is_killed_is_no_checkpoint(
     manager: ObjectStorageManager, blobs: Memory, dies_at: int
@@ -244,14 +247,14 @@ def test_an_upload_that_is_killed_is_no_checkpoint(
     blobs.dies_at = dies_at
     if dies_at < 3:  # the note, the pack, the manifest
         with pytest.raises(Killed):
-            store(manager, "c", FILES)
+            store(manager, CHECKPOINT, FILES)
     else:
-        store(manager, "c", FILES)
+        store(manager, CHECKPOINT, FILES)
     blobs.dies_at = None
     if dies_at < 3:
         with pytest.raises(errors.CheckpointNotFound):
-            manager.manifest("c")
+            manager.manifest(CHECKPOINT)
     else:
-        manager.verify("c")
+        manager.verify(CHECKPOINT)
     manager.sweep("c.7", lambda found: [])
     assert blobs.objects == {}

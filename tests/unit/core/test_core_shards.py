@@ -16,7 +16,7 @@ from core_workers import together
 
 from determined import errors
 from determined.core._checkpoint import DownloadMode, DummyCheckpointContext
-from determined.core._distributed import DistributedContext
+from determined.core._distributed import DistributedContext, DummyDistributedContext
 from determined.core._shards import Shard, merge_metadata
 from determined.storage import build
 from tests.waiting import TIMEOUT_S
@@ -219,7 +219,7 @@ WORKER = """
 import os, sys
 from pathlib import Path
 from determined.core._checkpoint import DummyCheckpointContext
-from determined.core._distributed import DistributedContext
+from determined.core._distributed import DistributedContext, DummyDistributedContext
 from determined.storage import build
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist = DistributedContext(
@@ -239,6 +239,38 @@ try:
 except Exception as error:
     print(type(error).__name__)
 """
+
+
+@pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt()])
+def test_who_ends_alone_in_the_block_leaves_nothing(tmp_path: Path, ending: BaseException) -> None:
+    context = Context(DummyDistributedContext(), tmp_path)
+    with (
+        pytest.raises(type(ending)) as raised,
+        context.store_path({"steps_completed": 1}, shard=True) as (path, _),
+    ):
+        write(path, weights="w")
+        raise ending
+    assert raised.value is ending
+    assert (stored(tmp_path), context.reported) == ([], [])
+
+
+@pytest.mark.parametrize("who", [{0}, {1}, {0, 1}])
+def test_workers_that_exit_in_the_block_leave_nothing(tmp_path: Path, who: set[int]) -> None:
+    def work(dist: DistributedContext) -> Any:
+        context = Context(dist, tmp_path)
+        with context.store_path({"steps_completed": 1}, shard=True) as (path, _):
+            write(path, **{f"w-{dist.rank}": "w"})
+            if dist.rank in who:
+                sys.exit(3)
+
+    for rank, found in enumerate(together(work, local=2)):
+        if rank in who:
+            assert isinstance(found, SystemExit)
+            assert found.code == 3
+        else:
+            assert isinstance(found, errors.WorkerError)
+            assert "SystemExit: 3" in str(found)
+    assert stored(tmp_path) == []
 
 
 def test_a_worker_that_is_killed_leaves_no_checkpoint(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 import zlib
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,43 @@ def test_links_lead_a_deletion_nowhere(tmp_path: Path) -> None:
     assert manager.delete("manifest", ["kept"])
     assert (outside / "file").read_text() == "of somebody else"
     assert (outside / "sub" / "sub" / "file").exists()
+
+
+def test_a_deletion_takes_only_checkpoints(tmp_path: Path) -> None:
+    """Any directory with a uuid for a name can be reported as a checkpoint, at any host_path."""
+    manager = DirectoryStorageManager(tmp_path / "storage")
+    foreign, linked, of_determined = (str(uuid.uuid4()) for _ in range(3))
+    for name in (foreign, of_determined):
+        (manager.root / name).mkdir(parents=True)
+        (manager.root / name / "photo").write_text("of somebody else")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / files.MANIFEST).write_bytes(storage.Manifest({}, {}).to_json())
+    (manager.root / linked).symlink_to(tmp_path / "elsewhere")
+    # Not a file of the directory's own.
+    (manager.root / foreign / "metadata.json").symlink_to(tmp_path / "elsewhere" / files.MANIFEST)
+    for globs in (None, ["photo"]):
+        with pytest.raises(errors.StorageError, match="may not be a checkpoint; nothing was del"):
+            manager.delete(foreign, globs)
+    with pytest.raises(errors.StorageError, match="is a symbolic link; nothing was deleted"):
+        manager.delete(linked)
+    assert (manager.root / foreign / "photo").exists()
+    assert (manager.root / linked / files.MANIFEST).exists()
+
+    (manager.root / of_determined / "metadata.json").write_text("{}")
+    manager.delete(of_determined)
+    assert not (manager.root / of_determined).exists()
+
+
+def test_a_sweep_heeds_no_note_of_what_is_no_uuid(tmp_path: Path) -> None:
+    """Whoever may write into a directory such as /tmp can leave a note there."""
+    manager = DirectoryStorageManager(tmp_path)
+    names = ["victim", str(uuid.uuid4()).upper(), f"{{{uuid.uuid4()}}}"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / files.MANIFEST).write_bytes(storage.Manifest({}, {}).to_json())
+        (tmp_path / f".unreported-{name}@c.7.a.1").touch()
+    assert manager.sweep("c.7.", lambda found: []) == []
+    assert all((tmp_path / name).exists() for name in names)
 
 
 @pytest.mark.parametrize(

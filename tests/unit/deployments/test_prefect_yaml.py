@@ -178,7 +178,7 @@ def test_the_fork_says_whether_another_try_is_worth_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def register(path: Path | None) -> None:
+    async def register(path: Path | None, work_pool: str) -> None:
         raise error
 
     monkeypatch.setattr(deploy, "register", register)

@@ -332,7 +332,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(
     st.sampled_from([load_yaml(text).data for text in VALID.values()]),
     st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3),

@@ -88,6 +88,25 @@ def checkpoint(uuid: str, trial_id: int, metric: float | str | None, **more: Any
     }
 
 
+def job(experiment_id: int, state: str = "QUEUED", **more: Any) -> dict[str, Any]:
+    """The JSON of a job in the queue."""
+    return {
+        "jobId": f"00000000-0000-0000-0000-00000000000{experiment_id}",
+        "entityId": str(experiment_id),
+        "type": "TYPE_EXPERIMENT",
+        "name": "digits",
+        "resourcePool": "default",
+        "username": "determined",
+        "submissionTime": "2026-01-02T03:04:05.678Z",
+        "priority": 42,
+        "weight": 1,
+        "requestedSlots": 4,
+        "allocatedSlots": 0,
+        "summary": {"state": f"STATE_{state}", "jobsAhead": 2},
+        **more,
+    }
+
+
 def log_line(id: int, text: str, **more: Any) -> dict[str, Any]:
     """The JSON of a log entry; ``id`` is its second, too."""
     return {
@@ -130,11 +149,17 @@ class FakeService:
         self.workloads: dict[int, list[Any]] = {}
         self.metrics: list[Any] = []
         self.agents: list[Any] = []
+        self.cluster_config: dict[str, Any] = {"config": {}, "refusal": ""}
+        # Of accounting: the lines of CSV, and the entries in JSON.
+        self.usage_csv = ""
+        self.usage: list[Any] = []
         self.explanations: dict[int, Any] = {}
         self.pools: list[Any] = [{"name": "default", "defaultComputePool": True}]
         self.model_def = b""
         self.warnings: list[str] = []
         self.remarks: list[str] = []
+        self.jobs: list[Any] = []
+        self.waiting: list[Any] = []
         self.refusal: Refused | None = None
         self.away = False
         self._numbers = itertools.count(1)
@@ -144,13 +169,35 @@ class FakeService:
             ("POST", r"/api/v1/auth/logout", self._logout),
             ("GET", r"/api/v1/me", self._me),
             ("GET", r"/api/v1/users", self._users),
+            ("GET", r"/api/v1/users/(.+)/by-username", self._user_by_name),
+            ("PATCH", r"/api/v1/users/(\d+)", self._patch_user),
+            ("GET", r"/api/v1/master/config", lambda r: self.cluster_config),
+            ("POST", r"/api/v1/agents/[^/]+(?:/slots/\d+)?/(?:enable|disable)", lambda r: {}),
             ("GET", r"/api/v1/agents", lambda r: self._page(r, "agents", self.agents)),
             (
                 "GET",
                 r"/api/v1/resource-pools",
                 lambda r: self._page(r, "resourcePools", self.pools),
             ),
+            ("GET", r"/api/v1/job-queues-v2", self._jobs),
+            ("POST", r"/api/v1/job-queues", lambda r: {"remarks": self.remarks}),
+            (
+                "GET",
+                r"/api/v1/job-queues/(.+)/explanation",
+                lambda r, _: {"job": self.jobs[0], "waiting": self.waiting},
+            ),
+            (
+                "GET",
+                r"/resources/allocation/([-\w]+)",
+                lambda r, _: httpx.Response(200, text=self.usage_csv),
+            ),
+            (
+                "GET",
+                r"/api/v1/resources/allocation/(\w+)",
+                lambda r, _: {"resourceEntries": self.usage},
+            ),
             ("POST", r"/api/v1/experiments", self._create),
+            ("POST", r"/api/v1/experiments/continue", lambda r: {}),
             ("GET", r"/api/v1/experiments", self._list),
             ("GET", r"/api/v1/experiments/(\d+)", self._experiment),
             ("PATCH", r"/api/v1/experiments/(\d+)", self._patch),
@@ -235,6 +282,14 @@ class FakeService:
     def _users(self, request: httpx.Request) -> Any:
         return self._page(request, "users", [self._user_json(name) for name in self.passwords])
 
+    def _user_by_name(self, request: httpx.Request, name: str) -> Any:
+        if name not in self.passwords:
+            raise Refused(404, f"user {name!r} does not exist")
+        return {"user": self._user_json(name)}
+
+    def _patch_user(self, request: httpx.Request, _: str) -> Any:
+        return {"user": self._user_json("ann") | json.loads(request.content)}
+
     def _page(self, request: httpx.Request, key: str, items: Iterable[Any]) -> Any:
         listed = list(items)
         offset = int(request.url.params.get("offset", 0))
@@ -253,6 +308,9 @@ class FakeService:
             "warnings": self.warnings,
             "remarks": self.remarks,
         }
+
+    def _jobs(self, request: httpx.Request) -> Any:
+        return self._page(request, "jobs", [{"full": one} for one in self.jobs])
 
     def _list(self, request: httpx.Request) -> Any:
         return self._page(request, "experiments", self.experiments.values())

@@ -54,8 +54,8 @@ class Idle(ASHA):  # type: ignore[misc, valid-type]
         return []
 
 
-def asha() -> Any:
-    return ASHA(lambda rng: {"x": rng.random()}, TRIALS, max_length=9, concurrent=3, seed=4)
+def asha(trials: int = TRIALS) -> Any:
+    return ASHA(lambda rng: {"x": rng.random()}, trials, max_length=9, concurrent=3, seed=4)
 
 
 @pytest.fixture
@@ -301,7 +301,8 @@ def test_an_exception_in_a_handler_leaves_a_search_that_goes_on(
     reference = Experiment()
     for one in (experiment, reference):
         one.after = lambda event_id, one=one: None if event_id != 1 else fail_a_trial(one)  # type: ignore[misc]
-    local(reference, tmp_path / "reference").run(CONFIG, model)
+    few = 4  # enough to reach every handler
+    local(reference, tmp_path / "reference", asha(few)).run(CONFIG, model)
     calls = 0
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -315,13 +316,14 @@ def test_an_exception_in_a_handler_leaves_a_search_that_goes_on(
     method = type("Broken", (ASHA,), {handler: broken})
     sample = lambda rng: {"x": rng.random()}  # noqa: E731
     with pytest.raises(ZeroDivisionError) as raised:
-        runs.once(method(sample, TRIALS, 9, concurrent=3, seed=4))
+        runs.once(method(sample, few, 9, concurrent=3, seed=4))
+    assert calls
     words = "".join(traceback.format_exception(raised.value))
     assert "a mistake in the method" in words
     assert "of experiment 5. No operation was sent" in words
     if runs.kind == "local":
         assert f"run it again with searcher_dir='{runs.folder}' to continue" in words
-    runs.once()
+    runs.once(asha(few))
     assert experiment.state == "COMPLETED"
     assert experiment.created == 1
     assert experiment.targets == reference.targets

@@ -164,7 +164,7 @@ def same(one: list[Operation], other: list[Operation]) -> bool:
     return [op.to_json() for op in one] == [op.to_json() for op in other]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.data(), searches, forms, spaces, st.integers(0, 2**32 - 1))
 def test_a_search_in_any_order_restored_anywhere(
     data: st.DataObject,

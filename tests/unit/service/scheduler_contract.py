@@ -33,7 +33,7 @@ from determined_service.scheduling.snapshot import (
     Running,
     Snapshot,
 )
-from determined_service.scheduling.wording import in_words
+from determined_service.scheduling.wording import in_short, in_words
 
 POOLS = ("p", "q", "nobody")
 
@@ -65,7 +65,7 @@ REQUESTS = st.builds(
         frozenset(f"a{number}" for number in excluded),
         priority,
         weight=priority / 8,
-        submitted=float(group or 0),
+        position=float(group or 0),
         preemptible=priority % 2 == 0,
     ),
     st.sampled_from([1, 1, 1, 2, 2, 3, 4, 0, 7]),
@@ -113,7 +113,7 @@ def _running(
         None if group is None else GROUPS[group][1],
         priority,
         weight=priority / 8,
-        submitted=float(group or 0),
+        position=float(group or 0),
         preemptible=draw(st.booleans()),
         requested=-100.0 + int(name[1:]),
         stopping=stopping,
@@ -153,7 +153,7 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
                 one.max_slots,
                 one.priority,
                 one.weight,
-                one.submitted,
+                one.position,
                 one.preemptible,
                 one.requested,
             )
@@ -261,14 +261,29 @@ class SchedulerContract:
         decision = self.scheduler.decide(snapshot)
         running = {one.id: one for one in snapshot.running}
         waiting = {one.request.id: one.reason for one in decision.waiting}
+        above: list[Running] = []
         assert len({one.id for one in decision.preemptions}) == len(decision.preemptions)
         for preemption in decision.preemptions:
-            victim, reason = running[preemption.id], waiting[preemption.request_id]
+            victim = running[preemption.id]
             assert victim.preemptible
             assert not victim.stopping
+            if preemption.request_id == preemption.id:
+                above.append(victim)
+                continue
+            reason = waiting[preemption.request_id]
             assert usable(snapshot, victim)
             assert isinstance(reason, SlotsComing)
             assert reason.agent_id == victim.agent_id
+        for group, (_, limit) in GROUPS.items():
+            held = snapshot.used_by_group.get(group, 0)
+            held -= sum(
+                one.width for one in snapshot.running if one.stopping and one.group == group
+            )
+            mine = [one.width for one in above if one.group == group]
+            if mine:
+                # Without the last of them it would still be too much.
+                assert limit is not None
+                assert held - sum(mine) + mine[-1] > limit
 
     @shared
     @given(snapshots())
@@ -334,7 +349,7 @@ class SchedulerContract:
             first = next((at for at, one in enumerate(waiting) if one.group == group), 0)
             ahead = [one for one in waiting[:first] if one.pool == waiting[first].pool]
             jobs = {one.id if one.group is None else str(one.group) for one in ahead}
-            assert decision.groups_ahead(group) == len(jobs)
+            assert decision.ahead_by_job().get(group, 0) == len(jobs)
 
     @shared
     @given(snapshots())
@@ -343,6 +358,7 @@ class SchedulerContract:
             words = in_words(one)
             assert words.startswith(f"wants {one.request.slots} slot")
             assert f"of resource pool {one.request.pool!r}" in words
+            assert in_short(one, 2).startswith(f"resource pool {one.request.pool!r}: needs ")
 
     def test_pools_do_not_wait_for_each_other(self) -> None:
         agents = (Agent("x", "p", (0,), frozenset({0})), Agent("y", "q", (0,)))

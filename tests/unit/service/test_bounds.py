@@ -18,7 +18,7 @@ from determined_service.base.checks import (
     check_value,
     show,
 )
-from determined_service.base.errors import BadRequest, TooLarge, Unavailable, of_database, one_line
+from determined_service.base.errors import BadRequest, TooLarge, Unavailable, _log_line, of_database
 from determined_service.ingest.reports import read_batch
 from determined_service.submission.size import check_size
 
@@ -174,4 +174,4 @@ def test_other_errors_of_the_database() -> None:
 
 
 def test_lines_of_a_log_cannot_be_forged() -> None:
-    assert one_line("a\n2026 ERROR \x1b[31mé") == r"a\n2026 ERROR \x1b[31mé"
+    assert _log_line("a\n2026 ERROR \x1b[31mé") == r"a\n2026 ERROR \x1b[31mé"

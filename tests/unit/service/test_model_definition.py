@@ -9,6 +9,7 @@ import tarfile
 import pytest
 
 from determined_service.base.errors import BadRequest
+from determined_service.base.recent import Recent
 from determined_service.submission import model_definition
 from determined_service.submission.model_definition import pack
 
@@ -36,6 +37,22 @@ def test_order_times_and_owners_do_not_matter() -> None:
     two = pack([file("b", b"2", uid=5), file("a", b"1", mtime="2")])
     assert one == two
     assert one != pack([file("a", b"1"), file("b", b"3")])
+
+
+def test_the_same_small_files_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_definition, "_recent", Recent(2))
+    packed: list[int] = []
+    anew = model_definition.pack_anew
+    monkeypatch.setattr(
+        model_definition, "pack_anew", lambda files: packed.append(len(files)) or anew(files)
+    )
+    small = [file("a", b"1"), file("b", b"2", mode=0o755)]
+    assert pack(small) == pack(small) == anew(small)
+    assert pack([*small[:1], file("b", b"2", mode=0o644)]) != pack(small)
+    assert packed == [2, 2]
+    large = [file("a", b"x" * model_definition.REMEMBERED_BYTES)]
+    assert pack(large) == pack(large)
+    assert packed == [2, 2, 1, 1]
 
 
 def test_no_files() -> None:

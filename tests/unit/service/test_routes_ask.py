@@ -5,12 +5,14 @@ from __future__ import annotations
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 
 from determined_service.access.dependencies import PARAMETERS, ExperimentReader, May
 from determined_service.access.rules import Action, Grant
 from determined_service.access.targets import Kind
 from determined_service.app import create_app
 from determined_service.base.settings import Settings
+from determined_service.web.bounds import check_model_body
 from tests.declared_rules import Address, declared_rules
 
 PUBLIC: dict[Address, str] = {
@@ -104,3 +106,17 @@ def test_a_route_that_asks_nobody_is_seen() -> None:
 def test_what_the_table_does_not_name_cannot_be_declared() -> None:
     with pytest.raises(KeyError):
         May(Action.DELETE, Kind.USER)
+
+
+def test_every_route_checks_the_bounds_of_its_body(app: FastAPI) -> None:
+    """And none is analysed again when the first request comes, as included routers are."""
+    ours = [route for route in app.router.routes if isinstance(route, APIRoute)]
+    unchecked = [
+        route.path
+        for route in ours
+        if check_model_body not in [dependency.dependency for dependency in route.dependencies]
+    ]
+    assert len(ours) > 100
+    assert not unchecked
+    others = {type(route).__name__ for route in app.router.routes} - {"APIRoute"}
+    assert others == {"Route"}  # FastAPI's own pages

@@ -104,5 +104,5 @@ def test_experiments_ahead_in_the_queue() -> None:
     )
     full = (agent("x", 1, used=(0,)), agent("y", 1, used=(0,), pool="q"))
     decision = decide(*waiting, agents=full)
-    ahead = {group: decision.groups_ahead(group) for group in (1, 2, 3, 4, 5)}
+    ahead = {group: decision.ahead_by_job().get(group, 0) for group in (1, 2, 3, 4, 5)}
     assert ahead == {1: 0, 2: 1, 3: 3, 4: 0, 5: 0}

@@ -8,13 +8,25 @@ from dataclasses import replace
 from hypothesis import given
 from scheduler_contract import POOLS, SchedulerContract, allowed, snapshots
 
+from determined.common.cluster_config import ClusterConfig
 from determined_service.scheduling.fair_share import FairShare
 from determined_service.scheduling.first_in_first_out import FirstInFirstOut
+from determined_service.scheduling.free_slots import Fit
+from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.priority import Priority
 from determined_service.scheduling.reasons import Behind
 from determined_service.scheduling.round_robin import RoundRobin
 from determined_service.scheduling.scheduler import Placement
-from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Snapshot
+from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Request, Snapshot
+
+CLUSTER = ClusterConfig.model_validate(
+    {
+        "resource_pools": [
+            {"pool_name": "p", "scheduler": {"type": "priority", "preemption": True}},
+            {"pool_name": "q", "scheduler": {"type": "fair_share", "fitting_policy": "worst"}},
+        ]
+    }
+)
 
 
 class TestFirstInFirstOut(SchedulerContract):
@@ -36,30 +48,59 @@ class TestFirstInFirstOut(SchedulerContract):
         waiting = [one.request for one in self.scheduler.decide(snapshot).waiting]
         for pool in POOLS:
             mine = [one for one in waiting if one.pool == pool]
-            assert mine == [one for one in snapshot.requests if one in mine]
+            assert mine == [one for one in in_line(snapshot) if one in mine]
 
     @given(snapshots())
     def test_only_an_earlier_request_holds_back(self, snapshot: Snapshot) -> None:
-        order = list(snapshot.requests)
+        order = in_line(snapshot)
         for one in self.scheduler.decide(snapshot).waiting:
             if isinstance(one.reason, Behind):
                 assert order.index(one.reason.first) < order.index(one.request)
 
 
+class TestFirstInFirstOutWorstFit(SchedulerContract):
+    scheduler = FirstInFirstOut(Fit.WORST)
+
+
 class TestPriority(SchedulerContract):
     scheduler = Priority()
+
+    @given(snapshots())
+    def test_equal_priorities_are_first_in_first_out(self, snapshot: Snapshot) -> None:
+        equal = replace(
+            snapshot, requests=tuple(replace(one, priority=42) for one in snapshot.requests)
+        )
+        assert self.scheduler.decide(equal) == FirstInFirstOut().decide(equal)
 
 
 class TestPriorityWithPreemption(SchedulerContract):
     scheduler = Priority(preemption=True)
 
 
+class TestPriorityWithPreemptionWorstFit(SchedulerContract):
+    scheduler = Priority(preemption=True, fit=Fit.WORST)
+
+
 class TestFairShare(SchedulerContract):
     scheduler = FairShare()
 
 
+class TestFairShareWorstFit(SchedulerContract):
+    scheduler = FairShare(Fit.WORST)
+
+
 class TestRoundRobin(SchedulerContract):
     scheduler = RoundRobin()
+
+
+class TestPools(SchedulerContract):
+    """One pool by priority with preemption, one by fair shares, and one that has no section."""
+
+    scheduler = PoolSchedulers(lambda: CLUSTER)
+
+
+def in_line(snapshot: Snapshot) -> list[Request]:
+    return sorted(snapshot.requests, key=lambda one: (one.position, one.requested))
 
 
 def rule(snapshot: Snapshot) -> list[Placement]:
@@ -69,7 +110,7 @@ def rule(snapshot: Snapshot) -> list[Placement]:
     used = Counter(snapshot.used_by_group)
     blocked: set[str] = set()
     found = []
-    for request in snapshot.requests:
+    for request in in_line(snapshot):
         agents = allowed(snapshot, request)
         if request.slots == 0:
             idle = [one for one in agents if tasks[one.id] < MAX_ZERO_SLOT_TASKS]

@@ -204,12 +204,12 @@ def test_a_share_is_at_least_one_gang() -> None:
 
 def test_fair_share() -> None:
     pool = Play(FairShare(), 8)
-    pool.search(1, 10, submitted=1.0)
+    pool.search(1, 10, position=1.0)
     assert pool.held() == {1: 8}
-    pool.search(2, 30, submitted=2.0)
+    pool.search(2, 30, position=2.0)
     assert pool.held() == {1: 2, 2: 6}
     # A third one changes the shares at once.
-    pool.search(3, 20, submitted=3.0)
+    pool.search(3, 20, position=3.0)
     assert pool.held() == {1: 2, 2: 4, 3: 2}
     pool.cancel(*(f"2.{number}" for number in range(30)))
     assert sum(pool.held().values()) == 8
@@ -217,22 +217,22 @@ def test_fair_share() -> None:
 
 def test_fair_share_by_weight() -> None:
     pool = Play(FairShare(), 8)
-    pool.search(1, 10, submitted=1.0, weight=3.0)
-    pool.search(2, 30, submitted=2.0)
+    pool.search(1, 10, position=1.0, weight=3.0)
+    pool.search(2, 30, position=2.0)
     assert pool.held() == {1: 4, 2: 4}
 
 
 def test_what_one_experiment_does_not_want_others_use() -> None:
     pool = Play(FairShare(), 8)
-    pool.search(1, 2, submitted=1.0, weight=50.0)
-    pool.search(2, 30, submitted=2.0)
+    pool.search(1, 2, position=1.0, weight=50.0)
+    pool.search(2, 30, position=2.0)
     assert pool.held() == {1: 2, 2: 6}
 
 
 def test_narrow_trials_do_not_starve_a_wide_one_of_its_share() -> None:
     pool = Play(FairShare(), 4, 4)
-    pool.search(1, 40, submitted=1.0)
-    pool.ask("wide", 4, group=2, submitted=2.0)
+    pool.search(1, 40, position=1.0)
+    pool.ask("wide", 4, group=2, position=2.0)
     assert pool.held() == {1: 4, 2: 4}
     pool.end("wide")
     assert pool.held() == {1: 8}
@@ -240,9 +240,9 @@ def test_narrow_trials_do_not_starve_a_wide_one_of_its_share() -> None:
 
 def test_taking_turns() -> None:
     pool = Play(RoundRobin(), 2)
-    pool.search(1, 4, submitted=1.0)
-    pool.search(2, 2, submitted=2.0)
-    pool.search(3, 1, submitted=3.0)
+    pool.search(1, 4, position=1.0)
+    pool.search(2, 2, position=2.0)
+    pool.search(3, 1, position=3.0)
     assert pool.held() == {1: 2}
     order = [one.request.id for one in pool.decision.waiting]
     assert order == ["2.0", "3.0", "2.1", "1.2", "1.3"]

@@ -49,7 +49,7 @@ def is_text(node: ast.AST) -> bool:
 
 
 def test_what_the_topics_are() -> None:
-    assert {"scheduler", "outbox", "reconciler", "deletions"} == set(NAMED)
+    assert {"scheduler", "outbox", "reconciler", "deletions", "cluster"} == set(NAMED)
     things = {
         "agent",
         "allocation",

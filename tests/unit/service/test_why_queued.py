@@ -116,7 +116,7 @@ def test_a_limit_counts_what_a_narrower_request_got_in_the_same_decision() -> No
 
 def test_only_what_is_asked_for_is_put_into_words() -> None:
     snapshot = Snapshot((request(), Request("other", "gpu", 1), Request("b", "gpu", 1)), (WIDE,))
-    found = why_queued(snapshot, ["mine", "b"])
+    found = why_queued(FirstInFirstOut(), snapshot, ["mine", "b"])
     assert found == {
         "mine": "it is being given slots now",
         "b": "wants 1 slot of resource pool 'gpu', which has no agent that is alive and enabled",

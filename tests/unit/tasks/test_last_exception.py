@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from determined_tasks.last_exception import MAX_LINES_AFTER, LastException
+from determined_tasks.last_exception import (
+    MAX_LINES_AFTER,
+    MAX_RANKS,
+    LastException,
+    LastExceptions,
+)
 
 
 def read(stderr: bytes, workdir: Path | None = None) -> str | None:
@@ -102,3 +107,53 @@ def test_a_script_outside_of_the_model_definition_is_named_whole(tmp_path: Path)
     done = subprocess.run([sys.executable, tmp_path / "shared.py"], capture_output=True)
     place = f"{tmp_path}/shared.py, line 1: raise KeyError('lr')"
     assert read(done.stderr, tmp_path / "workdir") == f"KeyError: 'lr' ({place})"
+
+
+FAILING = [
+    b"Traceback (most recent call last):",
+    b'  File "train.py", line 4, in <module>',
+    b"    raise ValueError(word)",
+    b"ValueError: no luck",
+]
+LATER = [
+    b"Traceback (most recent call last):",
+    b'  File "train.py", line 9, in <module>',
+    b"    gather()",
+    b"ConnectionError: rank 1 is gone",
+]
+LAUNCHER = [b"Traceback (most recent call last):", b"launch.ChildFailedError: "]
+
+
+def of_ranks(*lines: bytes) -> str | None:
+    last = LastExceptions()
+    for line in lines:
+        last.feed(line + b"\n")
+    return last.text
+
+
+def test_an_exception_in_lines_of_a_rank() -> None:
+    assert (
+        of_ranks(*(b"[rank=1] " + line for line in FAILING))
+        == "rank 1: ValueError: no luck (train.py, line 4: raise ValueError(word))"
+    )
+
+
+def test_lines_of_several_ranks_are_mixed() -> None:
+    mixed = [b"[rank=1] " + FAILING[0]]
+    for first, second in zip(FAILING[1:], LATER, strict=False):
+        mixed += [b"[rank=0] " + second, b"[rank=1] " + first]
+    mixed += [b"[rank=0] " + LATER[-1], *LAUNCHER]
+    found = of_ranks(*mixed)
+    # The first one, not its consequence in rank 0, nor what the launcher says of both.
+    assert found == "rank 1: ValueError: no luck (train.py, line 4: raise ValueError(word))"
+
+
+def test_without_an_exception_of_a_rank_the_launchers_counts() -> None:
+    assert of_ranks(b"[rank=0] epoch 1", *LAUNCHER) == "launch.ChildFailedError:"
+
+
+def test_ranks_that_a_script_makes_up_take_no_memory() -> None:
+    last = LastExceptions()
+    for rank in range(2 * MAX_RANKS):
+        last.feed(b"[rank=%d] hello\n" % rank)
+    assert len(last._readers) <= MAX_RANKS + 1

@@ -7,6 +7,7 @@ import importlib
 from determined_deployments.agent.launchers.base import Launcher
 
 BUILT_IN = {
+    "docker": "determined_deployments.agent.launchers.docker.launcher:DockerLauncher",
     "fork_server": "determined_deployments.agent.launchers.fork_server.launcher:ForkServerLauncher",
 }
 
@@ -24,7 +25,13 @@ def load(name: str) -> type[Launcher]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"launcher: {name!r} cannot be loaded: {error}") from error
+        raise ValueError(f"launcher: {name!r} cannot be loaded: {error}{_hint(error)}") from error
     if not (isinstance(found, type) and issubclass(found, Launcher)):
         raise ValueError(f"launcher: {name!r} is not a subclass of Launcher")
     return found
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name in ("docker", "prefect_docker"):
+        return "; pip install 'determined-prefect[docker]'"
+    return ""

@@ -80,9 +80,7 @@ def _gather(
         "explanation.json": lambda file: _write_json(
             file, session.get(f"{experiment_path}/explanation")
         ),
-        "allocations.json": lambda file: _write_json(
-            file, secrets.masked(session.get(f"/api/v1/tasks/{trial['taskId']}")["task"])
-        ),
+        "allocations.json": lambda file: _write_json(file, secrets.masked(_task(session, trial))),
         "checkpoints.json": lambda file: _write_json(
             file,
             [
@@ -106,6 +104,16 @@ def _gather(
         except errors.APIException as error:
             missing[name] = error.message
     return missing
+
+
+def _task(session: Session, trial: dict[str, Any]) -> dict[str, Any]:
+    """The trial's task; its ``allocations`` are those of all tasks that the trial has had."""
+    *former, newest = [
+        session.get(f"/api/v1/tasks/{task}")["task"]
+        for task in trial.get("taskIds") or [trial["taskId"]]
+    ]
+    held = [allocation for one in (*former, newest) for allocation in one["allocations"]]
+    return newest | {"allocations": held}
 
 
 def _write_experiment(session: Session, path: str, file: Path, secrets: _Secrets) -> None:

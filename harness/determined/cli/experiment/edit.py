@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from determined.cli.errors import talk
-from determined.cli.experiment.paths import ExperimentId, reference
+from determined.cli.experiment.paths import ExperimentId, path, reference
 from determined.cli.groups import group
+from determined.cli.state import state
 
 labels = group("Labels of an experiment.")
-settings = group("Change an experiment's name, description or checkpoint policy.")
+settings = group("Change an experiment's name, resources or checkpoint policy.")
 
 Label = Annotated[str, typer.Argument(help="the label")]
 
@@ -46,6 +47,57 @@ def set_description(
     """Change the description."""
     reference(ctx, experiment_id).set_description(description)
     talk(f"set the description of experiment {experiment_id}")
+
+
+@settings.command("priority")
+def set_priority(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    priority: Annotated[
+        int, typer.Argument(min=1, max=99, help="a lower number is more important")
+    ],
+) -> None:
+    """Change the priority. It holds at once."""
+    _set_resource(ctx, experiment_id, "priority", priority)
+
+
+@settings.command("weight")
+def set_weight(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    weight: Annotated[float, typer.Argument(min=0, help="weight of its fair share")],
+) -> None:
+    """Change the weight. It holds at once."""
+    _set_resource(ctx, experiment_id, "weight", weight)
+
+
+@settings.command("max-slots")
+def set_max_slots(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    max_slots: Annotated[
+        str, typer.Argument(help="slots that all its trials together may use, or none")
+    ],
+) -> None:
+    """Change how many slots the trials may use together; `none`: no limit. It holds at once.
+
+    Trials above the limit save a checkpoint, and go on later.
+    """
+    if max_slots.lower() not in ("none", "null") and not max_slots.isdecimal():
+        raise typer.BadParameter(f"max_slots must be a whole number or none, not {max_slots!r}")
+    limit = int(max_slots) if max_slots.isdecimal() else None
+    _set_resource(ctx, experiment_id, "maxSlots", limit, "max_slots")
+
+
+def _set_resource(
+    ctx: typer.Context, experiment_id: int, field: str, value: float | None, shown: str = ""
+) -> None:
+    body = {"id": experiment_id, "resources": {field: value}}
+    answer = state(ctx).session.patch(path(experiment_id), json=body)
+    for remark in answer.get("remarks") or ():
+        talk(f"warning: {remark}")
+    words = "none" if value is None else f"{value:g}"
+    talk(f"set {shown or field} of experiment {experiment_id} to {words}")
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ import typer
 from determined.cli.arguments.options import Overrides
 from determined.cli.errors import talk
 from determined.cli.experiment.paths import ExperimentId, reference
-from determined.cli.output import log_lines
+from determined.cli.following.first_trial import follow_first_trial
 from determined.cli.printing import echo
 from determined.cli.state import state
 
@@ -36,7 +36,7 @@ def continue_(
     trains the trial longer.
     """
     from determined import expconf
-    from determined.experimental import _logs, _submission
+    from determined.experimental import _submission
 
     data = dict(expconf.read_yaml(config_file).data) if config_file is not None else {}
     data = expconf.apply_overrides(data, config or ())
@@ -47,9 +47,7 @@ def continue_(
         talk(f"warning: {warning}")
     echo(f"Continued experiment {experiment_id}")
     if follow:
-        trial = reference(ctx, experiment_id).await_first_trial()
-        talk(f"following trial {trial.id}; Ctrl-C detaches, and the experiment keeps running")
-        log_lines.show(_logs.iter_batches(state(ctx).session, trial.id, follow=True), json=False)
+        follow_first_trial(state(ctx), reference(ctx, experiment_id))
 
 
 def register(app: typer.Typer) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from determined.cli.arguments.options import Includes, Overrides, TestMode
-from determined.cli.errors import talk
-from determined.cli.output import log_lines
+from determined.cli.following.first_trial import follow_first_trial
 from determined.cli.printing import echo
 from determined.cli.state import state
 from determined.cli.submission import submit
@@ -39,7 +38,10 @@ def create(
     ] = False,
     test_mode: TestMode = False,
 ) -> None:
-    """Submit an experiment."""
+    """Submit an experiment.
+
+    With -f, the exit code is 1 if the experiment (of a search: its first trial) does not end COMPLETED.
+    """
     if sum([paused, follow, test_mode]) > 1:
         raise typer.BadParameter("give only one of --paused, --follow-first-trial and --test-mode")
     planned = submit.plan(
@@ -57,11 +59,7 @@ def create(
     # Scripts read the number from this sentence.
     echo(f"Created experiment {experiment.id}")
     if follow:
-        from determined.experimental import _logs
-
-        trial = experiment.await_first_trial()
-        talk(f"following trial {trial.id}; Ctrl-C detaches, and the experiment keeps running")
-        log_lines.show(_logs.iter_batches(state(ctx).session, trial.id, follow=True), json=False)
+        follow_first_trial(state(ctx), experiment)
 
 
 def register(app: typer.Typer) -> None:

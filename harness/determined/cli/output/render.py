@@ -14,6 +14,7 @@ import orjson
 
 from determined.cli import printing
 from determined.cli.output import tables
+from determined.common.printable import FORMULAS
 
 Record = Mapping[str, Any]
 
@@ -134,9 +135,23 @@ def _exact(value: Any) -> str:
 
 def _write_csv(section: Section, out: TextIO) -> None:
     writer = csv.writer(_Safe(out), lineterminator="\n")
-    writer.writerow([column.title for column in section.columns])
+    writer.writerow([_unrunnable(column.title) for column in section.columns])
     for record in section.records:
-        writer.writerow([_exact(column.value(record)) for column in section.columns])
+        values = [column.value(record) for column in section.columns]
+        writer.writerow(
+            [_unrunnable(value) if isinstance(value, str) else _exact(value) for value in values]
+        )
+
+
+def _unrunnable(cell: str) -> str:
+    """Text that a spreadsheet shows and does not run: with ``'`` in front of a formula. Numbers stay."""
+    if not cell.startswith(FORMULAS):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 class _Safe:

@@ -7,6 +7,11 @@ from typing import Any
 
 from determined._absent import absent
 from determined.common import master as _master
+from determined.common.api.lean import import_httpx
+
+import_httpx()  # before the modules below do
+
+# ruff: noqa: E402
 from determined.common.api import errors
 from determined.common.api.session import Session
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import httpx
@@ -155,6 +155,20 @@ def _runs_at(address: MasterAddress, transport: httpx.BaseTransport | None = Non
     return address.is_meant(check_service(address, transport))
 
 
+class _Login(NamedTuple):
+    """A name and password to log in with.
+
+    ``kept``: whether the token is stored; ``active``: whether it is used from now on where no name is given;
+    ``last``: whether a refusal ends the search.
+    """
+
+    user: str
+    password: str
+    kept: bool = True
+    active: bool = False
+    last: bool = True
+
+
 def _token(
     address: MasterAddress,
     user: str | None,
@@ -163,37 +177,57 @@ def _token(
     store: TokenStore,
     transport: httpx.BaseTransport | None,
 ) -> str:
+    """The first of the credentials that there are."""
+    for found in _credentials(address, user, password, ask, store, transport):
+        if isinstance(found, str):
+            return found
+        try:
+            token = new_token(address.url, found.user, found.password, transport=transport)
+        except errors.InvalidCredentialsException:
+            if found.last:
+                raise
+            continue
+        if found.kept:
+            store.set_token(address.url, found.user, token, activate=found.active)
+        return token
+    raise errors.UnauthenticatedException(
+        f"not logged in to {address.url}: run `det user login`, or set DET_USER and DET_PASS,"
+        " or DET_USER_TOKEN"
+    )
+
+
+def _credentials(
+    address: MasterAddress,
+    user: str | None,
+    password: str | None,
+    ask: AskPassword | None,
+    store: TokenStore,
+    transport: httpx.BaseTransport | None,
+) -> Iterator[str | _Login]:
+    """Tokens that need no login, and logins, in the order in which they are used; see the module."""
     url = address.url
-
     named = user is not None
-
-    def fresh(name: str, secret: str) -> str:
-        token = new_token(url, name, secret, transport=transport)
-        # Whoever is named, by an option or a variable, is named for this program only.
-        store.set_token(url, name, token, activate=user is None)
-        return token
-
     if password is not None:
-        name = user or store.active_user(url) or DEFAULT_USER
-        token = new_token(url, name, password, transport=transport)
-        store.set_token(url, name, token, activate=store.active_user(url) is None)
-        return token
+        active = store.active_user(url)
+        yield _Login(user or active or DEFAULT_USER, password, active=active is None)
     if user is None:
         given = os.environ.get("DET_USER_TOKEN")
         if given:
-            return given
+            yield given
         user = os.environ.get("DET_USER")
     if user and user == os.environ.get("DET_USER") and "DET_PASS" in os.environ:
-        return new_token(url, user, os.environ["DET_PASS"], transport=transport)
+        yield _Login(user, os.environ["DET_PASS"], kept=False)
     if not named:  # in a task, $DET_USER is the owner, for whom the token acts
         task_token = _task_token(url)
         if task_token:
-            return task_token
+            yield task_token
     kept = store.token(url, user)
     if kept is not None:
         if logged_in(url, kept, transport):
-            return kept
+            yield kept
         store.drop(url, user)
+    # Whoever is named, by an option or a variable, is named for this program only.
+    active_now = user is None
     local = address.local
     if local is not None and user in (None, local.username):
         if not _runs_at(address, transport):
@@ -202,21 +236,13 @@ def _token(
                 f"another cluster answers at {url}: the one in {local.data_dir} is not running; "
                 "start it with `det deploy local cluster-up`"
             )
-        try:
-            return fresh(local.username, local.password)
-        except errors.InvalidCredentialsException:
-            # The password was changed since the cluster was made.
-            if ask is None:
-                raise
+        # The password may have been changed since the cluster was made: then somebody is asked.
+        yield _Login(local.username, local.password, active=active_now, last=ask is None)
     # Before a password is asked for: a login does not help if there is no service.
     check_service(address, transport)
-    name = user or store.active_user(url) or DEFAULT_USER
     if ask is not None:
-        return fresh(name, ask(name))
-    raise errors.UnauthenticatedException(
-        f"not logged in to {url}: run `det user login`, or set DET_USER and DET_PASS,"
-        " or DET_USER_TOKEN"
-    )
+        name = user or store.active_user(url) or DEFAULT_USER
+        yield _Login(name, ask(name), active=active_now)
 
 
 def kept_token(address: MasterAddress, user: str | None = None) -> str | None:

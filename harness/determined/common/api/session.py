@@ -282,6 +282,20 @@ class Session:
         """DELETE; the parsed JSON."""
         return self._parsed("DELETE", path, **kwargs)
 
+    def stream_text(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[str]:
+        """GET of text, in pieces as it arrives. Raises MasterNotFoundException when it breaks off."""
+        timeout = httpx.Timeout(30.0, read=None)
+        try:
+            with self._client.stream("GET", path, params=params, timeout=timeout) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise _failure(response)
+                yield from response.iter_text()
+        except httpx.TransportError as error:
+            raise errors.MasterNotFoundException(
+                f"lost the connection to the service at {self.master}: {no_answer.why(error)}"
+            ) from error
+
     def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """GET of newline-delimited JSON, one parsed ``result`` at a time, as the lines arrive.
 

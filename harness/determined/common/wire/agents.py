@@ -67,7 +67,8 @@ class WorkRequest(Message):
     """A request for work, which is the agent's heartbeat too.
 
     ``running``: allocations that the agent has started and not yet reported as ended. ``prefect_poll_seq``:
-    the last number that it received, see :class:`Work`.
+    the last number that it received, see :class:`Work`. ``experiments``: those of which it keeps something
+    until they have ended.
     """
 
     session: UUID
@@ -75,16 +76,21 @@ class WorkRequest(Message):
     prefect_poll_seq: int = -1
     timeout_s: float = HEARTBEAT_S
     wire: int = 0
+    experiments: list[int] = field(default_factory=list)
 
 
 @checked
 @dataclass(frozen=True, slots=True)
 class Work(Message):
-    """Work for an agent. When ``prefect_poll_seq`` has changed, the agent asks Prefect for runs at once."""
+    """Work for an agent. When ``prefect_poll_seq`` has changed, the agent asks Prefect for runs at once.
+
+    ``ended``: those of :attr:`WorkRequest.experiments` that have ended, or that nobody knows (any more).
+    """
 
     launch: list[LegSpec]
     kill: list[str]
     prefect_poll_seq: int
+    ended: list[int] = field(default_factory=list)
 
 
 @checked

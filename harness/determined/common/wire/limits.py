@@ -30,8 +30,17 @@ SERVING_BYTES = 64 * MIB
 QUERY_PARAMETERS = 5_000
 PATTERN_CHARS = 1_000
 """A text, or regular expression, that is searched for in logs; a log policy's pattern."""
+USAGE_DAYS = 366
+"""Days of accounting that one request may ask for."""
+USAGE_MONTHS = 120
+"""Of sums by month."""
+USAGE_ENTRIES = 100_000
+"""Allocations in one JSON answer; CSV has no limit."""
 SEARCH_S = 10.0
 """Seconds that one look-up in a log with a regular expression may take."""
+
+POLICY_S = 2.0
+"""Seconds of processor time that a log policy's pattern may take for a piece of a log."""
 
 # The shape of JSON and YAML.
 DEPTH = 64
@@ -55,6 +64,8 @@ NAME_CHARS = 1_024
 """Names of experiments, users, labels, metrics' groups; ids that a client makes up."""
 TEXT_CHARS = 65_536
 """Descriptions, reasons, addresses: what a list or a line shows."""
+POOL_NAME_CHARS = 200
+"""A resource pool's name, which is also that of a work pool in Prefect."""
 NOTES_CHARS = 500_000
 """The notes of an experiment."""
 LABELS = 200
@@ -70,6 +81,8 @@ CONFIG_VALUES = 20_000
 CONFIG_PROBLEMS = 100
 """Problems that one refusal of a configuration lists."""
 LOG_POLICIES = 64
+POOLS = 1_000
+"""Resource pools of a cluster."""
 TRIALS_AT_ONCE = 10_000
 """Trials that a search may create at its start."""
 
@@ -80,6 +93,10 @@ PATH_CHARS = 4_096
 # Metrics.
 METRIC_NAME_BYTES = 1_024
 """A metric's name, and that of its group, in UTF-8: both are in an index of the database."""
+METRIC_NAMES = 10_000
+"""Different names of metrics that one trial may report, counted in each group: each has a summary."""
+METRIC_GROUPS = 1_000
+"""Different groups of metrics of one trial."""
 METRIC_VALUE_BYTES = 64 * KIB
 """One value that is not a number, as JSON."""
 METRICS_OF_REPORT_BYTES = MIB

@@ -27,6 +27,7 @@ TRIAL_RUN = f"{PREFIX}/trials/{{trial_id}}/run"
 DELETION = f"{PREFIX}/deletions/{{deletion_id}}"
 DELETED = f"{DELETION}/deleted"
 DELETION_END = f"{DELETION}/end"
+CLUSTER_CONFIG = f"{PREFIX}/cluster-config"
 KNOWN_CHECKPOINTS = f"{PREFIX}/checkpoints/known"
 
 RUN_COOKIE = "determined-run"

@@ -33,18 +33,32 @@ from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
 from determined_service.state.task_kinds import TRIAL as TRIAL_KIND
 
+# A trial's former tasks have ended for good: their own rows say how.
 _FACTS = sa.text(
     """
-    SELECT t.task_id, t.id, t.state, t.reason, t.end_time, e.id AS experiment_id, e.name, e.project_id
-    FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.task_id = ANY(:ids)
+    SELECT x.task_id, x.id, x.state, x.reason, x.end_time, e.id AS experiment_id, e.name, e.project_id
+    FROM (
+        SELECT t.task_id, t.id, t.state, t.reason, t.end_time, t.experiment_id
+        FROM trials t WHERE t.task_id = ANY(:ids)
+        UNION ALL
+        SELECT k.id, t.id, k.state, k.reason, k.end_time, t.experiment_id
+        FROM tasks k JOIN trials t ON t.id = k.former_of WHERE k.id = ANY(:ids)
+    ) x JOIN experiments e ON e.id = x.experiment_id
     """
 )
 _CONFIG = sa.text(
     """
-    SELECT e.config FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.task_id = :id
+    SELECT coalesce(k.config, e.config)
+    FROM tasks k JOIN trials t ON t.id = k.former_of OR t.task_id = k.id
+    JOIN experiments e ON e.id = t.experiment_id WHERE k.id = :id
     """
 )
-_IDS = sa.text("SELECT id, experiment_id FROM trials WHERE task_id = :id")
+_IDS = sa.text(
+    """
+    SELECT t.id, t.experiment_id, k.former_of IS NOT NULL AS is_former
+    FROM tasks k JOIN trials t ON t.id = k.former_of OR t.task_id = k.id WHERE k.id = :id
+    """
+)
 _SPECS = sa.text(
     """
     SELECT a.id, a.task_id, t.experiment_id, t.id AS trial_id, a.run_id, a.slot_ids, a.resource_pool,
@@ -71,14 +85,15 @@ _SPECS = sa.text(
 _LOCK = sa.text(
     """
     SELECT a.id, a.state, a.task_id, t.id AS trial_id, t.experiment_id, a.run_id, a.agent_id, a.started_at,
-           a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at,
+           a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at, a.stopping_for,
+           (SELECT f.trial_id FROM allocations f WHERE f.id = a.stopping_for) AS stopping_for_trial,
            t.state AS trial_state, t.request_id, t.op_complete, t.closed, t.stop_requested,
            t.early_exit, t.restarts, e.state AS experiment_state,
            e.config -> 'searcher' AS searcher,
            coalesce((e.config ->> 'max_restarts')::int, 0) AS max_restarts
     FROM experiments e
     JOIN trials t ON t.experiment_id = e.id
-    JOIN allocations a ON a.task_id = t.task_id
+    JOIN allocations a ON a.trial_id = t.id
     WHERE a.id = :id
     FOR NO KEY UPDATE OF e, t, a
     """
@@ -86,7 +101,10 @@ _LOCK = sa.text(
 
 
 class Trial(SlotKind):
-    """Its state is in ``trials``, its configuration and project in ``experiments``."""
+    """Its state is in ``trials``, its configuration and project in ``experiments``.
+
+    A task that the trial had before its experiment was continued has ended as its own row says.
+    """
 
     name = TRIAL_KIND
     order_rows = _SPECS
@@ -116,7 +134,9 @@ class Trial(SlotKind):
 
     async def kill(self, change: Change, task_id: str) -> None:
         """The search goes on without it."""
-        await trialing.kill(change, (await self._find(change, task_id)).id)
+        trial = await self._find(change, task_id)
+        if not trial.is_former:
+            await trialing.kill(change, trial.id)
 
     async def _find(self, change: Change, task_id: str) -> sa.Row[Any]:
         row = (await change.conn.execute(_IDS, {"id": task_id})).first()
@@ -184,6 +204,7 @@ async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
         reason=exit.reason,
         preempt_requested=row.preempt_requested_at is not None,
         preempt_acked=row.preempt_acked_at is not None,
+        preempted_for=_for_whom(row),
         kill_requested=row.kill_requested_at is not None,
         experiment_state=row.experiment_state,
         trial_state=row.trial_state,
@@ -197,6 +218,17 @@ async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
         lost_in_a_row=lost,
         no_restart=no_restart,
     )
+
+
+def _for_whom(row: sa.Row[Any]) -> str | None:
+    """For whom a scheduler stopped it, in words."""
+    if row.stopping_for is None:
+        return None
+    if row.stopping_for == row.id:
+        return "its experiment's max_slots or resource pool was changed"
+    if row.stopping_for_trial is None:
+        return "for something more important"
+    return f"for trial {row.stopping_for_trial}"
 
 
 async def _lost_in_a_row(change: Change, task_id: str) -> int:
@@ -238,7 +270,8 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
             await end_trial(change, trial, states.ERROR, reason, ExitReason.ERRORED)
             await giving_up.give_up_if_hopeless(change, trial.experiment_id, trial.id)
         case Next.REQUEUE:
-            await trial_queue.request(change, [row.trial_id])
+            keep = row.stopping_for is not None
+            await trial_queue.request(change, [row.trial_id], keep_place=keep)
             prefect_states.awaiting_slots(change, row.task_id, decision.reason)
         case Next.WAIT if row.experiment_state == states.PAUSED:
             prefect_states.paused(change, row.task_id, decision.reason)

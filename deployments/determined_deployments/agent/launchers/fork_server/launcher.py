@@ -86,13 +86,18 @@ class ForkServerLauncher(Launcher):
     async def __aenter__(self) -> Self:
         await self._forks.__aenter__()
         scratch.take_over(self.config.work_dir, self._forks.directory)
-        self._forks.want(ZygotePlan(TRIAL, ROOT, plans.TRIAL_MODULES, plans.TRIAL_OPTIONAL))
+        self._forks.want(self.leg_zygote())
         if self.config.prefect_api_url:
             self._forks.want(ZygotePlan(plans.FLOW, ROOT, plans.FLOW_MODULES, plans.FLOW_OPTIONAL))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self._forks.__aexit__(*exc)
+
+    @classmethod
+    def leg_zygote(cls) -> ZygotePlan:
+        """What the supervisors of legs are forked from, once it is ready."""
+        return ZygotePlan(TRIAL, ROOT, plans.TRIAL_MODULES, plans.TRIAL_OPTIONAL)
 
     async def ready(self) -> None:
         await self._forks.wait_ready([ROOT])
@@ -101,18 +106,16 @@ class ForkServerLauncher(Launcher):
         found: list[Running] = []
         for leg in leg_ends.records(self.config.work_dir):
             child = Child(leg.supervisor.pid, leg.supervisor)
-            found.append(
-                Forked("leg", leg.allocation_id, _identify(child), {}, child, adopted=True)
-            )
+            found.append(Forked("leg", leg.allocation_id, identify(child), {}, child, adopted=True))
         for id_, name, note in self._flow_runs.read():
             child = Child(name.pid, name)
-            found.append(Forked("flow_run", id_, _identify(child), note, child, adopted=True))
+            found.append(Forked("flow_run", id_, identify(child), note, child, adopted=True))
         return found
 
     async def start(self, job: Job) -> Running:
         if isinstance(job.program, Command):
             child = await _command(job.program)
-            running = Forked(job.kind, job.id, _identify(child), job.note, child)
+            running = Forked(job.kind, job.id, identify(child), job.note, child)
         elif job.kind == "leg":
             running = await self._start_leg(job, job.program)
         else:
@@ -120,7 +123,7 @@ class ForkServerLauncher(Launcher):
             await self._forks.wait_ready([plans.FLOW, ROOT])
             await self._forks.wait_started(plans.FLOW, PATIENCE_SECONDS)
             child = await self._fork([plans.FLOW, ROOT], job.program, job.program.argument)
-            running = Forked(job.kind, job.id, _identify(child), job.note, child)
+            running = Forked(job.kind, job.id, identify(child), job.note, child)
         if job.kind == "flow_run" and running.child.name is not None:
             self._flow_runs.write(job.id, running.child.name, job.note)
         return running
@@ -129,12 +132,12 @@ class ForkServerLauncher(Launcher):
         spec = job.leg
         if spec is None:
             child = await self._fork([TRIAL, ROOT], program, program.argument)
-            return Forked(job.kind, job.id, _identify(child), job.note, child)
+            return Forked(job.kind, job.id, identify(child), job.note, child)
         if not self.config.may_share(spec):
             # Its supervisor starts a new interpreter. What the code imports stays unknown: a zygote
             # is root's, and would import with the user's variables.
             child = await self._fork([ROOT], program, program.argument)
-            return Forked(job.kind, job.id, _identify(child), job.note, child)
+            return Forked(job.kind, job.id, identify(child), job.note, child)
         names, learn_into = self._learning.before_leg(spec)
         try:
             await self._learning.settle(spec)
@@ -143,7 +146,7 @@ class ForkServerLauncher(Launcher):
         except BaseException:
             self._learning.after_leg(spec)
             raise
-        return Forked(job.kind, job.id, _identify(child), job.note, child, spec)
+        return Forked(job.kind, job.id, identify(child), job.note, child, spec)
 
     async def _fork(self, names: list[str], program: Call, argument: dict[str, Any]) -> Child:
         try:
@@ -185,5 +188,6 @@ async def _command(command: Command) -> Child:
         raise LaunchError(f"{command.argv[0]} cannot be started: {error}") from error
 
 
-def _identify(child: Child) -> str:
+def identify(child: Child) -> str:
+    """The name of a job by its first process."""
     return f"{socket.gethostname()}:{child.pid}"

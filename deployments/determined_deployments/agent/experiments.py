@@ -1,0 +1,72 @@
+"""What this machine keeps of experiments, and removes when they have ended: what their trials installed.
+
+Nothing is remembered: the directories say which experiments there are, and the service says which have ended,
+so an agent that was killed leaves nothing to its successor but that question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+from determined_tasks import experiment_dir
+
+logger = logging.getLogger(__name__)
+
+
+class Experiments:
+    """The directories of experiments below ``work_dir`` (:mod:`determined_tasks.experiment_dir`)."""
+
+    def __init__(self, work_dir: Path) -> None:
+        self._work_dir = work_dir
+        self._cluster_id: str | None = None
+        self._removal: asyncio.Task[None] | None = None
+
+    def of_cluster(self, cluster_id: str) -> None:
+        """The agent serves this cluster; what another has left is removed."""
+        self._cluster_id = cluster_id
+        self._begin([])
+
+    def known(self) -> list[int]:
+        """The experiments to ask the service about."""
+        if self._cluster_id is None:
+            return []
+        try:
+            return experiment_dir.known(self._work_dir, self._cluster_id)
+        except OSError as error:
+            logger.warning("cannot list what trials have installed: %s", error)
+            return []
+
+    def ended(self, ids: Collection[int]) -> None:
+        """These have ended. While a leg still uses a directory, it stays; the service says so again."""
+        if ids and (self._removal is None or self._removal.done()):
+            self._begin(ids)
+
+    async def stop(self) -> None:
+        """Returns when nothing is being removed any more."""
+        if self._removal is not None:
+            await asyncio.gather(self._removal, return_exceptions=True)
+
+    def _begin(self, ids: Collection[int]) -> None:
+        assert self._cluster_id is not None
+        after = self._removal
+        self._removal = asyncio.create_task(self._remove(after, self._cluster_id, ids))
+
+    async def _remove(
+        self, after: asyncio.Task[None] | None, cluster_id: str, ids: Collection[int]
+    ) -> None:
+        if after is not None:
+            await asyncio.gather(after, return_exceptions=True)
+        try:
+            if not ids:
+                await asyncio.to_thread(experiment_dir.remove_leftovers, self._work_dir, cluster_id)
+            for number in ids:
+                gone = await asyncio.to_thread(
+                    experiment_dir.remove, self._work_dir, number, cluster_id
+                )
+                if gone:
+                    logger.info("experiment %d has ended: removed what it had installed", number)
+        except OSError as error:
+            logger.warning("cannot remove what trials have installed: %s", error)

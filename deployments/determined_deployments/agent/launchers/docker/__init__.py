@@ -1,0 +1,1 @@
+"""Jobs in containers of a Docker engine on the agent's machine."""

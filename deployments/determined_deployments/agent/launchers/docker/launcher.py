@@ -1,0 +1,145 @@
+"""The launcher whose legs run in containers.
+
+A leg's supervisor is a fork on the agent's machine, as with processes, and the container is its child in all
+but name: whoever of agent, supervisor and engine is killed, the container is found again by its name and
+labels. Experiments' flow runs are forks, too: they only wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.launchers.base import Call, Exit, Job, Running
+from determined_deployments.agent.launchers.docker import settings
+from determined_deployments.agent.launchers.fork_server.launcher import (
+    Forked,
+    ForkServerLauncher,
+    identify,
+)
+from determined_deployments.agent.launchers.fork_server.server import ZygotePlan
+from determined_deployments.agent.launchers.fork_server.zygote import ROOT
+from determined_deployments.agent.outage import Outage
+from determined_tasks.containers import engine, plan
+from determined_tasks.containers.engine import EngineAway
+from determined_tasks.containers.leg import ORDER
+from determined_tasks.context_dir import ALLOCATIONS
+from determined_tasks.supervision import LegRecord
+
+if TYPE_CHECKING:
+    from determined_deployments.agent.launchers.docker.worker import DeterminedDockerWorker
+
+logger = logging.getLogger(__name__)
+
+SUPERVISE = "determined_tasks.containers.leg:supervise"
+ZYGOTE = "container-leg"
+MODULES = ["docker", "determined_tasks.containers.leg"]
+RETRY_SECONDS = 2.0
+TAKE_OVERS = 5
+"""A leg whose supervisors died so often, one after the other, is given up."""
+
+
+class DockerLauncher(ForkServerLauncher):
+    """When a supervisor dies, the next one takes over: at once, or when an agent adopts the leg."""
+
+    worker_type = "determined-docker"
+
+    def __init__(self, config: AgentConfig, fetch: Callable[[str], Awaitable[bytes]]) -> None:
+        super().__init__(config, fetch)
+        self._settings = settings.of_agent(config)
+        self._sent: dict[str, signal.Signals] = {}
+        """The last signal to each leg: its supervisor may have died of it, or before it."""
+
+    @classmethod
+    def worker_class(cls) -> type[DeterminedDockerWorker]:
+        from determined_deployments.agent.launchers.docker.worker import DeterminedDockerWorker
+
+        return DeterminedDockerWorker
+
+    @classmethod
+    def leg_zygote(cls) -> ZygotePlan:
+        return ZygotePlan(ZYGOTE, ROOT, MODULES)
+
+    async def __aenter__(self) -> Self:
+        outage = Outage("the Docker engine", logger)
+        while True:
+            try:
+                client = await asyncio.to_thread(engine.connect)
+                break
+            except EngineAway as error:
+                outage.failed(error)
+            await asyncio.sleep(RETRY_SECONDS)
+        outage.over()
+        # Supervisors need not ask. An engine that is upgraded speaks this version, too.
+        self._settings["api_version"] = client.api_version
+        return await super().__aenter__()
+
+    async def ready(self) -> None:
+        await self._forks.wait_ready([ZYGOTE])
+
+    async def adopt(self) -> list[Running]:
+        found = await super().adopt()
+        known = {running.id for running in found if running.kind == "leg"}
+        await asyncio.to_thread(self._reap, known)
+        return found
+
+    def _reap(self, known: set[str]) -> None:
+        """Removes containers of legs of which no record is left."""
+        config = self.config
+        names = {plan.container_name(config.agent_id, config.work_dir, id_) for id_ in known}
+        try:
+            client = engine.connect()
+            for container in engine.of_agent(client, config.agent_id, str(config.work_dir)):
+                if container["Names"] and container["Names"][0].lstrip("/") not in names:
+                    logger.warning("removing %s, whose leg is unknown", container["Names"][0])
+                    engine.remove(client, container["Id"])
+        except EngineAway as error:
+            logger.warning("containers that nobody knows are left for the next start: %s", error)
+
+    async def _start_leg(self, job: Job, program: Call) -> Forked:
+        if job.leg is not None:
+            program = Call(SUPERVISE, {**program.argument, "container": self._settings})
+        child = await self._fork([ZYGOTE], program, program.argument)
+        return Forked(job.kind, job.id, identify(child), job.note, child)
+
+    async def wait(self, running: Running) -> Exit:
+        assert isinstance(running, Forked)
+        ended = await super().wait(running)
+        if running.kind != "leg":
+            return ended
+        for _ in range(TAKE_OVERS):
+            killed = self._sent.get(running.id) == signal.SIGKILL
+            if ended.in_order or killed or not self._has_order(running):
+                return ended
+            await self._take_over(running)
+            ended = await super().wait(running)
+        return ended
+
+    def _has_order(self, running: Running) -> bool:
+        root = self.config.work_dir / ALLOCATIONS / running.id
+        return (root / ORDER).exists() and LegRecord.read(root) is not None
+
+    async def _take_over(self, running: Forked) -> None:
+        logger.warning("%s: its supervisor is gone, another one takes over", running.id)
+        root = self.config.work_dir / ALLOCATIONS / running.id
+        argument: dict[str, Any] = {"allocation": str(root), "stop": self._sent.get(running.id)}
+        running.adopted = False
+        running.child = await self._fork([ZYGOTE], Call(SUPERVISE, argument), argument)
+
+    async def signal(self, running: Running, number: signal.Signals) -> None:
+        assert isinstance(running, Forked)
+        if running.kind == "leg":
+            self._sent[running.id] = number
+        await super().signal(running, number)
+
+    async def clean_up(self, running: Running) -> None:
+        assert isinstance(running, Forked)
+        self._sent.pop(running.id, None)
+        if running.kind == "leg" and running.lost and self._has_order(running):
+            name = plan.container_name(self.config.agent_id, self.config.work_dir, running.id)
+            await asyncio.to_thread(lambda: engine.remove(engine.connect(), name))
+        await super().clean_up(running)

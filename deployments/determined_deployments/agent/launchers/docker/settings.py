@@ -1,0 +1,53 @@
+"""The agent's settings as supervisors of containers need them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from determined import __version__
+from determined_deployments.agent.config import AgentConfig
+from determined_tasks.containers.settings import ContainerSettings
+
+IMAGE = f"determined-prefect/harness:{__version__}"
+"""What `make images` builds (docs/images.md)."""
+SYSTEM = ("/", "/usr", "/usr/local")
+
+
+class HarnessError(ValueError):
+    """The agent's interpreter cannot be shown to containers; the message says why."""
+
+
+def of_agent(config: AgentConfig) -> dict[str, Any]:
+    """The arguments of ContainerSettings, in JSON. Raises HarnessError."""
+    given = config.container
+    mounted = given.harness == "mounted"
+    settings = ContainerSettings(
+        images={kind: given.images.get(kind, IMAGE) for kind in ("cpu", "cuda")},
+        network_mode=given.network_mode or ("host" if config.is_master_local else "bridge"),
+        master_url=given.master_url or config.master_url,
+        shm_size=int(given.shm_size),
+        memory=None if given.memory is None else int(given.memory),
+        read_only=interpreter() if mounted else [],
+        path=[str(Path(sys.executable).parent)] if mounted else [],
+    )
+    return asdict(settings)
+
+
+def interpreter() -> list[str]:
+    """The directories of this interpreter and its packages, none inside another. Raises HarnessError."""
+    for prefix in (sys.base_prefix, sys.prefix):
+        if prefix in SYSTEM:
+            raise HarnessError(
+                f"container.harness: this agent's Python is the system's ({prefix}), which would hide the"
+                " image's own; use a virtual environment of a Python with a directory of its own, or images"
+                " that have determined (container.harness: image)"
+            )
+    wanted = [sys.base_prefix, sys.prefix, *(path for path in sys.path if Path(path).is_dir())]
+    found: list[str] = []
+    for path in sorted(dict.fromkeys(str(Path(item).absolute()) for item in wanted), key=len):
+        if not any(Path(path).is_relative_to(other) for other in found):
+            found.append(path)
+    return found

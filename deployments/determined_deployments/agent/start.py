@@ -1,0 +1,214 @@
+"""Starts an agent by hand: `det agent start`, and `prefect worker start` with one of our worker types.
+
+Both become the process ``python -m determined_deployments.agent``; its settings file lies in its directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from determined.common import local_cluster
+from determined_deployments.agent.config import CONFIG_VARIABLE, AgentConfig
+from determined_deployments.agent.launchers import built_in
+from determined_deployments.local import layout, slots
+from determined_deployments.local.errors import ClusterError
+
+LAUNCHERS = {"process": "fork_server", "docker": "docker"}
+TOKEN_VARIABLE = "DET_AGENT_TOKEN"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+class StartError(ValueError):
+    """The agent cannot be started as asked for; the message names the option."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The options of `det agent start`.
+
+    ``gpus``: ``all`` or a number. ``slots``: as of `cluster-up`. ``artificial_slots``: so many CPU slots,
+    whatever the machine has. ``container``: the section of the settings.
+    """
+
+    pool: str = "default"
+    name: str | None = None
+    kind: str = "process"
+    slots: int | None = None
+    gpus: str | None = None
+    artificial_slots: int | None = None
+    master: str | None = None
+    container: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where the agent belongs, and the secrets that it needs."""
+
+    master_url: str
+    agent_token: str
+    prefect_api_url: str | None
+    prefect_auth: str | None
+    data_dir: Path
+    checkpoint_dir: Path | None = None
+    agent_id: str | None = None
+    """Of the agent that a local cluster has by itself."""
+
+    @classmethod
+    def find(cls, master: str | None = None) -> Cluster | None:
+        """By ``master`` or ``DET_MASTER`` with ``DET_AGENT_TOKEN``, else this user's local cluster; None:
+        there is neither. Raises StartError.
+        """
+        env = os.environ
+        url, token = master or env.get("DET_MASTER"), env.get(TOKEN_VARIABLE)
+        if url and token:
+            return cls(
+                url,
+                token,
+                env.get("PREFECT_API_URL"),
+                env.get("PREFECT_API_AUTH_STRING"),
+                local_cluster.data_dir(),
+            )
+        from determined_deployments.local import state
+
+        try:
+            found = state.load(layout.Layout.of())
+        except ClusterError as error:
+            raise StartError(str(error)) from None
+        if found is None or (url and url.rstrip("/") != found.master_url):
+            if url:
+                raise StartError(
+                    f"{url} is not the local cluster: set {TOKEN_VARIABLE} to the service's agent_token"
+                )
+            return None
+        place = layout.Layout.of()
+        return cls(
+            found.master_url,
+            found.agent_token,
+            found.prefect_api_url,
+            found.prefect_auth,
+            place.root,
+            place.checkpoints,
+            found.agent_id,
+        )
+
+
+def configure(wishes: Wishes) -> AgentConfig:
+    """The agent's settings. Raises StartError."""
+    if wishes.kind not in LAUNCHERS:
+        raise StartError(f"--type: expected {' or '.join(LAUNCHERS)}, found {wishes.kind!r}")
+    cluster = Cluster.find(wishes.master)
+    if cluster is None:
+        raise StartError(
+            "no cluster: start one with `det deploy local cluster-up`, or set DET_MASTER to the service's"
+            f" address and {TOKEN_VARIABLE} to its agent_token"
+        )
+    name = wishes.name or f"{socket.gethostname()}-{wishes.pool}"
+    if name == cluster.agent_id:
+        raise StartError(
+            f"--name {name}: the local cluster's own agent has this name; choose another"
+        )
+    if not _NAME.fullmatch(name):
+        raise StartError(
+            f"--name: expected letters, digits, '_', '.' and '-', at most 128, found {name!r}"
+        )
+    kind, devices = _slots(wishes)
+    return AgentConfig.model_validate(
+        {
+            "agent_id": name,
+            "resource_pool": wishes.pool,
+            "slots": devices,
+            "slot_type": kind,
+            "launcher": LAUNCHERS[wishes.kind],
+            "master_url": cluster.master_url,
+            "agent_token": cluster.agent_token,
+            "prefect_api_url": cluster.prefect_api_url,
+            "prefect_auth": cluster.prefect_auth,
+            "work_dir": cluster.data_dir / "agents" / name,
+            "checkpoint_dir": cluster.checkpoint_dir,
+            "container": wishes.container,
+        }
+    )
+
+
+def _slots(wishes: Wishes) -> tuple[Literal["cpu", "cuda"], list[dict[str, Any]]]:
+    given = [
+        option
+        for option, value in (
+            ("--slots", wishes.slots),
+            ("--gpus", wishes.gpus),
+            ("--artificial-slots", wishes.artificial_slots),
+        )
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise StartError(f"give one of {' and '.join(given)}, not both")
+    count, gpu = wishes.slots, None
+    if wishes.artificial_slots is not None:
+        count, gpu = wishes.artificial_slots, False
+    elif wishes.gpus is not None:
+        if wishes.gpus != "all" and not wishes.gpus.isdecimal():
+            raise StartError(f"--gpus: expected 'all' or a number, found {wishes.gpus!r}")
+        count, gpu = None if wishes.gpus == "all" else int(wishes.gpus), True
+    try:
+        kind, found = slots.detect(count, gpu)
+    except ClusterError as error:
+        raise StartError(str(error)) from None
+    return kind, [slot.model_dump() for slot in found]
+
+
+def become(config: AgentConfig) -> NoReturn:
+    """Replaces this process by the agent."""
+    built_in.load(config.launcher)
+    config.work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _hold(config.work_dir / "agent.lock", config.agent_id)
+    path = config.work_dir / "agent.json"
+    # Secrets are stars in it.
+    content = json.loads(config.model_dump_json())
+    content["agent_token"] = config.agent_token.get_secret_value()
+    if config.prefect_auth is not None:
+        content["prefect_auth"] = config.prefect_auth.get_secret_value()
+    layout.write_private(path, json.dumps(content, indent=2) + "\n")
+    env = {**os.environ, CONFIG_VARIABLE: str(path)}
+    argv = [sys.executable, "-P", "-m", "determined_deployments.agent"]
+    os.execve(sys.executable, argv, env)
+
+
+def _hold(path: Path, name: str) -> None:
+    """Locks the agent's directory for the life of the process, whatever program it becomes.
+
+    Raises StartError while another agent has it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StartError(
+            f"--name {name}: an agent of this name runs already ({path.parent}); stop it, or choose another"
+            " name"
+        ) from None
+    os.set_inheritable(descriptor, True)
+
+
+def start(options: dict[str, Any]) -> NoReturn:
+    """What `det agent start` calls (entry point ``determined.agent_start``). Raises StartError."""
+    become(configure(Wishes(**options)))
+
+
+def start_as_worker(worker_type: str, pool: str, name: str | None) -> None:
+    """What `prefect worker start` calls: becomes the agent, or returns if no cluster is known here."""
+    try:
+        if Cluster.find() is None:
+            return
+        kind = worker_type.removeprefix("determined-")
+        become(configure(Wishes(pool=pool, name=name, kind=kind)))
+    except StartError as error:
+        raise SystemExit(str(error)) from None

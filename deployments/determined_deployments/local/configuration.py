@@ -1,0 +1,80 @@
+"""The configuration of a local cluster: checked before anything starts, kept in its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from determined.common import cluster_config
+from determined.common.cluster_config import ClusterConfig
+from determined.common.wire import paths
+from determined.expconf import ConfigError
+from determined_deployments.local import probe
+from determined_deployments.local.errors import ClusterError
+from determined_deployments.local.layout import Layout, write_private
+from determined_deployments.local.report import Reporter
+from determined_deployments.local.state import ClusterState
+
+REFUSAL_S = 5.0
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The configuration that is wanted. ``before``: the folder's text when the command began (None: none)."""
+
+    config: ClusterConfig
+    before: str | None
+
+
+def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
+    """Checks what is wanted and keeps it in the cluster's folder.
+
+    ``option``: the file given by ``--config``; None: what the folder has; empty: none any more.
+    Raises ClusterError with every mistake; then nothing is changed.
+    """
+    before = kept(layout)
+    path = layout.cluster_config if option is None else Path(option)
+    if option == "" or (option is None and before is None):
+        _keep(layout, None)
+        return Chosen(ClusterConfig(), before)
+    try:
+        config, remarks = cluster_config.read_file(path)
+        text = path.read_text(encoding="utf-8-sig")
+    except ConfigError as error:
+        what = "its cluster configuration" if option is None else "--config"
+        raise ClusterError(f"{what} cannot be used:\n{error}") from None
+    if option is not None:
+        for remark in remarks:
+            reporter.note(str(remark))
+    if text != before:
+        _keep(layout, text)
+    return Chosen(config, before)
+
+
+def kept(layout: Layout) -> str | None:
+    """The text of the configuration in the cluster's folder; None: there is none."""
+    try:
+        return layout.cluster_config.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(f"cannot read {layout.cluster_config}: {error}") from error
+
+
+def refusal(state: ClusterState) -> str:
+    """Why the running service has not put the file into force; empty: it has, or does not answer."""
+    address = f"{state.master_url}{paths.CLUSTER_CONFIG}"
+    found = probe.get(address, token=state.agent_token, timeout=REFUSAL_S)
+    return str(found["refusal"]) if isinstance(found, dict) else ""
+
+
+def put_back(layout: Layout, chosen: Chosen) -> None:
+    """The folder has again what it had when the command began."""
+    _keep(layout, chosen.before)
+
+
+def _keep(layout: Layout, text: str | None) -> None:
+    if text is None:
+        layout.cluster_config.unlink(missing_ok=True)
+    else:
+        write_private(layout.cluster_config, text)

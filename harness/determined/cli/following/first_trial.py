@@ -1,0 +1,65 @@
+"""``-f``: the first trial's logs, and the exit code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from determined.cli.errors import CliError, talk
+from determined.cli.output import format as f
+from determined.cli.output import log_lines
+from determined.common.api.patience import patiently
+
+if TYPE_CHECKING:
+    from determined.cli.state import State
+    from determined.experimental import Experiment
+
+_INTERVAL_S = 0.35
+
+
+def follow_first_trial(
+    shared: State, experiment: Experiment, *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Shows the first trial's logs to their end, then waits for the experiment if that is its only trial.
+
+    Raises Exit(1), after a line that says why, when the experiment does not end COMPLETED, or the first
+    trial of a search does not; CliError when the experiment ends without a trial.
+    """
+    from determined.experimental import _logs
+    from determined.experimental._enums import ExperimentState, TrialState
+
+    try:
+        trial = experiment.await_first_trial()
+    except RuntimeError as error:
+        raise CliError(str(error)) from error
+    talk(f"following trial {trial.id}; Ctrl-C detaches, and the experiment keeps running")
+    log_lines.show(_logs.iter_batches(shared.session, trial.id, follow=True), json=False)
+    session, path = shared.session, f"/api/v1/experiments/{experiment.id}"
+    while True:
+        # The experiment is read first: if it has ended, its trial has ended too.
+        whole = patiently(lambda: session.get(path), sleep=sleep)
+        first = patiently(lambda: session.get(f"/api/v1/trials/{trial.id}"), sleep=sleep)["trial"]
+        is_search = whole["config"]["searcher"]["name"] != "single"
+        has_ended = ExperimentState(whole["experiment"]["state"]).terminal
+        if has_ended:
+            _require_completed(f"experiment {experiment.id}", whole["experiment"])
+        if is_search and TrialState(first["state"]).terminal:
+            _require_completed(f"trial {trial.id}", first)
+            if not has_ended:
+                talk(
+                    f"trial {trial.id} is COMPLETED; the search goes on: det e wait {experiment.id}"
+                )
+            return
+        if has_ended:
+            return
+        sleep(_INTERVAL_S)
+
+
+def _require_completed(what: str, document: dict[str, Any]) -> None:
+    state = f.state(document["state"])
+    if state != "COMPLETED":
+        talk(f"{what} ended {state}: {document.get('reason') or 'no reason was recorded'}")
+        raise typer.Exit(1)

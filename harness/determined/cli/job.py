@@ -1,0 +1,237 @@
+"""``det job`` (``det j``)"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from determined.cli import completion
+from determined.cli.arguments.options import (
+    Csv,
+    Json,
+    Limit,
+    Offset,
+    Pages,
+    PagesOption,
+    bound,
+    chosen,
+)
+from determined.cli.errors import talk
+from determined.cli.groups import group
+from determined.cli.output import format as f
+from determined.cli.output import render
+from determined.cli.output.render import Column, Record
+from determined.cli.printing import echo
+from determined.cli.state import state
+
+app = group("The job queue: experiments that wait for slots or hold some.", default="list")
+
+PATH = "/api/v1/job-queues"
+JobId = Annotated[
+    str,
+    typer.Argument(
+        help="job ID, or the ID of its experiment",
+        metavar="JOB",
+        autocompletion=completion.experiments,
+    ),
+]
+Pool = Annotated[
+    str | None,
+    typer.Option("-p", "--resource-pool", help="only this resource pool", metavar="NAME"),
+]
+
+
+def _ahead(record: Record) -> Any:
+    summary = record.get("summary") or {}
+    return summary.get("jobsAhead") if summary.get("state") == "STATE_QUEUED" else None
+
+
+JOBS = (
+    Column("#", _ahead),
+    Column("ID", "jobId"),
+    Column("Type", lambda record: (record.get("type") or "").removeprefix("TYPE_").lower()),
+    Column("Job Name", lambda record: f"{record.get('name')} ({record.get('entityId')})"),
+    Column("Resource Pool", "resourcePool"),
+    Column("Priority", "priority"),
+    Column("Weight", "weight"),
+    Column("Submitted", f.field("submissionTime", f.time)),
+    Column(
+        "Slots (acquired/needed)",
+        lambda record: f"{record.get('allocatedSlots')}/{record.get('requestedSlots')}",
+    ),
+    Column("State", lambda record: f.state((record.get("summary") or {}).get("state"))),
+    Column("User", "username"),
+)
+WAITING = (
+    Column("Trial ID", "trialId"),
+    Column("Since", f.field("since", f.time)),
+    Column("Slots", "slotsWanted"),
+    Column("Reason", "reason"),
+    Column("Forecast", "forecast"),
+)
+
+
+@app.command("list|ls")
+def list_jobs(
+    ctx: typer.Context,
+    resource_pool: Pool = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
+    pages: PagesOption = Pages.ALL,
+    reverse: Annotated[bool, typer.Option("--reverse", help="the last in line first")] = False,
+    json: Json = False,
+    yaml: Annotated[bool, typer.Option("--yaml", help="print YAML")] = False,
+    csv: Csv = False,
+) -> None:
+    """List the jobs of each resource pool: those with slots, then those that wait, in order of service.
+
+    `#` is the number of jobs ahead.
+    """
+    from determined.common.api import pages as reading
+
+    if yaml and (json or csv):
+        raise typer.BadParameter("give one of --json, --yaml and --csv")
+    found = reading.read(
+        state(ctx).session,
+        "/api/v1/job-queues-v2",
+        "jobs",
+        {
+            "resourcePool": resource_pool,
+            "orderBy": "ORDER_BY_DESC" if reverse else "ORDER_BY_ASC",
+        },
+        offset=offset,
+        limit=bound(pages, limit),
+        page_size=limit,
+    )
+    jobs = [item["full"] for item in found if item.get("full")]
+    if yaml:
+        import yaml as yaml_
+
+        echo(yaml_.safe_dump({"jobs": jobs}, sort_keys=False), end="")
+    else:
+        render.show(JOBS, jobs, chosen(json, csv), document={"jobs": jobs}, what="jobs")
+
+
+@app.command("update|u")
+def update(
+    ctx: typer.Context,
+    job_id: JobId,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            "-p", "--priority", min=1, max=99, help="a lower number is more important", metavar="N"
+        ),
+    ] = None,
+    weight: Annotated[
+        float | None,
+        typer.Option("-w", "--weight", min=0, help="weight of its fair share", metavar="X"),
+    ] = None,
+    resource_pool: Annotated[
+        str | None,
+        typer.Option("--resource-pool", help="the pool to move it to", metavar="NAME"),
+    ] = None,
+    ahead_of: Annotated[
+        str | None, typer.Option("--ahead-of", help="the job to come before", metavar="JOB")
+    ] = None,
+    behind_of: Annotated[
+        str | None, typer.Option("--behind-of", help="the job to come after", metavar="JOB")
+    ] = None,
+) -> None:
+    """Change a job's priority, weight, resource pool or place in the queue. It holds at once.
+
+    Trials that lose their slots by it save a checkpoint first, and go on from there later.
+    """
+    given = {
+        "priority": priority,
+        "weight": weight,
+        "resourcePool": resource_pool,
+        "aheadOf": ahead_of,
+        "behindOf": behind_of,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if len(changes) != 1:
+        raise typer.BadParameter(
+            "give one of --priority, --weight, --resource-pool, --ahead-of and --behind-of"
+        )
+    _send(ctx, [{"jobId": job_id, **changes}])
+
+
+_OPERATIONS = {
+    "priority": "priority",
+    "weight": "weight",
+    "resource-pool": "resourcePool",
+    "ahead-of": "aheadOf",
+    "behind-of": "behindOf",
+}
+
+
+def _parsed(operation: str) -> dict[str, Any]:
+    """``"7.priority=3"`` as an update. Raises a usage error."""
+    job, dot, change = operation.partition(".")
+    name, equals, value = change.partition("=")
+    field = _OPERATIONS.get(name.replace("_", "-"))
+    if not (job and dot and equals and value) or field is None:
+        raise typer.BadParameter(
+            f"{operation!r} is no operation: write JOB.NAME=VALUE, where NAME is one of "
+            f"{', '.join(_OPERATIONS)}"
+        )
+    try:
+        number: Any = {"priority": int, "weight": float}.get(field, str)(value)
+    except ValueError:
+        raise typer.BadParameter(f"{operation!r}: {value!r} is not a number") from None
+    return {"jobId": job, field: number}
+
+
+@app.command("update-batch")
+def update_batch(
+    ctx: typer.Context,
+    operations: Annotated[
+        list[str],
+        typer.Argument(
+            help="JOB.NAME=VALUE; NAME: priority, weight, resource-pool, ahead-of, behind-of",
+            metavar="OPERATION...",
+        ),
+    ],
+) -> None:
+    """Change several jobs, one after the other; the first that is refused ends the command."""
+    _send(ctx, [_parsed(one) for one in operations])
+
+
+def _send(ctx: typer.Context, updates: list[dict[str, Any]]) -> None:
+    answer = state(ctx).session.post(PATH, json={"updates": updates})
+    for remark in answer.get("remarks") or ():
+        talk(f"warning: {remark}")
+    for one in updates:
+        ((name, value),) = ((name, value) for name, value in one.items() if name != "jobId")
+        talk(f"job {one['jobId']}: {_words(name, value)}")
+
+
+def _words(name: str, value: Any) -> str:
+    words = {
+        "resourcePool": "moved to resource pool",
+        "aheadOf": "moved ahead of job",
+        "behindOf": "moved behind job",
+    }
+    return f"{words[name]} {value}" if name in words else f"{name} set to {value:g}"
+
+
+@app.command("explain")
+def explain(ctx: typer.Context, job_id: JobId, json: Json = False) -> None:
+    """Say why each trial of a job waits, and what has to end before the first one starts.
+
+    The forecast holds if nothing is submitted or changed meanwhile, and if what ends wants no slots again.
+    """
+    found = state(ctx).session.get(f"{PATH}/{quote(job_id, safe='')}/explanation")
+    if json:
+        render.print_json(found)
+        return
+    render.show(JOBS, [found["job"]], chosen(json=False, csv=False))
+    if found["waiting"]:
+        echo()
+        render.show(
+            WAITING, found["waiting"], chosen(json=False, csv=False), what="trials that wait"
+        )
+    else:
+        talk("none of its trials waits for slots")

@@ -1,0 +1,94 @@
+"""``det resource-pool`` (``det rp``)"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.errors import CliError
+from determined.cli.groups import group
+from determined.cli.output import render
+from determined.cli.output.render import Column, Record
+from determined.cli.state import State, state
+
+app = group("Resource pools: groups of agents, and how their slots are given out.", default="list")
+
+
+def _scheduler(record: Record) -> str:
+    name = str(record.get("schedulerType") or "").removeprefix("SCHEDULER_TYPE_").lower()
+    # Determined's enumeration has no name for the one that serves requests as they come.
+    return "first_in_first_out" if name in ("", "unspecified") else name
+
+
+def _fitting(record: Record) -> str:
+    return str(record.get("schedulerFittingPolicy") or "").removeprefix("FITTING_POLICY_").lower()
+
+
+def _default(record: Record) -> str:
+    kinds = (("compute", "defaultComputePool"), ("aux", "defaultAuxPool"))
+    return ", ".join(word for word, key in kinds if record.get(key))
+
+
+def _used(record: Record) -> str:
+    return f"{record.get('slotsUsed')}/{record.get('slotsAvailable')}"
+
+
+def _preemption(record: Record) -> bool | None:
+    return _priority(record).get("preemption")
+
+
+def _priority(record: Record) -> dict[str, Any]:
+    return (record.get("details") or {}).get("priorityScheduler") or {}
+
+
+POOLS = (
+    Column("Name", "name"),
+    Column("Default For", _default),
+    Column("Agents", "numAgents"),
+    Column("Slots Used", _used),
+    Column("Scheduler", _scheduler),
+    Column("Fitting Policy", _fitting),
+    Column("Description", "description"),
+)
+DETAILS = (
+    *POOLS,
+    Column("Preemption", _preemption),
+    Column("Default Priority", lambda record: _priority(record).get("defaultPriority")),
+    Column("Slots Per Agent", "slotsPerAgent"),
+    Column("Tasks Without Slots", "auxContainersRunning"),
+    Column("At Most Per Agent", "auxContainerCapacityPerAgent"),
+)
+
+
+def _pools(shared: State) -> list[dict[str, Any]]:
+    from determined.common.api import pages
+
+    return list(pages.read(shared.session, "/api/v1/resource-pools", "resourcePools"))
+
+
+@app.command("list|ls")
+def list_pools(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
+    """List the resource pools of the cluster."""
+    render.show(POOLS, _pools(state(ctx)), chosen(json, csv), what="resource pools")
+
+
+@app.command("describe")
+def describe(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="POOL", help="name of the resource pool")],
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """Show one resource pool: its agents, its slots and its scheduler."""
+    pools = _pools(state(ctx))
+    found = [pool for pool in pools if pool["name"] == name]
+    if not found:
+        from determined.expconf.problems import nearest
+
+        names = [pool["name"] for pool in pools]
+        meant = nearest(name, names)
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise CliError(f"there is no resource pool {name!r}{hint} (there are {', '.join(names)})")
+    render.show(DETAILS, found, chosen(json, csv), document=found[0])

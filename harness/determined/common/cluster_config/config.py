@@ -1,0 +1,202 @@
+"""The cluster configuration as a whole."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from determined.common.cluster_config.containers import TaskContainerDefaults
+from determined.common.cluster_config.marks import NotUsed, is_off, refused
+from determined.common.cluster_config.pool import DEFAULT_POOL, PoolConfig, ResourceManager
+from determined.common.cluster_config.scheduler import SchedulerConfig
+from determined.common.wire import limits
+from determined.expconf.base import Section
+from determined.expconf.storage import CheckpointStorage
+
+_NO_TLS = "the service speaks plain HTTP: leave tls out, and put a proxy with TLS in front of it"
+_NO_SSO = "users log in with a name and a password: leave it out"
+
+
+def _is_root(account: Any) -> bool:
+    wanted = {"uid": (0,), "gid": (0,), "user": ("root",), "group": ("root",)}
+    return isinstance(account, dict) and all(
+        value is None or value in wanted.get(key, ()) for key, value in account.items()
+    )
+
+
+class Authz(Section):
+    """The ``security.authz`` section."""
+
+    type: Annotated[
+        Literal["basic"],
+        refused(
+            "there are no roles: leave type out, or write 'basic'", lambda value: value == "basic"
+        ),
+    ] = Field("basic", description="who may do what: owners and administrators")
+    fallback: Annotated[Any, NotUsed("there is one kind of authorisation")] = Field(
+        None, exclude=True
+    )
+
+
+class Security(Section):
+    """The ``security`` section."""
+
+    authz: Authz | None = Field(None, description="who may do what")
+
+    default_task: Annotated[
+        Any,
+        refused(
+            "the account of trials is not set here: use `det deploy local cluster-up --task-user "
+            "USER[:GROUP]`, or security.default_task in the settings of each agent",
+            _is_root,
+        ),
+    ] = Field(None, exclude=True)
+    tls: Annotated[Any, refused(_NO_TLS, lambda value: value == {})] = Field(None, exclude=True)
+    ssh: Annotated[Any, NotUsed("there are no shells")] = Field(None, exclude=True)
+    token: Annotated[Any, NotUsed("there are no access tokens; a login lasts 7 days")] = Field(
+        None, exclude=True
+    )
+    initial_user_password: Annotated[
+        Any, NotUsed("`det deploy local cluster-up --initial-user-password` sets it")
+    ] = Field(None, exclude=True)
+
+
+class Logging(Section):
+    """The ``logging`` section."""
+
+    type: Annotated[
+        Literal["default"],
+        refused(
+            "logs of trials are kept in Postgres: leave type out, or write 'default'",
+            lambda value: value == "default",
+        ),
+    ] = Field("default", description="where logs of trials are kept")
+
+
+class ClusterConfig(Section):
+    """A cluster's configuration, as :func:`~.reading.read_file` returns it: in today's form, and valid."""
+
+    resource_manager: ResourceManager = Field(
+        default_factory=ResourceManager, description="the cluster's agents and default pools"
+    )
+    resource_pools: Annotated[list[PoolConfig], Field(min_length=1, max_length=limits.POOLS)] = (
+        Field(
+            default_factory=lambda: [PoolConfig(pool_name=DEFAULT_POOL)],
+            description="groups of agents; default: one called 'default'",
+        )
+    )
+    task_container_defaults: TaskContainerDefaults = Field(
+        default_factory=TaskContainerDefaults,
+        description="what tasks get unless they say otherwise",
+    )
+    checkpoint_storage: CheckpointStorage | None = Field(
+        None, description="of experiments without one; default: a folder of the cluster's"
+    )
+    launch_error: bool = Field(
+        True, description="whether what fits on no agent is refused; else it waits, with a warning"
+    )
+    security: Security | None = Field(None, description="accounts and rights")
+    logging: Logging | None = Field(None, description="where logs of trials are kept")
+
+    scheduler: SchedulerConfig | None = Field(
+        None, exclude=True, description="the earlier place of resource_manager.scheduler"
+    )
+    provisioner: Annotated[
+        Any,
+        refused(
+            "agents are not started in a cloud: leave provisioner out, and start agents on machines of your "
+            "own"
+        ),
+    ] = Field(None, exclude=True)
+    additional_resource_managers: Annotated[
+        Any,
+        refused("a cluster has one resource manager: leave it out", lambda value: value == []),
+    ] = Field(None, exclude=True)
+    scim: Annotated[Any, refused(_NO_SSO, is_off)] = Field(None, exclude=True)
+    saml: Annotated[Any, refused(_NO_SSO, is_off)] = Field(None, exclude=True)
+    oidc: Annotated[Any, refused(_NO_SSO, is_off)] = Field(None, exclude=True)
+    det_cloud: Annotated[Any, refused(_NO_SSO, is_off)] = Field(None, exclude=True)
+
+    config_file: Annotated[Any, NotUsed("the file is the one that --config names")] = Field(
+        None, exclude=True
+    )
+    cluster_name: Annotated[
+        Any, NotUsed("`det deploy local cluster-up --cluster-name` sets it")
+    ] = Field(None, exclude=True)
+    port: Annotated[Any, NotUsed("`det deploy local cluster-up --master-port` sets it")] = Field(
+        None, exclude=True
+    )
+    db: Annotated[
+        Any,
+        NotUsed(
+            "the cluster brings its own Postgres; `det deploy local cluster-up --db-url` names another"
+        ),
+    ] = Field(None, exclude=True)
+    log: Annotated[Any, NotUsed("`det deploy local logs service` prints the service's log")] = (
+        Field(None, exclude=True)
+    )
+    root: Annotated[Any, NotUsed("the service has no pages to serve from a folder")] = Field(
+        None, exclude=True
+    )
+    cache: Annotated[Any, NotUsed("model definitions are kept in Postgres")] = Field(
+        None, exclude=True
+    )
+    telemetry: Annotated[Any, NotUsed("nothing is ever sent anywhere")] = Field(None, exclude=True)
+    enable_cors: Annotated[Any, NotUsed("scripts of other sites' pages get no answer")] = Field(
+        None, exclude=True
+    )
+    observability: Annotated[Any, NotUsed("there is no page for Prometheus")] = Field(
+        None, exclude=True
+    )
+    retention_policy: Annotated[Any, NotUsed("logs stay until their experiment is deleted")] = (
+        Field(None, exclude=True)
+    )
+    tensorboard_timeout: Annotated[
+        Any, NotUsed("TensorBoard is started where its files are, not by the cluster")
+    ] = Field(None, exclude=True)
+    notebook_timeout: Annotated[Any, NotUsed("there are no notebooks")] = Field(None, exclude=True)
+    webhooks: Annotated[
+        Any, NotUsed("there are no webhooks; Prefect's automations send messages")
+    ] = Field(None, exclude=True)
+    integrations: Annotated[Any, NotUsed("set it in the experiment's configuration")] = Field(
+        None, exclude=True
+    )
+    ui_customization: Annotated[Any, NotUsed("the web page is Prefect's")] = Field(
+        None, exclude=True
+    )
+    feature_switches: Annotated[Any, NotUsed("there are none")] = Field(None, exclude=True)
+    reserved_ports: Annotated[
+        Any, NotUsed("trials choose among the ports that the machine says are free")
+    ] = Field(None, exclude=True)
+
+    def pool(self, name: str) -> PoolConfig | None:
+        """The pool of that name; None if there is none."""
+        return next((pool for pool in self.resource_pools if pool.pool_name == name), None)
+
+    def scheduler_of(self, pool: str) -> SchedulerConfig:
+        """The scheduler of a pool: its own block, else the resource manager's, else the default one.
+
+        Of a pool that the configuration does not have (one that was just removed): as if it had no block.
+        """
+        found = self.pool(pool)
+        own = found.scheduler if found is not None else None
+        return own or self.resource_manager.scheduler or SchedulerConfig()
+
+    def container_defaults_of(self, pool: str) -> TaskContainerDefaults:
+        """A pool's own ``task_container_defaults``, else the cluster's."""
+        found = self.pool(pool)
+        own = found.task_container_defaults if found is not None else None
+        return own or self.task_container_defaults
+
+    def default_pool(self, slots: int) -> str | None:
+        """The pool of a task of ``slots`` slots that names none; None if it must name one."""
+        manager = self.resource_manager
+        if manager.no_default_resource_pools:
+            return None
+        if slots:
+            return manager.default_compute_resource_pool or DEFAULT_POOL
+        return manager.default_aux_resource_pool or DEFAULT_POOL
+
+    @property
+    def pool_of_flows(self) -> str:
+        """The pool whose agents run the flows of all experiments; the agent of a local cluster joins it."""
+        return self.default_pool(1) or self.resource_pools[0].pool_name

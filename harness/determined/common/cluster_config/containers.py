@@ -1,0 +1,115 @@
+"""The ``task_container_defaults`` section: what every task gets unless its configuration says otherwise."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from determined.common.cluster_config.marks import NotUsed, refused
+from determined.expconf import legacy
+from determined.expconf.base import AlsoAccepts, Natural, Positive, Section
+from determined.expconf.environment import Images, RegistryAuth, Variables
+from determined.expconf.hpc import Pbs, Slurm
+from determined.expconf.logs import LogPolicy
+from determined.expconf.mounts import BindMount
+from determined.expconf.resources import Device
+
+#: These are fields of ``environment`` in an experiment's configuration.
+_OF_ENVIRONMENT = (
+    "image",
+    "environment_variables",
+    "registry_auth",
+    "force_pull_image",
+    "add_capabilities",
+    "drop_capabilities",
+)
+_AT_THE_TOP = ("bind_mounts", "log_policies", "preemption_timeout", "slurm", "pbs")
+_TEXT = {"type": "string"}
+_LIST = {"type": "array", "items": {"type": "string"}}
+
+
+class TaskContainerDefaults(Section):
+    """Defaults for the tasks of the cluster, or of one pool.
+
+    Fields without a value are None, so that a configuration's own default stands.
+    """
+
+    image: Annotated[
+        Images | None, BeforeValidator(legacy.images), AlsoAccepts({"type": "string"})
+    ] = Field(None, description="container image, or one per kind of device")
+    environment_variables: Annotated[
+        Variables | None, BeforeValidator(legacy.environment_variables), AlsoAccepts(_LIST)
+    ] = Field(None, description="NAME=VALUE, in a list or per kind of device")
+    registry_auth: RegistryAuth | None = Field(None, description="registry credentials")
+    force_pull_image: bool | None = Field(
+        None, description="fetch the image even if the machine has it"
+    )
+    add_capabilities: list[str] | None = Field(None, description="Linux capabilities to add")
+    drop_capabilities: list[str] | None = Field(None, description="Linux capabilities to remove")
+    devices: list[Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts(_TEXT)]] | None = (
+        Field(None, description="devices, as mappings or 'host:container[:rwm]'")
+    )
+    bind_mounts: list[BindMount] | None = Field(
+        None, description="host directories for the container"
+    )
+    log_policies: list[LogPolicy] | None = Field(
+        None, description="actions on log lines that match a pattern"
+    )
+    preemption_timeout: Positive | None = Field(
+        None, description="seconds that a trial has to save its state before it is killed"
+    )
+    shm_size_bytes: Natural | None = Field(None, description="size of /dev/shm in bytes")
+    slurm: Slurm | None = Field(None, description="options for Slurm")
+    pbs: Pbs | None = Field(None, description="options for PBS")
+    cpu_pod_spec: dict[str, Any] | None = Field(
+        None, description="Kubernetes Pod to start from, for tasks without slots"
+    )
+    gpu_pod_spec: dict[str, Any] | None = Field(
+        None, description="Kubernetes Pod to start from, for tasks with slots"
+    )
+
+    checkpoint_gc_pod_spec: Annotated[
+        Any, NotUsed("checkpoints are deleted by a flow on an agent, not in a pod")
+    ] = Field(None, exclude=True)
+    network_mode: Annotated[
+        Any, NotUsed("trials run in the agent's own environment and use the machine's network")
+    ] = Field(None, exclude=True)
+    dtrain_network_interface: Annotated[
+        Any, NotUsed("the processes of a trial find each other by the agents' addresses")
+    ] = Field(None, exclude=True)
+    nccl_port_range: Annotated[
+        Any, NotUsed("set NCCL's own variables in environment_variables")
+    ] = Field(None, exclude=True)
+    gloo_port_range: Annotated[Any, NotUsed("Gloo chooses among the free ports of the machine")] = (
+        Field(None, exclude=True)
+    )
+    work_dir: Annotated[Any, NotUsed("a trial runs in the folder of its own model definition")] = (
+        Field(None, exclude=True)
+    )
+    kubernetes: Annotated[Any, NotUsed("there are no Kubernetes agents")] = Field(
+        None, exclude=True
+    )
+    startup_hook: Annotated[
+        Any,
+        refused(
+            "a hook of the whole cluster is not run; put a startup-hook.sh into the model definition"
+        ),
+    ] = Field(None, exclude=True)
+
+    def for_experiment(self, slots: int) -> dict[str, Any]:
+        """The same as part of an experiment's configuration, for a task of ``slots`` slots; only what is
+        set, so that it can stand beneath one in :func:`determined.expconf.merge`."""
+        given = self.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        pod_spec = given.get("gpu_pod_spec" if slots else "cpu_pod_spec")
+        environment = {**_of(given, _OF_ENVIRONMENT), "pod_spec": pod_spec}
+        resources = {"devices": given.get("devices"), "shm_size": given.get("shm_size_bytes")}
+        found: dict[str, Any] = {**_of(given, _AT_THE_TOP)}
+        for name, section in (("environment", environment), ("resources", resources)):
+            kept = {key: value for key, value in section.items() if value is not None}
+            if kept:
+                found[name] = kept
+        return found
+
+
+def _of(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: given[key] for key in keys if key in given}

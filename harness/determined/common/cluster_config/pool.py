@@ -1,0 +1,95 @@
+"""``resource_manager`` and ``resource_pools``: where agents are, and how their slots are given out."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from determined.common.cluster_config.containers import TaskContainerDefaults
+from determined.common.cluster_config.marks import NotUsed, refused
+from determined.common.cluster_config.scheduler import SchedulerConfig
+from determined.common.wire import limits
+from determined.expconf.base import Natural, Section
+
+DEFAULT_POOL = "default"
+AUX_CONTAINERS = 100
+
+_OTHER_MANAGERS = "Kubernetes, Slurm and PBS are not supported: leave type out, or write 'agent'"
+
+
+class PoolConfig(Section):
+    """One item of ``resource_pools``."""
+
+    pool_name: Annotated[str, Field(min_length=1, max_length=limits.POOL_NAME_CHARS)] = Field(
+        description="name of the pool, also that of its work pool in Prefect"
+    )
+    description: Annotated[str, Field(max_length=limits.TEXT_CHARS)] = Field(
+        "", description="shown by `det resource-pool list`"
+    )
+    scheduler: SchedulerConfig | None = Field(
+        None, description="in the place of the resource manager's, as a whole"
+    )
+    max_aux_containers_per_agent: Natural = Field(
+        AUX_CONTAINERS, description="tasks without slots that one agent runs at a time"
+    )
+    max_cpu_containers_per_agent: Natural | None = Field(
+        None, exclude=True, description="the earlier name of max_aux_containers_per_agent"
+    )
+    task_container_defaults: TaskContainerDefaults | None = Field(
+        None, description="in the place of the cluster's, as a whole"
+    )
+
+    provider: Annotated[
+        Any,
+        refused(
+            "agents are not started in a cloud: leave provider out, and start agents on machines of your own"
+        ),
+    ] = Field(None, exclude=True)
+    agent_reattach_enabled: Annotated[
+        Any, NotUsed("agents always take over the trials that they find running")
+    ] = Field(None, exclude=True)
+    agent_reconnect_wait: Annotated[
+        Any, NotUsed("an agent counts as lost after 30 s without a word from it")
+    ] = Field(None, exclude=True)
+
+
+class ResourceManager(Section):
+    """The ``resource_manager`` section."""
+
+    type: Annotated[Literal["agent"], refused(_OTHER_MANAGERS, lambda value: value == "agent")] = (
+        Field("agent", description="kind of the cluster's agents")
+    )
+    scheduler: SchedulerConfig | None = Field(
+        None, description="of every pool that has none of its own"
+    )
+    default_compute_resource_pool: str | None = Field(
+        None, description="pool of tasks with slots that name none"
+    )
+    default_aux_resource_pool: str | None = Field(
+        None, description="pool of tasks without slots that name none"
+    )
+    no_default_resource_pools: bool = Field(
+        False, description="whether every task must name its pool"
+    )
+    default_gpu_resource_pool: str | None = Field(
+        None, exclude=True, description="the earlier name of default_compute_resource_pool"
+    )
+    default_cpu_resource_pool: str | None = Field(
+        None, exclude=True, description="the earlier name of default_aux_resource_pool"
+    )
+
+    cluster_name: Annotated[Any, NotUsed("there is one resource manager, and it needs no name")] = (
+        Field(None, exclude=True)
+    )
+    name: Annotated[Any, NotUsed("there is one resource manager, and it needs no name")] = Field(
+        None, exclude=True
+    )
+    metadata: Annotated[Any, NotUsed("nothing shows it")] = Field(None, exclude=True)
+    require_authentication: Annotated[
+        Any, NotUsed("every agent proves itself by the cluster's secret")
+    ] = Field(None, exclude=True)
+    client_ca: Annotated[
+        Any,
+        refused(
+            "agents prove themselves by the cluster's secret, not by certificates: leave client_ca out"
+        ),
+    ] = Field(None, exclude=True)

@@ -1,0 +1,30 @@
+"""What a deleted experiment's allocations used, which accounting goes on to count."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+# The agents of an allocation with its slots on each: {"agent": slots}.
+AGENTS = """
+    coalesce((SELECT jsonb_object_agg(r.agent_id, jsonb_array_length(r.slot_ids))
+              FROM allocation_resources r WHERE r.allocation_id = a.id AND r.agent_id IS NOT NULL),
+             CASE WHEN a.agent_id IS NULL THEN '{}'
+                  ELSE jsonb_build_object(a.agent_id, a.slots) END)
+"""
+_KEEP = sa.text(
+    f"""
+    INSERT INTO erased_usage (allocation_id, kind, user_id, experiment_id, labels, resource_pool, slots,
+                              agents, began, ended)
+    SELECT a.id, k.kind, k.owner_id, a.experiment_id, e.labels, a.resource_pool, a.slots, {AGENTS},
+           a.assigned_at, coalesce(a.ended_at, now())
+    FROM allocations a JOIN tasks k ON k.id = a.task_id JOIN experiments e ON e.id = a.experiment_id
+    WHERE a.experiment_id = :id AND a.assigned_at IS NOT NULL
+    ON CONFLICT DO NOTHING
+    """
+)
+
+
+async def keep(conn: AsyncConnection, experiment_id: int) -> None:
+    """Keeps what the experiment's allocations used; its rows are about to be deleted. May be repeated."""
+    await conn.execute(_KEEP, {"id": experiment_id})

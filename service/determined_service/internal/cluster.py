@@ -1,0 +1,16 @@
+"""What `det deploy local cluster-up` asks about the cluster configuration."""
+
+from __future__ import annotations
+
+from determined.common.wire import paths
+from determined_service.access.dependencies import AgentAuth
+from determined_service.web.router import Router
+from determined_service.web.state import SettingsOf
+
+router = Router("Cluster")
+
+
+@router.get(paths.CLUSTER_CONFIG)
+async def cluster_config(agent: AgentAuth, settings: SettingsOf) -> dict[str, str]:
+    """``refusal``: why this process has not put its configuration file into force; empty if it has."""
+    return {"refusal": settings.cluster_refusal}

@@ -1,0 +1,219 @@
+"""The cluster configuration: from the file into force.
+
+What is in force stands in the database, so that every process of the service has the same; the file is read
+when a process starts. A file that cannot be put into force changes nothing: what was in force stays, and the
+reason is in the log and in ``GET /api/v1/master/config``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common import cluster_config
+from determined.common.cluster_config import ClusterConfig
+from determined.expconf import ConfigError
+from determined_registry.database.tables import cluster, pools
+from determined_service.base import topics
+from determined_service.base.db import Database
+from determined_service.base.hub import Hub
+from determined_service.base.settings import Settings
+from determined_service.state import states
+from determined_service.state.change import changing, reader
+
+logger = logging.getLogger(__name__)
+
+SWEEP_S = 300.0
+"""Seconds after which a process looks whether another configuration is in force, even if nothing was
+announced."""
+_ENDED = sorted(states.ENDED)
+_NAMED = 5
+"""Experiments or agents that a refusal names."""
+
+
+class NotPossible(Exception):
+    """The configuration cannot be put into force now; the message says what is in the way."""
+
+
+async def begin(db: Database, settings: Settings) -> None:
+    """Puts the file into force, or goes on with what is in force and says why.
+
+    Raises NotPossible when the file cannot be put into force and nothing is.
+    """
+    try:
+        given, remarks = await asyncio.to_thread(_read, settings)
+        for remark in remarks:
+            logger.warning("%s", remark)
+        await put(db, given, settings)
+        settings.put_in_force(given)
+    except (ConfigError, NotPossible) as error:
+        before = await in_force(db)
+        if before is None:
+            raise NotPossible(f"the cluster configuration cannot be used:\n{error}") from error
+        settings.put_in_force(before, refusal=str(error))
+        logger.error(
+            "the cluster configuration %s is not put into force; the one before it stays:\n%s",
+            settings.cluster_config_file or "without a file",
+            error,
+        )
+
+
+def _read(settings: Settings) -> tuple[ClusterConfig, Sequence[cluster_config.Remark]]:
+    path = settings.cluster_config_file
+    return (ClusterConfig(), ()) if path is None else cluster_config.read_file(path)
+
+
+async def in_force(db: Database) -> ClusterConfig | None:
+    """What the database says; None: nothing was put into force yet."""
+    async with reader(db).connect() as conn:
+        found = (await conn.execute(sa.select(cluster.c.config))).scalar_one_or_none()
+        return await _in_force(conn, found)
+
+
+async def _in_force(conn: AsyncConnection, found: dict[str, Any] | None) -> ClusterConfig | None:
+    if found is not None:
+        return cluster_config.restored(found)
+    # Of a release before there were configurations: its agents made the pools, one of them "default".
+    names = list((await conn.execute(sa.select(pools.c.name).order_by(pools.c.name))).scalars())
+    made = [cluster_config.PoolConfig(pool_name=name) for name in names]
+    return ClusterConfig(resource_pools=made) if made else None
+
+
+async def put(db: Database, given: ClusterConfig, settings: Settings) -> None:
+    """Puts ``given`` into force for all processes. Raises NotPossible; then nothing is changed.
+
+    Submissions share a lock on their pool's row (:func:`~.pools.require_pool`), so none gets into a
+    pool that is being removed.
+    """
+    plain = cluster_config.stored(given)
+    async with changing(db) as change:
+        locked = sa.select(cluster.c.config).with_for_update()
+        before = (await change.conn.execute(locked)).scalar_one()
+        old = await _in_force(change.conn, before) or given
+        names = [pool.pool_name for pool in given.resource_pools]
+        for pool in given.resource_pools:
+            values = {"description": pool.description, "removed": False}
+            await change.conn.execute(
+                insert(pools)
+                .values(name=pool.pool_name, **values)
+                .on_conflict_do_update(index_elements=[pools.c.name], set_=values)
+            )
+        leaving = await change.conn.execute(
+            sa.update(pools)
+            .where(pools.c.name.not_in(names), ~pools.c.removed)
+            .values(removed=True)
+            .returning(pools.c.name)
+        )
+        in_the_way = [
+            text
+            for name in sorted(leaving.scalars())
+            if (text := await _keeps(change.conn, name, settings)) is not None
+        ]
+        in_the_way += await _keeps_flows(change.conn, old, given)
+        if in_the_way:
+            raise NotPossible("\n".join(in_the_way))
+        if before != plain:
+            await change.conn.execute(sa.update(cluster).values(config=plain))
+            change.notify(topics.CLUSTER, topics.SCHEDULER)
+
+
+_UNFINISHED = "NOT e.unmanaged AND e.state <> ALL(:ended)"
+_WORK = sa.text(
+    f"""
+    SELECT
+        (SELECT coalesce(array_agg(e.id ORDER BY e.id), '{{}}') FROM experiments e
+         WHERE e.resource_pool = :pool AND {_UNFINISHED}) AS experiments,
+        (SELECT coalesce(array_agg(a.task_id ORDER BY a.id), '{{}}') FROM allocations a
+         WHERE a.resource_pool = :pool AND a.state <> 'TERMINATED' AND a.experiment_id IS NULL) AS tasks,
+        (SELECT coalesce(array_agg(g.id ORDER BY g.id), '{{}}') FROM agents g
+         WHERE g.resource_pool = :pool AND g.id <> ALL(:local)
+           AND g.last_heartbeat > now() - make_interval(secs => :timeout)) AS agents
+    """
+)
+_UNFINISHED_EXPERIMENTS = sa.text(f"SELECT e.id FROM experiments e WHERE {_UNFINISHED} ORDER BY 1")
+_UNFINISHED_DELETIONS = sa.text(
+    "SELECT d.id FROM deletions d JOIN tasks k ON k.id = d.task_id"
+    " WHERE k.end_time IS NULL ORDER BY d.id"
+)
+
+
+async def _keeps(conn: AsyncConnection, pool: str, settings: Settings) -> str | None:
+    """What keeps a pool in the configuration, in words."""
+    given: dict[str, Any] = {
+        "pool": pool,
+        "local": settings.local_agents,
+        "timeout": settings.agent_timeout_s,
+        "ended": _ENDED,
+    }
+    row = (await conn.execute(_WORK, given)).one()
+    there = [
+        text
+        for noun, names in (
+            ("unfinished experiment", row.experiments),
+            ("task", row.tasks),
+            ("live agent", row.agents),
+        )
+        if (text := _counted(noun, names))
+    ]
+    if not there:
+        return None
+    return (
+        f"resource_pools: the resource pool {pool!r} cannot be removed, because it has {_joined(there)}. "
+        "Let them end, or stop them (det experiment kill ID; an agent: end its process), and apply the "
+        "configuration again; or leave the pool in it"
+    )
+
+
+async def _keeps_flows(
+    conn: AsyncConnection, old: ClusterConfig, given: ClusterConfig
+) -> list[str]:
+    """Prefect's runs cannot move between work pools, and agents serve one each."""
+    before, after = old.pool_of_flows, given.pool_of_flows
+    if before == after:
+        return []
+    unfinished = await conn.execute(_UNFINISHED_EXPERIMENTS, {"ended": _ENDED})
+    ids = list(unfinished.scalars())
+    deletions = list((await conn.execute(_UNFINISHED_DELETIONS)).scalars())
+    there = [_counted("unfinished experiment", ids), _counted("running deletion", deletions)]
+    if not any(there):
+        return []
+    return [
+        f"resource_manager.default_compute_resource_pool: it cannot change from {before!r} to {after!r} now, "
+        f"because the flows of {_joined([text for text in there if text])} run there. Let them end, or end "
+        f"them (det experiment cancel ID), and apply the configuration again; or keep {before!r}"
+    ]
+
+
+def _counted(noun: str, names: Sequence[Any]) -> str:
+    if not names:
+        return ""
+    shown = ", ".join(str(name) for name in names[:_NAMED])
+    more = ", …" if len(names) > _NAMED else ""
+    return f"{len(names)} {noun}{'s' if len(names) > 1 else ''} ({shown}{more})"
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+async def follow(db: Database, hub: Hub, settings: Settings) -> None:
+    """Takes over what other processes of the service put into force."""
+
+    async def look() -> None:
+        found = await in_force(db)
+        if found is not None and found != settings.cluster:
+            settings.put_in_force(found)
+            logger.info("another process has put a new cluster configuration into force")
+
+    while True:
+        try:
+            await hub.poll([topics.CLUSTER], look, SWEEP_S)
+        except sa.exc.OperationalError as error:
+            logger.warning("Postgres does not answer, the cluster configuration stays: %s", error)
+            await asyncio.sleep(SWEEP_S / 30)

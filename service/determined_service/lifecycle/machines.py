@@ -1,0 +1,76 @@
+"""Agents and slots taken out of use, and put back: what an administrator says."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from determined_registry.database.tables import agents, slots
+from determined_service.base import topics
+from determined_service.base.db import Database
+from determined_service.base.errors import NotFound
+from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.legs import end_leg
+from determined_service.state.change import changing
+
+
+async def use_agent(db: Database, agent_id: str, *, enabled: bool, drain: bool = False) -> None:
+    """Enables or disables the agent, which keeps this when it registers again.
+
+    What runs on a disabled agent ends, uncounted, and starts again elsewhere; with ``drain`` it may finish.
+    Raises NotFound.
+    """
+    async with changing(db) as change:
+        done = await change.conn.execute(
+            sa.update(agents)
+            .where(agents.c.id == agent_id)
+            .values(enabled=enabled, draining=drain and not enabled)
+        )
+        if not done.rowcount:
+            raise NotFound(f"agent {agent_id!r} does not exist")
+        change.notify(topics.SCHEDULER)
+    if not enabled and not drain:
+        await _end(db, agent_id, None, f"agent {agent_id} was disabled")
+
+
+async def use_slot(
+    db: Database, agent_id: str, slot_id: int, *, enabled: bool, drain: bool = False
+) -> None:
+    """As :func:`use_agent`, for one slot."""
+    async with changing(db) as change:
+        done = await change.conn.execute(
+            sa.update(slots)
+            .where(slots.c.agent_id == agent_id, slots.c.slot_id == slot_id)
+            .values(enabled=enabled)
+        )
+        if not done.rowcount:
+            raise NotFound(f"agent {agent_id!r} has no slot {slot_id}")
+        change.notify(topics.SCHEDULER)
+    if not enabled and not drain:
+        await _end(db, agent_id, slot_id, f"slot {slot_id} of agent {agent_id} was disabled")
+
+
+async def _end(db: Database, agent_id: str, slot_id: int | None, reason: str) -> None:
+    async with db.tx() as conn:
+        found = await conn.execute(_HOLDERS, {"agent_id": agent_id, "slot_id": slot_id})
+        ids = list(found.scalars())
+    for key in ids:
+        async with changing(db) as change:
+            await end_leg(change, key, Exit(ExitKind.INFRASTRUCTURE, reason=reason))
+
+
+# Of a gang, the allocation's own row has the first member.
+_HOLDERS = sa.text(
+    """
+    SELECT a.id FROM allocations a
+    WHERE a.state IN ('ASSIGNED', 'RUNNING') AND EXISTS (
+        SELECT FROM (
+            SELECT a.agent_id, a.slot_ids
+            UNION ALL
+            SELECT r.agent_id, r.slot_ids FROM allocation_resources r WHERE r.allocation_id = a.id
+        ) AS part
+        WHERE part.agent_id = :agent_id
+          AND (cast(:slot_id AS int) IS NULL OR part.slot_ids @> to_jsonb(cast(:slot_id AS int)))
+    )
+    ORDER BY a.id
+    """
+)

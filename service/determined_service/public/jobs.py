@@ -1,0 +1,252 @@
+"""The job queue: who waits for slots, who holds some, and changes of both."""
+
+# Parameters are named as in the API.
+# ruff: noqa: N803
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.database.tables import experiments, pools
+from determined_service.access.dependencies import ExperimentReader, Gate, may_named
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.bounds import ManyNames, Name, Priority, Weight
+from determined_service.base.db import Database
+from determined_service.base.errors import ApiError, BadRequest, NotFound
+from determined_service.base.json import JsonResponse
+from determined_service.lifecycle.pools import require_pool
+from determined_service.scheduling import job_changes
+from determined_service.scheduling.job_explanation import explain_job
+from determined_service.scheduling.jobs import count_by_pool, jobs_json, list_jobs
+from determined_service.scheduling.pools import PoolSchedulers
+from determined_service.scheduling.queue import Queue
+from determined_service.state.change import changing, reader
+from determined_service.views.paging import Limit, Offset, OrderBy, pagination, window
+from determined_service.web.router import Router
+from determined_service.web.state import Db, QueueOf, SnapshotsOf
+
+router = Router("Jobs", "/api/v1")
+
+MAX_UPDATES = 1000
+
+
+async def _page(
+    db: Database,
+    queue: Queue,
+    schedulers: PoolSchedulers,
+    pool: str,
+    states: list[str],
+    order: str,
+    offset: int,
+    limit: int,
+) -> dict[str, Any]:
+    seen = await queue.look()
+    async with reader(db).connect() as conn:
+        found = await list_jobs(conn, seen)
+        if pool:
+            await require_pool(conn, pool, "resourcePool")
+            found = [job for job in found if job.pool == pool]
+        if states:
+            found = [job for job in found if job.state in states]
+        if order == "ORDER_BY_DESC":
+            found.reverse()
+        start, end = window(len(found), offset, limit)
+        jobs = await jobs_json(conn, found[start:end], schedulers)
+    return {"jobs": jobs, "pagination": pagination(len(found), offset, limit)}
+
+
+@router.get("/job-queues-v2")
+async def list_queue(
+    user: ExperimentReader,
+    db: Db,
+    queue: QueueOf,
+    snapshots: SnapshotsOf,
+    states: Annotated[ManyNames, Query(default_factory=list)],
+    resourcePool: Name = "",
+    orderBy: OrderBy = "ORDER_BY_ASC",
+    offset: Offset = 0,
+    limit: Limit = 0,
+) -> JsonResponse:
+    """Every job that waits for slots or holds some, pool by pool, in the order of service."""
+    found = await _page(
+        db, queue, snapshots.schedulers, resourcePool, states, orderBy, offset, limit
+    )
+    return JsonResponse({**found, "jobs": [{"full": job} for job in found["jobs"]]})
+
+
+@router.get("/job-queues")
+async def list_queue_of_old(
+    user: ExperimentReader,
+    db: Db,
+    queue: QueueOf,
+    snapshots: SnapshotsOf,
+    states: Annotated[ManyNames, Query(default_factory=list)],
+    resourcePool: Name = "",
+    orderBy: OrderBy = "ORDER_BY_ASC",
+    offset: Offset = 0,
+    limit: Limit = 0,
+) -> JsonResponse:
+    """As `/job-queues-v2`, in the form of Determined's older clients."""
+    return JsonResponse(
+        await _page(db, queue, snapshots.schedulers, resourcePool, states, orderBy, offset, limit)
+    )
+
+
+@router.get("/job-queues/stats")
+async def queue_stats(
+    user: ExperimentReader,
+    db: Db,
+    queue: QueueOf,
+    resourcePools: Annotated[ManyNames, Query(default_factory=list)],
+) -> dict[str, Any]:
+    """How many jobs of each pool wait, and how many hold slots."""
+    seen = await queue.look()
+    async with reader(db).connect() as conn:
+        counted = count_by_pool(await list_jobs(conn, seen))
+        named = sa.select(pools.c.name).where(~pools.c.removed).order_by(pools.c.name)
+        names = list(await conn.scalars(named))
+    nothing = {"queuedCount": 0, "scheduledCount": 0}
+    return {
+        "results": [
+            {"resourcePool": name, "stats": counted.get(name, nothing), "aggregates": []}
+            for name in names
+            if not resourcePools or name in resourcePools
+        ]
+    }
+
+
+@router.get("/job-queues/{job_id}/explanation")
+async def explain(
+    job_id: Name, user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf
+) -> JsonResponse:
+    """Why each request of a job waits, in words, and what has to end before the first one starts.
+
+    The job is named by its id, or by the number of its experiment.
+    """
+    seen = await queue.look()
+    async with reader(db).connect() as conn:
+        experiment_id = await _experiment_of(conn, job_id)
+        jobs = [job for job in await list_jobs(conn, seen) if job.id == experiment_id]
+        shown = await jobs_json(conn, jobs, snapshots.schedulers)
+        waiting = await explain_job(conn, seen, experiment_id, snapshots.schedulers)
+    if not shown:
+        raise NotFound(
+            f"experiment {experiment_id} is in no queue: it is paused, over, or runs outside of the cluster"
+        )
+    return JsonResponse({"job": shown[0], "waiting": waiting})
+
+
+async def _experiment_of(conn: AsyncConnection, job_id: str) -> int:
+    """The experiment that a job's id, or the experiment's own number, names. Raises NotFound."""
+    e = experiments.c
+    if job_id.isdecimal() and len(job_id) <= 9:
+        wanted = e.id == int(job_id)
+    else:
+        try:
+            wanted = e.job_id == uuid.UUID(job_id)
+        except ValueError as error:
+            raise NotFound(
+                f"job {job_id!r} does not exist: a job is named by its UUID or its experiment's number"
+            ) from error
+    found: int | None = (await conn.execute(sa.select(e.id).where(wanted))).scalar_one_or_none()
+    if found is None:
+        raise NotFound(f"job {job_id} does not exist")
+    return found
+
+
+class Update(BaseModel):
+    """``v1QueueControl``: one change of one job. ``aheadOf`` and ``behindOf`` name another job."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    job_id: Name
+    priority: Priority | None = None
+    weight: Weight | None = None
+    resource_pool: Name | None = None
+    ahead_of: Name | None = None
+    behind_of: Name | None = None
+
+    def given(self) -> str:
+        """The name of the one change. Raises BadRequest."""
+        names = ("priority", "weight", "resource_pool", "ahead_of", "behind_of")
+        found = [name for name in names if getattr(self, name) not in (None, "")]
+        if len(found) != 1:
+            allowed = ", ".join(map(to_camel, names))
+            said = f"not {', '.join(map(to_camel, found))}" if found else "but none is given"
+            raise BadRequest(f"job {self.job_id}: an update changes one of {allowed}, {said}")
+        return found[0]
+
+
+class Updates(BaseModel):
+    """``v1UpdateJobQueueRequest``."""
+
+    updates: list[Update] = Field(max_length=MAX_UPDATES)
+
+
+@router.post("/job-queues")
+async def update_queue(
+    given: Updates,
+    gate: Annotated[Gate, may_named(Action.CHANGE, Kind.EXPERIMENT, "move in the queue")],
+    db: Db,
+    snapshots: SnapshotsOf,
+) -> dict[str, Any]:
+    """Changes priority, weight, place in line or resource pool of jobs, one after the other, at once.
+
+    All jobs and rights are looked at before the first change. When one is refused after that, those before it
+    have been made, and the message says which it was. Ours: `remarks`, sentences on what was changed besides
+    or is not heeded.
+    """
+    changes = [one.given() for one in given.updates]
+    async with reader(db).connect() as conn:
+        ids = [await _experiment_of(conn, one.job_id) for one in given.updates]
+        anchors = [
+            await _experiment_of(conn, name) if (name := one.ahead_of or one.behind_of) else None
+            for one in given.updates
+        ]
+    await gate.admit(*dict.fromkeys(ids))
+    remarks: list[str] = []
+    for number, (one, what, experiment_id, anchor) in enumerate(
+        zip(given.updates, changes, ids, anchors, strict=True), 1
+    ):
+        try:
+            remarks += await _update(db, snapshots.schedulers, one, what, experiment_id, anchor)
+        except ApiError as error:
+            if len(given.updates) > 1:
+                done = f"{number - 1} made before it"
+                error.message = f"update {number} of {len(given.updates)} ({done}): {error.message}"
+            raise
+    return {"remarks": remarks}
+
+
+async def _update(
+    db: Database,
+    schedulers: PoolSchedulers,
+    given: Update,
+    what: str,
+    experiment_id: int,
+    anchor: int | None,
+) -> list[str]:
+    async with changing(db) as change:
+        if anchor is not None:
+            await job_changes.lock_queue(change)
+            return await job_changes.move_beside(
+                change,
+                experiment_id,
+                anchor,
+                ahead=what == "ahead_of",
+                schedulers=schedulers,
+            )
+        if what == "resource_pool":
+            assert given.resource_pool is not None
+            return await job_changes.move_to_pool(
+                change, experiment_id, given.resource_pool, schedulers
+            )
+        value = {what: getattr(given, what)}
+        return await job_changes.set_resources(change, experiment_id, value, schedulers)

@@ -1,0 +1,91 @@
+"""Why each request of a job waits, and what has to end first: :func:`explain_job`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_service.scheduling.forecast import NAMED, Forecast, forecast
+from determined_service.scheduling.pools import PoolSchedulers
+from determined_service.scheduling.queue import Seen
+from determined_service.scheduling.reasons import ExcludedEverywhere, NoAgent, TooWide
+from determined_service.scheduling.scheduler import Waiting
+from determined_service.scheduling.wording import in_words
+from determined_service.views.values import moment
+
+EXPLAINED = 100
+"""How many requests of a job are explained; the others wait behind these."""
+
+# Dozens of decisions: not in the event loop's thread, and one caller at a time.
+_LANE = ThreadPoolExecutor(1, thread_name_prefix="forecast")
+_TRIALS = sa.text("SELECT id, trial_id, requested_at FROM allocations WHERE id = ANY(:ids)")
+
+
+async def explain_job(
+    conn: AsyncConnection, seen: Seen, experiment_id: int, schedulers: PoolSchedulers
+) -> list[dict[str, Any]]:
+    """The requests that wait, in the order of service.
+
+    Each has ``allocationId``, ``trialId``, ``since``, ``slotsWanted``, ``reason`` in words and, the first one
+    that can be placed some day, ``forecast`` in words.
+    """
+    every = [one for one in seen.decision.waiting if one.request.group == experiment_id]
+    if not every:
+        return []
+    mine = every[:EXPLAINED]
+    first = next((one for one in mine if not _needs_agents(one)), None)
+    found = Forecast()
+    if first is not None:
+        line = [one.request for one in seen.decision.waiting]
+        found = await asyncio.get_running_loop().run_in_executor(
+            _LANE, forecast, schedulers, seen.snapshot, line, first.request
+        )
+    named = {*found.any_of, *found.all_of, *found.stopping}
+    ids = [*(one.request.id for one in mine), *named]
+    rows = {row.id: row for row in await conn.execute(_TRIALS, {"ids": ids})}
+    return [
+        {
+            "allocationId": one.request.id,
+            "trialId": rows[one.request.id].trial_id,
+            "since": moment(rows[one.request.id].requested_at),
+            "slotsWanted": one.request.slots,
+            "reason": in_words(one),
+            "forecast": _in_words(found, rows) if one is first else None,
+        }
+        for one in mine
+        if one.request.id in rows
+    ]
+
+
+def _in_words(found: Forecast, rows: Mapping[str, sa.Row[Any]]) -> str | None:
+    def named(ids: tuple[str, ...]) -> str:
+        trials = [str(rows[one].trial_id) for one in ids if one in rows]
+        return ", ".join(trials)
+
+    if found.stopping:
+        return f"starts when what was asked to stop has ended: {_trials(found.count)} {named(found.stopping)}"
+    if len(found.any_of) == 1:
+        return f"starts when trial {named(found.any_of)} ends"
+    more = f" and {found.count - NAMED} more" if found.count > NAMED else ""
+    if found.any_of:
+        return f"starts when one of the trials {named(found.any_of)}{more} ends"
+    if found.all_of:
+        return (
+            f"starts when {_trials(found.count)} {named(found.all_of)}{more} have ended, if they end in the "
+            "order in which they began"
+        )
+    return None
+
+
+def _trials(count: int) -> str:
+    return "trial" if count == 1 else "trials"
+
+
+def _needs_agents(one: Waiting) -> bool:
+    """Whether it could not be placed even if everything ended."""
+    return isinstance(one.reason, NoAgent | ExcludedEverywhere | TooWide)

@@ -1,0 +1,123 @@
+"""What may be stopped for a request: :class:`Stoppable`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from determined_service.scheduling.free_slots import PoolSlots, Ranking
+from determined_service.scheduling.snapshot import Request, Running
+
+
+@dataclass(slots=True)
+class Claim:
+    """Slots of an agent that a request waits for: ``free`` of them are free, ``coming`` are not yet.
+
+    ``early``: the request has not been served yet, and gives way to those before it.
+    """
+
+    request: Request
+    level: int
+    agent_id: str
+    free: int
+    coming: int
+    early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """``number``: a larger one was placed later."""
+
+    holder: Running | Claim
+    level: int
+    number: int
+    slots: int
+
+
+class Stoppable:
+    """What may be asked to stop, or to give up slots that it waits for, by agent and level.
+
+    ``opened`` tells how many slots of an agent nobody has or has claimed. A ranking for each level finds an
+    agent without a look at each: its number is what would be open if all of that level and above stopped.
+    """
+
+    def __init__(
+        self,
+        slots: PoolSlots,
+        opened: Callable[[str], int],
+        running: Iterable[tuple[Running, int, int]],
+    ) -> None:
+        self._slots = slots
+        self._opened = opened
+        self._held: dict[str, dict[str, _Holder]] = {}
+        self._rankings: dict[int, Ranking | None] = {}
+        # By level, agents whose number in the ranking is out of date: most are never asked for again.
+        self._stale: dict[int, set[str]] = {}
+        for number, (one, level, held) in enumerate(running):
+            if held:
+                self._add(one.agent_id, _Holder(one, 2 * level, number, held))
+
+    def claimed(self, claim: Claim) -> None:
+        """The claim of a request that has not been served yet gives way to all that are served before it."""
+        held = claim.free + claim.coming
+        self._add(claim.agent_id, _Holder(claim, 2 * claim.level + 1, 0, held))
+
+    def changed(self, agent_id: str) -> None:
+        """What is open on the agent has changed."""
+        for stale in self._stale.values():
+            stale.add(agent_id)
+
+    def remove(self, agent_id: str, name: str) -> int:
+        """Forgets an allocation or claim, if it is known; the slots that it had."""
+        found = self._held.get(agent_id, {}).pop(name, None)
+        self.changed(agent_id)
+        return 0 if found is None else found.slots
+
+    def find(self, request: Request, level: int) -> tuple[str, list[Running | Claim]] | None:
+        """An agent, and what has to stop there for the request. None: nothing that may stop would do."""
+        for one in sorted(self._rankings, reverse=True):
+            if one <= 2 * level:
+                return None
+            agent_id = self._ranking(one).least(request.slots, request.excluded)
+            if agent_id is not None:
+                return agent_id, self._victims(agent_id, one, request.slots)
+        return None
+
+    def _victims(self, agent_id: str, level: int, wanted: int) -> list[Running | Claim]:
+        missing = wanted - self._opened(agent_id)
+        able = [one for one in self._held[agent_id].values() if one.level >= level]
+        able.sort(key=lambda one: (one.level, one.number), reverse=True)
+        chosen: list[_Holder] = []
+        for one in able:
+            if missing <= 0:
+                break
+            chosen.append(one)
+            missing -= one.slots
+        # A wide one that was chosen last may make narrower ones before it needless.
+        for one in sorted(chosen, key=lambda one: (one.level, one.number)):
+            if missing + one.slots <= 0:
+                chosen.remove(one)
+                missing += one.slots
+        return [one.holder for one in chosen]
+
+    def _add(self, agent_id: str, holder: _Holder) -> None:
+        name = holder.holder.id if isinstance(holder.holder, Running) else holder.holder.request.id
+        self._held.setdefault(agent_id, {})[name] = holder
+        self._rankings.setdefault(holder.level, None)
+        self.changed(agent_id)
+
+    def _ranking(self, level: int) -> Ranking:
+        ranking = self._rankings[level]
+        if ranking is None:
+            ranking = self._rankings[level] = Ranking()
+            self._stale[level] = set(self._slots.ids())
+        stale = self._stale[level]
+        # Sorted, because equal snapshots must give equal decisions.
+        for agent_id in sorted(stale):
+            ranking.put(agent_id, self._number(agent_id, level))
+        stale.clear()
+        return ranking
+
+    def _number(self, agent_id: str, level: int) -> int:
+        held = self._held.get(agent_id, {}).values()
+        return self._opened(agent_id) + sum(one.slots for one in held if one.level >= level)

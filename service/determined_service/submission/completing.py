@@ -1,0 +1,95 @@
+"""The complete configuration of a submitted text: :func:`complete_config`.
+
+The same text comes again and again, from sweeps, CI and scripts that run `det` in a loop. What the last
+short texts were completed to is remembered as JSON. Names and seeds that a text leaves open are made anew
+each time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from determined import expconf
+from determined.common.cluster_config import ClusterConfig
+from determined.expconf.names import experiment_name
+from determined_service.base.errors import BadRequest
+from determined_service.base.recent import Recent
+from determined_service.base.settings import Settings
+from determined_service.ingest import log_policies
+from determined_service.scheduling.capacity import pool_of
+from determined_service.submission.size import check_size
+
+REMEMBERED_TEXTS = 64
+REMEMBERED_CHARACTERS = 16_000
+"""Longer texts, and texts that are completed to more, are not remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Completed:
+    """``config`` is JSON, made beneath the defaults of ``cluster``. ``named`` and ``seeded``: the text itself
+    says the name, and the seed."""
+
+    cluster: ClusterConfig
+    config: bytes
+    named: bool
+    seeded: bool
+
+    def renewed(self) -> dict[str, Any]:
+        config: dict[str, Any] = orjson.loads(self.config)
+        if not self.named:
+            config["name"] = experiment_name()
+        if not self.seeded:
+            config["reproducibility"]["experiment_seed"] = int(time.time())
+        return config
+
+
+_recent: Recent[tuple[str, bytes, bool], _Completed] = Recent(REMEMBERED_TEXTS)
+
+
+def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
+    """The complete configuration, but for the patterns of its log policies. Raises BadRequest."""
+    cluster = settings.cluster
+    key = (text, orjson.dumps(settings.default_checkpoint_storage), unmanaged)
+    known = _recent.get(key) if len(text) <= REMEMBERED_CHARACTERS else None
+    if known is not None and known.cluster == cluster:
+        return known.renewed()
+    try:
+        document = expconf.load_yaml(text)
+        defaults = defaults_beneath(document.data, settings)
+        config = expconf.complete(document, defaults=defaults, unmanaged=unmanaged)
+        check_size(config)
+    except expconf.ConfigError as error:
+        raise BadRequest(str(error)) from error
+    made = orjson.dumps(config)
+    if max(len(text), len(made)) <= REMEMBERED_CHARACTERS:
+        data = document.data
+        seed = (data.get("reproducibility") or {}).get("experiment_seed")
+        _recent.put(key, _Completed(cluster, made, data.get("name") is not None, seed is not None))
+    return config
+
+
+async def check_patterns(config: Mapping[str, Any]) -> None:
+    """Raises BadRequest for a pattern of the log policies that cannot be used."""
+    try:
+        await log_policies.check(config["log_policies"])
+    except log_policies.PatternError as error:
+        raise BadRequest(str(error)) from error
+
+
+def defaults_beneath(given: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """What the cluster configuration puts beneath an experiment's, which may be wrong: its checkpoint
+    storage, and the container defaults of the pool that it goes to."""
+    cluster = settings.cluster
+    resources = given.get("resources")
+    slots = resources.get("slots_per_trial") if isinstance(resources, dict) else None
+    pool = pool_of(given, cluster) or ""
+    width = 1 if slots is None else slots
+    defaults = cluster.container_defaults_of(pool).for_experiment(width)
+    if settings.checkpoint_storage is not None:
+        defaults["checkpoint_storage"] = settings.checkpoint_storage
+    return defaults

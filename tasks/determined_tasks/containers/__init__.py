@@ -1,0 +1,1 @@
+"""Legs whose training process runs in a container of a Docker engine (docs/agent.md)."""

@@ -1,0 +1,81 @@
+"""How a leg in a container ended, in the words a user reads."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from determined.common.wire.legs import ExitKind
+from determined_tasks.entrypoint import STARTUP_HOOK
+from determined_tasks.exit_reason import SHELL_CODES, LegResult, failed_to_start, infrastructure
+
+_SETUP = re.compile(
+    r"bind source path|invalid mount|mount config|not found in \$PATH|no such file or directory"
+    r"|permission denied|unable to find user|invalid (user|capability|CapAdd|CapDrop|shm)|gathering device"
+    r"|cap_(add|drop)|is not an absolute path|Duplicate mount",
+    re.IGNORECASE,
+)
+_GPU = re.compile(r"device driver|nvidia", re.IGNORECASE)
+
+
+def not_created(status: int | None, words: str, image: str) -> LegResult:
+    """The engine refused to create or start the container. ``status``: of its HTTP answer."""
+    said = words.strip()
+    if _GPU.search(said):
+        return infrastructure(
+            f"the engine cannot give the container its GPUs ({said}): install the NVIDIA Container Toolkit on"
+            " the agent's machine"
+        )
+    if _SETUP.search(said) or (status is not None and 400 <= status < 500):
+        return failed_to_start(
+            f"the container of image {image} cannot be started: {said}; see bind_mounts, resources.devices,"
+            " environment.add_capabilities and the entrypoint of the configuration"
+        )
+    return infrastructure(f"the container cannot be started: {said}")
+
+
+def describe(
+    state: Mapping[str, Any],
+    *,
+    image: str,
+    command: list[str],
+    memory: int | None,
+    hook_pending: bool,
+    init_error: str | None,
+    machine_is_full: bool,
+    exception: str | None,
+) -> LegResult:
+    """The result for the ``State`` of an ended container that nobody stopped.
+
+    ``memory``: its limit in bytes. ``machine_is_full``: the kernel killed a process for want of memory
+    while it ran, and not for the container's limit. The others: see :func:`exit_reason.describe`.
+    """
+    code = int(state["ExitCode"])
+    if init_error is not None and code in (126, 127):
+        return failed_to_start(f"entrypoint not found in image {image}: {init_error}")
+    if state.get("Error") and code in (126, 127, 128):
+        return failed_to_start(f"the entrypoint cannot be started: {state['Error']}")
+    if hook_pending and code != 0:
+        reason = f"{STARTUP_HOOK} failed with exit code {code}"
+        return LegResult(code, None, ExitKind.FAILED_TO_START, reason)
+    out_of_memory = _out_of_memory(memory) if state.get("OOMKilled") else None
+    if code == 128 + signal.SIGKILL:
+        if out_of_memory is None and machine_is_full:
+            return infrastructure("killed: the machine is out of memory (137)")
+        return LegResult(None, signal.SIGKILL, ExitKind.EXITED, out_of_memory)
+    if code != 0 and out_of_memory is not None:
+        reason = f"one of its processes was killed: {out_of_memory}"
+        return LegResult(code, None, ExitKind.EXITED, reason)
+    number = code - 128
+    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, 15):
+        return LegResult(None, number, ExitKind.EXITED, None)
+    shell = SHELL_CODES.get(code) if command[0] == "sh" else None
+    raised = exception if code == 1 and shell is None else None
+    return LegResult(code, None, ExitKind.EXITED, shell or raised, printed=raised is not None)
+
+
+def _out_of_memory(limit: int | None) -> str:
+    of = "" if limit is None else f" of {limit / (1 << 20):.0f} MiB"
+    return f"out of memory, by the limit{of} of its container"

@@ -1,0 +1,107 @@
+"""The connection to the Docker engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from determined_tasks.containers.settings import LABEL_AGENT, LABEL_WORK_DIR
+
+if TYPE_CHECKING:
+    from docker.api.client import APIClient
+
+SECONDS = 60.0
+
+
+class EngineAway(Exception):
+    """The engine cannot be reached, or broke off; the message says where it was looked for."""
+
+
+def connect(api_version: str | None = None) -> APIClient:
+    """A client for one thread, by ``DOCKER_HOST`` and its companions. Raises EngineAway.
+
+    ``api_version``: the engine's, if it is known; else the engine is asked.
+    """
+    import docker
+    from docker.errors import DockerException
+    from docker.utils import kwargs_from_env
+
+    try:
+        return docker.APIClient(
+            version=api_version or "auto", timeout=int(SECONDS), **kwargs_from_env()
+        )
+    except DockerException as error:
+        raise EngineAway(away(error)) from error
+
+
+def away(error: object) -> str:
+    return (
+        f"the Docker engine does not answer: {error}; check that dockerd runs, that this user may use its"
+        " socket (group docker), and DOCKER_HOST"
+    )
+
+
+def call(client: APIClient, method: str, path: str, **options: Any) -> Any:
+    """One request of the engine's API; the decoded answer.
+
+    Raises docker.errors.APIError with the engine's words, and EngineAway.
+    """
+    import requests
+
+    options.setdefault("timeout", SECONDS)
+    url = f"{client.base_url}/v{client.api_version}{path}"
+    try:
+        response = client.request(method, url, **options)
+    except (requests.ConnectionError, requests.Timeout) as error:
+        raise EngineAway(away(error)) from error
+    client._raise_for_status(response)
+    return response.json() if response.content else None
+
+
+def inspect(client: APIClient, name: str) -> dict[str, Any] | None:
+    """The container, or None. Raises EngineAway."""
+    from docker.errors import NotFound
+
+    try:
+        found: dict[str, Any] = call(client, "GET", f"/containers/{name}/json")
+    except NotFound:
+        return None
+    return found
+
+
+def remove(client: APIClient, name: str) -> None:
+    """Kills and removes the container with the volumes of its image; nothing if there is none.
+
+    Raises EngineAway.
+    """
+    from docker.errors import APIError, NotFound
+
+    options = {"params": {"force": "1", "v": "1"}}
+    try:
+        call(client, "DELETE", f"/containers/{name}", **options)
+    except NotFound:
+        return
+    except APIError as error:
+        # Somebody else removes it at this moment.
+        if error.response is None or error.response.status_code != 409:
+            raise
+
+
+def kill(client: APIClient, name: str) -> None:
+    """SIGKILL to all of the container's processes; nothing if it does not run. Raises EngineAway."""
+    from docker.errors import APIError
+
+    try:
+        call(client, "POST", f"/containers/{name}/kill", params={"signal": "KILL"})
+    except APIError as error:
+        if error.response is None or error.response.status_code not in (404, 409):
+            raise
+
+
+def of_agent(client: APIClient, agent_id: str, work_dir: str) -> Iterator[dict[str, Any]]:
+    """The containers of this agent, whether they run or not. Raises EngineAway."""
+    import json
+
+    labels = [f"{LABEL_AGENT}={agent_id}", f"{LABEL_WORK_DIR}={work_dir}"]
+    params = {"all": "1", "filters": json.dumps({"label": labels})}
+    yield from call(client, "GET", "/containers/json", params=params)

@@ -1,0 +1,189 @@
+"""Decides what a leg's container looks like. Pure: nothing here asks the engine.
+
+The fields are those of the Docker engine's API, ``POST /containers/create``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from determined.common.wire.legs import LegSpec
+from determined.expconf.environment import Images
+from determined.storage import SHARED_FS_CONTAINER_PATH
+from determined_tasks import task_environment
+from determined_tasks.containers.settings import (
+    LABEL_AGENT,
+    LABEL_ALLOCATION,
+    LABEL_CLUSTER,
+    LABEL_WORK_DIR,
+    RUN_DIR,
+    WORKDIR,
+    ContainerSettings,
+)
+from determined_tasks.containers.sizes import size_in_bytes
+from determined_tasks.identity import Identity
+from determined_tasks.task_environment import LONGEST_VARIABLE, Place
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The engine's usual limit would make it drop the oldest lines while the service is away.
+LOG_CONFIG = {
+    "Type": "local",
+    "Config": {"max-size": "1t", "max-file": "1", "compress": "false"},
+}
+
+
+def container_name(agent_id: str, work_dir: Path, allocation_id: str) -> str:
+    """The same for each try to start the same leg, and no other agent's on the machine."""
+    owner = hashlib.sha256(f"{agent_id}\0{work_dir}".encode()).hexdigest()[:8]
+    return f"det-{owner}-{re.sub('[^a-zA-Z0-9_.-]', '-', allocation_id)}"
+
+
+def image(spec: LegSpec, place: Place, settings: ContainerSettings) -> str:
+    """The image of the experiment, or the agent's when the configuration has only the default.
+
+    The defaults of the configuration are Determined's own images, without this harness.
+    """
+    wanted = _section(spec.config, "environment").get("image")
+    chosen = wanted.get(place.slot_type) if isinstance(wanted, dict) else wanted
+    if not chosen or chosen == getattr(Images(), place.slot_type):
+        return settings.images[place.slot_type]
+    return str(chosen)
+
+
+def environment(
+    spec: LegSpec,
+    place: Place,
+    settings: ContainerSettings,
+    image_env: Iterable[str],
+    account: Identity | None,
+) -> dict[str, str]:
+    """What is set on top of the image's own environment."""
+    env = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    if settings.path:
+        given = dict(item.partition("=")[::2] for item in image_env)
+        env["PATH"] = os.pathsep.join([*settings.path, given.get("PATH") or DEFAULT_PATH])
+    if account is not None:
+        env.update(HOME=WORKDIR, USER=account.name, LOGNAME=account.name)
+    inside = task_environment.variables(
+        spec, place, Path(WORKDIR), Path(RUN_DIR), resources_type="docker-container"
+    )
+    env.update(inside)
+    if place.slot_type == "cpu" and place.slots:
+        env["OMP_NUM_THREADS"] = str(task_environment.threads(spec, place))
+    env.update(spec.env)
+    env.update(spec.user_environment())
+    return {key: value for key, value in env.items() if len(value) <= LONGEST_VARIABLE}
+
+
+def request(
+    spec: LegSpec,
+    place: Place,
+    settings: ContainerSettings,
+    *,
+    root: Path,
+    image: str,
+    command: list[str],
+    env: Mapping[str, str],
+    user: str,
+) -> dict[str, Any]:
+    """The body of the request that creates the container. ``root``: the allocation's directory; ``user``:
+    ``uid:gid``."""
+    return {
+        "Image": image,
+        # With an entrypoint of our own, the image's is not run, nor is its command.
+        "Entrypoint": command,
+        "Cmd": [],
+        "Env": [f"{key}={value}" for key, value in env.items()],
+        "User": user,
+        "WorkingDir": WORKDIR,
+        "Labels": {
+            LABEL_AGENT: place.agent_id,
+            LABEL_ALLOCATION: spec.allocation_id,
+            LABEL_CLUSTER: spec.cluster_id,
+            LABEL_WORK_DIR: str(place.work_dir),
+        },
+        "HostConfig": _host_config(spec, place, settings, root),
+    }
+
+
+def _host_config(
+    spec: LegSpec, place: Place, settings: ContainerSettings, root: Path
+) -> dict[str, Any]:
+    resources = _section(spec.config, "resources")
+    given = _section(spec.config, "environment")
+    shm_size = resources.get("shm_size")
+    host: dict[str, Any] = {
+        "Mounts": [
+            _bind(str(root / "run"), RUN_DIR),
+            _bind(str(root / "workdir"), WORKDIR),
+            *(_bind(path, path, read_only=True) for path in settings.read_only),
+            *_storage(spec.config),
+            *_users_mounts(spec.config),
+        ],
+        "NetworkMode": settings.network_mode,
+        "ShmSize": settings.shm_size if shm_size is None else size_in_bytes(shm_size),
+        "Devices": [
+            {
+                "PathOnHost": device["host_path"],
+                "PathInContainer": device["container_path"],
+                "CgroupPermissions": device.get("mode") or "mrw",
+            }
+            for device in resources.get("devices") or ()
+        ],
+        "CapAdd": list(given.get("add_capabilities") or ()),
+        "CapDrop": list(given.get("drop_capabilities") or ()),
+        "LogConfig": LOG_CONFIG,
+        # Process 1 reaps the orphans of the training process.
+        "Init": True,
+        "RestartPolicy": {"Name": "no"},
+    }
+    if settings.network_mode == "bridge":
+        host["ExtraHosts"] = ["host.docker.internal:host-gateway"]
+    if settings.memory is not None:
+        # Without swap beside it, which would only make the end slower.
+        host["Memory"] = host["MemorySwap"] = settings.memory
+    if place.slot_type == "cuda" and spec.slot_ids:
+        uuids = place.device_uuids or {}
+        devices = [uuids.get(slot) or str(slot) for slot in spec.slot_ids]
+        host["DeviceRequests"] = [
+            {"Driver": "", "Count": 0, "DeviceIDs": devices, "Capabilities": [["gpu"]]}
+        ]
+    return host
+
+
+def _bind(
+    source: str, target: str, read_only: bool = False, propagation: str = "rprivate"
+) -> dict[str, Any]:
+    return {
+        "Type": "bind",
+        "Source": source,
+        "Target": target,
+        "ReadOnly": read_only,
+        "BindOptions": {"Propagation": propagation},
+    }
+
+
+def _storage(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    storage = _section(config, "checkpoint_storage")
+    if storage.get("type") == "shared_fs" and storage.get("host_path"):
+        propagation = storage.get("propagation") or "rprivate"
+        yield _bind(storage["host_path"], SHARED_FS_CONTAINER_PATH, propagation=propagation)
+
+
+def _users_mounts(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    for mount in config.get("bind_mounts") or ():
+        yield _bind(
+            mount["host_path"],
+            str(PurePosixPath(WORKDIR, mount["container_path"])),
+            bool(mount.get("read_only")),
+            mount.get("propagation") or "rprivate",
+        )
+
+
+def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return config.get(key) or {}

@@ -1,0 +1,38 @@
+"""The agent's settings for containers, as supervisors get them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+WORKDIR = "/run/determined/workdir"
+RUN_DIR = "/run/determined"
+
+LABEL_AGENT = "determined.agent"
+LABEL_ALLOCATION = "determined.allocation"
+LABEL_CLUSTER = "determined.cluster"
+LABEL_WORK_DIR = "determined.work-dir"
+"""Tells the containers of this agent from those of another one on the same machine that has its name."""
+
+
+@dataclass(frozen=True)
+class ContainerSettings:
+    """``images``: by slot type, for experiments that name none. ``master_url``: the service's address inside
+    containers. ``read_only``: directories of the machine that every container sees under the same path;
+    ``path``: what comes first on its ``PATH``. ``memory``: bytes; None: no limit. ``shm_size``: bytes, where
+    the experiment gives no size. ``api_version``: the engine's, when the agent started.
+    """
+
+    images: Mapping[str, str]
+    network_mode: str
+    master_url: str
+    shm_size: int
+    memory: int | None = None
+    read_only: list[str] = field(default_factory=list)
+    path: list[str] = field(default_factory=list)
+    api_version: str | None = None
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> ContainerSettings:
+        return cls(**given)

@@ -1,0 +1,169 @@
+"""Agents started by hand beside a local cluster, whose trials run in containers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from determined_tasks.containers.settings import LABEL_AGENT
+from determined_tasks.context_dir import ALLOCATIONS
+from determined_tasks.supervision import LegRecord
+from tests import container_engine
+from tests.local_cluster import DET, LocalCluster
+from tests.waiting import TIMEOUT_S, until
+
+POOL = "containers"
+POOLS = "resource_pools: [{pool_name: default}, {pool_name: containers}, {pool_name: by-prefect}]\n"
+TRAIN = """
+import os, time, determined as det
+with det.core.init() as core:
+    for step in range(int({steps})):
+        print("step", step, flush=True)
+        core.train.report_training_metrics(step + 1, {{"loss": 1.0}})
+        time.sleep(0.1)
+    core.train.report_validation_metrics({steps}, {{"loss": 1.0}})
+"""
+WAIT = """\
+        while step == 20 and not os.path.exists("/gate/open"):
+            time.sleep(0.02)
+"""
+SEARCH = """
+name: in containers
+entrypoint: python3 train.py
+resources: {resource_pool: containers}
+hyperparameters: {x: {type: categorical, vals: [1, 2, 3, 4]}}
+searcher: {name: grid, metric: loss, max_length: {batches: 1}}
+max_restarts: 2
+"""
+SINGLE = SEARCH.replace("grid", "single").replace("{type: categorical, vals: [1, 2, 3, 4]}", "1")
+
+
+@pytest.fixture(scope="module")
+def cluster(engine: None) -> Iterator[LocalCluster]:
+    with LocalCluster.running(config=POOLS) as made:
+        yield made
+
+
+class Agent:
+    """An agent process; ``command`` becomes it."""
+
+    def __init__(self, cluster: LocalCluster, name: str, command: list[str]) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._command = command
+        self.work_dir = cluster.data_dir / "agents" / name
+        self._log = cluster.data_dir / f"{name}.log"
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, env=self._cluster.env, stdout=log, stderr=log
+            )
+        seen = self._log.read_text().count("registered as")
+        until(
+            f"{self.name} is registered",
+            lambda: self._log.read_text().count("registered as") > seen,
+            show=self._log.read_text,
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def containers(self) -> list[str]:
+        return container_engine.containers(f"{LABEL_AGENT}={self.name}")
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def agents(cluster: LocalCluster, *names: str) -> Iterator[list[Agent]]:
+    options = ["--type", "docker", "--pool", POOL, "--artificial-slots", "1"]
+    image = ["--image", container_engine.machine_image(), "--harness", "mounted"]
+    started: list[Agent] = []
+    try:
+        for name in names:
+            command = [*DET, "agent", "start", "--name", name, *options, *image]
+            started.append(Agent(cluster, name, command))
+        yield started
+    finally:
+        for agent in started:
+            agent.stop()
+            for name in agent.containers():
+                container_engine.remove(name)
+
+
+def test_a_search_over_two_agents_survives_the_end_of_one_with_its_containers(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with agents(cluster, "one", "two") as (one, two):
+        experiment = cluster.submit(tmp_path, SEARCH, train_py=TRAIN.format(steps=20))
+        until("both agents have a container", lambda: one.containers() and two.containers())
+        (name,) = one.containers()
+        one.kill()
+        subprocess.run(["docker", "kill", name], check=True, capture_output=True)
+        assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+        trials = cluster.trials(experiment)
+        assert [trial["state"] for trial in trials] == ["COMPLETED"] * 4
+        until("no container is left", lambda: not one.containers() and not two.containers())
+
+
+def test_a_container_outlives_its_agent_and_the_next_one_has_it(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with agents(cluster, "one") as (one,):
+        gate = tmp_path / "gate"
+        gate.mkdir()
+        mount = f"bind_mounts: [{{host_path: {gate}, container_path: /gate}}]"
+        script = TRAIN.format(steps=40).replace("        time.sleep(0.1)\n", WAIT)
+        experiment = cluster.submit(tmp_path, SINGLE + mount, train_py=script)
+        cluster.wait_for_lines(experiment, "step 20")
+        (name,) = one.containers()
+        # As systemd does when it ends a service: the supervisor, too.
+        one.kill()
+        (record,) = map(LegRecord.read, (one.work_dir / ALLOCATIONS).iterdir())
+        assert record is not None
+        psutil.Process(record.supervisor.pid).kill()
+        assert one.containers() == [name]
+        one.start()
+        assert one.containers() == [name]
+        (gate / "open").touch()
+        assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+        (trial,) = cluster.trials(experiment)
+        assert trial["restarts"] == 0
+        lines = [line for line in cluster.logs(experiment).splitlines() if "step " in line]
+        assert [line.rpartition("step ")[2] for line in lines] == [str(i) for i in range(40)]
+        until("no container is left", lambda: not one.containers())
+
+
+def test_prefects_command_starts_an_agent(cluster: LocalCluster) -> None:
+    record = cluster.data_dir / "cluster.json"
+
+    facts = json.loads(record.read_text())
+    env = {
+        **cluster.env,
+        "PREFECT_API_URL": f"{facts['prefect_url']}/api",
+        "PREFECT_API_AUTH_STRING": facts["prefect_auth"],
+    }
+    cluster.env, before = env, cluster.env
+    try:
+        options = ["--type", "determined-docker", "--pool", "by-prefect", "--name", "three"]
+        command = [sys.executable, "-m", "prefect", "worker", "start", *options]
+        agent = Agent(cluster, "three", command)
+        try:
+            (row,) = [row for row in cluster.json("agent", "list") if row["id"] == "three"]
+            assert row["resourcePools"] == ["by-prefect"]
+        finally:
+            agent.stop()
+    finally:
+        cluster.env = before

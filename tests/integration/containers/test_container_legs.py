@@ -1,0 +1,201 @@
+"""What a leg finds in its container, and how its end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import container_engine
+from tests.integration.containers.conftest import ContainerLegs
+from tests.waiting import TIMEOUT_S
+
+LOOK = """
+import json, os, determined, sys
+info = determined.get_cluster_info()
+print(json.dumps({
+    "cwd": os.getcwd(), "uid": os.getuid(), "gid": os.getgid(), "home": os.environ["HOME"],
+    "mine": os.environ["MINE"], "trial": info.trial.trial_id, "master": info.master_url,
+    "type": os.environ["DET_RESOURCES_TYPE"], "files": sorted(os.listdir()),
+    "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
+    "mounts": [open("/data/in").read(), open("near/in").read()],
+    "kept": os.path.ismount(determined.constants.SHARED_FS_CONTAINER_PATH),
+    "secret": "agent-secret" in open("/proc/self/environ").read() or "DET_AGENT_TOKEN" in os.environ,
+    "pid_namespace": len([p for p in os.listdir("/proc") if p.isdigit()]) < 10,
+    "device": os.path.exists("/dev/own-null"),
+}))
+print("to stderr", file=sys.stderr)
+open("/data/out", "w").write("done")
+try:
+    open("/fixed/out", "w")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+async def test_a_leg_finds_its_code_environment_mounts_and_memory(
+    legs: ContainerLegs, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "in").write_text("given")
+    (tmp_path / "storage").mkdir()
+    mount = {"host_path": str(tmp_path / "data"), "read_only": False}
+    config = {
+        "environment": {"image": {"cpu": legs.config.container.images["cpu"]}},
+        "resources": {
+            "shm_size": "96m",
+            "devices": [{"host_path": "/dev/null", "container_path": "/dev/own-null"}],
+        },
+        "bind_mounts": [
+            {**mount, "container_path": "/data"},
+            {**mount, "container_path": "near"},
+            {**mount, "container_path": "/fixed", "read_only": True},
+        ],
+        "checkpoint_storage": {"type": "shared_fs", "host_path": str(tmp_path / "storage")},
+    }
+    ended = await legs.run({"train.py": LOOK}, config, environment_variables=["MINE=a b", "EMPTY="])
+    assert ended["exit_code"] == 0, legs.said()
+    first, *rest = legs.service.text("stdout").splitlines()
+    assert json.loads(first) == {
+        "cwd": "/run/determined/workdir",
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "home": "/root",
+        "mine": "a b",
+        "trial": 21,
+        "master": legs.service.url,
+        "type": "docker-container",
+        "files": ["near", "train.py"],
+        "shm": 96 << 20,
+        "mounts": ["given", "given"],
+        "kept": True,
+        "secret": False,
+        "pid_namespace": True,
+        "device": True,
+    }
+    assert rest == ["Read-only file system"]
+    assert legs.service.text("stderr") == "to stderr\n"
+    assert (tmp_path / "data" / "out").read_text() == "done"
+    running = [body for _, path, body in legs.service.calls if path.endswith("/running")]
+    assert len(running) == 1
+
+
+async def test_every_byte_of_the_output_arrives_in_order(legs: ContainerLegs) -> None:
+    script = """
+import os, sys
+os.write(1, b"\\xff\\0 long:" + b"x" * 100_000 + b"\\n")
+for i in range(20_000):
+    os.write(1, b"%d\\n" % i)
+os.write(1, b"x" * (32 << 10) + b"\\n" + b"y" * (16 << 10) + b"\\n")
+os.write(1, b"no end")
+"""
+    assert (await legs.run({"train.py": script}))["exit_code"] == 0
+    first, *lines, x, y, last = legs.service.text("stdout").splitlines()
+    assert first == "\\xff\0 long:" + "x" * 100_000
+    assert lines == [str(number) for number in range(20_000)]
+    assert (x, y, last) == ("x" * (32 << 10), "y" * (16 << 10), "no end")
+
+
+HOOK = "export FROM_HOOK=yes\n"
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "files", "exit", "said"),
+    [
+        ("exit 3", {}, {"exit_code": 3}, "process exited with code 3"),
+        (["sh", "-c", "exit 4"], {}, {"exit_code": 4}, "code 4"),
+        ("kill -SEGV $$", {}, {"signal": 11}, "SIGSEGV"),
+        ("kill -9 $$", {}, {"signal": 9}, "killed by signal 9"),
+        ("echo $FROM_HOOK", {"startup-hook.sh": HOOK}, {"exit_code": 0}, ""),
+        (
+            "true",
+            {"startup-hook.sh": "false\n"},
+            {"exit_code": 1, "kind": "failed_to_start"},
+            "startup-hook.sh failed with exit code 1",
+        ),
+        (
+            "no-such-program --x",
+            {},
+            {"exit_code": None, "kind": "failed_to_start"},
+            "entrypoint not found in image",
+        ),
+        (
+            "python3 -c 'raise ValueError(7)'",
+            {},
+            {"exit_code": 1, "reason": "ValueError: 7"},
+            "process exited with code 1",
+        ),
+    ],
+)
+async def test_the_end_is_told_as_it_was(
+    legs: ContainerLegs,
+    entrypoint: Any,
+    files: dict[str, str | bytes],
+    exit: dict[str, Any],
+    said: str,
+) -> None:
+    ended = await legs.run(files, entrypoint=entrypoint)
+    assert {key: ended[key] for key in exit} == exit, (ended, legs.said())
+    assert said in legs.said()
+    if "FROM_HOOK" in str(entrypoint):
+        assert legs.service.text("stdout") == "yes\n"
+
+
+async def test_a_mount_of_nothing_is_not_tried_again(legs: ContainerLegs) -> None:
+    mounts = [{"host_path": "/does/not/exist", "container_path": "/x"}]
+    ended = await legs.run({}, {"bind_mounts": mounts}, entrypoint="true")
+    assert ended["kind"] == "failed_to_start"
+    assert "bind source path does not exist: /does/not/exist" in ended["reason"]
+    assert "bind_mounts" in ended["reason"]
+
+
+@pytest.mark.parametrize("settings", [{"memory": "64m"}])
+async def test_out_of_memory_is_named(legs: ContainerLegs) -> None:
+    script = "x = []\nwhile True:\n    x.append(b'x' * (8 << 20))\n"
+    ended = await legs.run({"train.py": script})
+    assert (ended["signal"], ended["kind"]) == (9, "exited")
+    assert ended["reason"] == "out of memory, by the limit of 64 MiB of its container"
+
+
+async def test_a_name_that_is_no_image_is_not_tried_again(legs: ContainerLegs) -> None:
+    ended = await legs.run({}, {"environment": {"image": "Not An Image"}}, entrypoint="true")
+    assert ended["kind"] == "failed_to_start"
+    assert "Not An Image" in ended["reason"]
+    assert "invalid reference format" in ended["reason"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another account")
+@pytest.mark.parametrize("settings", [{"security": {"default_task": {"uid": 4321, "gid": 8765}}}])
+async def test_the_processes_have_the_tasks_account(legs: ContainerLegs) -> None:
+    command = (
+        "id -u; id -g; echo $HOME; touch own && cat $DET_RUN_DIR/info/trial_info.json > copy && ls"
+    )
+    assert (await legs.run({}, entrypoint=command))["exit_code"] == 0
+    assert legs.service.text("stdout").split() == [
+        "4321", "8765", "/run/determined/workdir", "copy", "own",
+    ]  # fmt: skip
+
+
+async def test_a_killed_leg_ends_at_once_with_all_that_it_started(legs: ContainerLegs) -> None:
+    held = await legs.start({}, entrypoint="sleep 600 & echo here; sleep 600")
+    await asyncio.to_thread(legs.service.wait, lambda: "here" in legs.service.text("stdout"))
+    await held.signal(signal.SIGUSR1)
+    assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
+    ended = legs.service.exits["7.abc.1"]
+    assert (ended["signal"], ended["kind"]) == (9, "exited")
+    assert legs.containers() == []
+
+
+async def test_a_container_that_somebody_kills_is_seen_at_once(legs: ContainerLegs) -> None:
+    held = await legs.start({}, entrypoint="echo here; sleep 600")
+    await asyncio.to_thread(legs.service.wait, lambda: "here" in legs.service.text("stdout"))
+    (name,) = legs.containers()
+    container_engine.kill(name)
+    assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
+    ended = legs.service.exits["7.abc.1"]
+    assert (ended["signal"], ended["kind"], ended["reason"]) == (9, "exited", None)

@@ -1,0 +1,13 @@
+"""The launcher of containers keeps the contract of launchers, on a real engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from determined_deployments.agent.launchers.testing import LauncherContract
+
+
+class TestDocker(LauncherContract):
+    @pytest.fixture
+    def launcher_name(self) -> str:
+        return "docker"

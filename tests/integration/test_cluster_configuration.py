@@ -1,0 +1,118 @@
+"""A local cluster with a configuration file: changed while a trial runs, refused, and with other pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.state import load
+from tests.local_cluster import LocalCluster
+from tests.waiting import until
+
+TRAIN = """
+import os, time
+import determined as det
+with det.core.init() as context:
+    print("variable", os.environ.get("FROM"), flush=True)
+    while not os.path.exists("{go}"):
+        time.sleep(0.05)
+    context.train.report_validation_metrics(1, {{"x": 1.0}})
+"""
+CONFIG = """
+name: waits
+entrypoint: python3 train.py
+searcher: {name: single, metric: x, max_length: 1}
+max_restarts: 0
+"""
+ONE = "resource_pools: [{pool_name: default}, {pool_name: spare, description: not used}]\n"
+CHANGED = """
+resource_manager: {scheduler: {type: round_robin}}
+resource_pools: [{pool_name: default}, {pool_name: more}]
+task_container_defaults: {environment_variables: [FROM=cluster]}
+port: 8080
+"""
+ELSEWHERE = """
+resource_manager: {default_compute_resource_pool: more, default_aux_resource_pool: more}
+resource_pools: [{pool_name: more}]
+"""
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster of this module's own, started with two pools."""
+    with LocalCluster.running(config=ONE) as running:
+        yield running
+
+
+def apply(cluster: LocalCluster, folder: Path, text: str) -> tuple[int, str]:
+    """Exit code and messages of `cluster-up --config`."""
+    path = folder / "cluster.yaml"
+    path.write_text(text)
+    done = cluster.det(
+        *("deploy", "local", "cluster-up", "--master-config-path", str(path)), check=False
+    )
+    return done.returncode, done.stderr
+
+
+def names(cluster: LocalCluster) -> list[str]:
+    return [pool["name"] for pool in cluster.json("resource-pool", "list")]
+
+
+def test_a_change_while_a_trial_runs_a_refusal_and_other_pools(
+    configured: LocalCluster, tmp_path: Path
+) -> None:
+    cluster, go = configured, tmp_path / "go"
+    assert names(cluster) == ["default", "spare"]
+    train = TRAIN.format(go=go)
+    running = cluster.submit(tmp_path / "first", CONFIG, train_py=train)
+    until("the trial's output", lambda: "variable None" in cluster.logs(running))
+
+    code, said = apply(cluster, tmp_path, "resource_pools: [{pool_nam: a}]\n")
+    assert code == 1
+    assert "cluster.yaml:1: resource_pools[0].pool_nam: unknown field; did you mean" in said
+    assert "restarting" not in said
+
+    code, said = apply(cluster, tmp_path, CHANGED)
+    assert code == 0, said
+    assert "cluster.yaml:5: port: not used: `det deploy local cluster-up --master-port`" in said
+    assert names(cluster) == ["default", "more"]
+    (trial,) = cluster.trials(running)
+    assert trial["state"] == "RUNNING"
+
+    code, said = apply(cluster, tmp_path, ELSEWHERE)
+    assert code == 1
+    assert (
+        f"'default' cannot be removed, because it has 1 unfinished experiment ({running})" in said
+    )
+    assert names(cluster) == ["default", "more"]
+    assert (cluster.data_dir / "cluster.yaml").read_text() == CHANGED
+    cluster.up()  # nothing is left of the refusal
+
+    go.touch()
+    assert cluster.wait(running) == "COMPLETED", cluster.logs(running)
+    assert cluster.trials(running)[0]["restarts"] == 0
+    second = cluster.submit(tmp_path / "second", CONFIG, train_py=train)
+    assert cluster.wait(second) == "COMPLETED", cluster.logs(second)
+    assert "variable cluster" in cluster.logs(second)
+
+    # The agent moves to the new default compute pool, and the flows with it.
+    # Before that the second experiment's checkpoints must have been looked through.
+    until("no flow in the pool", lambda: apply(cluster, tmp_path, ELSEWHERE)[0] == 0)
+    (agent,) = cluster.json("agent", "list")
+    assert agent["resourcePools"] == ["more"]
+    third = cluster.submit(tmp_path / "third", CONFIG, train_py=train)
+    assert cluster.wait(third) == "COMPLETED", cluster.logs(third)
+    state = load(Layout.of(cluster.data_dir))
+    assert state is not None
+    with httpx.Client(base_url=state.prefect_api_url, trust_env=False) as prefect:
+        prefect.auth = httpx.BasicAuth(*state.prefect_auth.split(":", 1))
+        found = {pool["name"]: pool for pool in prefect.post("/work_pools/filter", json={}).json()}
+    assert (found["default"]["is_paused"], found["more"]["is_paused"]) == (True, False)
+    assert "variables" in found["more"]["base_job_template"]
+    done = cluster.det("flow", "run", str(tmp_path / "third/config.yaml"),
+                       "--config", "resources.resource_pool=mroe", check=False)  # fmt: skip
+    assert "there is no resource pool 'mroe'; did you mean 'more'?" in done.stderr

@@ -1,0 +1,266 @@
+"""The agent against a service that hands out work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from determined.common.wire.message import WireError
+from determined.common.wire.version import VERSION
+from determined_deployments.agent.agent import Agent, AgentRefused
+from determined_deployments.agent.config import AgentConfig
+from determined_tasks.supervision import LegRecord
+from tests.programs.agent.conftest import FakeControl, running
+from tests.programs.legs.fake_service import archive, spec
+from tests.waiting import TIMEOUT_S, until, until_async
+
+SUBPROCESS = "tests.programs.agent.subprocess_launcher:SubprocessLauncher"
+
+either_launcher = pytest.mark.parametrize(
+    "launcher", ["fork_server", SUBPROCESS], ids=["forks", "subprocesses"]
+)
+"""The agent's core is the same, whatever starts its jobs."""
+
+
+@pytest.fixture
+def launcher() -> str:
+    return "fork_server"
+
+
+@pytest.fixture
+def config(config: AgentConfig, launcher: str, monkeypatch: pytest.MonkeyPatch) -> AgentConfig:
+    root = str(Path(__file__).parents[3])
+    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
+    return config.model_copy(update={"launcher": launcher})
+
+
+SLEEP = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
+
+
+@either_launcher
+async def test_runs_what_the_service_hands_out(config: AgentConfig, control: FakeControl) -> None:
+    async with running(config):
+        await control.until(lambda: control.registrations)
+        for number in range(4):
+            control.start(spec(f"7.abc.{number}"))
+        await control.until(lambda: len(control.exits) == 4)
+    body = control.registrations[0]
+    assert body["resource_pool"] == "default"
+    assert [slot["id"] for slot in body["slots"]] == [0, 1]
+    assert body["allocations"] == []
+    assert control.text("stdout") == "trained\n" * 4
+    assert all(ended["exit_code"] == 0 for ended in control.exits.values())
+    assert not list((config.work_dir / "allocations").iterdir())
+
+
+@either_launcher
+async def test_kill_reaches_the_process(config: AgentConfig, control: FakeControl) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        polls = len(control.polls)
+        control.end("7.abc.1")
+        await control.until(lambda: "7.abc.1" in control.exits)
+        assert control.exits["7.abc.1"]["kind"] == "exited"
+        assert not psutil.pid_exists(int(control.text("stdout")))
+        assert len(control.polls) - polls < 20, "a kill in progress must not make a hot loop"
+
+
+@either_launcher
+async def test_registers_again_when_the_service_forgot_it(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        control.session = "another"
+        await control.until(lambda: len(control.registrations) == 2)
+        assert control.registrations[1]["allocations"] == ["7.abc.1"]
+
+
+async def test_waits_for_a_service_that_is_not_up(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    refused = [503, 502, 503]
+    register = control.answers["register"]
+    control.answers["register"] = lambda body: (refused.pop(), {}) if refused else register(body)
+    async with running(config):
+        await control.until(lambda: control.registrations)
+    assert not refused
+
+
+@either_launcher
+async def test_stopping_the_agent_ends_its_legs_as_infrastructure(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+    ended = control.exits["7.abc.1"]
+    assert (ended["kind"], ended["reason"]) == ("infrastructure", "stopped together with its agent")
+
+
+@either_launcher
+async def test_supervisor_that_dies_is_reported_by_the_agent(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        record = LegRecord.read(config.work_dir / "allocations" / "7.abc.1")
+        assert record is not None
+        os.kill(record.supervisor.pid, signal.SIGKILL)
+        await control.until(lambda: "7.abc.1" in control.exits)
+        assert control.exits["7.abc.1"]["kind"] == "infrastructure"
+        assert record.user is not None
+        await until_async("the end of the process", lambda: not record.user.is_alive())
+
+
+def start_agent(config: AgentConfig, tmp_path: Path) -> subprocess.Popen[bytes]:
+    """An agent process of its own, to be killed."""
+    file = tmp_path / "agent.json"
+    settings = json.loads(config.model_dump_json())
+    settings["agent_token"] = config.agent_token.get_secret_value()
+    file.write_text(json.dumps(settings))
+    code = (
+        "from determined_deployments.agent import __main__ as main\n"
+        "from determined_deployments.agent.launchers.fork_server import plans\n"
+        "plans.TRIAL_OPTIONAL = []\nmain.main()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "DET_AGENT_CONFIG": str(file)}
+    )
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+@either_launcher
+def test_legs_survive_the_agent_and_are_adopted(
+    config: AgentConfig, control: FakeControl, tmp_path: Path, launcher: str
+) -> None:
+    """kill -9 of the agent: its fork server ends, training goes on and is known to the next agent."""
+    control.model_defs["d1"] = archive(
+        {
+            "train.py": "import os, sys, time\nprint(os.getpid())\nwhile not os.path.exists(sys.argv[1]):"
+            "\n    time.sleep(0.02)\nprint('done')"
+        }
+    )
+    go = tmp_path / "go"
+    first = start_agent(config, tmp_path)
+    try:
+        control.start(spec("7.abc.1", entrypoint=f"python3 train.py {go}1"))
+        control.start(spec("7.abc.2", entrypoint=f"python3 train.py {go}2"))
+        control.wait(lambda: control.text("stdout").count("\n") == 2)
+        zygotes = [p for p in children_of(first.pid) if "zygote" in " ".join(p.cmdline())]
+        legs = {p.pid for p in zygotes if not p.children()}
+        assert zygotes or launcher != "fork_server"
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        # Ends while there is no agent.
+        Path(f"{go}1").touch()
+        control.wait(lambda: "7.abc.1" in control.exits)
+        assert control.exits["7.abc.1"]["exit_code"] == 0
+    finally:
+        first.kill()
+    second = start_agent(config, tmp_path)
+    try:
+        control.wait(lambda: len(control.registrations) == 2)
+        assert control.registrations[1]["allocations"] == ["7.abc.2"]
+        control.end("7.abc.2")
+        control.wait(lambda: "7.abc.2" in control.exits)
+        assert control.exits["7.abc.2"]["signal"] == signal.SIGKILL
+        control.wait(lambda: control.polls[-1]["running"] == [])
+    finally:
+        second.terminate()
+        assert second.wait(TIMEOUT_S) == 0
+    until(
+        "the end of the agent's fork server",
+        lambda: [one for one in zygotes if one.pid not in legs and one.is_running()],
+        equals=[],
+    )
+
+
+@pytest.mark.parametrize("which", ["root", "trial"])
+async def test_fork_server_that_dies_is_started_again(
+    config: AgentConfig, control: FakeControl, which: str
+) -> None:
+    control.model_defs["d1"] = archive(
+        {
+            "train.py": "import os, sys, time\nprint('begun')\nwhile not os.path.exists(sys.argv[1]):"
+            "\n    time.sleep(0.02)\nprint('done')"
+        }
+    )
+    go = config.work_dir.parent / "go"
+    agent_process = psutil.Process()
+    async with running(config):
+        await control.until(lambda: control.registrations)
+        await asyncio.sleep(0.5)  # for the trial zygote, which needs no torch here
+        control.start(spec("7.abc.1", entrypoint=f"python3 train.py {go}"))
+        await control.until(lambda: control.text("stdout") == "begun\n")
+        root = next(
+            p for p in agent_process.children() if "fork_server.zygote" in " ".join(p.cmdline())
+        )
+        victim = root if which == "root" else root.children()[0]
+        victim.kill()
+        await asyncio.sleep(0.3)
+        control.start(spec("7.abc.2", entrypoint=f"python3 train.py {go}"))
+        await control.until(lambda: control.text("stdout") == "begun\n" * 2)
+        go.touch()
+        await control.until(lambda: len(control.exits) == 2)
+    assert {ended["exit_code"] for ended in control.exits.values()} == {0}
+
+
+async def test_fault_in_a_loop_ends_the_agent(config: AgentConfig, control: FakeControl) -> None:
+    """An answer that is not what a service sends: an agent that only seems to work is worse."""
+    control.answers["work"] = lambda body: (200, {"launch": []})
+    with pytest.raises(WireError, match="kill"):
+        await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)
+
+
+async def test_an_agent_that_is_refused_ends_and_leaves_the_legs_that_it_found(
+    config: AgentConfig, control: FakeControl, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    script = (
+        "import sys, time, pathlib\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.02)"
+    )
+    control.model_defs["d1"] = archive({"train.py": script})
+    first = start_agent(config, tmp_path)
+    try:
+        control.start(spec(entrypoint=f"python3 train.py {go}"))
+        await control.until(lambda: any(path.endswith("/running") for path in control.paths()))
+    finally:
+        first.kill()
+        first.wait()
+    words = "agent agent-1 runs release 0.1.0, too old for this service"
+    control.answers["register"] = lambda body: (400, {"error": {"error": words}})
+    with pytest.raises(AgentRefused, match=words):
+        await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)
+    assert control.exits == {}
+    go.touch()
+    await control.until(lambda: control.exits)
+    assert control.exits["7.abc.1"]["exit_code"] == 0
+
+
+async def test_an_agent_says_which_version_of_the_wire_it_speaks(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    async with running(config):
+        await control.until(lambda: control.polls)
+    (registration,) = control.registrations
+    assert registration["wire"] == control.polls[0]["wire"] == VERSION

@@ -1,0 +1,106 @@
+"""Agents that are started by hand: their settings, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determined_deployments.agent import start
+from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.start import StartError, Wishes, become, configure
+from determined_deployments.local import state
+from determined_deployments.local.layout import Layout
+from determined_deployments.local.state import ClusterState
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DET_MASTER", "DET_AGENT_TOKEN", "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DET_DATA_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def cluster() -> ClusterState:
+    made = ClusterState(agent_id="own", master_port=1234)
+    state.save(Layout.of(), made)
+    return made
+
+
+def test_an_agent_of_the_local_cluster_has_its_addresses_and_secrets(
+    cluster: ClusterState, tmp_path: Path
+) -> None:
+    container = {"images": {"cpu": "mine"}, "memory": "2G"}
+    wishes = Wishes(pool="p", name="n", kind="docker", artificial_slots=3, container=container)
+    made = configure(wishes)
+    assert (made.agent_id, made.resource_pool, made.launcher) == ("n", "p", "docker")
+    assert made.master_url == cluster.master_url
+    assert made.agent_token.get_secret_value() == cluster.agent_token
+    assert made.prefect_api_url == cluster.prefect_api_url
+    assert made.checkpoint_dir == tmp_path / "checkpoints"
+    assert len(made.slot_list()) == 3
+    assert made.container.memory == 2 << 30
+    assert made.work_dir == tmp_path / "agents" / "n"
+
+
+def test_an_agent_of_another_service_needs_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StartError, match="no cluster"):
+        configure(Wishes())
+    with pytest.raises(StartError, match="set DET_AGENT_TOKEN to the service's agent_token"):
+        configure(Wishes(master="http://m:1"))
+    monkeypatch.setenv("DET_AGENT_TOKEN", "t")
+    assert configure(Wishes(master="http://m:1")).master_url == "http://m:1"
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        ({"kind": "pod"}, "--type: expected process or docker, found 'pod'"),
+        ({"name": "a/b"}, "--name: expected letters"),
+        ({"name": "own"}, "the local cluster's own agent has this name"),
+        ({"slots": 1, "gpus": "all"}, "give one of --slots and --gpus"),
+        ({"gpus": "some"}, "--gpus: expected 'all' or a number, found 'some'"),
+        ({"gpus": "all"}, "no NVIDIA GPU found"),
+        ({"slots": -1}, "expected 0 or more"),
+        ({"container": {"memory": "much"}}, "expected a size"),
+        ({"container": {"network_mode": "bridge"}}, "set container.master_url"),
+    ],
+)
+def test_what_is_refused(cluster: ClusterState, wishes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        configure(Wishes(**wishes))
+
+
+def test_one_agent_has_a_name(cluster: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execve", lambda program, argv, env: called.append(env))
+    config = configure(Wishes(name="n", slots=1))
+    become(config)
+    settings = Path(called[0]["DET_AGENT_CONFIG"])
+    assert settings.stat().st_mode & 0o777 == 0o600
+    again = AgentConfig.model_validate_json(settings.read_text())
+    assert again == config
+    assert json.loads(settings.read_text())["agent_token"] == cluster.agent_token
+    with pytest.raises(StartError, match="an agent of this name runs already"):
+        become(config)
+
+
+def test_prefects_worker_stays_one_where_no_cluster_is_known() -> None:
+    start.start_as_worker("determined-process", "p", None)
+
+
+def test_prefects_worker_becomes_an_agent(
+    cluster: ClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[AgentConfig] = []
+    monkeypatch.setattr(start, "become", made.append)
+    start.start_as_worker("determined-docker", "p", "w")
+    assert [(one.agent_id, one.resource_pool, one.launcher) for one in made] == [
+        ("w", "p", "docker")
+    ]
+    with pytest.raises(SystemExit, match="the local cluster's own agent"):
+        start.start_as_worker("determined-docker", "p", "own")

@@ -1,0 +1,87 @@
+"""What the cluster's configuration says of a pool is what its scheduler does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from determined.common.cluster_config import ClusterConfig, SchedulerConfig
+from determined_service.scheduling.fair_share import FairShare
+from determined_service.scheduling.first_in_first_out import FirstInFirstOut
+from determined_service.scheduling.pools import PoolSchedulers, scheduler_of
+from determined_service.scheduling.priority import Priority
+from determined_service.scheduling.reasons import AgentsBusy
+from determined_service.scheduling.round_robin import RoundRobin
+from determined_service.scheduling.scheduler import Placement
+from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
+
+
+def schedulers(**pools: dict[str, Any]) -> PoolSchedulers:
+    listed = [{"pool_name": name, **pool} for name, pool in pools.items()]
+    config = ClusterConfig.model_validate({"resource_pools": listed})
+    return PoolSchedulers(lambda: config)
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind"),
+    [
+        ("priority", Priority),
+        ("fair_share", FairShare),
+        ("round_robin", RoundRobin),
+        ("first_in_first_out", FirstInFirstOut),
+    ],
+)
+def test_each_type_has_its_scheduler(type_: str, kind: type) -> None:
+    found = scheduler_of(SchedulerConfig.model_validate({"type": type_}))
+    assert type(found) is kind
+
+
+def test_without_a_file_it_is_by_priority_without_preemption() -> None:
+    found = PoolSchedulers()
+    assert (found.config("any").type, found.config("any").preemption) == ("priority", False)
+    assert (found.default_priority("any"), found.max_zero_slot_tasks("any")) == (42, 100)
+
+
+@pytest.mark.parametrize(("policy", "agent"), [("best", "tight"), ("worst", "idle")])
+def test_fitting_policies(policy: str, agent: str) -> None:
+    agents = (Agent("idle", "p", (0, 1, 2, 3)), Agent("tight", "p", (0, 1), frozenset({0})))
+    found = schedulers(p={"scheduler": {"fitting_policy": policy}})
+    decision = found.decide(Snapshot((Request("r", "p", 1),), agents))
+    slot = 1 if agent == "tight" else 0
+    assert decision.placements == (Placement("r", agent, (slot,)),)
+
+
+def test_pools_differ() -> None:
+    """The same in three pools: one preempts, one does not, one knows only turns."""
+    found = schedulers(
+        stops={"scheduler": {"preemption": True}},
+        waits={"scheduler": {"type": "priority"}},
+        turns={"scheduler": {"type": "round_robin"}},
+    )
+    names = ("stops", "waits", "turns")
+    agents = tuple(Agent(f"a-{name}", name, (0,), frozenset({0})) for name in names)
+    running = tuple(Running(f"r-{name}", f"a-{name}", (0,), priority=50) for name in names)
+    requests = tuple(Request(f"q-{name}", name, 1, priority=1) for name in names)
+    decision = found.decide(Snapshot(requests, agents, {}, running))
+    assert [one.id for one in decision.preemptions] == ["r-stops"]
+    assert {one.request.id for one in decision.waiting} == {f"q-{name}" for name in names}
+
+
+def test_tasks_without_slots_have_the_pools_limit() -> None:
+    found = schedulers(p={"max_aux_containers_per_agent": 2})
+    agent = Agent("a", "p", (0,), max_zero_slot_tasks=found.max_zero_slot_tasks("p"))
+    requests = tuple(Request(f"r{number}", "p", 0) for number in range(3))
+    decision = found.decide(Snapshot(requests, (agent,)))
+    assert [one.id for one in decision.placements] == ["r0", "r1"]
+    assert [one.reason for one in decision.waiting] == [AgentsBusy(1, 2)]
+
+
+def test_a_new_configuration_holds_from_the_next_decision_on() -> None:
+    config = ClusterConfig()
+    found = PoolSchedulers(lambda: config)
+    assert found.config("default").type == "priority"
+    config = ClusterConfig.model_validate(
+        {"resource_manager": {"scheduler": {"type": "fair_share"}}}
+    )
+    assert found.config("default").type == "fair_share"

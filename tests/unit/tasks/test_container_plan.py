@@ -1,0 +1,217 @@
+"""What a container is made with, and what is said of images and ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determined.common.wire.legs import AgentUser, ExitKind, LegSpec
+from determined.expconf.environment import Images
+from determined_tasks import entrypoint
+from determined_tasks.containers import accounts, ends, images, plan
+from determined_tasks.containers.settings import ContainerSettings
+from determined_tasks.containers.sizes import size_in_bytes
+from determined_tasks.identity import IdentityError
+from determined_tasks.task_environment import Place
+from tests.programs.legs.fake_service import spec
+
+PLACE = Place(
+    Path("/work"), "http://m:1", "token", "agent-1", "cuda", device_uuids={0: "GPU-a", 1: "GPU-b"}
+)
+SETTINGS = ContainerSettings(
+    images={"cpu": "own/cpu", "cuda": "own/cuda"},
+    network_mode="bridge",
+    master_url="http://m:1",
+    shm_size=4 << 30,
+    memory=1 << 30,
+)
+
+
+def leg(config: dict[str, Any] | None = None, **fields: Any) -> LegSpec:
+    return LegSpec.from_json(spec(config=config or {}, **fields))
+
+
+def made(config: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    return plan.request(
+        leg(config, **fields),
+        PLACE,
+        SETTINGS,
+        root=Path("/work/allocations/a"),
+        image="sha256:1",
+        command=["true"],
+        env={"A": "b=c"},
+        user="1:2",
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "in_bytes"),
+    [(7, 7), ("7", 7), ("4G", 4 << 30), ("1.5 GiB", 3 << 29), ("96mb", 96 << 20), ("2K", 2048)],
+)
+def test_sizes(size: int | str, in_bytes: int) -> None:
+    assert size_in_bytes(size) == in_bytes
+
+
+@pytest.mark.parametrize("size", ["", "G", "1X", "-1G", "1 2"])
+def test_other_words_are_no_sizes(size: str) -> None:
+    with pytest.raises(ValueError, match="expected a size such as"):
+        size_in_bytes(size)
+
+
+def test_gpus_are_asked_for_by_uuid() -> None:
+    (request,) = made(slot_ids=[1])["HostConfig"]["DeviceRequests"]
+    assert request["DeviceIDs"] == ["GPU-b"]
+    assert request["Capabilities"] == [["gpu"]]
+    assert "DeviceRequests" not in made(slot_ids=[])["HostConfig"]
+
+
+def test_a_container_has_what_the_configuration_says() -> None:
+    config = {
+        "resources": {"shm_size": "1G", "devices": [{"host_path": "/a", "container_path": "/b"}]},
+        "environment": {"add_capabilities": ["IPC_LOCK"], "drop_capabilities": ["CHOWN"]},
+        "bind_mounts": [{"host_path": "/h", "container_path": "near", "read_only": True}],
+        "checkpoint_storage": {"type": "shared_fs", "host_path": "/s"},
+    }
+    body = made(config)
+    host = body["HostConfig"]
+    assert host["ShmSize"] == 1 << 30
+    assert host["Memory"] == host["MemorySwap"] == 1 << 30
+    assert host["Devices"] == [
+        {"PathOnHost": "/a", "PathInContainer": "/b", "CgroupPermissions": "mrw"}
+    ]
+    assert (host["CapAdd"], host["CapDrop"]) == (["IPC_LOCK"], ["CHOWN"])
+    mounts = {item["Target"]: (item["Source"], item["ReadOnly"]) for item in host["Mounts"]}
+    assert mounts == {
+        "/run/determined": ("/work/allocations/a/run", False),
+        "/run/determined/workdir": ("/work/allocations/a/workdir", False),
+        "/determined_shared_fs": ("/s", False),
+        "/run/determined/workdir/near": ("/h", True),
+    }
+    assert body["User"] == "1:2"
+    assert body["Env"] == ["A=b=c"]
+    assert body["Labels"]["determined.allocation"] == "7.abc.1"
+    assert made()["HostConfig"]["ShmSize"] == 4 << 30
+
+
+def test_the_agents_image_stands_in_for_determineds_default_only() -> None:
+    assert plan.image(leg(), PLACE, SETTINGS) == "own/cuda"
+    assert plan.image(leg({"environment": {"image": Images().model_dump()}}), PLACE, SETTINGS) == (
+        "own/cuda"
+    )
+    config = {"environment": {"image": {"cpu": "a", "cuda": "b"}}}
+    assert plan.image(leg(config), PLACE, SETTINGS) == "b"
+    assert plan.image(leg({"environment": {"image": "c"}}), PLACE, SETTINGS) == "c"
+
+
+def test_names_differ_between_agents_and_are_kept_between_tries() -> None:
+    one = plan.container_name("a", Path("/w"), "7.a/b.1")
+    assert one == plan.container_name("a", Path("/w"), "7.a/b.1")
+    assert one != plan.container_name("a", Path("/v"), "7.a/b.1")
+    assert one.endswith("-7.a-b.1")
+
+
+@pytest.mark.parametrize(
+    ("words", "hook", "command"),
+    [
+        ("python3 train.py --x 1", False, ["python3", "train.py", "--x", "1"]),
+        (["a b", "c"], False, ["a b", "c"]),
+        ("a && b", False, ["sh", "-c", "a && b"]),
+        ("exit 3", False, ["sh", "-c", "exit 3"]),
+    ],
+)
+def test_the_command_of_a_container(words: Any, hook: bool, command: list[str]) -> None:
+    assert entrypoint.in_container(words, hook=hook) == command
+
+
+@pytest.mark.parametrize(
+    ("image", "parts"),
+    [
+        ("a", ("a", "latest")),
+        ("host:5000/a/b", ("host:5000/a/b", "latest")),
+        ("host:5000/a/b:1", ("host:5000/a/b", "1")),
+        ("a@sha256:0f", ("a", "sha256:0f")),
+    ],
+)
+def test_images_are_split(image: str, parts: tuple[str, str]) -> None:
+    assert images.split(image) == parts
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "pull access denied for x, repository does not exist or may require 'docker login'",
+            "a login",
+        ),
+        ("Get https://r/v2/: unauthorized: authentication required", "asks for a login"),
+        ("manifest for x:1 not found: manifest unknown", "does not exist"),
+        ("dial tcp: lookup r: no such host", None),
+        ("received unexpected HTTP status: 503 Service Unavailable", None),
+    ],
+)
+def test_what_a_registry_says_is_told_in_words(words: str, said: str | None) -> None:
+    found = images.refused("x:1", words, has_credentials=False)
+    assert (found is None) if said is None else (said in str(found) and words in str(found))
+
+
+def test_progress_is_told_seldom() -> None:
+    now, said = [0.0], list[str]()
+    progress = images.Progress("x", said.append, lambda: now[0])
+    for second in range(21):
+        now[0] = second / 2
+        detail = {"current": second * 10_000_000, "total": 400_000_000}
+        progress.feed({"status": "Downloading", "id": "a", "progressDetail": detail})
+    assert said == [
+        "pulling image x: 100 of 400 MB downloaded",
+        "pulling image x: 200 of 400 MB downloaded",
+    ]
+
+
+def end(code: int, oom: bool = False, **facts: Any) -> tuple[Any, ...]:
+    facts = {
+        "image": "x",
+        "command": ["python3"],
+        "memory": 1 << 26,
+        "hook_pending": False,
+        "init_error": None,
+        "machine_is_full": False,
+        "exception": None,
+        **facts,
+    }
+    found = ends.describe({"ExitCode": code, "OOMKilled": oom}, **facts)
+    return found.kind, found.exit_code, found.signal, found.reason
+
+
+def test_ends() -> None:
+    limit = "out of memory, by the limit of 64 MiB of its container"
+    assert end(0, oom=True) == (ExitKind.EXITED, 0, None, None)
+    assert end(137, oom=True) == (ExitKind.EXITED, None, 9, limit)
+    assert end(137) == (ExitKind.EXITED, None, 9, None)
+    assert end(137, machine_is_full=True)[0] is ExitKind.INFRASTRUCTURE
+    assert end(1, oom=True)[3] == f"one of its processes was killed: {limit}"
+    assert end(139)[2] == 11
+    assert end(1, exception="ValueError: 1")[3] == "ValueError: 1"
+    assert end(2, hook_pending=True)[0] is ExitKind.FAILED_TO_START
+    assert end(127, init_error="y failed: No")[0] is ExitKind.FAILED_TO_START
+    assert end(127)[:2] == (ExitKind.EXITED, 127)
+
+
+def test_accounts_may_be_numbers_that_the_machine_does_not_know() -> None:
+    user = AgentUser(uid=54321, gid=54322)
+    with pytest.raises(IdentityError, match="is root"):
+        accounts.resolve(AgentUser(uid=0, gid=0), None, allow_root=False, agent_id="a")
+    if (found := _try(user)) is not None:
+        assert (found.uid, found.gid) == (54321, 54322)
+    assert accounts.resolve(None, None, allow_root=False, agent_id="a") is None
+
+
+def _try(user: AgentUser) -> Any:
+    import os
+
+    if os.geteuid() == 0:
+        return accounts.resolve(user, None, allow_root=False, agent_id="a")
+    with pytest.raises(IdentityError, match="run the agent as root"):
+        accounts.resolve(user, None, allow_root=False, agent_id="a")
+    return None
