@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
 from determined_service.base.errors import BadRequest
+from determined_service.base.spread import Spread, could_hold
 from determined_service.lifecycle.pools import require_pool
 
 SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
 _FIELD = "resources.resource_pool"
+_NOR = {
+    Spread.NONE: ", and resources.is_single_node forbids several",
+    Spread.EVEN: ", and whole agents with equal numbers of slots do not give that number",
+    Spread.UNEVEN: ", and than all agents have together",
+}
 
 
 def pool_of(config: Mapping[str, Any], cluster: ClusterConfig) -> str | None:
@@ -34,8 +41,8 @@ async def check_slots(
 ) -> tuple[str, tuple[str, ...]]:
     """The resource pool of a complete configuration, and warnings.
 
-    Raises BadRequest when there is no such pool, or when none of its agents is wide enough and the cluster
-    refuses that (``launch_error``).
+    Raises BadRequest when there is no such pool, or when neither one of its agents nor several together are
+    wide enough and the cluster refuses that (``launch_error``).
     """
     wanted = config["resources"]["slots_per_trial"]
     pool = pool_of(config, cluster)
@@ -59,15 +66,16 @@ async def check_slots(
         {"pool": pool},
     )
     sizes = {row.id: row.n for row in found}
-    widest = max(sizes.values(), default=None)
-    if widest is None:
+    if not sizes:
         return pool, (SLOTS_EXCEEDED,) if wanted else ()
-    if wanted <= widest:
+    alone = config["resources"].get("is_single_node")
+    spread = Spread.of(alone, cluster.scheduler_of(pool).allow_heterogeneous_fits)
+    if could_hold(wanted, Counter(sizes.values()), spread):
         return pool, ()
     if not cluster.launch_error:
         return pool, (SLOTS_EXCEEDED,)
     listed = ", ".join(f"{name} {count}" for name, count in list(sizes.items())[:8])
     raise BadRequest(
         f"resources.slots_per_trial: {wanted} slots are more than any agent of the resource "
-        f"pool {pool!r} has (agents and their slots: {listed})"
+        f"pool {pool!r} has{_NOR[spread]} (agents and their slots: {listed})"
     )

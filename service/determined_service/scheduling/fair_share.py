@@ -88,4 +88,4 @@ def _groups(pool: Pool) -> Iterable[_Group]:
 
 def _takes_part(pool: Pool, request: Request) -> bool:
     """Whether the request is for slots, and could be met some day."""
-    return 0 < request.slots <= pool.slots.widest(request.excluded)
+    return request.slots > 0 and pool.slots.could_hold(request)

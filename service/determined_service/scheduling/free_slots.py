@@ -5,10 +5,15 @@ from __future__ import annotations
 import bisect
 import heapq
 import sys
-from collections.abc import Iterable, Iterator, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from enum import StrEnum
 
-from determined_service.scheduling.snapshot import Agent, Snapshot
+from determined_service.base import spread
+from determined_service.scheduling.snapshot import Agent, Request, Snapshot
+
+Places = Sequence[tuple[str, int]]
+"""Agents, and how many slots of each."""
 
 
 class Fit(StrEnum):
@@ -82,8 +87,12 @@ class PoolSlots:
         self._agents = {agent.id: agent for agent in agents}
         self._free = {agent.id: agent.free() for agent in self._agents.values()}
         self._by_free, self._by_width, self._by_tasks = Ranking(), Ranking(), Ranking()
+        self._width = {agent.id: len(agent.slots) for agent in self._agents.values()}
+        self._widths = Counter(self._width.values())
+        # Agents of which every slot is free and not kept.
+        self._idle: set[str] = set()
         for agent in self._agents.values():
-            self._by_free.put(agent.id, len(self._free[agent.id]))
+            self._opened(agent.id, len(self._free[agent.id]))
             self._by_width.put(agent.id, len(agent.slots))
             # How many more it may run, negated, so that the least is the agent with the most room.
             self._by_tasks.put(agent.id, agent.zero_slot_tasks - agent.max_zero_slot_tasks)
@@ -142,7 +151,7 @@ class PoolSlots:
     def keep(self, agent_id: str, slots: int) -> None:
         """Keeps ``slots`` more of the agent's free slots from :meth:`fitting`; fewer when negative."""
         self._kept[agent_id] = self._kept.get(agent_id, 0) + slots
-        self._by_free.put(agent_id, len(self._free[agent_id]) - self._kept[agent_id])
+        self._opened(agent_id, len(self._free[agent_id]) - self._kept[agent_id])
 
     def fitting(self, slots: int, excluded: Set[str] = frozenset()) -> str | None:
         """The agent that a request for ``slots`` gets; the first by id among equals."""
@@ -150,11 +159,63 @@ class PoolSlots:
             return self._by_free.greatest(slots, excluded)
         return self._by_free.least(slots, excluded)
 
+    # Requests that are wider than every agent
+
+    def width(self, agent_id: str) -> int:
+        """How many slots the agent has, free or not."""
+        return self._width[agent_id]
+
+    def could_hold(self, request: Request) -> bool:
+        """Whether the request would fit, on one agent or several, if all slots were free."""
+        if request.slots <= self.widest(request.excluded):
+            return True
+        widths = self._widths
+        if request.excluded:
+            widths = widths - Counter(self._width[one] for one in self._mine(request.excluded))
+        return spread.most(request.slots, widths, request.spread) >= request.slots
+
+    def most_whole(self, request: Request) -> int:
+        """The most slots that it could use of agents that are free as a whole, kept slots included."""
+        whole = (
+            self._width[one]
+            for one, free in self._free.items()
+            if len(free) == self._width[one] and one not in request.excluded
+        )
+        return spread.most(request.slots, Counter(whole), request.spread)
+
+    def whole(
+        self,
+        request: Request,
+        opened: Callable[[str], int] | None = None,
+        cost: Callable[[str], int] | None = None,
+    ) -> Places | None:
+        """The agents that the request gets as a whole; None: not enough of them are free.
+
+        ``opened``: how many slots of an agent can be had, if that is not what is open now. ``cost``: those
+        of the least are preferred among equal ones.
+        """
+        mine: Iterable[str] = self._idle
+        if opened is not None:
+            mine = [one for one, width in self._width.items() if opened(one) >= width]
+        ready: dict[int, list[str]] = {}
+        for agent_id in mine:
+            if agent_id not in request.excluded:
+                ready.setdefault(self._width[agent_id], []).append(agent_id)
+        return spread.choose(request.slots, ready, request.spread, cost)
+
+    def _opened(self, agent_id: str, slots: int) -> None:
+        """So many of its slots are open now."""
+        self._by_free.put(agent_id, slots)
+        if slots == self._width[agent_id]:
+            self._idle.add(agent_id)
+        else:
+            self._idle.discard(agent_id)
+
     def take(self, agent_id: str, slots: int) -> tuple[int, ...]:
         """Takes the agent's first ``slots`` free slots; their ids."""
         free = self._free[agent_id]
         self._free[agent_id] = free[slots:]
-        self._by_free.put(agent_id, len(free) - slots - self._kept.get(agent_id, 0))
+        self._opened(agent_id, len(free) - slots - self._kept.get(agent_id, 0))
         self._free_count -= slots
         return tuple(free[:slots])
 

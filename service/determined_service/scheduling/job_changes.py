@@ -44,6 +44,7 @@ _SET_PRIORITY = sa.text(
 _RESOURCES = sa.text(
     """
     SELECT (config #>> '{resources,slots_per_trial}')::int AS slots_per_trial,
+           (config #>> '{resources,is_single_node}')::bool AS is_single_node,
            (config #>> '{resources,priority}')::int AS priority
     FROM experiments WHERE id = :id
     """
@@ -188,9 +189,13 @@ async def move_to_pool(
     row = await _lock_job(change, experiment_id)
     if row.resource_pool == pool:
         return []
-    wanted = (await change.conn.execute(_RESOURCES, {"id": experiment_id})).one().slots_per_trial
+    wanted = (await change.conn.execute(_RESOURCES, {"id": experiment_id})).one()
     asked = {
-        "resources": {"resource_pool": pool, "slots_per_trial": 1 if wanted is None else wanted}
+        "resources": {
+            "resource_pool": pool,
+            "slots_per_trial": 1 if wanted.slots_per_trial is None else wanted.slots_per_trial,
+            "is_single_node": wanted.is_single_node,
+        }
     }
     _, warnings = await check_slots(change.conn, asked, schedulers.cluster)
     await change.conn.execute(_MOVE_POOL, {"id": experiment_id, "pool": pool})

@@ -25,7 +25,8 @@ class ExcludedEverywhere:
 
 @dataclass(frozen=True, slots=True)
 class TooWide:
-    """No agent has as many enabled slots, free or not; the widest has ``widest``."""
+    """No agent has as many enabled slots, free or not; the widest has ``widest``. It may not spread over
+    several, or whole agents do not give what it wants."""
 
     widest: int
 
@@ -56,6 +57,16 @@ class Fragmented:
 
 
 @dataclass(frozen=True, slots=True)
+class NotWhole:
+    """Wider than every agent: ``free`` of ``total`` slots are free, which would do, but agents that are free
+    as a whole, of the same size if they must be, have at most ``whole`` together."""
+
+    free: int
+    total: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
 class Behind:
     """The pool's free slots are kept for ``first``, the request that is served next.
 
@@ -70,12 +81,13 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class SlotsComing:
-    """``agent_id`` will have the slots: ``free`` of them are free and kept for the request, ``coming`` are
-    held by allocations that were asked to stop."""
+    """``agent_id`` will have the slots, for a gang together with ``others``: ``free`` of them are free and
+    kept for the request, ``coming`` are held by allocations that were asked to stop."""
 
     agent_id: str
     free: int
     coming: int
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,7 @@ Reason = (
     | GroupAtLimit
     | TooFewFree
     | Fragmented
+    | NotWhole
     | Behind
     | SlotsComing
     | AgentsBusy

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
-from determined_service.scheduling.free_slots import PoolSlots, Ranking
+from determined_service.scheduling.free_slots import Places, PoolSlots, Ranking
 from determined_service.scheduling.snapshot import Request, Running
 
 
@@ -45,17 +46,18 @@ class Stoppable:
         self,
         slots: PoolSlots,
         opened: Callable[[str], int],
-        running: Iterable[tuple[Running, int, int]],
+        running: Iterable[tuple[Running, int, str, int]],
     ) -> None:
+        """``running``: with their levels, an agent, and how many slots of it they hold."""
         self._slots = slots
         self._opened = opened
         self._held: dict[str, dict[str, _Holder]] = {}
         self._rankings: dict[int, Ranking | None] = {}
         # By level, agents whose number in the ranking is out of date: most are never asked for again.
         self._stale: dict[int, set[str]] = {}
-        for number, (one, level, held) in enumerate(running):
+        for number, (one, level, agent_id, held) in enumerate(running):
             if held:
-                self._add(one.agent_id, _Holder(one, 2 * level, number, held))
+                self._add(agent_id, _Holder(one, 2 * level, number, held))
 
     def claimed(self, claim: Claim) -> None:
         """The claim of a request that has not been served yet gives way to all that are served before it."""
@@ -73,19 +75,42 @@ class Stoppable:
         self.changed(agent_id)
         return 0 if found is None else found.slots
 
-    def find(self, request: Request, level: int) -> tuple[str, list[Running | Claim]] | None:
-        """An agent, and what has to stop there for the request. None: nothing that may stop would do."""
-        for one in sorted(self._rankings, reverse=True):
-            if one <= 2 * level:
-                return None
+    def find(self, request: Request, level: int, gang: bool) -> tuple[Places, int] | None:
+        """Where there is room for the request, all of it, if :meth:`victims` down to which level stop. None:
+        nothing that may stop would do."""
+        levels = [one for one in self._rankings if one > 2 * level]
+        if gang:
+            return self._find_whole(request, levels) if levels else None
+        for one in sorted(levels, reverse=True):
             agent_id = self._ranking(one).least(request.slots, request.excluded)
             if agent_id is not None:
-                return agent_id, self._victims(agent_id, one, request.slots)
+                return ((agent_id, request.slots),), one
         return None
 
-    def _victims(self, agent_id: str, level: int, wanted: int) -> list[Running | Claim]:
+    def _find_whole(self, request: Request, levels: list[int]) -> tuple[Places, int] | None:
+        """As :meth:`find`. The more may stop, the more agents can be had, so the level is found by halves."""
+        levels.sort()
+        found = None
+        low, high = 0, len(levels)
+        while low < high:
+            # First all that may stop: mostly nothing would do.
+            middle = low if found is None else (low + high) // 2
+            one = levels[middle]
+            places = self._slots.whole(
+                request, partial(self._number, level=one), lambda one: -self._opened(one)
+            )
+            if places is None:
+                if found is None:
+                    return None
+                high = middle
+            else:
+                found, low = (places, one), middle + 1
+        return found
+
+    def victims(self, agent_id: str, level: int, wanted: int) -> list[Running | Claim]:
+        """What has to stop so that ``wanted`` slots of the agent are open, of ``level`` and above."""
         missing = wanted - self._opened(agent_id)
-        able = [one for one in self._held[agent_id].values() if one.level >= level]
+        able = [one for one in self._held.get(agent_id, {}).values() if one.level >= level]
         able.sort(key=lambda one: (one.level, one.number), reverse=True)
         chosen: list[_Holder] = []
         for one in able:

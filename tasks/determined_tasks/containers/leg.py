@@ -247,6 +247,8 @@ class _Leg:
         assert image is not None
         hook = (self.root / context_dir.WORKDIR / entrypoint.STARTUP_HOOK).is_file()
         command = entrypoint.in_container(self.spec.entrypoint, hook=hook)
+        if self.spec.nodes > 1:
+            command = entrypoint.after_meeting(command)
         body = plan.request(
             self.spec,
             self.place,
@@ -339,12 +341,15 @@ class _Leg:
         if interrupted and int(state["ExitCode"]) in (137, 143, 255):
             return infrastructure("the Docker engine was stopped, and the container with it")
         hook = (self.root / context_dir.WORKDIR / entrypoint.STARTUP_HOOK).is_file()
+        met = task_environment.has_met(self.root / context_dir.RUN_DIR, self.spec.nodes)
         return ends.describe(
             state,
             image=self.image,
             command=command,
             memory=self.settings.memory,
-            hook_pending=hook and not (self.root / context_dir.RUN_DIR / "hook-done").exists(),
+            hook_pending=hook
+            and met
+            and not (self.root / context_dir.RUN_DIR / "hook-done").exists(),
             init_error=pump.init_error,
             machine_is_full=self._has_oom() and not state.get("OOMKilled"),
             exception=pump.exception.text,

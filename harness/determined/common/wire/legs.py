@@ -43,7 +43,8 @@ class LegSpec(Message):
     ``entrypoint`` is as in the experiment configuration. ``env`` holds ``DET_*`` variables that only the
     service knows, ``environment_variables`` the user's ``KEY=VALUE`` items. ``checkpoint`` describes the
     ``latest_checkpoint``. ``agent_user`` is the account linked to the owner; None: what the agent's
-    configuration says.
+    configuration says. ``nodes``: how many agents the allocation is on; this one is number ``node``, and
+    ``slot_ids`` are its part.
     """
 
     allocation_id: str
@@ -70,6 +71,8 @@ class LegSpec(Message):
     env: dict[str, str] = field(default_factory=dict)
     environment_variables: list[str] = field(default_factory=list)
     agent_user: AgentUser | None = None
+    node: int = 0
+    nodes: int = 1
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""
@@ -80,10 +83,11 @@ class LegSpec(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class Started(Message):
-    """The report that the process runs, and where."""
+    """The report that the process runs, and where. ``agent_id``: which node of a gang it is."""
 
     pid: int | None = None
     host: str | None = None
+    agent_id: str | None = None
 
 
 class ExitKind(enum.StrEnum):
@@ -100,13 +104,14 @@ class ExitKind(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Exited(Message):
     """The report that the process is gone. ``reason``: in words, if more is known than the code or the
-    signal.
+    signal. ``agent_id``: which node of a gang it was.
     """
 
     exit_code: int | None = None
     signal: int | None = None
     kind: ExitKind = ExitKind.EXITED
     reason: str | None = None
+    agent_id: str | None = None
 
 
 # Of log lines there are millions: they are dicts on both sides.
