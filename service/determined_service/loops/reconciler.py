@@ -173,7 +173,7 @@ class Reconciler:
         if gateway is not None:
             snapshots = SnapshotReader(schedulers or PoolSchedulers(), agent_timeout_s)
             self._watch = PrefectWatch(db, gateway, stuck_run_s, snapshots)
-            self._waiting_runs = WaitingRuns(db, Queue(db, snapshots))
+            self._waiting_runs = WaitingRuns(db, gateway, Queue(db, snapshots))
         self._gateway = gateway
         self._agent_timeout_s = agent_timeout_s
         self._began = time.monotonic()
