@@ -60,15 +60,19 @@ def pieces(storage_id: str, where: Path, descriptor: int, span: Span) -> Iterato
 
     Raises errors.CheckpointCorrupted when it ends before; errors.StorageError for what is no file.
     """
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
         raise errors.StorageError(f"checkpoint {storage_id}: {where} is not a file")
+    short = errors.CheckpointCorrupted(
+        f"checkpoint {storage_id}: {where} has {found.st_size} bytes, {span.end} are wanted"
+    )
+    if found.st_size < span.end:
+        raise short
     at = span.start
     while at < span.end:
         piece = os.pread(descriptor, min(PIECE_BYTES, span.end - at), at)
-        if not piece:
-            raise errors.CheckpointCorrupted(
-                f"checkpoint {storage_id}: {where} has {at} bytes, {span.end} are wanted"
-            )
+        if not piece:  # cut meanwhile
+            raise short
         yield piece
         at += len(piece)
 
