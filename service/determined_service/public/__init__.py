@@ -7,6 +7,7 @@ import contextlib
 
 from fastapi import FastAPI
 
+from determined_service.downloads.readers import Readers
 from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.logs import LogsQueue
 from determined_service.ingest.metrics import MetricsWriter
@@ -20,6 +21,7 @@ from determined_service.public import (
     checkpoints,
     custom_search,
     deletions,
+    downloads,
     experiment_actions,
     experiments,
     explanation,
@@ -93,6 +95,7 @@ def routers() -> list[Router]:
         plots,
         checkpoint_reports,
         checkpoints,
+        downloads,
         deletions,
         tasks,
         task_logs,
@@ -105,6 +108,8 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     makes what the routes remember between requests."""
     app.state.progress_events = ProgressEvents()
     app.state.preview_worker = stack.enter_context(search_preview.new_worker())
+    app.state.readers = Readers()
+    stack.push_async_callback(app.state.readers.close)
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
     app.state.logs_queue = LogsQueue(app.state.db)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import httpx
 
 from determined.common.api.authentication import salt_and_hash
+from tests.unit.sdk.served_files import ServedFiles
 
 URL = "http://fake:8080"
 
@@ -145,6 +146,8 @@ class FakeService:
         self.experiments: dict[int, Any] = {}
         self.trials: dict[int, list[Any]] = {}
         self.checkpoints: list[Any] = []
+        # Of its only checkpoint, if it hands out files.
+        self.files: ServedFiles | None = None
         self.logs: dict[int, list[Any]] = {}
         self.workloads: dict[int, list[Any]] = {}
         self.metrics: list[Any] = []
@@ -196,6 +199,7 @@ class FakeService:
                 r"/api/v1/resources/allocation/(\w+)",
                 lambda r, _: {"resourceEntries": self.usage},
             ),
+            ("GET", r"/api/v1/checkpoints/[^/]+/(?:files|contents)", self._files),
             ("POST", r"/api/v1/experiments", self._create),
             ("POST", r"/api/v1/experiments/continue", lambda r: {}),
             ("GET", r"/api/v1/experiments", self._list),
@@ -255,6 +259,11 @@ class FakeService:
         if token not in self.tokens:
             raise Refused(401, "the token is not valid")
         return self.tokens[token]
+
+    def _files(self, request: httpx.Request) -> httpx.Response:
+        if self.files is None:
+            raise Refused(404, "there is no such address here")
+        return self.files.handle(request)
 
     def _master(self, request: httpx.Request) -> Any:
         from determined.__version__ import __version__
