@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import sys
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import StrEnum
 
 from determined_service.scheduling.snapshot import Agent, Snapshot
@@ -21,23 +21,28 @@ class Fit(StrEnum):
 class Ranking:
     """Agents by a number that changes; equal ones by id."""
 
-    def __init__(self) -> None:
-        self._number: dict[str, int] = {}
-        self._numbers: list[int] = []
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self._number = dict(numbers)
         # Ids of the agents with that number. An id whose number has changed is left behind, and
-        # dropped when it comes up.
+        # dropped when it comes up. What is sorted is a heap.
         self._heaps: dict[int, list[str]] = {}
+        for agent_id in sorted(numbers):
+            self._heaps.setdefault(numbers[agent_id], []).append(agent_id)
+        self._numbers = sorted(self._heaps)
 
     def __getitem__(self, agent_id: str) -> int:
         return self._number[agent_id]
 
     def put(self, agent_id: str, number: int) -> None:
         """Sets the agent's number."""
+        if self._number.get(agent_id) == number:
+            return
         self._number[agent_id] = number
-        if number not in self._heaps:
-            self._heaps[number] = []
+        heap = self._heaps.get(number)
+        if heap is None:
+            heap = self._heaps[number] = []
             bisect.insort(self._numbers, number)
-        heapq.heappush(self._heaps[number], agent_id)
+        heapq.heappush(heap, agent_id)
 
     def least(self, at_least: int, excluded: Set[str]) -> str | None:
         """The agent with the least number that is ``at_least`` this."""
@@ -61,7 +66,10 @@ class Ranking:
         return 0 if found is None else self._number[found]
 
     def _first(self, number: int, excluded: Set[str]) -> str | None:
-        heap, aside = self._heaps[number], []
+        heap = self._heaps[number]
+        if heap and self._number[heap[0]] == number and heap[0] not in excluded:
+            return heap[0]
+        aside = []
         while heap and (self._number[heap[0]] != number or heap[0] in excluded):
             agent_id = heapq.heappop(heap)
             if self._number[agent_id] == number:
@@ -81,15 +89,17 @@ class PoolSlots:
         self._kept: dict[str, int] = {}
         self._agents = {agent.id: agent for agent in agents}
         self._free = {agent.id: agent.free() for agent in self._agents.values()}
-        self._by_free, self._by_width, self._by_tasks = Ranking(), Ranking(), Ranking()
-        for agent in self._agents.values():
-            self._by_free.put(agent.id, len(self._free[agent.id]))
-            self._by_width.put(agent.id, len(agent.slots))
-            # How many more it may run, negated, so that the least is the agent with the most room.
-            self._by_tasks.put(agent.id, agent.zero_slot_tasks - agent.max_zero_slot_tasks)
+        self._by_free = Ranking({name: len(free) for name, free in self._free.items()})
+        self._by_width = Ranking({one.id: len(one.slots) for one in self._agents.values()})
+        # How many more it may run, negated, so that the least is the agent with the most room.
+        self._by_tasks = Ranking(
+            {one.id: one.zero_slot_tasks - one.max_zero_slot_tasks for one in self._agents.values()}
+        )
         self._free_count = sum(map(len, self._free.values()))
         self._slot_count = sum(len(agent.slots) for agent in self._agents.values())
-        self._widest = self._by_width.most(frozenset())
+        widths = [len(agent.slots) for agent in self._agents.values()]
+        self._widest = max(widths, default=0)
+        self._as_wide = widths.count(self._widest)
         # Of one agent; a pool's agents have the same.
         self.zero_slot_limit = max(
             (one.max_zero_slot_tasks for one in self._agents.values()), default=0
@@ -114,7 +124,9 @@ class PoolSlots:
 
     def widest(self, excluded: Set[str] = frozenset()) -> int:
         """The most slots, free or not, of one agent."""
-        return self._by_width.most(excluded) if excluded else self._widest
+        if len(excluded) < self._as_wide or not excluded:
+            return self._widest
+        return self._by_width.most(excluded)
 
     def most_free(self, excluded: Set[str] = frozenset()) -> int:
         """The most free slots of one agent, kept ones included."""

@@ -19,9 +19,11 @@ nobody back. A request for no slots waits for nobody.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from determined_service.scheduling.free_slots import PoolSlots
 from determined_service.scheduling.reasons import (
@@ -41,20 +43,19 @@ from determined_service.scheduling.stoppable import Claim, Stoppable
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """A request and its level."""
-
-    request: Request
-    level: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Ranks:
-    """``order``: the requests of a pool as they are served, none with a lower level than the one before.
-    ``stoppable``: the levels of the running allocations that may be asked to stop, by their ids."""
+    """``order``: the requests of a pool as they are served, and ``levels``: those of each, none lower
+    than the one before. ``stoppable``: the levels of the running allocations that may be asked to stop, by
+    their ids."""
 
-    order: Sequence[Ranked]
+    order: Sequence[Request]
+    levels: Sequence[int]
     stoppable: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def even(cls, order: Sequence[Request]) -> Self:
+        """All of one level: nothing is stopped for another."""
+        return cls(order, [0] * len(order))
 
 
 class Line:
@@ -68,7 +69,11 @@ class Line:
         self._running = [one for one in running if one.agent_id in slots]
         self.placements: list[Placement] = []
         self.preemptions: list[Preemption] = []
-        self._waiting: list[Waiting] = []
+        # With the reason; a number: what :meth:`_behind` says. Most are behind others, and their reason is
+        # made once, at the end.
+        self._waiting: list[tuple[Request, Reason | int]] = []
+        # The groups that a ``max_slots`` limits: what stands in line is counted for these.
+        self._limited: frozenset[int] = frozenset()
         # Those that wait for slots which others hold, the first of them, and the levels of the first and
         # the last that is stuck.
         self._in_line = 0
@@ -82,6 +87,9 @@ class Line:
         self._coming: Counter[str] = Counter()
         # Early claims that keep free slots, by agent, then by request.
         self._keeping: dict[str, dict[str, Claim]] = {}
+        # Nobody gives way to a request for so many slots: what they keep and what is open beside it only
+        # becomes less while requests are served.
+        self._no_way = sys.maxsize
         self._stoppable = Stoppable(slots, self._open, ())
 
     def serve(self, ranks: Ranks) -> None:
@@ -95,19 +103,36 @@ class Line:
                 if one.id in ranks.stoppable and not one.stopping
             ),
         )
+        self._limited = frozenset(
+            one.group for one in ranks.order if one.max_slots is not None and one.group is not None
+        )
         self._claim_again(ranks)
-        for one in ranks.order:
-            found = self._serve(one.request, one.level)
+        for request, level in zip(ranks.order, ranks.levels, strict=True):
+            if self._is_behind(request, level):
+                self._waiting.append((request, self._in_line))
+                self._in_line += 1
+                continue
+            found = self._serve(request, level)
             if isinstance(found, Placement):
                 self.placements.append(found)
             else:
-                self._waiting.append(Waiting(one.request, found))
+                self._waiting.append((request, found))
 
     def waiting(self) -> list[Waiting]:
         """What waits, in the order of service, with the numbers after all placements."""
-        return [
-            Waiting(one.request, self._settled(one.request, one.reason)) for one in self._waiting
-        ]
+        slots, first = self._slots, self._first
+        seen: dict[frozenset[str], tuple[int, int]] = {}
+        found = []
+        for request, reason in self._waiting:
+            if isinstance(reason, int):
+                assert first is not None
+                excluded = request.excluded
+                if excluded not in seen:
+                    seen[excluded] = slots.free(excluded), slots.total(excluded)
+                found.append(Waiting(request, Behind(reason, first, *seen[excluded])))
+            else:
+                found.append(Waiting(request, self._settled(request, reason)))
+        return found
 
     def backfilled(self, ranks: Ranks) -> list[str]:
         """What runs although something more important is stuck, which cannot use its slots yet."""
@@ -122,18 +147,27 @@ class Line:
 
     def _settled(self, request: Request, reason: Reason) -> Reason:
         # What was served later may have taken slots, of the agents or of the group.
-        slots, excluded = self._slots, request.excluded
         match reason:
             case GroupAtLimit():
                 return _exceeded(request, self._used) or reason
             case TooFewFree() | Fragmented():
                 return self._too_little(request)
-            case Behind(ahead, first):
-                return Behind(ahead, first, slots.free(excluded), slots.total(excluded))
             case _:
                 return reason
 
-    def _serve(self, request: Request, level: int) -> Placement | Reason:
+    def _is_behind(self, request: Request, level: int) -> bool:
+        """Whether it is seen at once that the request waits behind a stuck one, as of a long queue nearly all
+        do: :meth:`_serve` would say the same."""
+        return (
+            self._stuck is not None
+            and (level <= self._stuck or not request.preemptible)
+            and 0 < request.slots <= self._slots.widest()
+            and not request.excluded
+            and request.id not in self._claims
+            and request.group not in self._limited
+        )
+
+    def _serve(self, request: Request, level: int) -> Placement | Reason | int:
         slots, excluded, wanted = self._slots, request.excluded, request.slots
         own = self._claims.get(request.id)
         if own is not None:
@@ -182,26 +216,27 @@ class Line:
         return Fragmented(free, total, slots.most_free(excluded))
 
     def _place(self, request: Request, agent_id: str) -> Placement:
-        if request.group is not None:
-            self._used[request.group] += request.slots
-            self._planned[request.group] += request.slots
+        group = request.group
+        if group is not None and group in self._limited:
+            self._used[group] += request.slots
+            self._planned[group] += request.slots
         taken = self._slots.take(agent_id, request.slots)
         self._stoppable.changed(agent_id)
         return Placement(request.id, agent_id, taken)
 
     def _stand(self, request: Request) -> None:
         self._in_line += 1
-        if request.group is not None:
-            self._planned[request.group] += request.slots
+        group = request.group
+        if group is not None and group in self._limited:
+            self._planned[group] += request.slots
         if self._first is None:
             self._first = request
 
-    def _behind(self, request: Request) -> Reason:
-        assert self._first is not None
+    def _behind(self, request: Request) -> int:
+        """How many are ahead of the request, the last in line."""
         ahead = self._in_line
         self._stand(request)
-        free, total = self._slots.free(request.excluded), self._slots.total(request.excluded)
-        return Behind(ahead, self._first, free, total)
+        return ahead
 
     # Slots that come free
 
@@ -222,29 +257,40 @@ class Line:
                 self._comes(one.agent_id, slots)
                 if one.stopping_for is not None:
                     theirs.setdefault(one.stopping_for, Counter())[one.agent_id] += slots
-        for ranked in ranks.order if theirs else ():
-            mine = theirs.get(ranked.request.id)
-            for agent_id, own in mine.most_common(1) if mine else ():
-                enough = self._open(agent_id) >= ranked.request.slots
-                if own and enough and agent_id not in ranked.request.excluded:
-                    claim = self._take(ranked.request, ranked.level, agent_id, own)
-                    claim.early = True
-                    if claim.free:
-                        self._keeping.setdefault(agent_id, {})[ranked.request.id] = claim
-                    self._stoppable.claimed(claim)
+        if not theirs:
+            return
+        for request, level in zip(ranks.order, ranks.levels, strict=True):
+            mine = theirs.get(request.id)
+            if mine is None:
+                continue
+            # The first of those with the most.
+            agent_id = max(mine, key=mine.__getitem__)
+            own = mine[agent_id]
+            enough = self._open(agent_id) >= request.slots
+            if own and enough and agent_id not in request.excluded:
+                claim = self._take(request, level, agent_id, own)
+                claim.early = True
+                if claim.free:
+                    self._keeping.setdefault(agent_id, {})[request.id] = claim
+                self._stoppable.claimed(claim)
 
     def _given_way(self, request: Request) -> str | None:
         """An agent on which the request fits if those served later do not keep free slots; they no longer
         do."""
+        if request.slots >= self._no_way:
+            return None
         for agent_id in sorted(self._keeping):
-            claims = list(self._keeping[agent_id].values())
-            enough = (
-                self._slots.open_of(agent_id) + sum(one.free for one in claims) >= request.slots
-            )
-            if enough and agent_id not in request.excluded:
-                for claim in claims:
+            if agent_id in request.excluded:
+                continue
+            could = self._slots.open_of(agent_id)
+            for claim in self._keeping[agent_id].values():
+                could += claim.free
+            if could >= request.slots:
+                for claim in list(self._keeping[agent_id].values()):
                     self._release(claim)
                 return agent_id
+        if not request.excluded:
+            self._no_way = request.slots
         return None
 
     def _claim(self, request: Request, level: int, earlier: Claim | None) -> Claim | None:

@@ -48,7 +48,7 @@ class RankingScheduler(Scheduler):
         for name, those in sorted(requests.items()):
             if name not in slots:
                 ranks = self.rank(Pool(those, (), PoolSlots(())))
-                waiting += [Waiting(one.request, NoAgent()) for one in ranks.order]
+                waiting += [Waiting(one, NoAgent()) for one in ranks.order]
                 continue
             pool = Pool(those, running.get(name, ()), slots[name])
             line = Line(pool.slots, used, pool.running)

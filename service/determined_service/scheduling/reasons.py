@@ -6,31 +6,30 @@ those after the decision's placements. They count only agents that the request m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from determined_service.base.records import record
 from determined_service.scheduling.snapshot import Request
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoAgent:
     """The pool has no agent that may be given work."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExcludedEverywhere:
     """The request must not run on any of the pool's ``agents`` agents."""
 
     agents: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TooWide:
     """No agent has as many enabled slots, free or not; the widest has ``widest``."""
 
     widest: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupAtLimit:
     """With this request its group would hold more than ``limit`` slots; it holds ``used``."""
 
@@ -38,7 +37,7 @@ class GroupAtLimit:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TooFewFree:
     """``free`` of ``total`` slots are free: fewer than the request wants."""
 
@@ -46,7 +45,7 @@ class TooFewFree:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fragmented:
     """``free`` of ``total`` slots are free, which would do, but at most ``most`` on one agent."""
 
@@ -55,7 +54,7 @@ class Fragmented:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Behind:
     """The pool's free slots are kept for ``first``, the request that is served next.
 
@@ -68,7 +67,7 @@ class Behind:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlotsComing:
     """``agent_id`` will have the slots: ``free`` of them are free and kept for the request, ``coming`` are
     held by allocations that were asked to stop."""
@@ -78,7 +77,7 @@ class SlotsComing:
     coming: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AgentsBusy:
     """A request for no slots: each of ``agents`` agents runs ``limit`` such allocations already."""
 

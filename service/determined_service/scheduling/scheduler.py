@@ -6,11 +6,12 @@ import abc
 from collections import Counter
 from dataclasses import dataclass
 
+from determined_service.base.records import record
 from determined_service.scheduling.reasons import Reason
 from determined_service.scheduling.snapshot import Request, Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """The allocation ``id`` gets ``slot_ids`` of ``agent_id``."""
 
@@ -19,7 +20,7 @@ class Placement:
     slot_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     """A request that gets nothing now, and why."""
 
@@ -27,7 +28,7 @@ class Waiting:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Preemption:
     """The running allocation ``id`` is to save a checkpoint and end, so that ``request_id`` gets its
     slots; its own id: its group is above its ``max_slots``."""

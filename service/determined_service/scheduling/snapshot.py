@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from determined_service.base.records import record
+
 MAX_ZERO_SLOT_TASKS = 100
 """Allocations without slots that one agent runs at a time, where its pool says nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Request:
     """An allocation that waits.
 
@@ -33,7 +35,7 @@ class Request:
     requested: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Agent:
     """An agent that may be given work. ``slots``: ids of all its enabled slots. ``used``: slots
     that are held, which may include some that were disabled meanwhile. ``max_zero_slot_tasks``: how many
@@ -51,7 +53,7 @@ class Agent:
         return [slot for slot in self.slots if slot not in self.used]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Running:
     """An allocation that holds ``slot_ids`` of an agent.
 

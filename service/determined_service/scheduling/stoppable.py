@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from determined_service.base.records import record
 from determined_service.scheduling.free_slots import PoolSlots, Ranking
 from determined_service.scheduling.snapshot import Request, Running
 
@@ -24,7 +25,7 @@ class Claim:
     early: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Holder:
     """``number``: a larger one was placed later."""
 
@@ -51,6 +52,7 @@ class Stoppable:
         self._opened = opened
         self._held: dict[str, dict[str, _Holder]] = {}
         self._rankings: dict[int, Ranking | None] = {}
+        self._levels: list[int] = []  # of these, the highest first
         # By level, agents whose number in the ranking is out of date: most are never asked for again.
         self._stale: dict[int, set[str]] = {}
         for number, (one, level, held) in enumerate(running):
@@ -75,7 +77,7 @@ class Stoppable:
 
     def find(self, request: Request, level: int) -> tuple[str, list[Running | Claim]] | None:
         """An agent, and what has to stop there for the request. None: nothing that may stop would do."""
-        for one in sorted(self._rankings, reverse=True):
+        for one in self._levels:
             if one <= 2 * level:
                 return None
             agent_id = self._ranking(one).least(request.slots, request.excluded)
@@ -103,21 +105,30 @@ class Stoppable:
     def _add(self, agent_id: str, holder: _Holder) -> None:
         name = holder.holder.id if isinstance(holder.holder, Running) else holder.holder.request.id
         self._held.setdefault(agent_id, {})[name] = holder
-        self._rankings.setdefault(holder.level, None)
+        if holder.level not in self._rankings:
+            self._rankings[holder.level] = None
+            self._levels = sorted(self._rankings, reverse=True)
         self.changed(agent_id)
 
     def _ranking(self, level: int) -> Ranking:
         ranking = self._rankings[level]
         if ranking is None:
-            ranking = self._rankings[level] = Ranking()
-            self._stale[level] = set(self._slots.ids())
+            ranking = Ranking({one: self._number(one, level) for one in self._slots.ids()})
+            self._rankings[level] = ranking
+            self._stale[level] = set()
         stale = self._stale[level]
-        # Sorted, because equal snapshots must give equal decisions.
-        for agent_id in sorted(stale):
-            ranking.put(agent_id, self._number(agent_id, level))
-        stale.clear()
+        if stale:
+            # Sorted, because equal snapshots must give equal decisions.
+            for agent_id in sorted(stale):
+                ranking.put(agent_id, self._number(agent_id, level))
+            stale.clear()
         return ranking
 
     def _number(self, agent_id: str, level: int) -> int:
-        held = self._held.get(agent_id, {}).values()
-        return self._opened(agent_id) + sum(one.slots for one in held if one.level >= level)
+        number = self._opened(agent_id)
+        held = self._held.get(agent_id)
+        if held:
+            for one in held.values():
+                if one.level >= level:
+                    number += one.slots
+        return number
