@@ -157,8 +157,10 @@ _FILL = (
     FROM generate_series(1, {RUNNING + QUEUED}) n
     """,
     f"""
-    INSERT INTO trials (experiment_id, request_id, state, hparams, seed, op_length, op_complete, run_count)
-    SELECT 1 + n % {GROUPS}, 'trial-' || n, 'ACTIVE', '{{}}', n, 8, false, 3
+    INSERT INTO trials (experiment_id, request_id, task_id, state, hparams, seed, op_length, op_complete,
+                        run_count)
+    SELECT 1 + n % {GROUPS}, 'trial-' || n, 1 + n % {GROUPS} || '.trial-' || n, 'ACTIVE', '{{}}', n, 8, false,
+           3
     FROM generate_series(1, {RUNNING + QUEUED}) n
     """,
     # Two legs that ended, and one that runs on two slots or waits.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from determined_service.scheduling.free_slots import PoolSlots
 from determined_service.scheduling.line import Ranked, Ranks
 from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
 from determined_service.scheduling.shares import Claimant, shares
@@ -24,10 +25,17 @@ class _Group:
         first = self.allocations[0][0]
         return first.position, first.requested, first.id
 
-    def claimant(self) -> Claimant:
+    def claimant(self, slots: PoolSlots) -> Claimant:
         first = self.allocations[0][0]
         widths = [width for _, width in self.allocations]
         demand = sum(widths)
+        constraint = next(
+            (one.constraint for one, _ in self.allocations if isinstance(one, Request)), None
+        )
+        if constraint is not None:
+            # No share of slots that it may not use; it keeps what it has.
+            held = sum(width for one, width in self.allocations if isinstance(one, Running))
+            demand = min(demand, max(held, slots.of(constraint).total()))
         if first.max_slots is not None:
             demand = min(demand, first.max_slots)
         return Claimant(demand, min(widths), first.weight)
@@ -46,7 +54,7 @@ class FairShare(RankingScheduler):
     def rank(self, pool: Pool) -> Ranks:
         """Within the shares, a level for each width; above them, one."""
         groups = sorted(_groups(pool), key=lambda group: group.came)
-        fair = shares(pool.slots.total(), [group.claimant() for group in groups])
+        fair = shares(pool.slots.total(), [group.claimant(pool.slots) for group in groups])
         ranked: list[tuple[int, tuple[float, float, str], int, Request]] = []
         stoppable: dict[str, int] = {}
         for group, share in zip(groups, fair, strict=True):
@@ -88,4 +96,4 @@ def _groups(pool: Pool) -> Iterable[_Group]:
 
 def _takes_part(pool: Pool, request: Request) -> bool:
     """Whether the request is for slots, and could be met some day."""
-    return 0 < request.slots <= pool.slots.widest(request.excluded)
+    return 0 < request.slots <= pool.slots.of(request.constraint).widest(request.excluded)

@@ -43,16 +43,16 @@ class Stoppable:
 
     def __init__(
         self,
-        slots: PoolSlots,
         opened: Callable[[str], int],
         running: Iterable[tuple[Running, int, int]],
     ) -> None:
-        self._slots = slots
         self._opened = opened
         self._held: dict[str, dict[str, _Holder]] = {}
-        self._rankings: dict[int, Ranking | None] = {}
-        # By level, agents whose number in the ranking is out of date: most are never asked for again.
-        self._stale: dict[int, set[str]] = {}
+        self._levels: set[int] = set()
+        # By level and the agents that are asked about.
+        self._rankings: dict[tuple[int, PoolSlots], Ranking] = {}
+        # Agents whose number in the ranking is out of date: most are never asked for again.
+        self._stale: dict[tuple[int, PoolSlots], set[str]] = {}
         for number, (one, level, held) in enumerate(running):
             if held:
                 self._add(one.agent_id, _Holder(one, 2 * level, number, held))
@@ -73,12 +73,15 @@ class Stoppable:
         self.changed(agent_id)
         return 0 if found is None else found.slots
 
-    def find(self, request: Request, level: int) -> tuple[str, list[Running | Claim]] | None:
-        """An agent, and what has to stop there for the request. None: nothing that may stop would do."""
-        for one in sorted(self._rankings, reverse=True):
+    def find(
+        self, request: Request, level: int, slots: PoolSlots
+    ) -> tuple[str, list[Running | Claim]] | None:
+        """An agent of ``slots``, and what has to stop there for the request. None: nothing that may stop
+        would do."""
+        for one in sorted(self._levels, reverse=True):
             if one <= 2 * level:
                 return None
-            agent_id = self._ranking(one).least(request.slots, request.excluded)
+            agent_id = self._ranking(one, slots).least(request.slots, request.excluded)
             if agent_id is not None:
                 return agent_id, self._victims(agent_id, one, request.slots)
         return None
@@ -103,18 +106,20 @@ class Stoppable:
     def _add(self, agent_id: str, holder: _Holder) -> None:
         name = holder.holder.id if isinstance(holder.holder, Running) else holder.holder.request.id
         self._held.setdefault(agent_id, {})[name] = holder
-        self._rankings.setdefault(holder.level, None)
+        self._levels.add(holder.level)
         self.changed(agent_id)
 
-    def _ranking(self, level: int) -> Ranking:
-        ranking = self._rankings[level]
+    def _ranking(self, level: int, slots: PoolSlots) -> Ranking:
+        key = (level, slots)
+        ranking = self._rankings.get(key)
         if ranking is None:
-            ranking = self._rankings[level] = Ranking()
-            self._stale[level] = set(self._slots.ids())
-        stale = self._stale[level]
+            ranking = self._rankings[key] = Ranking()
+            self._stale[key] = set(slots.ids())
+        stale = self._stale[key]
         # Sorted, because equal snapshots must give equal decisions.
         for agent_id in sorted(stale):
-            ranking.put(agent_id, self._number(agent_id, level))
+            if agent_id in slots:
+                ranking.put(agent_id, self._number(agent_id, level))
         stale.clear()
         return ranking
 

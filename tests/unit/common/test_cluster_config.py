@@ -106,6 +106,36 @@ def pools(*names: str) -> str:
             id="default pool and none",
         ),
         pytest.param(
+            "resource_pools:\n"
+            "- {pool_name: default, fallback: spto}\n"
+            "- {pool_name: spot, fallback: {pools: [spot, default, default], after_seconds: -1}}\n"
+            "- {pool_name: c, fallback: []}\n",
+            [
+                "c.yaml:2: resource_pools[0].fallback: there is no resource pool 'spto'; did you mean 'spot'? "
+                "(allowed: default, spot, c)",
+                "c.yaml:3: resource_pools[1].fallback.after_seconds: must be at least 0, found -1",
+                "c.yaml:3: resource_pools[1].fallback.pools[0]: 'spot' is the pool that it leads away from: "
+                "leave it out",
+                "c.yaml:3: resource_pools[1].fallback.pools[2]: 'default' is listed already: leave it out",
+                "c.yaml:4: resource_pools[2].fallback.pools: must have at least 1 item, found []",
+            ],
+            id="fallbacks",
+        ),
+        pytest.param(
+            "resource_pools:\n"
+            "- {pool_name: default, fallback: b}\n"
+            "- {pool_name: b, fallback: [c]}\n"
+            "- pool_name: c\n"
+            "  fallback:\n"
+            "    pools:\n"
+            "    - default\n",
+            [
+                "c.yaml:7: resource_pools[2].fallback.pools[0]: leads back to where it came from "
+                "(c -> default -> b -> c): leave one of these out"
+            ],
+            id="fallbacks in a circle",
+        ),
+        pytest.param(
             pools("default", "a", "a", "'b/c'", "Prefect-x", "' d'"),
             [
                 "c.yaml:1: resource_pools[2].pool_name: 'a' is already the name of resource_pools[1]",
@@ -353,3 +383,20 @@ def test_every_field_is_on_the_page() -> None:
         if name not in words
     }
     assert not missing
+
+
+def test_the_way_that_fallbacks_lead() -> None:
+    config = read(
+        "resource_pools:\n"
+        "- {pool_name: default, fallback: [a, c]}\n"
+        "- {pool_name: a, fallback: {pools: [b], after_seconds: 5}}\n"
+        "- {pool_name: b, fallback: c}\n"
+        "- {pool_name: c}\n"
+    )
+    assert config.fallback_route("default") == ["a", "b", "c"]
+    assert config.fallback_route("a") == ["b", "c"]
+    assert config.fallback_route("c") == config.fallback_route("gone") == []
+    first = config.resource_pools[0].fallback
+    assert first is not None
+    assert first.after_seconds == 300
+    assert restored(stored(config)) == config
