@@ -3,19 +3,21 @@
 from typing import Any
 
 import pytest
-from expconf_examples import MINIMAL
+from expconf_examples import MINIMAL, STORAGE
 
-from determined.expconf import ConfigError, complete, load_yaml, validate
+from determined.expconf import ConfigError, complete, load_yaml
 
 
 def resources(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = complete(load_yaml(f"{MINIMAL}resources: {text}\n"))["resources"]
+    found: dict[str, Any] = complete(load_yaml(f"{MINIMAL}resources: {text}\n"), defaults=STORAGE)[
+        "resources"
+    ]
     return found
 
 
 def problems(text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        validate(load_yaml(f"{MINIMAL}resources: {text}\n", "c.yaml"))
+        complete(load_yaml(f"{MINIMAL}resources: {text}\n", "c.yaml"), defaults=STORAGE)
     return [line.partition(": ")[2] for line in str(caught.value).splitlines()]
 
 
@@ -33,7 +35,8 @@ def test_forms() -> None:
     ):
         assert resources(f"{{fallback: {text}}}")["fallback"] == expected
     # What was completed is complete.
-    assert complete({**load_yaml(MINIMAL).data, "resources": found})["resources"] == found
+    again = complete({**load_yaml(MINIMAL).data, "resources": found}, defaults=STORAGE)
+    assert again["resources"] == found
 
 
 @pytest.mark.parametrize(
@@ -46,11 +49,11 @@ def test_forms() -> None:
         ("{placement: {agents: a1}}", "resources.placement.agents: expected a list, found 'a1'"),
         (
             "{placement: {labels: {gpu: [a, 1.5]}}}",
-            "resources.placement.labels.gpu[1]: expected text, found 1.5",
+            "resources.placement.labels.gpu[1]: expected text, found 1.5; put it in quotes: '1.5'",
         ),
         (
             "{placement: {labels: {gpu: []}}}",
-            "resources.placement.labels.gpu: must have at least 1 item, found []",
+            "resources.placement.labels.gpu: must not be empty",
         ),
         (
             "{resource_pool: a, fallback: [b, a]}",

@@ -64,6 +64,13 @@ def _containers(defaults: Any, path: Path) -> Iterator[Finding]:
     same = {key: defaults[key] for key in ("bind_mounts", "log_policies") if key in defaults}
     for finding in of_experiments.consistency(same):
         yield replace(finding, path=(*path, *finding.path))
+    if defaults.get("network_mode") == "none":
+        message = (
+            "trials would not reach the service: give 'host', 'bridge' or the name of a network"
+        )
+        yield _rule((*path, "network_mode"), message)
+    if str(defaults.get("work_dir")).strip("/") == "" and defaults.get("work_dir"):
+        yield _rule((*path, "work_dir"), "must not be the root of the container's files")
     for key in ("cpu_pod_spec", "gpu_pod_spec"):
         pod = {"environment": {"pod_spec": defaults.get(key)}}
         for finding in of_experiments.consistency(pod):
