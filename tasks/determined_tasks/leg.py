@@ -310,8 +310,7 @@ class _Leg:
         stopped = self.stopped
         if stopped is not None:
             return stopped
-        hook = (context.workdir / entrypoint.STARTUP_HOOK).is_file()
-        pending = hook and not (context.run_dir / "hook-done").exists()
+        pending = entrypoint.pending_hook(context.workdir, context.run_dir)
         return exit_reason.describe(
             self.user.status,
             plan,

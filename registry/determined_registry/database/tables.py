@@ -122,6 +122,9 @@ experiments = sa.Table(
     sa.Column("parent_id", sa.ForeignKey("experiments.id", ondelete="SET NULL")),
     sa.Column("project_id", sa.Integer, nullable=False, server_default="1"),
     sa.Column("resource_pool", sa.Text, nullable=False, server_default="default"),
+    # {"home": ..., "reason": ...}: the pool that it was sent to, and why it went on to another by itself.
+    # NULL: it did not.
+    sa.Column("fallback", JSONB),
     # Its place in the queue, in seconds since 1970. NULL: that of `start_time`.
     sa.Column("queue_position", sa.Float(53)),
     sa.Column("archived", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -525,6 +528,8 @@ agents = sa.Table(
     sa.Column("host", sa.Text, nullable=False, server_default=""),
     sa.Column("version", sa.Text, nullable=False, server_default=""),
     sa.Column("slot_type", sa.Text, nullable=False, server_default="cpu"),
+    # What experiments may ask for: {"gpu": "a100", ...}
+    sa.Column("labels", JSONB, nullable=False, server_default=_json("{}")),
     # A new value at each start of the agent process.
     sa.Column("session", Uuid, nullable=False),
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
+from pydantic import ValidationError
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,6 +18,7 @@ from determined import __version__
 from determined.common.wire import version
 from determined.common.wire.agents import Registration, Slot, Work, WorkRequest
 from determined.common.wire.times import HEARTBEAT_S
+from determined.expconf.resources import Placement
 from determined_registry.database.tables import agents, allocations, pools, slots
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -46,6 +48,7 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     """
     require_understood(agent_id, facts.wire, facts.version)
     _require_distinct(facts.slots)
+    _require_labels(facts.labels)
     async with changing(db) as change:
         await _require_one_type(change.conn, agent_id, facts)
         await _store(change, agent_id, facts)
@@ -75,6 +78,15 @@ def _require_distinct(found: list[Slot]) -> None:
             raise BadRequest(
                 f"slots: {count} slots have the id {slot}; each slot needs an id of its own"
             )
+
+
+def _require_labels(labels: Mapping[str, str]) -> None:
+    try:
+        Placement.model_validate({"labels": dict(labels)})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = next((str(step) for step in first["loc"][1:]), "")
+        raise BadRequest(f"labels: {key!r}: {first['msg']}") from error
 
 
 _OTHER_TYPE = sa.text(
@@ -119,6 +131,7 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
         "host": facts.host,
         "version": facts.version,
         "slot_type": facts.slot_type,
+        "labels": facts.labels,
         "session": facts.session,
         "registered_at": sa.func.now(),
         "last_heartbeat": sa.func.now(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,9 +11,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.cluster_config import ClusterConfig
 from determined_service.base.errors import BadRequest
 from determined_service.lifecycle.pools import require_pool
+from determined_service.scheduling.constraints import constraint_of
+from determined_service.scheduling.snapshot import Constraint
+from determined_service.scheduling.wording import NAMED, admitted, listed
 
 SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
 _FIELD = "resources.resource_pool"
+# ``here``: within the last minutes, so that one that is just restarting counts.
+_AGENTS = sa.text(
+    """
+    SELECT g.id, g.labels, g.last_heartbeat > now() - interval '5 minutes' AS here,
+           (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS n
+    FROM agents g
+    WHERE g.resource_pool = :pool
+    ORDER BY n DESC, g.id
+    """
+)
 
 
 def pool_of(config: Mapping[str, Any], cluster: ClusterConfig) -> str | None:
@@ -34,10 +47,11 @@ async def check_slots(
 ) -> tuple[str, tuple[str, ...]]:
     """The resource pool of a complete configuration, and warnings.
 
-    Raises BadRequest when there is no such pool, or when none of its agents is wide enough and the cluster
-    refuses that (``launch_error``).
+    Raises BadRequest when there is no such pool, or when none of its agents is wide enough or has what
+    ``resources.placement`` asks for, and the cluster refuses that (``launch_error``).
     """
-    wanted = config["resources"]["slots_per_trial"]
+    resources = config["resources"]
+    wanted, constraint = resources["slots_per_trial"], constraint_of(resources.get("placement"))
     pool = pool_of(config, cluster)
     if pool is None:
         names = ", ".join(one.pool_name for one in cluster.resource_pools)
@@ -45,29 +59,39 @@ async def check_slots(
             f"{_FIELD}: required field is missing: this cluster has no default pool (there are {names})"
         )
     await require_pool(conn, pool, _FIELD)
-    # Agents that were here within the last minutes: one that is just restarting counts.
-    found = await conn.execute(
-        sa.text(
-            """
-            SELECT g.id,
-                   (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS n
-            FROM agents g
-            WHERE g.resource_pool = :pool AND g.last_heartbeat > now() - interval '5 minutes'
-            ORDER BY n DESC, g.id
-            """
-        ),
-        {"pool": pool},
-    )
-    sizes = {row.id: row.n for row in found}
-    widest = max(sizes.values(), default=None)
-    if widest is None:
+    for index, name in enumerate((resources.get("fallback") or {}).get("pools") or ()):
+        await require_pool(conn, name, f"resources.fallback.pools[{index}]")
+        if name == pool:
+            raise BadRequest(
+                f"resources.fallback.pools[{index}]: {name!r} is the pool that it leads away from: leave it"
+                " out"
+            )
+    every = list(await conn.execute(_AGENTS, {"pool": pool}))
+    here = [row for row in every if row.here]
+    if not here:
         return pool, (SLOTS_EXCEEDED,) if wanted else ()
-    if wanted <= widest:
+    if constraint is not None:
+        known = [row for row in every if constraint.admits(row.id, row.labels)]
+        if not known and cluster.launch_error:
+            raise BadRequest(_none_admitted(pool, constraint, here))
+        here = [row for row in known if row.here]
+    if here and wanted <= here[0].n:
         return pool, ()
-    if not cluster.launch_error:
+    if not here or not cluster.launch_error:
         return pool, (SLOTS_EXCEEDED,)
-    listed = ", ".join(f"{name} {count}" for name, count in list(sizes.items())[:8])
+    sizes = ", ".join(f"{row.id} {row.n}" for row in here[:NAMED])
+    those = "" if constraint is None else " that resources.placement admits"
     raise BadRequest(
         f"resources.slots_per_trial: {wanted} slots are more than any agent of the resource "
-        f"pool {pool!r} has (agents and their slots: {listed})"
+        f"pool {pool!r}{those} has (agents and their slots: {sizes})"
+    )
+
+
+def _none_admitted(pool: str, constraint: Constraint, here: Sequence[sa.Row[Any]]) -> str:
+    names = sorted(row.id for row in here)
+    labels = sorted({f"{key}={value}" for row in here for key, value in row.labels.items()})
+    have = f"labels: {listed(labels)}" if labels else "no labels"
+    return (
+        f"resources.placement: resource pool {pool!r} has never had {admitted(constraint)} (agents there: "
+        f"{listed(names)}; {have}); with `launch_error: false` in the cluster configuration it would wait"
     )

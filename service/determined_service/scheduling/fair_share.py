@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
+from determined_service.scheduling.free_slots import PoolSlots
 from determined_service.scheduling.line import Ranks
 from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
 from determined_service.scheduling.shares import Claimant, shares
@@ -27,9 +28,16 @@ class _Group:
         first = self.allocations[0]
         return first.position, first.requested, first.id
 
-    def claimant(self) -> Claimant:
+    def claimant(self, slots: PoolSlots) -> Claimant:
         first = self.allocations[0]
         demand = sum(self.widths)
+        constraint = next(
+            (one.constraint for one in self.allocations if isinstance(one, Request)), None
+        )
+        if constraint is not None:
+            # No share of slots that it may not use; it keeps what it has.
+            held = sum(len(one.slot_ids) for one in self.allocations if isinstance(one, Running))
+            demand = min(demand, max(held, slots.of(constraint).total()))
         if first.max_slots is not None:
             demand = min(demand, first.max_slots)
         return Claimant(demand, min(self.widths), first.weight)
@@ -51,10 +59,12 @@ class FairShare(RankingScheduler):
         mine: list[Request] = []
         aside: list[Request] = []  # They wait for nobody, or for what may never be.
         for one in pool.requests:
-            most = pool.slots.widest(one.excluded) if one.excluded else widest
+            most = widest
+            if one.excluded or one.constraint is not None:
+                most = pool.slots.of(one.constraint).widest(one.excluded)
             (mine if 0 < one.slots <= most else aside).append(one)
         groups = sorted(_groups(pool.running, mine), key=attrgetter("came"))
-        fair = shares(pool.slots.total(), [group.claimant() for group in groups])
+        fair = shares(pool.slots.total(), [group.claimant(pool.slots) for group in groups])
         within: list[tuple[int, Request]] = []
         above: list[Request] = []
         stoppable: dict[str, int] = {}

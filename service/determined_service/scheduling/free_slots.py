@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import StrEnum
 
-from determined_service.scheduling.snapshot import Agent, Snapshot
+from determined_service.scheduling.snapshot import Agent, Constraint, Snapshot
 
 
 class Fit(StrEnum):
@@ -81,13 +81,21 @@ class Ranking:
 
 
 class PoolSlots:
-    """The slots of one pool's agents. ``excluded``: agents that the asker must not run on."""
+    """The slots of one pool's agents. ``excluded``: agents that the asker must not run on.
+
+    :meth:`of` and :meth:`part` give the slots of some of the agents, kept up to date with what is taken and
+    kept here; nothing is to be taken there.
+    """
 
     def __init__(self, agents: Iterable[Agent], fit: Fit = Fit.BEST) -> None:
         self._fit = fit
         # Free slots that are kept for a request which waits for more of the same agent.
         self._kept: dict[str, int] = {}
         self._agents = {agent.id: agent for agent in agents}
+        self.names = frozenset(self._agents)
+        self._matching: dict[Constraint, PoolSlots] = {}
+        self._parts: dict[frozenset[str], PoolSlots] = {}
+        self._parts_of: dict[str, list[PoolSlots]] = {}
         self._free = {agent.id: agent.free() for agent in self._agents.values()}
         self._by_free = Ranking({name: len(free) for name, free in self._free.items()})
         self._by_width = Ranking({one.id: len(one.slots) for one in self._agents.values()})
@@ -103,6 +111,47 @@ class PoolSlots:
         # Of one agent; a pool's agents have the same.
         self.zero_slot_limit = max(
             (one.max_zero_slot_tasks for one in self._agents.values()), default=0
+        )
+
+    def of(self, constraint: Constraint | None) -> PoolSlots:
+        """The slots of the agents that the constraint admits."""
+        if constraint is None:
+            return self
+        found = self._matching.get(constraint)
+        if found is None:
+            admitted = (
+                one.id for one in self._agents.values() if constraint.admits(one.id, one.labels)
+            )
+            found = self._matching[constraint] = self.part(frozenset(admitted))
+        return found
+
+    def part(self, names: frozenset[str]) -> PoolSlots:
+        """The slots of these agents, which are some of this pool's."""
+        if len(names) == len(self.names):
+            return self
+        found = self._parts.get(names)
+        if found is None:
+            found = PoolSlots((self._agents[one] for one in sorted(names)), self._fit)
+            for one in names:
+                found._put(one, self._free[one], self._kept.get(one, 0), self._by_tasks[one])
+                self._parts_of.setdefault(one, []).append(found)
+            self._parts[names] = found
+        return found
+
+    def _put(self, agent_id: str, free: list[int], kept: int, tasks: int) -> None:
+        self._free_count += len(free) - len(self._free[agent_id])
+        self._free[agent_id] = free
+        if kept or agent_id in self._kept:
+            self._kept[agent_id] = kept
+        self._by_free.put(agent_id, len(free) - kept)
+        self._by_tasks.put(agent_id, tasks)
+        for part in self._parts_of.get(agent_id, ()):
+            part._put(agent_id, free, kept, tasks)
+
+    def labels(self) -> list[str]:
+        """Every label of the agents, as ``key=value``."""
+        return sorted(
+            {f"{key}={value}" for one in self._agents.values() for key, value in one.labels.items()}
         )
 
     def agents(self, excluded: Set[str] = frozenset()) -> int:
@@ -153,8 +202,8 @@ class PoolSlots:
 
     def keep(self, agent_id: str, slots: int) -> None:
         """Keeps ``slots`` more of the agent's free slots from :meth:`fitting`; fewer when negative."""
-        self._kept[agent_id] = self._kept.get(agent_id, 0) + slots
-        self._by_free.put(agent_id, len(self._free[agent_id]) - self._kept[agent_id])
+        kept = self._kept.get(agent_id, 0) + slots
+        self._put(agent_id, self._free[agent_id], kept, self._by_tasks[agent_id])
 
     def fitting(self, slots: int, excluded: Set[str] = frozenset()) -> str | None:
         """The agent that a request for ``slots`` gets; the first by id among equals."""
@@ -164,10 +213,8 @@ class PoolSlots:
 
     def take(self, agent_id: str, slots: int) -> tuple[int, ...]:
         """Takes the agent's first ``slots`` free slots; their ids."""
-        free = self._free[agent_id]
-        self._free[agent_id] = free[slots:]
-        self._by_free.put(agent_id, len(free) - slots - self._kept.get(agent_id, 0))
-        self._free_count -= slots
+        free, kept = self._free[agent_id], self._kept.get(agent_id, 0)
+        self._put(agent_id, free[slots:], kept, self._by_tasks[agent_id])
         return tuple(free[:slots])
 
     def least_busy(self, excluded: Set[str] = frozenset()) -> str | None:
@@ -177,7 +224,8 @@ class PoolSlots:
 
     def add_task(self, agent_id: str) -> None:
         """The agent runs one more allocation without slots."""
-        self._by_tasks.put(agent_id, self._by_tasks[agent_id] + 1)
+        kept = self._kept.get(agent_id, 0)
+        self._put(agent_id, self._free[agent_id], kept, self._by_tasks[agent_id] + 1)
 
     def _mine(self, excluded: Set[str]) -> Iterator[str]:
         return (one for one in excluded if one in self._agents)

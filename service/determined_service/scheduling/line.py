@@ -9,9 +9,10 @@ the rest, so that there is one rule for fitting, holding back, filling up and st
   stop); else allocations of a higher level are asked to stop for it, the highest level first and of that
   the last placed, on one agent, and no more of them than needed. Slots that it waits for are its own:
   nobody of the same or a higher level gets them.
-- If that is not possible either, it is **stuck**. A later request is served all the same if it has a higher
-  level and may be preempted, because it can be stopped when the stuck one gets its chance. Every other one
-  waits behind it.
+- If that is not possible either, it is **stuck**, and what is free on the agents that it may run on is kept
+  for it (:mod:`~.standing`). A later request is served all the same if it has a higher level and may be
+  preempted, because it can be stopped when the stuck one gets its chance. Every other one gets only what is
+  free on other agents, or waits behind it.
 
 A request that no agent can ever run, or whose group has all the slots it may have, waits aside and holds
 nobody back. A request for no slots waits for nobody.
@@ -32,13 +33,15 @@ from determined_service.scheduling.reasons import (
     ExcludedEverywhere,
     Fragmented,
     GroupAtLimit,
+    NoneAdmitted,
     Reason,
     SlotsComing,
     TooFewFree,
     TooWide,
 )
 from determined_service.scheduling.scheduler import Placement, Preemption, Waiting
-from determined_service.scheduling.snapshot import Request, Running
+from determined_service.scheduling.snapshot import Constraint, Request, Running
+from determined_service.scheduling.standing import Standing
 from determined_service.scheduling.stoppable import Claim, Stoppable
 
 
@@ -69,17 +72,13 @@ class Line:
         self._running = [one for one in running if one.agent_id in slots]
         self.placements: list[Placement] = []
         self.preemptions: list[Preemption] = []
-        # With the reason; a number: what :meth:`_behind` says. Most are behind others, and their reason is
-        # made once, at the end.
-        self._waiting: list[tuple[Request, Reason | int]] = []
+        # With the reason; the first ahead and how many are: what :meth:`_behind` says. Most are behind
+        # others, and their reason is made once, at the end.
+        self._waiting: list[tuple[Request, Reason | tuple[Request, int]]] = []
         # The groups that a ``max_slots`` limits: what stands in line is counted for these.
         self._limited: frozenset[int] = frozenset()
-        # Those that wait for slots which others hold, the first of them, and the levels of the first and
-        # the last that is stuck.
-        self._in_line = 0
-        self._first: Request | None = None
-        self._first_stuck: int | None = None
-        self._stuck: int | None = None
+        # Those that wait for slots which others hold.
+        self._line = Standing(slots)
         self._claims: dict[str, Claim] = {}
         # Slots that come free because earlier decisions asked for them: by request, then by agent.
         self._asked: dict[str, Counter[str]] = {}
@@ -90,12 +89,11 @@ class Line:
         # Nobody gives way to a request for so many slots: what they keep and what is open beside it only
         # becomes less while requests are served.
         self._no_way = sys.maxsize
-        self._stoppable = Stoppable(slots, self._open, ())
+        self._stoppable = Stoppable(self._open, ())
 
     def serve(self, ranks: Ranks) -> None:
         """Serves everything; the outcome is in ``placements``, ``preemptions`` and :meth:`waiting`."""
         self._stoppable = Stoppable(
-            self._slots,
             self._open,
             (
                 (one, ranks.stoppable[one.id], self._enabled(one))
@@ -109,8 +107,7 @@ class Line:
         self._claim_again(ranks)
         for request, level in zip(ranks.order, ranks.levels, strict=True):
             if self._is_behind(request, level):
-                self._waiting.append((request, self._in_line))
-                self._in_line += 1
+                self._waiting.append((request, self._behind(request)))
                 continue
             found = self._serve(request, level)
             if isinstance(found, Placement):
@@ -120,29 +117,28 @@ class Line:
 
     def waiting(self) -> list[Waiting]:
         """What waits, in the order of service, with the numbers after all placements."""
-        slots, first = self._slots, self._first
-        seen: dict[frozenset[str], tuple[int, int]] = {}
+        seen: dict[tuple[Constraint | None, frozenset[str]], tuple[int, int]] = {}
         found = []
         for request, reason in self._waiting:
-            if isinstance(reason, int):
-                assert first is not None
-                excluded = request.excluded
-                if excluded not in seen:
-                    seen[excluded] = slots.free(excluded), slots.total(excluded)
-                found.append(Waiting(request, Behind(reason, first, *seen[excluded])))
+            if isinstance(reason, tuple):
+                first, ahead = reason
+                key = request.constraint, request.excluded
+                if key not in seen:
+                    slots = self._slots.of(request.constraint)
+                    seen[key] = slots.free(request.excluded), slots.total(request.excluded)
+                found.append(Waiting(request, Behind(ahead, first, *seen[key])))
             else:
                 found.append(Waiting(request, self._settled(request, reason)))
         return found
 
     def backfilled(self, ranks: Ranks) -> list[str]:
         """What runs although something more important is stuck, which cannot use its slots yet."""
-        if self._first_stuck is None:
-            return []
-        level = self._first_stuck
         return [
             one.id
             for one in self._running
-            if not one.stopping and ranks.stoppable.get(one.id, level) > level
+            if not one.stopping
+            and one.id in ranks.stoppable
+            and self._line.is_filling(one.agent_id, ranks.stoppable[one.id])
         ]
 
     def _settled(self, request: Request, reason: Reason) -> Reason:
@@ -159,57 +155,57 @@ class Line:
         """Whether it is seen at once that the request waits behind a stuck one, as of a long queue nearly all
         do: :meth:`_serve` would say the same."""
         return (
-            self._stuck is not None
-            and (level <= self._stuck or not request.preemptible)
+            request.constraint is None
+            and self._line.is_closed(level, request.preemptible)
             and 0 < request.slots <= self._slots.widest()
             and not request.excluded
             and request.id not in self._claims
             and request.group not in self._limited
         )
 
-    def _serve(self, request: Request, level: int) -> Placement | Reason | int:
-        slots, excluded, wanted = self._slots, request.excluded, request.slots
+    def _serve(self, request: Request, level: int) -> Placement | Reason | tuple[Request, int]:
+        excluded, wanted = request.excluded, request.slots
+        slots = self._slots.of(request.constraint)
         own = self._claims.get(request.id)
         if own is not None:
             self._release(own)
+        if not slots.names:
+            return NoneAdmitted(self._slots.agents(), tuple(self._slots.labels()))
         if excluded and not slots.agents(excluded):
             return ExcludedEverywhere(slots.agents())
         if wanted == 0:
             agent_id = slots.least_busy(excluded)
             if agent_id is None:
                 return AgentsBusy(slots.agents(excluded), slots.zero_slot_limit)
-            slots.add_task(agent_id)
+            self._slots.add_task(agent_id)
             return Placement(request.id, agent_id, ())
         if wanted > (widest := slots.widest(excluded)):
             return TooWide(widest)
         if (limit := _exceeded(request, self._used)) is not None:
             return limit
-        if self._stuck is not None and not (level > self._stuck and request.preemptible):
+        mine = self._line.open_to(request, level)
+        if mine is None or _exceeded(request, self._planned) is not None:
             return self._behind(request)
-        if _exceeded(request, self._planned) is not None:
-            return self._behind(request)
-        agent_id = slots.fitting(wanted, excluded) or self._given_way(request)
+        agent_id = mine.fitting(wanted, excluded) or self._given_way(request, mine)
         if agent_id is not None:
             return self._place(request, agent_id)
-        claim = self._claim(request, level, own)
-        if claim is None and self._stop(request, level):
-            agent_id = slots.fitting(wanted, excluded)
+        claim = self._claim(request, level, own, mine)
+        if claim is None and self._stop(request, level, mine):
+            agent_id = mine.fitting(wanted, excluded)
             if agent_id is not None:  # Only claims of less important requests were in the way.
                 return self._place(request, agent_id)
             claim = self._claims[request.id]
         if claim is not None:
             self._stand(request)
             return SlotsComing(claim.agent_id, claim.free, claim.coming)
-        self._stuck = level
-        if self._first_stuck is None:
-            self._first_stuck = level
-        if self._first is not None:
+        self._line.keep(request, level)
+        if self._line.before(request) is not None:
             return self._behind(request)
         self._stand(request)
         return self._too_little(request)
 
     def _too_little(self, request: Request) -> Reason:
-        slots, excluded = self._slots, request.excluded
+        slots, excluded = self._slots.of(request.constraint), request.excluded
         free, total = slots.free(excluded), slots.total(excluded)
         if free < request.slots:
             return TooFewFree(free, total)
@@ -225,18 +221,17 @@ class Line:
         return Placement(request.id, agent_id, taken)
 
     def _stand(self, request: Request) -> None:
-        self._in_line += 1
+        self._line.add(request)
         group = request.group
         if group is not None and group in self._limited:
             self._planned[group] += request.slots
-        if self._first is None:
-            self._first = request
 
-    def _behind(self, request: Request) -> int:
-        """How many are ahead of the request, the last in line."""
-        ahead = self._in_line
+    def _behind(self, request: Request) -> tuple[Request, int]:
+        """The first of those ahead of the request, which is the last in line, and how many they are."""
+        before = self._line.before(request)
+        assert before is not None
         self._stand(request)
-        return ahead
+        return before
 
     # Slots that come free
 
@@ -267,20 +262,21 @@ class Line:
             agent_id = max(mine, key=mine.__getitem__)
             own = mine[agent_id]
             enough = self._open(agent_id) >= request.slots
-            if own and enough and agent_id not in request.excluded:
+            admitted = agent_id in self._slots.of(request.constraint)
+            if own and enough and admitted and agent_id not in request.excluded:
                 claim = self._take(request, level, agent_id, own)
                 claim.early = True
                 if claim.free:
                     self._keeping.setdefault(agent_id, {})[request.id] = claim
                 self._stoppable.claimed(claim)
 
-    def _given_way(self, request: Request) -> str | None:
-        """An agent on which the request fits if those served later do not keep free slots; they no longer
-        do."""
+    def _given_way(self, request: Request, mine: PoolSlots) -> str | None:
+        """An agent of ``mine`` on which the request fits if those served later do not keep free slots; they
+        no longer do."""
         if request.slots >= self._no_way:
             return None
         for agent_id in sorted(self._keeping):
-            if agent_id in request.excluded:
+            if agent_id not in mine or agent_id in request.excluded:
                 continue
             could = self._slots.open_of(agent_id)
             for claim in self._keeping[agent_id].values():
@@ -289,21 +285,26 @@ class Line:
                 for claim in list(self._keeping[agent_id].values()):
                     self._release(claim)
                 return agent_id
-        if not request.excluded:
+        if mine is self._slots and not request.excluded:
             self._no_way = request.slots
         return None
 
-    def _claim(self, request: Request, level: int, earlier: Claim | None) -> Claim | None:
-        """Claims slots that come free, as ``earlier``, or of the first agent by name that has enough.
+    def _claim(
+        self, request: Request, level: int, earlier: Claim | None, mine: PoolSlots
+    ) -> Claim | None:
+        """Claims slots of ``mine`` that come free, as ``earlier``, or of the first agent by name that has
+        enough.
 
         The first by name, because that choice stays the same when later requests have claimed
         what they wait for.
         """
-        if earlier is not None and self._open(earlier.agent_id) >= request.slots:
+        again = earlier is not None and earlier.agent_id in mine
+        if earlier is not None and again and self._open(earlier.agent_id) >= request.slots:
             own = min(earlier.coming, self._coming[earlier.agent_id])
             return self._take(request, level, earlier.agent_id, own)
         for one in sorted(self._coming):
-            if self._open(one) >= request.slots and one not in request.excluded:
+            enough = self._open(one) >= request.slots
+            if enough and one in mine and one not in request.excluded:
                 return self._take(request, level, one)
         return None
 
@@ -333,9 +334,10 @@ class Line:
             del self._keeping[claim.agent_id]
         self._stoppable.remove(claim.agent_id, claim.request.id)
 
-    def _stop(self, request: Request, level: int) -> bool:
-        """Asks allocations of higher levels to stop for the request; False when that would not help."""
-        found = self._stoppable.find(request, level)
+    def _stop(self, request: Request, level: int, mine: PoolSlots) -> bool:
+        """Asks allocations of higher levels on agents of ``mine`` to stop for the request; False when that
+        would not help."""
+        found = self._stoppable.find(request, level, mine)
         if found is None:
             return False
         agent_id, victims = found

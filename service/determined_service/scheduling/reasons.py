@@ -16,8 +16,17 @@ class NoAgent:
 
 
 @record
+class NoneAdmitted:
+    """The request's constraint admits none of the pool's ``agents`` agents, whose labels are ``labels``."""
+
+    agents: int
+    labels: tuple[str, ...]
+
+
+@record
 class ExcludedEverywhere:
-    """The request must not run on any of the pool's ``agents`` agents."""
+    """The request must not run on any of the ``agents`` agents that the pool has, or that its constraint
+    admits."""
 
     agents: int
 
@@ -56,9 +65,9 @@ class Fragmented:
 
 @record
 class Behind:
-    """The pool's free slots are kept for ``first``, the request that is served next.
+    """Free slots are kept for ``first``, the first in line of those that may run on one of the same agents.
 
-    ``ahead``: how many requests of the pool are to be served before this one, ``first`` included.
+    ``ahead``: how many such requests of the pool are to be served before this one, ``first`` included.
     """
 
     ahead: int
@@ -87,6 +96,7 @@ class AgentsBusy:
 
 Reason = (
     NoAgent
+    | NoneAdmitted
     | ExcludedEverywhere
     | TooWide
     | GroupAtLimit

@@ -12,11 +12,27 @@ MAX_ZERO_SLOT_TASKS = 100
 
 
 @record
+class Constraint:
+    """Which agents a request may run on: one of ``agents``, if there are any, that has one of the values of
+    each of ``labels``."""
+
+    agents: frozenset[str] = frozenset()
+    labels: tuple[tuple[str, frozenset[str]], ...] = ()
+
+    def admits(self, agent_id: str, labels: Mapping[str, str]) -> bool:
+        """Whether an agent of that name and with these labels will do."""
+        return (not self.agents or agent_id in self.agents) and all(
+            labels.get(key) in values for key, values in self.labels
+        )
+
+
+@record
 class Request:
     """An allocation that waits.
 
     ``group`` is the experiment, which has one pool, and whose slots ``max_slots`` limits. The
-    request must not run on the agents in ``excluded``. ``priority``: a lower number is more important.
+    request must not run on the agents in ``excluded``, and only on those that ``constraint`` admits.
+    ``priority``: a lower number is more important.
     ``position``: the experiment's place in line, when it was submitted in seconds since 1970 unless somebody
     moved it. ``requested``: when the allocation came to wait, in seconds since 1970; of one that was stopped
     for another and waits again, when it first did.
@@ -33,6 +49,7 @@ class Request:
     position: float = 0.0
     preemptible: bool = True
     requested: float = 0.0
+    constraint: Constraint | None = None
 
 
 @record
@@ -47,6 +64,7 @@ class Agent:
     used: frozenset[int] = frozenset()
     zero_slot_tasks: int = 0
     max_zero_slot_tasks: int = MAX_ZERO_SLOT_TASKS
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def free(self) -> list[int]:
         """The enabled slots that nobody holds, in the agent's order."""

@@ -44,17 +44,17 @@ class Stoppable:
 
     def __init__(
         self,
-        slots: PoolSlots,
         opened: Callable[[str], int],
         running: Iterable[tuple[Running, int, int]],
     ) -> None:
-        self._slots = slots
         self._opened = opened
         self._held: dict[str, dict[str, _Holder]] = {}
-        self._rankings: dict[int, Ranking | None] = {}
-        self._levels: list[int] = []  # of these, the highest first
-        # By level, agents whose number in the ranking is out of date: most are never asked for again.
-        self._stale: dict[int, set[str]] = {}
+        self._known: set[int] = set()  # the levels of what may be stopped
+        self._levels: list[int] = []  # the same, the highest first
+        # By level and the agents that are asked about.
+        self._rankings: dict[tuple[int, PoolSlots], Ranking] = {}
+        # Agents whose number in the ranking is out of date: most are never asked for again.
+        self._stale: dict[tuple[int, PoolSlots], set[str]] = {}
         for number, (one, level, held) in enumerate(running):
             if held:
                 self._add(one.agent_id, _Holder(one, 2 * level, number, held))
@@ -75,12 +75,15 @@ class Stoppable:
         self.changed(agent_id)
         return 0 if found is None else found.slots
 
-    def find(self, request: Request, level: int) -> tuple[str, list[Running | Claim]] | None:
-        """An agent, and what has to stop there for the request. None: nothing that may stop would do."""
+    def find(
+        self, request: Request, level: int, slots: PoolSlots
+    ) -> tuple[str, list[Running | Claim]] | None:
+        """An agent of ``slots``, and what has to stop there for the request. None: nothing that may stop
+        would do."""
         for one in self._levels:
             if one <= 2 * level:
                 return None
-            agent_id = self._ranking(one).least(request.slots, request.excluded)
+            agent_id = self._ranking(one, slots).least(request.slots, request.excluded)
             if agent_id is not None:
                 return agent_id, self._victims(agent_id, one, request.slots)
         return None
@@ -105,22 +108,24 @@ class Stoppable:
     def _add(self, agent_id: str, holder: _Holder) -> None:
         name = holder.holder.id if isinstance(holder.holder, Running) else holder.holder.request.id
         self._held.setdefault(agent_id, {})[name] = holder
-        if holder.level not in self._rankings:
-            self._rankings[holder.level] = None
-            self._levels = sorted(self._rankings, reverse=True)
+        if holder.level not in self._known:
+            self._known.add(holder.level)
+            self._levels = sorted(self._known, reverse=True)
         self.changed(agent_id)
 
-    def _ranking(self, level: int) -> Ranking:
-        ranking = self._rankings[level]
+    def _ranking(self, level: int, slots: PoolSlots) -> Ranking:
+        key = (level, slots)
+        ranking = self._rankings.get(key)
         if ranking is None:
-            ranking = Ranking({one: self._number(one, level) for one in self._slots.ids()})
-            self._rankings[level] = ranking
-            self._stale[level] = set()
-        stale = self._stale[level]
+            ranking = Ranking({one: self._number(one, level) for one in slots.ids()})
+            self._rankings[key] = ranking
+            self._stale[key] = set()
+        stale = self._stale[key]
         if stale:
             # Sorted, because equal snapshots must give equal decisions.
             for agent_id in sorted(stale):
-                ranking.put(agent_id, self._number(agent_id, level))
+                if agent_id in slots:
+                    ranking.put(agent_id, self._number(agent_id, level))
             stale.clear()
         return ranking
 

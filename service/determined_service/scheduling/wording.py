@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from determined_service.scheduling.reasons import (
     AgentsBusy,
     Behind,
@@ -9,27 +11,43 @@ from determined_service.scheduling.reasons import (
     Fragmented,
     GroupAtLimit,
     NoAgent,
+    NoneAdmitted,
     SlotsComing,
     TooFewFree,
     TooWide,
 )
 from determined_service.scheduling.scheduler import Waiting
+from determined_service.scheduling.snapshot import Constraint
+
+NAMED = 8
+"""How many agents, labels or values a sentence names."""
 
 
 def in_words(waiting: Waiting) -> str:
     """What the request wants, and why it has not got it."""
     request = waiting.request
     wanted = f"wants {_count(request.slots, 'slot')} of resource pool {request.pool!r}"
+    such = ""
+    if request.constraint is not None:
+        wanted, such = f"{wanted} on {admitted(request.constraint)}", "such "
     match waiting.reason:
         case NoAgent():
-            return f"{wanted}, which has no agent that is alive and enabled"
+            joint = "; the pool" if request.constraint else ", which"
+            return f"{wanted}{joint} has no agent that is alive and enabled"
+        case NoneAdmitted(agents, labels):
+            have = f"labels there: {listed(labels)}" if labels else "none of them has a label"
+            those = "the pool's only agent is not one" if agents == 1 else "the pool has none"
+            return f"{wanted}; {those} ({have})"
         case ExcludedEverywhere(agents):
             every = "the pool's only agent" if agents == 1 else f"all {agents} agents of the pool"
+            if request.constraint is not None:
+                every = "the only such agent" if agents == 1 else f"all {agents} such agents"
             return f"{wanted}; log policies exclude it from {every}"
         case TooWide(widest):
             allowed = " that log policies allow" if request.excluded else ""
-            widest_one = f"whose widest agent{allowed} has {_count(widest, 'enabled slot')}"
-            return f"{wanted}, {widest_one}: no agent can run it"
+            widest_one = f"widest {such}agent{allowed} has {_count(widest, 'enabled slot')}"
+            joint = "; the" if request.constraint else ", whose"
+            return f"{wanted}{joint} {widest_one}: no agent can run it"
         case GroupAtLimit(used, limit):
             held = f"its experiment holds {used} of the {_count(limit, 'slot')}"
             return f"{wanted}; {held} that resources.max_slots allows"
@@ -61,6 +79,8 @@ def in_short(waiting: Waiting, jobs_ahead: int) -> str:
     match waiting.reason:
         case NoAgent():
             return f"{wanted}, has no agent"
+        case NoneAdmitted():
+            return f"{wanted}, has no agent that resources.placement admits"
         case ExcludedEverywhere():
             return f"{wanted}, log policies exclude every agent"
         case TooWide(widest):
@@ -75,6 +95,22 @@ def in_short(waiting: Waiting, jobs_ahead: int) -> str:
             return f"{wanted}, agent {agent_id} is freeing them"
         case AgentsBusy():
             return f"{wanted}, every agent runs as many tasks without slots as it may"
+
+
+def admitted(constraint: Constraint) -> str:
+    """The agents that a constraint admits."""
+    names = " or ".join(sorted(constraint.agents)[:NAMED])
+    more = " …" if len(constraint.agents) > NAMED else ""
+    labels = " and ".join(
+        f"{key}={' or '.join(sorted(values)[:NAMED])}" for key, values in constraint.labels[:NAMED]
+    )
+    one = f"agent {names}{more}" if names else "an agent"
+    return f"{one} with {labels}" if labels else one
+
+
+def listed(words: Sequence[str]) -> str:
+    """The first of the words, with commas."""
+    return ", ".join(words[:NAMED]) + (", …" if len(words) > NAMED else "")
 
 
 def _free(free: int, total: int) -> str:

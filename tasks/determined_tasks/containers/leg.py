@@ -38,7 +38,8 @@ from determined_tasks.containers import accounts, ends, engine, frames, images, 
 from determined_tasks.containers.engine import EngineAway
 from determined_tasks.containers.images import ImageError, RegistryAway
 from determined_tasks.containers.log_pump import LogPump
-from determined_tasks.containers.settings import WORKDIR, ContainerSettings
+from determined_tasks.containers.plan import NetworkError
+from determined_tasks.containers.settings import ContainerSettings
 from determined_tasks.context_dir import ModelDefinitionError
 from determined_tasks.exit_reason import LegResult, failed_to_start, infrastructure
 from determined_tasks.identity import Identity, IdentityError
@@ -181,7 +182,7 @@ class _Leg:
             if isinstance(command, LegResult):
                 return command
             return self._follow(client, command)
-        except (ModelDefinitionError, IdentityError, ImageError) as error:
+        except (ModelDefinitionError, IdentityError, ImageError, NetworkError) as error:
             return failed_to_start(str(error))
         except entrypoint.EntrypointError as error:
             return failed_to_start(str(error))
@@ -247,8 +248,8 @@ class _Leg:
         if isinstance(image, Exception):
             raise image
         assert image is not None
-        hook = (self.root / context_dir.WORKDIR / entrypoint.STARTUP_HOOK).is_file()
-        command = entrypoint.in_container(self.spec.entrypoint, hook=hook)
+        hooks = entrypoint.hooks_of(self.root / context_dir.WORKDIR, run_dir)
+        command = entrypoint.in_container(self.spec.entrypoint, hooks=hooks)
         body = plan.request(
             self.spec,
             self.place,
@@ -321,7 +322,7 @@ class _Leg:
             owner,
             frames.mend(frames.follow(self._insist(self._connect), self.name)),
             self.root / PLACE_IN_LOG,
-            WORKDIR,
+            plan.work_dir(self.spec),
         )
         pump.start()
         interrupted: list[bool] = []
@@ -341,13 +342,15 @@ class _Leg:
         state: Mapping[str, Any] = ended["State"]
         if self._ended_with_engine(ended, bool(interrupted)):
             return infrastructure("the Docker engine was stopped, and the container with it")
-        hook = (self.root / context_dir.WORKDIR / entrypoint.STARTUP_HOOK).is_file()
+        pending = entrypoint.pending_hook(
+            self.root / context_dir.WORKDIR, self.root / context_dir.RUN_DIR
+        )
         return ends.describe(
             state,
             image=self.image,
             command=command,
             memory=self.settings.memory,
-            hook_pending=hook and not (self.root / context_dir.RUN_DIR / "hook-done").exists(),
+            hook_pending=pending,
             init_error=pump.init_error,
             machine_is_full=self._has_oom() and not state.get("OOMKilled"),
             exception=pump.exception.text,

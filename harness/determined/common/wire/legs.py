@@ -37,13 +37,26 @@ class AgentUser(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
+class TaskDefaults(Message):
+    """The ``task_container_defaults`` that no experiment's configuration has a field for.
+
+    ``network_mode`` and ``work_dir`` are of containers; ``startup_hook``: shell commands.
+    """
+
+    network_mode: str | None = None
+    work_dir: str | None = None
+    startup_hook: str | None = None
+
+
+@checked
+@dataclass(frozen=True, slots=True)
 class LegSpec(Message):
     """The order to start one allocation of one task.
 
     ``entrypoint`` is as in the experiment configuration. ``env`` holds ``DET_*`` variables that only the
     service knows, ``environment_variables`` the user's ``KEY=VALUE`` items. ``checkpoint`` describes the
     ``latest_checkpoint``. ``agent_user`` is the account linked to the owner; None: what the agent's
-    configuration says.
+    configuration says. ``defaults``: those in force when it starts.
     """
 
     allocation_id: str
@@ -70,6 +83,7 @@ class LegSpec(Message):
     env: dict[str, str] = field(default_factory=dict)
     environment_variables: list[str] = field(default_factory=list)
     agent_user: AgentUser | None = None
+    defaults: TaskDefaults = field(default_factory=TaskDefaults)
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""

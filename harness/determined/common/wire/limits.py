@@ -83,6 +83,14 @@ CONFIG_PROBLEMS = 100
 LOG_POLICIES = 64
 POOLS = 1_000
 """Resource pools of a cluster."""
+FALLBACK_POOLS = 16
+"""Pools that one falls back to."""
+AGENT_LABELS = 64
+"""Labels of one agent, labels that a configuration asks for, and values that it allows for one."""
+AGENT_LABEL_CHARS = 128
+"""A label's key, and its value."""
+PLACEMENT_AGENTS = 1_000
+"""Agents that a configuration names."""
 TRIALS_AT_ONCE = 10_000
 """Trials that a search may create at its start."""
 
