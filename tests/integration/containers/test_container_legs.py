@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,10 @@ async def test_a_leg_finds_its_code_environment_mounts_and_memory(
 
 
 DEFAULTS = """
-import json, os
+import json, os, socket
 print(json.dumps({
     "cwd": os.getcwd(), "files": sorted(os.listdir()), "hooks": [os.environ["CLUSTER"], os.environ["OWN"]],
-    "network": sorted(os.listdir("/sys/class/net")), "variable": os.environ["GIVEN"],
+    "network": sorted(name for _, name in socket.if_nameindex()), "variable": os.environ["GIVEN"],
     "rights": open("/proc/self/status").read().partition("CapEff:")[2].split()[0],
     "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
     "near": open("near/in").read(), "device": os.path.exists("/dev/own-null"),
@@ -137,7 +138,7 @@ async def test_what_the_cluster_configuration_gives_reaches_the_container(
         "cwd": "/srv/own work",
         "files": ["near", "startup-hook.sh", "train.py"],
         "hooks": ["own work", "after-own work"],
-        "network": sorted(one.name for one in Path("/sys/class/net").iterdir()),
+        "network": sorted(name for _, name in socket.if_nameindex()),
         "variable": "yes",
         "rights": f"{1 << 13:016x}",  # CAP_NET_RAW
         "shm": 64 << 20,
