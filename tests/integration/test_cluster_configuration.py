@@ -188,7 +188,7 @@ def test_what_a_user_reads_who_asks_for_what_is_not_there(
     path.write_text(f"{CONFIG}resources: {{resource_pool: empty}}\n")
     done = cluster.det("experiment", "create", str(path), str(tmp_path))
     number = done.stdout.split()[-1]
-    assert "warning" in done.stderr
+    assert "warning: resource pool 'empty' has no agent now on which a trial" in done.stderr
     until("its request", lambda: cluster.json("job", "explain", number)["waiting"])
     explained = cluster.det("job", "explain", number).stdout
     assert "wants 1 slot of resource pool 'empty', which has no agent" in explained
