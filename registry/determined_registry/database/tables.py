@@ -514,6 +514,8 @@ models = sa.Table(
     # What MLflow calls tags: {key: text}. Apart from labels and metadata.
     sa.Column("tags", JSONB, nullable=False, server_default=_json("{}")),
     sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
+    # The task whose process made it with its own token; NULL: a user did. Plain text: the task may go.
+    sa.Column("submitted_by", sa.Text),
     # There is the one workspace with the id 1 so far.
     sa.Column("workspace_id", sa.Integer, nullable=False, server_default="1"),
     # It takes no new versions and changes no more.
@@ -584,6 +586,24 @@ model_alias_history = sa.Table(
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
     sa.Column("moved_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),
     sa.Index("ix_model_alias_history_model_id", "model_id", "alias", "id"),
+)
+
+# What a trial says that it uses, such as a batch inference the version of a model.
+trial_sources = sa.Table(
+    "trial_sources",
+    metadata,
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column(
+        "checkpoint_uuid",
+        sa.ForeignKey("checkpoints.uuid", ondelete="CASCADE"),
+        primary_key=True,
+        index=True,
+    ),
+    # INFERENCE | FINE_TUNING
+    sa.Column("kind", sa.Text, primary_key=True),
+    # The version under whose number it was found, which may have been deleted since. NULL: none was named.
+    sa.Column("model_id", sa.ForeignKey("models.id", ondelete="SET NULL")),
+    sa.Column("model_version", sa.Integer),
 )
 
 task_logs = sa.Table(

@@ -23,6 +23,7 @@ def upgrade() -> None:
         sa.Column("labels", JSONB(), server_default=sa.text("'[]'::jsonb"), nullable=False),
         sa.Column("tags", JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
         sa.Column("owner_id", sa.Integer(), nullable=False),
+        sa.Column("submitted_by", sa.Text(), nullable=True),
         sa.Column("workspace_id", sa.Integer(), server_default="1", nullable=False),
         sa.Column("archived", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("last_version", sa.Integer(), server_default="0", nullable=False),
@@ -137,9 +138,38 @@ def upgrade() -> None:
     op.create_index(
         "ix_model_alias_history_model_id", "model_alias_history", ["model_id", "alias", "id"]
     )
+    op.create_table(
+        "trial_sources",
+        sa.Column("trial_id", sa.Integer(), nullable=False),
+        sa.Column("checkpoint_uuid", UUID(as_uuid=True), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("model_id", sa.Integer(), nullable=True),
+        sa.Column("model_version", sa.Integer(), nullable=True),
+        sa.PrimaryKeyConstraint("trial_id", "checkpoint_uuid", "kind", name="pk_trial_sources"),
+        sa.ForeignKeyConstraint(
+            ["trial_id"],
+            ["trials.id"],
+            name="fk_trial_sources_trial_id_trials",
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["checkpoint_uuid"],
+            ["checkpoints.uuid"],
+            name="fk_trial_sources_checkpoint_uuid_checkpoints",
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["model_id"],
+            ["models.id"],
+            name="fk_trial_sources_model_id_models",
+            ondelete="SET NULL",
+        ),
+    )
+    op.create_index("ix_trial_sources_checkpoint_uuid", "trial_sources", ["checkpoint_uuid"])
 
 
 def downgrade() -> None:
+    op.drop_table("trial_sources")
     op.drop_table("model_alias_history")
     op.drop_table("model_aliases")
     op.drop_table("model_versions")
