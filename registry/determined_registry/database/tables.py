@@ -516,6 +516,8 @@ models = sa.Table(
     sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
     # The task whose process made it with its own token; NULL: a user did. Plain text: the task may go.
     sa.Column("submitted_by", sa.Text),
+    # Of the request that made it: one that is sent again makes nothing.
+    sa.Column("request_id", Uuid),
     # There is the one workspace with the id 1 so far.
     sa.Column("workspace_id", sa.Integer, nullable=False, server_default="1"),
     # It takes no new versions and changes no more.
@@ -549,11 +551,14 @@ model_versions = sa.Table(
     # What an MLflow client called the version's source, which may be a folder within the checkpoint. NULL:
     # the whole checkpoint.
     sa.Column("source", sa.Text),
+    # Of the request that made it: one that is sent again makes nothing.
+    sa.Column("request_id", Uuid),
     # Who registered it.
     sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
     sa.Column("created_at", TS, nullable=False, server_default=_now()),
     sa.Column("updated_at", TS, nullable=False, server_default=_now()),
     sa.UniqueConstraint("model_id", "version"),
+    sa.UniqueConstraint("model_id", "request_id"),
 )
 
 # Which version a name such as "champion" stands for now.

@@ -24,6 +24,7 @@ def upgrade() -> None:
         sa.Column("tags", JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
         sa.Column("owner_id", sa.Integer(), nullable=False),
         sa.Column("submitted_by", sa.Text(), nullable=True),
+        sa.Column("request_id", UUID(as_uuid=True), nullable=True),
         sa.Column("workspace_id", sa.Integer(), server_default="1", nullable=False),
         sa.Column("archived", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("last_version", sa.Integer(), server_default="0", nullable=False),
@@ -56,6 +57,7 @@ def upgrade() -> None:
         sa.Column("labels", JSONB(), server_default=sa.text("'[]'::jsonb"), nullable=False),
         sa.Column("tags", JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
         sa.Column("source", sa.Text(), nullable=True),
+        sa.Column("request_id", UUID(as_uuid=True), nullable=True),
         sa.Column("owner_id", sa.Integer(), nullable=False),
         sa.Column(
             "created_at",
@@ -85,6 +87,9 @@ def upgrade() -> None:
             ["owner_id"], ["users.id"], name="fk_model_versions_owner_id_users"
         ),
         sa.UniqueConstraint("model_id", "version", name="uq_model_versions_model_id_version"),
+        sa.UniqueConstraint(
+            "model_id", "request_id", name="uq_model_versions_model_id_request_id"
+        ),
     )
     op.create_index("ix_model_versions_checkpoint_uuid", "model_versions", ["checkpoint_uuid"])
     op.create_table(
