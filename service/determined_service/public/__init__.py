@@ -32,6 +32,7 @@ from determined_service.public import (
     master,
     metrics,
     model_definitions,
+    models,
     plots,
     reports,
     resource_pools,
@@ -56,6 +57,7 @@ TAGS = [
     {"name": "Trials", "description": "Trainings with one hyperparameter setting each."},
     {"name": "Metrics", "description": "The metrics that trials report."},
     {"name": "Checkpoints", "description": "The checkpoints that trials have stored."},
+    {"name": "Models", "description": "The model registry: models, versions, aliases."},
     {"name": "Logs", "description": "The output of tasks."},
     {"name": "Tasks", "description": "Everything that has allocations and logs."},
     {"name": "Health", "description": "Whether the service is up, and ready."},
@@ -94,6 +96,7 @@ def routers() -> list[Router]:
         checkpoint_reports,
         checkpoints,
         deletions,
+        models,
         tasks,
         task_logs,
     )

@@ -112,3 +112,5 @@ ALIAS_CHARS = 250
 TAGS = 1_000
 """Tags of a model or of a version; together they may have as many bytes as metadata."""
 TAG_KEY_CHARS = 250
+REPORTS_OF_USES = 20_000
+"""Reports of the trials that use a version, in one answer."""
