@@ -505,7 +505,8 @@ async def test_a_checkpoint_cannot_be_taken_over(world: World, people: People) -
     answer = await other.client.post(f"{API}/checkpoints", json=body)
     assert answer.status_code == 409
     assert "of another experiment" in answer.text
-    (row,) = await world.rows(sa.select(checkpoints))
+    of = checkpoints.c.uuid == uuid.UUID(mine.checkpoint)
+    (row,) = await world.rows(sa.select(checkpoints).where(of))
     assert (row.experiment_id, "evil.pt" in row.resources) == (mine.leg.experiment_id, False)
     (row,) = await world.rows(sa.select(trials).where(trials.c.id == other.trial_id))
     assert row.latest_checkpoint is None
