@@ -1,11 +1,12 @@
 """Loads the champion of the model `digits` with the code that trained it, and classifies a digit.
 
-Nothing of the training is needed here but the model's name: checkpoint, hyperparameters and code come from the
-cluster. The code runs on this machine, so load only what you trust.
+Nothing of the training is needed here but the model's name: checkpoint, hyperparameters and code come from
+the cluster. The code runs on this machine, so load only what you trust.
 """
 
 import pathlib
 import sys
+import tarfile
 import tempfile
 
 import torch
@@ -20,11 +21,13 @@ def main() -> None:
     print(f"experiment {training.experiment_id}, trial {training.trial_id}, {training.hparams}")
 
     with tempfile.TemporaryDirectory() as folder:
-        code = client.get_experiment(training.experiment_id).download_code(folder)
+        packed = client.get_experiment(training.experiment_id).download_code(folder)
+        with tarfile.open(packed) as archive:
+            archive.extractall(folder, filter="data")
         with tempfile.TemporaryDirectory() as files:
             path = version.checkpoint.download(str(pathlib.Path(files) / "checkpoint"))
             state = torch.load(pathlib.Path(path) / "state.pt")
-        sys.path.insert(0, str(code))
+        sys.path.insert(0, folder)
         import train
 
         model = train.build_model({**train.DEFAULTS, **training.hparams})

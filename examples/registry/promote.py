@@ -1,5 +1,5 @@
-"""Registers the best checkpoint of the newest `digits-random` search as a version of the model `digits`, and makes
-it the champion if it is better than the champion so far.
+"""Registers the best checkpoint of the newest `digits-random` search as a version of the model `digits`, and
+makes it the champion if it is better than the champion so far.
 """
 
 from determined.common.api.errors import NotFoundException

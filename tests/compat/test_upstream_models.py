@@ -102,12 +102,12 @@ def test_models_by_the_published_det(upstream: UpstreamClient, submitted: Submit
         "show([one.uuid for one in client.get_experiment(int(args[0])).list_checkpoints()][0])",
         submitted.id,
     )
-    made = upstream.json("m", "create", name, "--description", "numbers", "--json")
+    made = upstream.json("m", "create", name, "--description", "numbers")
     assert (made["name"], made["description"], made["archived"]) == (name, "numbers", False)
-    registered = upstream.json("m", "register-version", name, checkpoint, "--json")
+    registered = upstream.json("m", "register-version", name, checkpoint)
     assert registered["modelVersion"]["version"] == 1
     assert checkpoint in upstream.det("m", "describe", name).stdout
-    listed = upstream.json("m", "list-versions", name, "--json")["modelVersions"]
+    listed = upstream.json("m", "list-versions", name)["modelVersions"]
     assert [one["checkpoint"]["uuid"] for one in listed] == [checkpoint]
     assert name in upstream.det("m", "list", "--sort-by", "name", "--order-by", "desc").stdout
     upstream.det("m", "move", name, "-w", "Uncategorized")
