@@ -107,8 +107,8 @@ MOVES = (
 )
 
 
-def path(name: str, *parts: object) -> str:
-    """The address of a model, or of something of it."""
+def path(name: object, *parts: object) -> str:
+    """The address of a model, by its name or id, or of something of it."""
     words = (PATH, *(quote(str(part), safe="") for part in (name, *parts)))
     return "/".join(words)
 
@@ -132,7 +132,7 @@ def create(
 ) -> None:
     """Add a model to the registry."""
     made = state(ctx).client.create_model(name, description, workspace_name=workspace)
-    document = state(ctx).session.get(path(made.name))["model"]
+    document = state(ctx).session.get(path(made.model_id))["model"]
     render.show(MODELS, [document], chosen(json, csv=False), document=document)
 
 
@@ -245,7 +245,7 @@ def register_version(
     client = state(ctx).client
     made = client.get_model(name).register_version(uuid)
     session = state(ctx).session
-    document = session.get(path(made.model_name, "versions", made.model_version))
+    document = session.get(path(made.model_id, "versions", made.model_version))
     fmt = chosen(json, csv=False)
     render.show(VERSIONS, [document["modelVersion"]], fmt, document=document)
 

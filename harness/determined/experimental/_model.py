@@ -85,7 +85,8 @@ class ModelVersion:
 
     @property
     def _path(self) -> str:
-        return f"{model_path(self.model_name)}/versions/{self.model_version}"
+        # The id stays, also when the model is renamed.
+        return f"{model_path(self.model_id or self.model_name)}/versions/{self.model_version}"
 
     def reload(self) -> None:
         """Fetches all attributes again. Raises NotFoundException."""
@@ -206,7 +207,7 @@ class Model:
 
     @property
     def _path(self) -> str:
-        return model_path(self.name)
+        return model_path(self.model_id or self.name)
 
     def reload(self) -> None:
         """Fetches all attributes again. Raises NotFoundException."""
