@@ -98,8 +98,12 @@ async def delete_experiment(change: Change, experiment_id: int, *, owner_id: int
         return None
     await _refuse_needed(change.conn, c.experiment_id == experiment_id, besides=experiment_id)
     of = c.experiment_id == experiment_id
-    await lock_users(
-        change.conn, *(await change.conn.execute(sa.select(c.uuid).where(of))).scalars()
+    # Before the checkpoints' rows, as everywhere.
+    await change.conn.execute(
+        sa.select(trials.c.id)
+        .where(trials.c.latest_checkpoint.in_(sa.select(c.uuid).where(of)))
+        .order_by(trials.c.id)
+        .with_for_update(key_share=True)
     )
     await refuse_registered(change.conn, of, f"experiment {experiment_id} cannot be deleted")
     deletion_id = await _request(change, EXPERIMENT_WHOLE, experiment_id, owner_id)
