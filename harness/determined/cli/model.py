@@ -306,7 +306,10 @@ def diff(
         },
         "configuration": lambda v: _training(v).get("experimentConfig"),
     }
-    found = {part: differences.differences(read(one), read(other)) for part, read in parts.items()}
+    found = {
+        part: differences.differences(read(one), read(other), ids=part == "lineage")
+        for part, read in parts.items()
+    }
     numbers = [one["version"], other["version"]]
     columns = differences.columns(*(f"Version {number}" for number in numbers))
     sections = [

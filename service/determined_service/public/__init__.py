@@ -32,6 +32,7 @@ from determined_service.public import (
     master,
     metrics,
     model_definitions,
+    model_versions,
     models,
     plots,
     reports,
@@ -97,6 +98,7 @@ def routers() -> list[Router]:
         checkpoints,
         deletions,
         models,
+        model_versions,
         tasks,
         task_logs,
     )

@@ -44,6 +44,7 @@ def test_differences() -> None:
         {"name": "net.new", "second": 1},
     ]
     assert differences(None, {}) == []
+    assert differences({"id": 1}, {"id": 2}, ids=True) == [{"name": "id", "first": 1, "second": 2}]
 
 
 def test_diff_says_which_metrics_differ(det: Det, service: FakeService) -> None:

@@ -20,10 +20,10 @@ def flat(document: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def differences(
-    first: Mapping[str, Any] | None, second: Mapping[str, Any] | None
+    first: Mapping[str, Any] | None, second: Mapping[str, Any] | None, *, ids: bool = False
 ) -> list[dict[str, Any]]:
     """A record for each name whose values differ, by name: ``name``, ``first``, ``second`` (a missing one is
-    left out) and, for two numbers, ``change``."""
+    left out) and, for two numbers that are no ``ids``, ``change``."""
     one, other = flat(first), flat(second)
     found = []
     for name in sorted(one.keys() | other.keys()):
@@ -34,7 +34,7 @@ def differences(
             record["first"] = one[name]
         if name in other:
             record["second"] = other[name]
-        if _is_number(one.get(name)) and _is_number(other.get(name)):
+        if not ids and _is_number(one.get(name)) and _is_number(other.get(name)):
             record["change"] = other[name] - one[name]
         found.append(record)
     return found
