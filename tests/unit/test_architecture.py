@@ -41,7 +41,8 @@ STORAGE = {"determined.storage", "determined.errors"}
 ALLOWED: dict[str, set[str]] = {
     "determined": {"determined"},
     "determined_searchers": {"determined_searchers"},
-    "determined_registry": {"determined_registry"} | CONFIG,
+    # The limits on names, tags and metadata are the wire's.
+    "determined_registry": {"determined_registry"} | CONFIG | WIRE,
     "determined_service": {"determined_service", "determined_registry", "determined_searchers"}
     | CONFIG
     | BACKOFF
