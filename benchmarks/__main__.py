@@ -14,6 +14,7 @@ NAMES = [
     "profiler_cost",
     "ingest",
     "log_ingest",
+    "downloads",
     "reconciler",
     "scheduler",
     "week",

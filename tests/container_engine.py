@@ -8,13 +8,14 @@ import hashlib
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 _NAMES = "sh bash cat cp df env id kill ls mkdir rm sleep sort stat touch true wc"
@@ -74,6 +75,122 @@ def running() -> Iterator[str | None]:
         yield f"dockerd does not start here: {log.read_text()[-500:]}"
 
 
+@contextlib.contextmanager
+def own(*options: str, network: Iterable[str] = NO_NETWORK) -> Iterator[Engine | str]:
+    """An engine of one's own within the block, which may be killed and started again, and to which
+    ``DOCKER_HOST`` points; or why there is none. ``options``: more of dockerd's.
+    """
+    if os.geteuid() != 0:
+        yield "only root can start a Docker engine"
+        return
+    if (shutil.which("dockerd") is None or shutil.which("docker") is None) and (
+        problem := _install()
+    ):
+        yield problem
+        return
+    before = os.environ.get("DOCKER_HOST")
+    with tempfile.TemporaryDirectory(prefix="determined-test-dockerd-") as folder:
+        engine = Engine(Path(folder), [*network, *options])
+        os.environ["DOCKER_HOST"] = engine.host
+        try:
+            try:
+                engine.start()
+            except AssertionError as error:
+                yield str(error)
+                return
+            yield engine
+        finally:
+            engine.close()
+            if before is None:
+                del os.environ["DOCKER_HOST"]
+            else:
+                os.environ["DOCKER_HOST"] = before
+
+
+class Engine:
+    """A dockerd and a containerd with their own sockets and data, beside whatever else the machine has.
+
+    As with Debian's and Docker's packages they are two services: the engine's end is not containerd's.
+    """
+
+    def __init__(self, folder: Path, options: Iterable[str] = ()) -> None:
+        self.host = f"unix://{folder}/docker.sock"
+        self._folder = folder
+        self._options = list(options)
+        self._containerd: subprocess.Popen[bytes] | None = None
+        self._dockerd: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """dockerd's; None while it does not run."""
+        return self._dockerd.pid if _runs(self._dockerd) and self._dockerd else None
+
+    def start(self) -> None:
+        """Returns when it answers, or raises AssertionError; does nothing while it runs."""
+        folder, socket = self._folder, self._folder / "containerd.sock"
+        if not _runs(self._containerd):
+            config = folder / "containerd.toml"
+            config.write_text('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n')
+            places = ["--root", f"{folder}/containerd", "--state", f"{folder}/run-containerd"]
+            command = ["containerd", "--config", str(config), "--address", str(socket), *places]
+            self._containerd = self._run("containerd", command)
+            self._wait("containerd", self._containerd, socket.exists)
+        if not _runs(self._dockerd):
+            places = ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/run-docker"]
+            places += ["--host", self.host, "--pidfile", f"{folder}/pid"]
+            command = ["dockerd", "--containerd", str(socket), *places, *self._options]
+            self._dockerd = self._run("dockerd", command)
+            self._wait("dockerd", self._dockerd, is_up)
+
+    def _run(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _wait(
+        self, name: str, process: subprocess.Popen[bytes], is_ready: Callable[[], bool]
+    ) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not is_ready():
+            log = (self._folder / f"{name}.log").read_text()[-1000:]
+            assert _runs(process), f"{name} does not start here: {log}"
+            assert time.monotonic() < deadline, f"{name} does not answer: {log}"
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """As `systemctl stop docker`: without live-restore its containers end with it."""
+        _end(self._dockerd, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """``kill -9`` of dockerd: what runs goes on until its next start, which ends it (without
+        live-restore)."""
+        _end(self._dockerd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends all of it, with its containers."""
+        with contextlib.suppress(AssertionError):
+            self.start()
+            for name in containers():
+                remove(name)
+        self.stop()
+        _end(self._containerd, signal.SIGTERM)
+        # What an engine that was killed had mounted.
+        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+            if (target := line.split()[1]).startswith(f"{self._folder}/"):
+                subprocess.run(["umount", "--lazy", target], check=False)
+
+
+def _runs(process: subprocess.Popen[bytes] | None) -> bool:
+    return process is not None and process.poll() is None
+
+
+def _end(process: subprocess.Popen[bytes] | None, number: signal.Signals) -> None:
+    if process is not None:
+        process.send_signal(number)
+        process.wait(START_SECONDS)
+
+
 def _install() -> str | None:
     if shutil.which("apt-get") is None:
         return "there is no dockerd here, and no apt-get to install one"
@@ -86,17 +203,21 @@ def _install() -> str | None:
     return None
 
 
-@functools.cache
 def machine_image() -> str:
     """The name of an image with a shell, a few programs and the libraries that this Python needs; Python and
     the packages come with ``container.harness: mounted``.
     """
-    programs = [found for name in PROGRAMS if (found := shutil.which(name))]
-    files = {Path(path) for path in (*programs, *_libraries([*programs, *_of_python()]))}
+    files = _image_files()
     name = "determined-test:" + hashlib.sha256(repr(sorted(files)).encode()).hexdigest()[:12]
     if _docker("image", "inspect", name).returncode:
         _docker("import", "-", name, input=_archive(files), check=True)
     return name
+
+
+@functools.cache
+def _image_files() -> frozenset[Path]:
+    programs = [found for name in PROGRAMS if (found := shutil.which(name))]
+    return frozenset(Path(path) for path in (*programs, *_libraries([*programs, *_of_python()])))
 
 
 def _of_python() -> list[str]:
@@ -161,3 +282,13 @@ def remove_image(name: str) -> None:
 
 def kill(name: str) -> None:
     _docker("kill", name, check=True)
+
+
+def run_inside(name: str, *command: str) -> None:
+    _docker("exec", name, *command, check=True)
+
+
+def first_process(name: str) -> int:
+    """The process id, on this machine, of the container's first process."""
+    found = _docker("inspect", "--format", "{{.State.Pid}}", name, check=True)
+    return int(found.stdout)

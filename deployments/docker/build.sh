@@ -16,19 +16,32 @@ if [ "$ours" != "$theirs" ]; then
     echo "$base has Python $theirs, and $python is $ours: give another BASE, or another PYTHON" >&2
     exit 1
 fi
+full=$(docker run --rm "$base" python3 -c 'import platform; print(platform.python_version())')
 version=$("$python" -c 'import runpy; print(runpy.run_path("harness/determined/__version__.py")["__version__"])')
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
+fetch() {
+    "$python" -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt \
+        --wheel-dir "$context/wheels" "$@"
+}
+fetched=
 for target in "$@"; do
     case $target in
     harness) extras=torch,tensorboard,s3,gcs,azure ;;
     service | agent) extras=cluster,docker,s3,gcs,azure ;;
     *) echo "no image $target; there are harness, service and agent" >&2; exit 1 ;;
     esac
-    rm -rf "$context/wheels"
     cp deployments/docker/Dockerfile "$context"
-    "$python" -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt \
-        --wheel-dir "$context/wheels" ".[$extras]"
+    if [ "$extras" != "$fetched" ]; then
+        rm -rf "$context/wheels"
+        fetch ".[$extras]"
+        # Again for what these need in turn.
+        while other=$("$python" deployments/docker/other_wheels.py "$context/wheels" "$full") && [ -n "$other" ]; do
+            # shellcheck disable=SC2086  # names of packages
+            fetch $other
+        done
+        fetched=$extras
+    fi
     # The classic builder: Debian's package has no other.
     DOCKER_BUILDKIT=0 docker build --quiet --target "$target" --build-arg "BASE=$base" \
         --build-arg "EXTRAS=$extras" --tag "determined-prefect/$target:$version" "$context" >/dev/null

@@ -22,7 +22,7 @@ SWITCH_S = 0.001
 
 
 class Server(uvicorn.Server):
-    """Ends long polls and followed logs when it stops, instead of waiting for them."""
+    """Ends long polls, followed logs and downloads when it stops, instead of waiting for them."""
 
     def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -32,6 +32,9 @@ class Server(uvicorn.Server):
         hub = getattr(self._app.state, "hub", None)
         if hub is not None:
             hub.close()
+        readers = getattr(self._app.state, "readers", None)
+        if readers is not None:
+            readers.end()
         await super().shutdown(sockets)
 
 

@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -22,6 +22,9 @@ from determined.common.forking import safety
 from determined_tasks.packages import Packages, installer
 
 STARTUP_HOOK = "startup-hook.sh"
+CLUSTER_HOOK = "cluster-startup-hook.sh"
+"""In the run directory: the ``startup_hook`` of the cluster configuration."""
+CLUSTER_HOOK_FIELD = "task_container_defaults.startup_hook"
 
 TRIAL_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -103,9 +106,9 @@ def plan(
     Raises EntrypointError when a script, module or program does not exist.
     """
     words = command_words(entrypoint)
-    hook = (workdir / STARTUP_HOOK).is_file()
+    hooks = hooks_of(workdir, Path(env.get("DET_RUN_DIR", os.devnull)))
     folders = {Path(sys.executable).parent, *([packages.bin] if packages else [])}
-    python = _python_call(words, env, folders) if words and not hook else None
+    python = _python_call(words, env, folders) if words and not hooks else None
     if python is not None and words is not None:
         _check_python_target(python, workdir, packages)
         early = [name for name in user_env if EARLY_VARIABLES.match(name)]
@@ -126,8 +129,8 @@ def plan(
             " is not hidden by a version that has been imported before"
         )
         return Start("program", words, note=note)
-    if hook:
-        return _with_hook(entrypoint, words)
+    if hooks:
+        return _with_hooks(entrypoint, words, hooks)
     if words is None:
         return Start("program", ["sh", "-c", str(entrypoint)])
     found = _which(words[0], workdir, env)
@@ -139,9 +142,38 @@ def plan(
     return Start("program", ["sh", "-c", entrypoint], None if builtin else words[0])
 
 
-def _with_hook(entrypoint: str | list[str], words: list[str] | None) -> Start:
+@dataclass(frozen=True)
+class Hook:
+    """A file that is sourced before the entrypoint. ``name``: for people; ``source``: the shell's word for
+    it; ``done``: the file in the run directory that exists when it has got to its end."""
+
+    name: str
+    source: str
+    done: str
+
+
+def hooks_of(workdir: Path, run_dir: Path) -> tuple[Hook, ...]:
+    """The startup hooks of a leg: the cluster's, then that of its model definition."""
+    found = []
+    if (run_dir / CLUSTER_HOOK).is_file():
+        source = f'"$DET_RUN_DIR/{CLUSTER_HOOK}"'
+        found.append(Hook(CLUSTER_HOOK_FIELD, source, "cluster-hook-done"))
+    if (workdir / STARTUP_HOOK).is_file():
+        found.append(Hook(STARTUP_HOOK, f"./{STARTUP_HOOK}", "hook-done"))
+    return tuple(found)
+
+
+def pending_hook(workdir: Path, run_dir: Path) -> str | None:
+    """The name of the first hook that did not get to its end; None: there is none."""
+    hooks = hooks_of(workdir, run_dir)
+    return next((one.name for one in hooks if not (run_dir / one.done).exists()), None)
+
+
+def _with_hooks(
+    entrypoint: str | list[str], words: list[str] | None, hooks: Sequence[Hook]
+) -> Start:
     shell = "bash" if shutil.which("bash") else "sh"
-    return Start("program", [shell, "-c", hooked(entrypoint, words)])
+    return Start("program", [shell, "-c", hooked(entrypoint, words, hooks)])
 
 
 def after_meeting(argv: list[str]) -> list[str]:
@@ -151,17 +183,16 @@ def after_meeting(argv: list[str]) -> list[str]:
     return [*prepare, "--", *argv]
 
 
-def hooked(entrypoint: str | list[str], words: list[str] | None) -> str:
-    """A shell's program for the startup hook and then the entrypoint.
+def hooked(entrypoint: str | list[str], words: list[str] | None, hooks: Sequence[Hook]) -> str:
+    """A shell's program for the startup hooks and then the entrypoint.
 
-    The hook is sourced, so that what it exports reaches the entrypoint. A hook that fails ends the leg;
-    ``$DET_RUN_DIR/hook-done`` tells its failure from the entrypoint's.
+    Hooks are sourced, so that what they export reaches the entrypoint. A hook that fails ends the leg.
     """
     command = shlex.join(words) if words else str(entrypoint)
-    done = 'touch "$DET_RUN_DIR/hook-done"'
+    lines = [f'set -e\n. {one.source}\nset +e\ntouch "$DET_RUN_DIR/{one.done}"' for one in hooks]
     # Text that is more than one program goes through a shell of its own.
     run = f"exec {command}" if _is_one(words) else f"exec sh -c {shlex.quote(command)}"
-    return f"set -e\n. ./{STARTUP_HOOK}\nset +e\n{done}\n{run}"
+    return "\n".join([*lines, run])
 
 
 def _is_one(words: list[str] | None) -> bool:
@@ -169,14 +200,13 @@ def _is_one(words: list[str] | None) -> bool:
     return words is not None and words[0] not in SHELL_BUILTINS
 
 
-def in_container(entrypoint: str | list[str], *, hook: bool) -> list[str]:
-    """The command for a container, whose programs nobody knows before it runs. ``hook``: the model
-    definition has a startup hook."""
+def in_container(entrypoint: str | list[str], *, hooks: Sequence[Hook] = ()) -> list[str]:
+    """The command for a container, whose programs nobody knows before it runs."""
     words = command_words(entrypoint)
-    if hook:
+    if hooks:
         # The best shell that the image has.
         choose = 'exec "$(command -v bash || command -v sh)" -c "$0"'
-        return ["sh", "-c", choose, hooked(entrypoint, words)]
+        return ["sh", "-c", choose, hooked(entrypoint, words, hooks)]
     if words is not None and (isinstance(entrypoint, list) or _is_one(words)):
         return words
     return ["sh", "-c", str(entrypoint)]

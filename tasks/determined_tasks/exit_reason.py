@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from determined.common.wire.legs import Exited, ExitKind
-from determined_tasks.entrypoint import STARTUP_HOOK, Start
+from determined_tasks.entrypoint import Start
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ def describe(
     status: int,
     start: Start,
     *,
-    hook_pending: bool,
+    hook_pending: str | None,
     oom_before: OomKills,
     exception: str | None = None,
 ) -> LegResult:
     """The result for the wait ``status`` of a process that nobody stopped.
 
-    ``hook_pending``: there is a startup hook and it did not get to its end. ``oom_before``:
+    ``hook_pending``: the startup hook that did not get to its end. ``oom_before``:
     :func:`oom_kills` when the process started. ``exception``: the last line of a Python traceback
     at the end of stderr, and its place in the user's files; it tells why where the exit code is Python's
     own for it.
@@ -126,7 +126,7 @@ def describe(
         return LegResult(None, number, ExitKind.EXITED, None)
     code = os.waitstatus_to_exitcode(status)
     if hook_pending and code != 0:
-        reason = f"{STARTUP_HOOK} failed with exit code {code}"
+        reason = f"{hook_pending} failed with exit code {code}"
         return LegResult(code, None, ExitKind.FAILED_TO_START, reason)
     if code == 127 and start.first_word:
         reason = f"entrypoint not found: no command {start.first_word!r} on the PATH"

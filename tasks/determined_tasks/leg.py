@@ -312,9 +312,9 @@ class _Leg:
         stopped = self.stopped
         if stopped is not None:
             return stopped
-        hook = (context.workdir / entrypoint.STARTUP_HOOK).is_file()
-        met = task_environment.has_met(context.run_dir, self.spec.nodes)
-        pending = hook and met and not (context.run_dir / "hook-done").exists()
+        pending = None
+        if task_environment.has_met(context.run_dir, self.spec.nodes):
+            pending = entrypoint.pending_hook(context.workdir, context.run_dir)
         return exit_reason.describe(
             self.user.status,
             plan,

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from determined.common.wire.legs import AgentUser, LegSpec
 from determined_tasks import identity
 from determined_tasks.context_dir import ContextDir
+from determined_tasks.entrypoint import CLUSTER_HOOK
 from determined_tasks.identity import Identity
 
 # Linux refuses to start a process with a single variable above 128 KiB; what is longer is left to the
@@ -159,10 +160,13 @@ def has_met(run_dir: Path, nodes: int) -> bool:
 
 
 def write_info_files(spec: LegSpec, place: Place, run_dir: Path) -> None:
-    """``<run_dir>/info/*.json``: the keys are the arguments of ``ClusterInfo`` and its parts.
+    """``<run_dir>/info/*.json``: the keys are the arguments of ``ClusterInfo`` and its parts; and the
+    cluster's startup hook, if there is one.
 
     Mode 0600: one of them holds the session token.
     """
+    if spec.defaults.startup_hook:
+        (run_dir / CLUSTER_HOOK).write_text(spec.defaults.startup_hook + "\n")
     uuids = place.device_uuids or {}
     contents: dict[str, dict[str, Any]] = {
         "cluster": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,18 +14,19 @@ from random import Random
 import psutil
 
 from determined.common.api import errors
-from tests.chaos.world import AgentProcess, World
+from tests.chaos.world import AgentProcess, World, docker
 
 
 @dataclass(frozen=True)
 class Fault:
     """``inject`` answers whether there was anything to do it to. ``weight``: how often it is chosen among
-    those of its lane."""
+    those of its lane. ``docker``: there must be an agent with containers for it."""
 
     name: str
     weight: float
     inject: Callable[[World, Random], bool]
     lane: str = "machines"
+    docker: bool = False
 
 
 def kill_training(world: World, random: Random) -> bool:
@@ -71,6 +73,8 @@ def kill_machine(world: World, random: Random) -> bool:
         with contextlib.suppress(psutil.Error):
             process.kill()
     agent.process.wait()
+    for name in agent.containers():
+        _docker("kill", name)
     time.sleep(random.uniform(0, 1))
     agent.start()
     return True
@@ -126,7 +130,7 @@ def stop_agent(world: World, random: Random) -> bool:
 
 def stop_leg(world: World, random: Random) -> bool:
     """A supervisor and its training process stand still."""
-    legs = [leg for agent in world.agents for leg in agent.legs() if leg.user]
+    legs = [leg for agent in world.agents for leg in agent.legs() if leg.user or agent.engine]
     if not legs:
         return False
     leg = random.choice(legs)
@@ -175,6 +179,90 @@ def slow_network(world: World, random: Random) -> bool:
     return True
 
 
+def kill_container(world: World, random: Random) -> bool:
+    """`docker kill` of a leg's container."""
+    return _to_container(random, world, "kill")
+
+
+def remove_container(world: World, random: Random) -> bool:
+    """`docker rm -f` of a leg's container."""
+    return _to_container(random, world, "rm", "--force")
+
+
+def stop_container(world: World, random: Random) -> bool:
+    """`docker stop` of a leg's container."""
+    return _to_container(random, world, "stop", "--time=1")
+
+
+def kill_inside(world: World, random: Random) -> bool:
+    """A process in a container; the container's own or its child."""
+    names = _containers(world)
+    if not names:
+        return False
+    pid = docker("inspect", "--format", "{{.State.Pid}}", random.choice(names)).strip()
+    if pid == "0":
+        return False
+    with contextlib.suppress(psutil.Error):
+        first = psutil.Process(int(pid))
+        random.choice([first, *first.children()]).kill()
+        return True
+    return False
+
+
+def pause_container(world: World, random: Random) -> bool:
+    """`docker pause`, and `unpause` a while later."""
+    names = _containers(world)
+    if not names:
+        return False
+    name = random.choice(names)
+    docker("pause", name)
+    time.sleep(random.uniform(0.1, 1.5))
+    _docker("unpause", name)
+    return True
+
+
+def stop_engine(world: World, random: Random) -> bool:
+    """The engine stands still."""
+    assert world.engine is not None
+    pid = world.engine.pid
+    return pid is not None and _stop(world, [psutil.Process(pid)], random)
+
+
+def kill_engine(world: World, random: Random) -> bool:
+    """``kill -9`` of the engine, which is started again."""
+    assert world.engine is not None
+    world.engine.kill()
+    time.sleep(random.uniform(0, 1))
+    world.engine.start()
+    return True
+
+
+def restart_engine(world: World, random: Random) -> bool:
+    """As `systemctl restart docker`."""
+    assert world.engine is not None
+    world.engine.stop()
+    time.sleep(random.uniform(0, 1))
+    world.engine.start()
+    return True
+
+
+def _containers(world: World) -> list[str]:
+    return [name for agent in world.agents for name in agent.containers()]
+
+
+def _to_container(random: Random, world: World, *command: str) -> bool:
+    names = _containers(world)
+    return bool(names) and _docker(*command, random.choice(names))
+
+
+def _docker(*args: str) -> bool:
+    """Whether the engine did it; the container may be gone."""
+    with contextlib.suppress(subprocess.SubprocessError):
+        docker(*args)
+        return True
+    return False
+
+
 def fill_disk(world: World, random: Random) -> bool:
     """There is no room for checkpoints."""
     if not world.small_disk:
@@ -207,6 +295,8 @@ def damage_checkpoint(world: World, random: Random) -> bool:
         for leg in agent.legs():
             if leg.allocation_id == allocation and leg.user:
                 _kill(leg.user)
+        for name in agent.containers(str(allocation)):
+            _docker("kill", name)
     return True
 
 
@@ -246,17 +336,27 @@ FAULTS = [
     Fault("disk full", 2, fill_disk),
     Fault("checkpoint damaged", 2, damage_checkpoint),
     Fault("experiment paused and activated", 1.5, pause_and_activate),
+    Fault("container killed", 4, kill_container, "containers", docker=True),
+    Fault("container removed", 3, remove_container, "containers", docker=True),
+    Fault("container stopped", 2, stop_container, "containers", docker=True),
+    Fault("container paused", 2, pause_container, "containers", docker=True),
+    Fault("process in a container killed", 4, kill_inside, "containers", docker=True),
+    Fault("engine stopped", 2, stop_engine, "engine", docker=True),
+    Fault("engine killed", 1, kill_engine, "engine", docker=True),
+    Fault("engine restarted", 1, restart_engine, "engine", docker=True),
 ]
 
 
-LANES = {"machines": 8.0, "network": 3.0, "cluster": 0.4}
+LANES = {"machines": 8.0, "network": 3.0, "cluster": 0.4, "containers": 0.4, "engine": 0.1}
 """Faults of different lanes happen at the same time; how many a second, were each over at once. With
 more of the last kind nothing would ever run that the others could hit."""
 
 
-def schedule(lane: str, random: Random) -> Iterator[Fault]:
-    """Every kind of fault of the lane once, then by chance."""
-    faults = [fault for fault in FAULTS if fault.lane == lane]
+def schedule(lane: str, random: Random, docker: bool = False) -> Iterator[Fault]:
+    """Every kind of fault of the lane once, then by chance; none where the lane has none."""
+    faults = [fault for fault in FAULTS if fault.lane == lane and (docker or not fault.docker)]
+    if not faults:
+        return
     once = list(faults)
     random.shuffle(once)
     yield from once

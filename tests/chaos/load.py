@@ -58,7 +58,7 @@ SEARCHES = {
 }
 
 
-def config(name: str, seed: int, storage: Path) -> str:
+def config(name: str, seed: int, storage: Path, pool: str = "default") -> str:
     """An experiment's YAML."""
     text = f"""
         name: chaos-{name}-{seed}
@@ -66,6 +66,7 @@ def config(name: str, seed: int, storage: Path) -> str:
         hyperparameters:
           a: {{type: double, minval: 0, maxval: 1}}
         searcher: {{metric: x, {SEARCHES[name]}}}
+        resources: {{resource_pool: {pool}}}
         reproducibility: {{experiment_seed: {seed}}}
         max_restarts: 100000
         checkpoint_storage: {{type: shared_fs, host_path: {storage}}}

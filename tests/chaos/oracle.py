@@ -14,7 +14,7 @@ from determined import expconf
 from determined.storage.directory import DirectoryStorageManager
 from determined_searchers import simulate
 from tests.chaos.load import SAVE_EVERY
-from tests.chaos.world import World
+from tests.chaos.world import World, docker
 
 SETTLE_S = 150.0
 """How long Prefect may take to be told the rest."""
@@ -185,9 +185,21 @@ def _judge_leftovers(conn: Any, verdict: Verdict, world: World) -> None:
         time.sleep(0.5)
         left = _training_processes(world)
     verdict.expect(not left, f"processes of ended trials: {left}")
+    if world.engine is not None:
+        _judge_engine(verdict)
     for agent in world.agents:
         legs = [record.allocation_id for record in agent.legs()]
         verdict.expect(not legs, f"{agent.name} still knows of {legs}")
+
+
+def _judge_engine(verdict: Verdict) -> None:
+    """No container, running or not, no volume, no network but its own."""
+    found = docker("ps", "--all", "--format", "{{.Names}} ({{.Status}})").splitlines()
+    verdict.expect(not found, f"containers that are left: {found}")
+    volumes = docker("volume", "ls", "--quiet").split()
+    verdict.expect(not volumes, f"volumes that are left: {volumes}")
+    networks = docker("network", "ls", "--quiet", "--filter", "type=custom").split()
+    verdict.expect(not networks, f"networks that are left: {networks}")
 
 
 def _training_processes(world: World) -> list[str]:

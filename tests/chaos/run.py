@@ -1,13 +1,16 @@
-"""``python -m tests.chaos.run SECONDS [SEED]``: searches on a cluster where something goes wrong all the
-time; then everything comes to rest, and is compared with runs in which nothing happened.
+"""``python -m tests.chaos.run SECONDS [SEED] [--docker]``: searches on a cluster where something goes wrong
+all the time; then everything comes to rest, and is compared with runs in which nothing happened.
 
+``--docker``: the trials of one of the two agents run in containers, of an engine that fails, too.
 ``make chaos FOR=600 SEED=1``. The same seed chooses the same faults and searches; when each one meets
 them is up to the machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -22,13 +25,14 @@ import psycopg
 
 from determined.common.api import errors
 from determined_deployments.local.errors import ClusterError
+from tests import container_engine
 from tests.chaos import load, oracle
 from tests.chaos.faults import LANES, Fault, schedule
 from tests.chaos.world import World
 
 AT_A_TIME = 2
 """Experiments that are open at the same time."""
-UNREACHABLE = (psycopg.Error, errors.APIException, ClusterError)
+UNREACHABLE = (psycopg.Error, errors.APIException, ClusterError, subprocess.SubprocessError)
 LONG_RUN_S = 300.0
 """From here on some stops last for a minute."""
 END_S = 300.0
@@ -59,20 +63,26 @@ class Report:
 Look = Callable[[World, oracle.Verdict], None]
 
 
-def run(folder: Path, seconds: float, seed: int, look: Look | None = None) -> Report:
-    """One chaos run in ``folder``; ``look`` is shown the end of it.
+def run(
+    folder: Path,
+    seconds: float,
+    seed: int,
+    look: Look | None = None,
+    engine: container_engine.Engine | None = None,
+) -> Report:
+    """One chaos run in ``folder``; ``look`` is shown the end of it. ``engine``: of the second agent.
 
     Raises AssertionError when something does not come to an end.
     """
     report = Report(seed)
-    world = World(folder, long_stops=seconds >= LONG_RUN_S)
+    world = World(folder, long_stops=seconds >= LONG_RUN_S, engine=engine)
     stop = threading.Event()
     try:
         world.up()
         begin = time.monotonic()
         threads = [threading.Thread(target=_submit, args=(world, Random(seed), stop))]
         for number, (lane, rate) in enumerate(LANES.items(), start=1):
-            faults = schedule(lane, Random(seed + number))
+            faults = schedule(lane, Random(seed + number), engine is not None)
             chance = Random(seed - number)
             threads.append(
                 threading.Thread(target=_inject, args=(world, faults, chance, rate, report, stop))
@@ -106,7 +116,9 @@ def _inject(
 ) -> None:
     begin = time.monotonic()
     while not stop.wait(random.expovariate(rate)):
-        fault = next(faults)
+        fault = next(faults, None)
+        if fault is None:
+            return
         try:
             happened = fault.inject(world, random)
         except UNREACHABLE:
@@ -127,17 +139,24 @@ def _submit(world: World, random: Random, stop: threading.Event) -> None:
         if wanted:
             count += 1
             name, seed = load.choose(random)
-            world.submit(load.config(name, seed, world.storage), load.SCRIPT, f"{count}-{name}")
+            pool = world.pools[count % len(world.pools)]
+            config = load.config(name, seed, world.storage, pool)
+            world.submit(config, load.SCRIPT, f"{count}-{name}")
         stop.wait(0.5)
 
 
 def main(arguments: list[str]) -> int:
+    docker = "--docker" in arguments
+    arguments = [word for word in arguments if word != "--docker"]
     seconds = float(arguments[0]) if arguments else 60.0
     seed = int(arguments[1]) if len(arguments) > 1 else int(time.time())
     folder = Path(tempfile.mkdtemp(prefix="determined-chaos-"))
     folder.chmod(0o755)  # Postgres runs as another user when root is not allowed to
     try:
-        report = run(folder, seconds, seed)
+        with container_engine.own() if docker else contextlib.nullcontext() as engine:
+            if isinstance(engine, str):
+                raise SystemExit(engine)
+            report = run(folder, seconds, seed, engine=engine)
         print(*report.lines(), sep="\n")
         lost = bool(report.verdict.wrong)
     except AssertionError as error:

@@ -19,16 +19,21 @@ import psutil
 import psycopg
 
 from determined.common.api import Session, errors
-from determined_deployments.local import daemon
+from determined_deployments.local import daemon, plan
 from determined_deployments.local.up import cluster_up
+from determined_tasks.containers.settings import LABEL_ALLOCATION
 from determined_tasks.context_dir import ALLOCATIONS
 from determined_tasks.supervision import LegRecord
+from tests import container_engine
 from tests.chaos.proxy import Proxy
 from tests.local_cluster import LocalCluster
 from tests.waiting import until
 
 COMPONENTS = ("postgres", "prefect", "service")
 SLOTS = 2
+DOCKER_S = 30.0
+DEFAULT, CONTAINERS = POOLS = ("default", "containers")
+CONFIGURATION = "resource_pools: [{pool_name: default}, {pool_name: containers}]\n"
 
 
 @dataclass
@@ -40,6 +45,8 @@ class AgentProcess:
     proxy: Proxy
     settings: dict[str, Any]
     env: dict[str, str]
+    engine: container_engine.Engine | None = None
+    """Whose containers its trials run in; None: they are processes."""
     process: subprocess.Popen[bytes] | None = None
     # Faults of different lanes may meet here.
     starting: threading.Lock = field(default_factory=threading.Lock)
@@ -69,6 +76,16 @@ class AgentProcess:
         found = (LegRecord.read(path) for path in (self.folder / "work" / ALLOCATIONS).glob("*"))
         return [record for record in found if record is not None]
 
+    def containers(self, allocation_id: str | None = None) -> list[str]:
+        """The names of its running containers; with ``allocation_id`` of this leg's only.
+
+        Raises subprocess.SubprocessError when the engine is away, or stands still.
+        """
+        if self.engine is None:
+            return []
+        label = LABEL_ALLOCATION + (f"={allocation_id}" if allocation_id else "")
+        return docker("ps", "--format", "{{.Names}}", "--filter", f"label={label}").split()
+
     def flows(self) -> list[psutil.Process]:
         """The processes that drive experiments."""
         found = []
@@ -82,10 +99,12 @@ class AgentProcess:
 class World:
     """:meth:`up` first, :meth:`down` last. ``storage``: where checkpoints go; ``small_disk``: whether
     that is a disk of its own, which may be filled; ``long_stops``: whether some stops last so long that
-    others take them for death."""
+    others take them for death; ``engine``: of the second agent, whose trials run in containers and which has
+    a pool of its own."""
 
     folder: Path
     long_stops: bool = False
+    engine: container_engine.Engine | None = None
     agents: list[AgentProcess] = field(default_factory=list)
     small_disk: bool = False
     damaged: set[str] = field(default_factory=set)
@@ -99,7 +118,9 @@ class World:
 
     def up(self) -> None:
         self.small_disk = _mount(self.storage)
-        state = cluster_up(self.data_dir, components=COMPONENTS)
+        given = self.folder / "pools.yaml"
+        given.write_text(CONFIGURATION)
+        state = cluster_up(self.data_dir, plan.Wishes(config=str(given)), components=COMPONENTS)
         self.state = state
         env = {
             name: value
@@ -122,7 +143,15 @@ class World:
                 "prefect_auth": state.prefect_auth,
                 "work_dir": str(folder / "work"),
             }
-            agent = AgentProcess(settings["agent_id"], folder, proxy, settings, env)
+            engine = self.engine if number == 2 else None
+            if engine is not None:
+                image = container_engine.machine_image()
+                settings |= {
+                    "resource_pool": CONTAINERS,
+                    "launcher": "docker",
+                    "container": {"images": {"cpu": image}, "harness": "mounted"},
+                }
+            agent = AgentProcess(settings["agent_id"], folder, proxy, settings, env, engine)
             self.agents.append(agent)
             agent.start()
         self.cluster.env["DET_MASTER"] = state.master_url
@@ -142,6 +171,10 @@ class World:
                 if process.status() == psutil.STATUS_STOPPED:
                     process.send_signal(signal.SIGCONT)
         self.revive()
+        if self.engine is not None:
+            self.engine.start()
+            for name in docker("ps", "--quiet", "--filter", "status=paused").split():
+                docker("unpause", name)
         for agent in self.agents:
             agent.proxy.heal()
             agent.start()
@@ -165,6 +198,11 @@ class World:
             agent.proxy.port = self.state.master_port
             agent.settings["prefect_api_url"] = self.state.prefect_api_url
         self.cluster.env["DET_MASTER"] = self.state.master_url
+
+    @property
+    def pools(self) -> list[str]:
+        """Those that have agents."""
+        return [DEFAULT] if self.engine is None else [DEFAULT, CONTAINERS]
 
     def component(self, name: str) -> psutil.Process | None:
         record = daemon.read_pid_file(self.data_dir / "run" / f"{name}.json")
@@ -237,6 +275,14 @@ class World:
                 " LEFT JOIN allocations a ON a.trial_id = t.id AND a.state <> 'TERMINATED'"
                 " WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR') ORDER BY e.id, t.id"
             ).fetchall()
+
+
+def docker(*args: str) -> str:
+    """What the command prints. Raises subprocess.SubprocessError."""
+    command = ["docker", *args]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=DOCKER_S
+    ).stdout
 
 
 def _mount(folder: Path) -> bool:

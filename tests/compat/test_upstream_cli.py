@@ -189,6 +189,10 @@ def test_downloads(upstream: UpstreamClient, submitted: Submitted, tmp_path: Pat
     assert '"accuracy": 0.6' in described
     one = tmp_path / "one"
     upstream.det("c", "download", folder.name, "-o", str(one), "--mode", "direct")
+    proxied = tmp_path / "proxied"
+    upstream.det("c", "download", folder.name, "-o", str(proxied), "--mode", "master")
+    for path in ("state.txt", "metadata.json"):
+        assert (proxied / path).read_bytes() == (one / path).read_bytes()
     assert (one / "state.txt").read_text() == "0.1 6"
     assert '"steps_completed": 6' in (one / "metadata.json").read_text()
 

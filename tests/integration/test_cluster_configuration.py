@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import load
-from tests.local_cluster import LocalCluster
+from tests.local_cluster import DET, LocalCluster
 from tests.waiting import until
 
 TRAIN = """
@@ -28,10 +29,17 @@ entrypoint: python3 train.py
 searcher: {name: single, metric: x, max_length: 1}
 max_restarts: 0
 """
-ONE = "resource_pools: [{pool_name: default}, {pool_name: spare, description: not used}]\n"
+# No pool is called "default", from the first start on.
+ONE = """
+resource_manager: {default_compute_resource_pool: main, default_aux_resource_pool: main}
+resource_pools: [{pool_name: main}, {pool_name: spare, description: not used}]
+"""
 CHANGED = """
-resource_manager: {scheduler: {type: round_robin}}
-resource_pools: [{pool_name: default}, {pool_name: more}]
+resource_manager:
+  scheduler: {type: round_robin}
+  default_compute_resource_pool: main
+  default_aux_resource_pool: main
+resource_pools: [{pool_name: main}, {pool_name: more}]
 task_container_defaults: {environment_variables: [FROM=cluster]}
 port: 8080
 """
@@ -66,7 +74,7 @@ def test_a_change_while_a_trial_runs_a_refusal_and_other_pools(
     configured: LocalCluster, tmp_path: Path
 ) -> None:
     cluster, go = configured, tmp_path / "go"
-    assert names(cluster) == ["default", "spare"]
+    assert names(cluster) == ["main", "spare"]
     train = TRAIN.format(go=go)
     running = cluster.submit(tmp_path / "first", CONFIG, train_py=train)
     until("the trial's output", lambda: "variable None" in cluster.logs(running))
@@ -78,17 +86,15 @@ def test_a_change_while_a_trial_runs_a_refusal_and_other_pools(
 
     code, said = apply(cluster, tmp_path, CHANGED)
     assert code == 0, said
-    assert "cluster.yaml:5: port: not used: `det deploy local cluster-up --master-port`" in said
-    assert names(cluster) == ["default", "more"]
+    assert "cluster.yaml:8: port: not used: `det deploy local cluster-up --master-port`" in said
+    assert names(cluster) == ["main", "more"]
     (trial,) = cluster.trials(running)
     assert trial["state"] == "RUNNING"
 
     code, said = apply(cluster, tmp_path, ELSEWHERE)
     assert code == 1
-    assert (
-        f"'default' cannot be removed, because it has 1 unfinished experiment ({running})" in said
-    )
-    assert names(cluster) == ["default", "more"]
+    assert f"'main' cannot be removed, because it has 1 unfinished experiment ({running})" in said
+    assert names(cluster) == ["main", "more"]
     assert (cluster.data_dir / "cluster.yaml").read_text() == CHANGED
     cluster.up()  # nothing is left of the refusal
 
@@ -111,8 +117,86 @@ def test_a_change_while_a_trial_runs_a_refusal_and_other_pools(
     with httpx.Client(base_url=state.prefect_api_url, trust_env=False) as prefect:
         prefect.auth = httpx.BasicAuth(*state.prefect_auth.split(":", 1))
         found = {pool["name"]: pool for pool in prefect.post("/work_pools/filter", json={}).json()}
-    assert (found["default"]["is_paused"], found["more"]["is_paused"]) == (True, False)
+    assert (found["main"]["is_paused"], found["more"]["is_paused"]) == (True, False)
     assert "variables" in found["more"]["base_job_template"]
     done = cluster.det("flow", "run", str(tmp_path / "third/config.yaml"),
                        "--config", "resources.resource_pool=mroe", check=False)  # fmt: skip
     assert "there is no resource pool 'mroe'; did you mean 'more'?" in done.stderr
+
+
+MORE = ELSEWHERE.replace("[{pool_name: more}]", "[{pool_name: more}, {pool_name: empty}]")
+GONE = """
+resource_manager: {default_compute_resource_pool: empty, default_aux_resource_pool: empty}
+resource_pools: [{pool_name: empty}]
+"""
+
+
+def kill_while_it_applies(cluster: LocalCluster, folder: Path, text: str) -> None:
+    path, kept = folder / "killed.yaml", cluster.data_dir / "cluster.yaml"
+    path.write_text(text)
+    command = [*DET, "deploy", "local", "cluster-up", "--slots", "2", "--config", str(path)]
+    with subprocess.Popen(command, env=cluster.env, stderr=subprocess.DEVNULL) as process:
+        until("the new configuration", lambda: kept.read_text() == text)
+        process.kill()
+
+
+def test_a_command_that_is_killed_while_it_applies_a_configuration(
+    configured: LocalCluster, tmp_path: Path
+) -> None:
+    cluster = configured
+    assert apply(cluster, tmp_path, ELSEWHERE)[0] == 0
+    kill_while_it_applies(cluster, tmp_path, MORE)
+    cluster.up()  # goes on with it
+    assert names(cluster) == ["more", "empty"]
+    waiting = cluster.submit(tmp_path / "waits", CONFIG, train_py=TRAIN.format(go=tmp_path / "go"))
+    kill_while_it_applies(cluster, tmp_path, GONE)
+    done = cluster.det("deploy", "local", "cluster-up", "--slots", "2", check=False)
+    assert done.returncode == 1
+    assert "'more' cannot be removed" in done.stderr
+    # As it was before the command that was killed.
+    assert (cluster.data_dir / "cluster.yaml").read_text() == MORE
+    cluster.up()
+    assert names(cluster) == ["more", "empty"]
+    (tmp_path / "go").touch()
+    assert cluster.wait(waiting) == "COMPLETED", cluster.logs(waiting)
+
+
+def test_what_a_user_reads_who_asks_for_what_is_not_there(
+    configured: LocalCluster, tmp_path: Path
+) -> None:
+    cluster = configured
+    assert apply(cluster, tmp_path, MORE)[0] == 0
+    path = tmp_path / "config.yaml"
+
+    def refused(resources: str) -> str:
+        path.write_text(f"{CONFIG}resources: {resources}\n")
+        done = cluster.det("experiment", "create", str(path), str(tmp_path), check=False)
+        assert done.returncode == 1
+        return done.stderr
+
+    assert "resources.resource_pool: there is no resource pool 'emty'; did you mean 'empty'?" in (
+        refused("{resource_pool: emty}")
+    )
+    assert "resources.priority: must be at least 1, found 0" in refused("{priority: 0}")
+    assert (
+        "resources.slots_per_trial: 3 slots are more than any agent of the resource pool 'more' has"
+        in refused("{slots_per_trial: 3}")
+    )
+    assert "'more' has never had an agent with gpu=a100" in (
+        refused("{placement: {labels: {gpu: a100}}}")
+    )
+    path.write_text(f"{CONFIG}resources: {{resource_pool: empty}}\n")
+    done = cluster.det("experiment", "create", str(path), str(tmp_path))
+    number = done.stdout.split()[-1]
+    assert "warning: resource pool 'empty' has no agent now on which a trial" in done.stderr
+    until("its request", lambda: cluster.json("job", "explain", number)["waiting"])
+    explained = cluster.det("job", "explain", number).stdout
+    assert "wants 1 slot of resource pool 'empty', which has no agent" in explained
+    cluster.det("experiment", "kill", number)
+    cluster.wait(int(number))
+
+    options = ["--pool", "nowhere", "--artificial-slots", "1", "--name", "lost"]
+    done = cluster.det("agent", "start", *options, check=False)
+    assert done.returncode == 1
+    assert "resource_pool of agent lost: there is no resource pool 'nowhere'" in done.stderr
+    assert "Traceback" not in done.stderr

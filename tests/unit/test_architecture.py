@@ -35,19 +35,22 @@ WIRE = {"determined.common.wire"}
 # The cluster's own configuration, which `det` checks before the service reads it.
 CLUSTER = {"determined.common.cluster_config"}
 CLIENT = CONFIG | {"determined.common"}
-# Who runs where checkpoint storage is reached: legs verify, a flow deletes.
+# Who runs where checkpoint storage is reached: legs verify, a flow deletes, a reader hands out.
 STORAGE = {"determined.storage", "determined.errors"}
 
 ALLOWED: dict[str, set[str]] = {
     "determined": {"determined"},
     "determined_searchers": {"determined_searchers"},
-    "determined_registry": {"determined_registry"} | CONFIG,
+    # The limits on names, tags and metadata are the wire's.
+    "determined_registry": {"determined_registry"} | CONFIG | WIRE,
     "determined_service": {"determined_service", "determined_registry", "determined_searchers"}
     | CONFIG
     | BACKOFF
     | PRINTABLE
     | CLUSTER
-    | WIRE,
+    | WIRE
+    # Of the service only the process that reads checkpoint files; see the test below.
+    | STORAGE,
     "determined_tasks": {"determined_tasks", "determined_searchers"} | CLIENT | STORAGE,
     "determined_flows": {"determined_flows", "determined_tasks", "determined_searchers"}
     | CLIENT
@@ -122,6 +125,17 @@ def test_of_the_shared_folder_the_service_may_not_import_the_client(
     }
 
 
+def test_only_a_process_of_its_own_opens_storages_for_the_service() -> None:
+    package = "determined_service"
+    found = {
+        path.relative_to(PACKAGES[package]).as_posix()
+        for path in PACKAGES[package].rglob("*.py")
+        for name in imports_of(path, package)
+        if is_allowed(name, STORAGE)
+    }
+    assert found == {"downloads/reader.py"}
+
+
 # The service's rooms, from the bottom to the top: a room imports only from rooms before it.
 ROOMS = [
     "base",
@@ -131,6 +145,7 @@ ROOMS = [
     "deleting",
     "lifecycle",
     "views",
+    "downloads",
     "plots",
     "search",
     "scheduling",

@@ -158,6 +158,7 @@ class Agent:
             slots=config.devices(),
             allocations=legs.running,
             worker_type=launcher.worker_type,
+            labels=config.labels,
         )
         try:
             answer = await service.register(config.agent_id, registration)

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from determined.common.wire import agents
+from determined.common.wire import agents, limits
 from determined.common.wire.legs import LegSpec
+from determined.expconf.resources import LabelKey, LabelValue
 from determined_tasks.containers.sizes import size_in_bytes
 
 CONFIG_VARIABLE = "DET_AGENT_CONFIG"
@@ -91,6 +92,8 @@ class AgentConfig(BaseModel):
     slots: int | list[int] | list[Slot] = Field(union_mode="left_to_right")
     """The number of slots, their ids, or slots with their devices."""
     slot_type: Literal["cpu", "cuda"] = "cpu"
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=limits.AGENT_LABELS)
+    """What experiments may ask for by ``resources.placement.labels``."""
     launcher: str = "fork_server"
     """The launcher that starts jobs: a name of ``launchers.built_in``, or ``module:Class`` of a Launcher."""
     master_url: str

@@ -11,11 +11,14 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from determined.common import local_cluster
+from determined.common.wire import limits
+from determined.expconf.resources import LABEL_KEY, LABEL_VALUE
 from determined_deployments.agent.config import CONFIG_VARIABLE, AgentConfig
 from determined_deployments.agent.launchers import built_in
 from determined_deployments.local import layout, slots
@@ -46,6 +49,8 @@ class Wishes:
     artificial_slots: int | None = None
     master: str | None = None
     container: dict[str, Any] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+    """``KEY=VALUE`` each."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +139,27 @@ def configure(wishes: Wishes) -> AgentConfig:
             "work_dir": cluster.data_dir / "agents" / name,
             "checkpoint_dir": cluster.checkpoint_dir,
             "container": wishes.container,
+            "labels": _labels(wishes.labels),
         }
     )
+
+
+def _labels(given: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        key_fits = len(key) <= limits.AGENT_LABEL_CHARS and re.match(LABEL_KEY, key)
+        value_fits = 0 < len(value) <= limits.AGENT_LABEL_CHARS and re.match(LABEL_VALUE, value)
+        if not (equals and key_fits and value_fits):
+            raise StartError(
+                f"--label: expected KEY=VALUE, such as gpu=a100 (KEY: letters, digits and _./-; VALUE: no"
+                f" comma and no =; {limits.AGENT_LABEL_CHARS} characters each), found {one!r}"
+            )
+        if found.setdefault(key, value) != value:
+            raise StartError(f"--label: {key} is given twice, as {found[key]!r} and as {value!r}")
+    if len(found) > limits.AGENT_LABELS:
+        raise StartError(f"--label: at most {limits.AGENT_LABELS} labels, found {len(found)}")
+    return found
 
 
 def _slots(wishes: Wishes) -> tuple[Literal["cpu", "cuda"], list[dict[str, Any]]]:

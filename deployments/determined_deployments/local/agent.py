@@ -71,13 +71,16 @@ def _is_ready(layout: Layout, state: ClusterState) -> bool:
 
 
 def is_registered(state: ClusterState, since: float) -> bool:
-    """Whether the service has heard from this agent since ``since`` (seconds since the epoch). The time
-    matters, because the service also lists agents that are gone.
+    """Whether the service has heard from this agent since ``since`` (seconds since the epoch), and has it
+    in the pool of ``state``. The time matters, because the service also lists agents that are gone; the
+    pool, because the process before this one may have been heard of within ``CLOCK_STEP``.
     """
     answer = probe.get(f"{state.master_url}/api/v1/agents", token=state.agent_token)
     agents = answer.get("agents", []) if isinstance(answer, dict) else []
     return any(
-        agent["id"] == state.agent_id and _last_heard_of(agent) >= since - CLOCK_STEP
+        agent["id"] == state.agent_id
+        and agent.get("resourcePools") == [state.pool]
+        and _last_heard_of(agent) >= since - CLOCK_STEP
         for agent in agents
     )
 

@@ -20,7 +20,8 @@ REFUSAL_S = 5.0
 
 @dataclass(frozen=True)
 class Chosen:
-    """The configuration that is wanted. ``before``: the folder's text when the command began (None: none)."""
+    """The configuration that is wanted. ``before``: the text that the folder had before it (None: none), also
+    where an earlier command was killed while it applied this one."""
 
     config: ClusterConfig
     before: str | None
@@ -32,10 +33,11 @@ def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
     ``option``: the file given by ``--config``; None: what the folder has; empty: none any more.
     Raises ClusterError with every mistake; then nothing is changed.
     """
-    before = kept(layout)
+    current = kept(layout)
+    before = _begun(layout, current)
     path = layout.cluster_config if option is None else Path(option)
-    if option == "" or (option is None and before is None):
-        _keep(layout, None)
+    if option == "" or (option is None and current is None):
+        _replace(layout, before, None)
         return Chosen(ClusterConfig(), before)
     try:
         config, remarks = cluster_config.read_file(path)
@@ -46,8 +48,8 @@ def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
     if option is not None:
         for remark in remarks:
             reporter.note(str(remark))
-    if text != before:
-        _keep(layout, text)
+    if text != current:
+        _replace(layout, before, text)
     return Chosen(config, before)
 
 
@@ -69,8 +71,28 @@ def refusal(state: ClusterState) -> str:
 
 
 def put_back(layout: Layout, chosen: Chosen) -> None:
-    """The folder has again what it had when the command began."""
+    """The folder has again what it had before."""
     _keep(layout, chosen.before)
+    settle(layout)
+
+
+def settle(layout: Layout) -> None:
+    """What the folder has is in force: the next command need not know what it had before."""
+    layout.earlier_config.unlink(missing_ok=True)
+
+
+def _begun(layout: Layout, current: str | None) -> str | None:
+    """What the folder had before a command that was killed while it applied another configuration."""
+    try:
+        return layout.earlier_config.read_text(encoding="utf-8") or None
+    except FileNotFoundError:
+        return current
+
+
+def _replace(layout: Layout, before: str | None, text: str | None) -> None:
+    """Another text, of which a command that is killed now leaves a trace."""
+    write_private(layout.earlier_config, before or "")
+    _keep(layout, text)
 
 
 def _keep(layout: Layout, text: str | None) -> None:

@@ -30,6 +30,11 @@ class Layout:
         return self.root / "cluster.yaml"
 
     @property
+    def earlier_config(self) -> Path:
+        """What ``cluster_config`` was before the change that is being applied; empty: there was none."""
+        return self.root / "cluster.yaml.before"
+
+    @property
     def lock(self) -> Path:
         return self.root / "run" / "lock"
 

@@ -93,6 +93,8 @@ def cluster_up(
             states.save(layout, state)
             bring_up(components)
             refused = configuration.refusal(state) if service.NAME in components else ""
+            if not refused and service.NAME in components:
+                configuration.settle(layout)
         if refused:
             configuration.put_back(layout, chosen)
             bring_up(components)

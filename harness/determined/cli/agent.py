@@ -25,12 +25,17 @@ def _slots(record: Record) -> str:
     return f"{used}/{len(slots)}"
 
 
+def _labels(record: Record) -> str:
+    return ", ".join(f"{key}={value}" for key, value in (record.get("labels") or {}).items())
+
+
 AGENTS = (
     Column("Agent ID", "id"),
     Column("Version", "version"),
     Column("Registered", f.field("registeredTime", f.time)),
     Column("Slots Used", _slots),
     Column("Resource Pool", lambda record: ", ".join(record.get("resourcePools") or ())),
+    Column("Labels", _labels),
     Column("Enabled", "enabled"),
     Column("Draining", "draining"),
     Column("Addresses", lambda record: ", ".join(record.get("addresses") or ())),
@@ -88,6 +93,14 @@ def start(
     name: Annotated[
         str | None, typer.Option("--name", help="default: the machine's name and the pool's")
     ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="KEY=VALUE",
+            help="what experiments may ask for by resources.placement.labels; may be repeated",
+        ),
+    ] = None,
     image: Annotated[
         str | None,
         typer.Option("--image", help="of experiments that name none (with --type docker)"),
@@ -137,6 +150,7 @@ def start(
         "gpus": gpus,
         "artificial_slots": artificial_slots,
         "name": name,
+        "labels": labels or [],
         "master": state(ctx).master,
         "container": {key: value for key, value in container.items() if value},
     }

@@ -37,7 +37,8 @@ def explain(error: BaseException, origin: str | None = None) -> str | None:
         failures.StorageError
         | failures.CheckpointStateException
         | failures.NoDirectStorageAccess
-        | failures.ProxiedDownloadFailed,
+        | failures.ProxiedDownloadFailed
+        | failures.MultipleDownloadsFailed,
     ):
         return str(error)
     if isinstance(error, CliError):

@@ -228,6 +228,8 @@ def explain(ctx: typer.Context, job_id: JobId, json: Json = False) -> None:
         render.print_json(found)
         return
     render.show(JOBS, [found["job"]], chosen(json=False, csv=False))
+    for sentence in found.get("fallback") or ():
+        talk(f"experiment {found['job']['entityId']} {sentence}")
     if found["waiting"]:
         echo()
         render.show(

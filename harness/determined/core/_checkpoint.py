@@ -278,8 +278,12 @@ class CheckpointContext:
         return decoded(answer["checkpoint"].get("metadata"))
 
     def delete(self, storage_id: str) -> None:
-        """Remove a checkpoint's files, then mark it deleted. May be repeated."""
+        """Remove a checkpoint's files, then mark it deleted. May be repeated.
+
+        Raises CheckpointStateException when it is a version of a model.
+        """
         self.wait()
+        self._refuse_registered(str(storage_id))
         self._storage.delete(str(storage_id))
         self._report_deleted(str(storage_id))
 
@@ -340,6 +344,20 @@ class CheckpointContext:
             self._storage.reported(storage_id)
         logger.info("checkpoint %s stored", storage_id)
 
+    def _refuse_registered(self, storage_id: str) -> None:
+        from determined.common.api.errors import NotFoundException
+
+        try:
+            found = self._connection.get(f"/api/v1/checkpoints/{storage_id}")["checkpoint"]
+        except NotFoundException:
+            return
+        for version in found.get("modelVersions") or ():
+            raise errors.CheckpointStateException(
+                f"checkpoint {storage_id} is version {version['version']} of model"
+                f" {version['modelName']!r}: nothing was deleted. Delete the version first"
+                " (ModelVersion.delete() or det model delete-version)"
+            )
+
     def _report_deleted(self, storage_id: str) -> None:
         body = {"checkpoints": [{"uuid": storage_id, "resources": {"resources": {}}}]}
         self._connection.patch("/api/v1/checkpoints", json=body)
@@ -368,6 +386,9 @@ class DummyCheckpointContext(CheckpointContext):
         self, storage_id: str, manifest: Manifest, metadata: dict[str, Any]
     ) -> None:
         logger.info("checkpoint %s stored", storage_id)
+
+    def _refuse_registered(self, storage_id: str) -> None:
+        """There is no registry either."""
 
     def _report_deleted(self, storage_id: str) -> None:
         logger.info("checkpoint %s deleted", storage_id)

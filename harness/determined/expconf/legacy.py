@@ -63,6 +63,24 @@ def device(value: Any) -> Any:
     return dict(zip(("host_path", "container_path", "mode"), parts, strict=False))
 
 
+def label_values(value: Any) -> Any:
+    """``{gpu: a100, rack: 7}`` becomes ``{gpu: [a100], rack: ["7"]}``."""
+    if not isinstance(value, dict):
+        return value
+    lists = {key: item if isinstance(item, list) else [item] for key, item in value.items()}
+    return {
+        key: [str(one) if type(one) is int else one for one in items]
+        for key, items in lists.items()
+    }
+
+
+def fallback(value: Any) -> Any:
+    """``spot``, or a list of names, becomes ``{pools: …}``."""
+    if isinstance(value, str):
+        return {"pools": [value]}
+    return {"pools": value} if isinstance(value, list) else value
+
+
 def log_action(value: Any) -> Any:
     """``{type: cancel_retries}`` becomes ``cancel_retries``."""
     if isinstance(value, dict) and set(value) == {"type"}:

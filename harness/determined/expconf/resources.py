@@ -1,9 +1,10 @@
-"""The resources of a trial: slots, pool, priority, memory, devices."""
+"""The resources of a trial: slots, pool, agents, priority, memory, devices."""
 
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from determined.common.wire import limits
 from determined.expconf import legacy
 from determined.expconf.base import (
     WHOLE,
@@ -43,6 +44,50 @@ Size = Annotated[
 ]
 
 
+_TEXT = {"type": "string"}
+_TEXTS = {"type": "array", "items": _TEXT}
+#: Also what `det agent start --label` takes.
+LABEL_KEY = r"^[A-Za-z0-9][A-Za-z0-9_./-]*$"
+LABEL_VALUE = r"^[^\x00-\x1f\x7f,=]*$"
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY, max_length=limits.AGENT_LABEL_CHARS)]
+LabelValue = Annotated[
+    str, Field(min_length=1, pattern=LABEL_VALUE, max_length=limits.AGENT_LABEL_CHARS)
+]
+
+
+class Placement(Section):
+    """The ``resources.placement`` section: the agents on which trials may run."""
+
+    agents: Annotated[list[Text], Field(max_length=limits.PLACEMENT_AGENTS)] = Field(
+        [], description="names of agents, of which a trial gets one; empty: any"
+    )
+    labels: Annotated[
+        dict[
+            LabelKey,
+            Annotated[list[LabelValue], Field(min_length=1, max_length=limits.AGENT_LABELS)],
+        ],
+        Field(max_length=limits.AGENT_LABELS),
+        BeforeValidator(legacy.label_values),
+        AlsoAccepts({"type": "object", "additionalProperties": _TEXT}),
+    ] = Field({}, description="labels of `det agent start --label`: a value, or several, for each")
+
+
+class Fallback(Section):
+    """The ``fallback`` section, of ``resources`` or a resource pool: where trials go that get no slots."""
+
+    pools: Annotated[list[Text], Field(min_length=1, max_length=limits.FALLBACK_POOLS)] = Field(
+        description="resource pools, in the order in which they are tried"
+    )
+    after_seconds: Natural = Field(
+        300, description="how long all trials wait before they go to the next pool"
+    )
+
+
+FallbackField = Annotated[
+    Fallback, BeforeValidator(legacy.fallback), AlsoAccepts({"anyOf": [_TEXT, _TEXTS]})
+]
+
+
 class Resources(Section):
     """The ``resources`` section."""
 
@@ -55,6 +100,12 @@ class Resources(Section):
         None, description="a lower number is more important; default: the resource pool's"
     )
     resource_pool: str = Field("", description="resource pool; empty for the default one")
+    fallback: FallbackField | None = Field(
+        None, description="pools to go to when this one has no slots; default: the resource pool's"
+    )
+    placement: Placement | None = Field(
+        None, description="which agents of the pool may run the trials"
+    )
     shm_size: Size | None = Field(
         None, description="size of /dev/shm: bytes, or a size such as '4G'"
     )

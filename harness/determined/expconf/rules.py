@@ -37,6 +37,7 @@ def consistency(config: dict[str, Any]) -> Iterator[Finding]:
     yield from _bind_mounts(config.get("bind_mounts"))
     yield from _profiling(_section(config, "profiling"))
     yield from _slots(_section(config, "resources"))
+    yield from _fallback(_section(config, "resources"))
     yield from _log_policies(config.get("log_policies"))
     for path, why in refused(_section(config, "environment").get("pod_spec")):
         yield _rule(("environment", "pod_spec", *path), why)
@@ -203,6 +204,33 @@ def _slots(resources: dict[str, Any]) -> Iterator[Finding]:
     if most is not None and each is not None and most < each:
         message = f"must be at least slots_per_trial ({show(each)}), found {show(most)}"
         yield _rule(("resources", "max_slots"), message, f"at least {show(each)}")
+
+
+def _fallback(resources: dict[str, Any]) -> Iterator[Finding]:
+    path: Path = ("resources", "fallback")
+    yield from repeated_pools(resources.get("fallback"), resources.get("resource_pool"), path)
+
+
+def repeated_pools(fallback: Any, home: Any, path: Path) -> Iterator[Finding]:
+    """Pools of a ``fallback`` section that stand there twice, or from which it leads away."""
+    seen = {home: "the pool that it leads away from"}
+    for where, name in fallback_pools(fallback, path):
+        if name in seen:
+            yield _rule(where, f"{show(name)} is {seen[name]}: leave it out")
+        seen[name] = "listed already"
+
+
+def fallback_pools(fallback: Any, path: Path) -> list[tuple[Path, str]]:
+    """The pools that a ``fallback`` section names in any of its forms, with their paths."""
+    given = fallback
+    if isinstance(given, dict):
+        path, given = (*path, "pools"), given.get("pools")
+    if isinstance(given, str):
+        return [(path, given)]
+    names = given if isinstance(given, list) else []
+    return [
+        ((*path, index), name) for index, name in enumerate(names) if isinstance(name, str) and name
+    ]
 
 
 def _log_policies(policies: Any) -> Iterator[Finding]:

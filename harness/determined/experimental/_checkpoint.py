@@ -12,7 +12,7 @@ from typing import Any
 from determined import errors
 from determined.common.api import pages
 from determined.common.api.session import Session
-from determined.experimental._download import METADATA_FILE, fetch
+from determined.experimental._download import METADATA_FILE, fetch, fetch_somehow
 from determined.experimental._enums import (
     CheckpointSortBy,
     CheckpointState,
@@ -20,6 +20,7 @@ from determined.experimental._enums import (
     OrderBy,
 )
 from determined.experimental._metrics import TrialMetrics, iter_metrics, numbers, parse_time
+from determined.experimental._proxied import fetch_through_service
 
 
 def _as_json(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -118,11 +119,18 @@ class Checkpoint:
         The size of every file is verified, and its checksum if that is known. ``metadata.json`` is
         written beside the files. If the directory already has all files, nothing is copied.
 
+        ``DownloadMode.DIRECT`` reads the storage from here, ``MASTER`` asks the service for the files, and
+        ``AUTO`` does the former, or the latter where the storage cannot be read from here. A download
+        through the service goes on where it was when the service was restarted meanwhile, and where the last
+        one to the same path was when that was killed.
+
         Raises:
             CheckpointStateException: the checkpoint's state says that files are missing.
-            NoDirectStorageAccess: this machine cannot reach the storage.
-            CheckpointNotFound, CheckpointCorrupted: files in the storage are missing or damaged.
-            ProxiedDownloadFailed: ``DownloadMode.MASTER``, which this service does not offer.
+            CheckpointCorrupted: files in the storage are missing or damaged.
+            NoDirectStorageAccess, CheckpointNotFound, StorageError: this machine cannot read the storage
+                (``DIRECT``), or not write to ``path``.
+            ProxiedDownloadFailed: the service refuses, or does not answer (``MASTER``).
+            MultipleDownloadsFailed: neither way works (``AUTO``).
         """
         if self.state is None:
             self.reload()
@@ -130,15 +138,17 @@ class Checkpoint:
             raise errors.CheckpointStateException(
                 f"checkpoint {self.uuid} cannot be downloaded: it is {self.state}"
             )
-        if mode is DownloadMode.MASTER:
-            raise errors.ProxiedDownloadFailed(
-                "the service does not hand out checkpoint files: download where the checkpoint"
-                " storage can be reached"
-            )
+        mode = DownloadMode(mode)
         target = Path(path) if path is not None else Path("checkpoints") / self.uuid
         config = self.training.experiment_config if self.training else {}
         storage = self.storage or config.get("checkpoint_storage") or {}
-        fetch(self.uuid, storage, self.resources or {}, self.checksums, target)
+        resources = self.resources or {}
+        if mode is DownloadMode.MASTER:
+            fetch_through_service(self._session, self.uuid, target)
+        elif mode is DownloadMode.DIRECT:
+            fetch(self.uuid, storage, resources, self.checksums, target)
+        else:
+            fetch_somehow(self._session, self.uuid, storage, resources, self.checksums, target)
         self.write_metadata_file(str(target / METADATA_FILE))
         return str(target)
 

@@ -1,7 +1,8 @@
-"""Copying a checkpoint's files straight from its storage."""
+"""Copying a checkpoint's files, straight from its storage or through the service."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -9,9 +10,41 @@ from pathlib import Path
 from typing import Any
 
 from determined import errors
+from determined.common.api.session import Session
 from determined.expconf.problems import MASK
+from determined.experimental._proxied import fetch_through_service
 
 METADATA_FILE = "metadata.json"
+
+logger = logging.getLogger("determined.download")
+
+
+def fetch_somehow(
+    session: Session,
+    uuid: str,
+    storage_config: Mapping[str, Any],
+    resources: Mapping[str, int],
+    checksums: Mapping[str, str],
+    target: Path,
+) -> None:
+    """As :func:`fetch`, or through the service where the storage cannot be reached from here.
+
+    Raises errors.MultipleDownloadsFailed with both reasons; errors.CheckpointCorrupted at once, because the
+    service would read the same files.
+    """
+    try:
+        fetch(uuid, storage_config, resources, checksums, target)
+    except errors.CheckpointCorrupted:
+        raise
+    except (errors.NoDirectStorageAccess, errors.StorageError) as direct:
+        logger.info("%s; trying through the service", direct)
+        try:
+            fetch_through_service(session, uuid, target)
+        except errors.ProxiedDownloadFailed as proxied:
+            raise errors.MultipleDownloadsFailed(
+                f"checkpoint {uuid} was not downloaded. From its storage: {direct}. Through the service: "
+                f"{proxied}"
+            ) from proxied
 
 
 def fetch(
@@ -28,7 +61,7 @@ def fetch(
 
     Raises the same as :meth:`determined.experimental.Checkpoint.download`.
     """
-    if resources and _is_there(target, resources, checksums):
+    if resources and is_there(target, resources, checksums):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that moving it there is a rename.
@@ -46,9 +79,7 @@ def fetch(
             raise errors.CheckpointCorrupted(
                 f"checkpoint {uuid}: {changed[0]} is not what was written (its checksum differs)"
             )
-        target.mkdir(exist_ok=True)
-        for item in copied.iterdir():
-            _replace(item, target / item.name)
+        move_into(copied, target)
 
 
 def _copy(
@@ -110,13 +141,20 @@ def _wrong_contents(directory: Path, checksums: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _is_there(directory: Path, resources: Mapping[str, int], checksums: Mapping[str, str]) -> bool:
+def is_there(directory: Path, resources: Mapping[str, int], checksums: Mapping[str, str]) -> bool:
     """Whether an earlier download is complete. The metadata is written again each time."""
     sizes = {name: size for name, size in resources.items() if name != METADATA_FILE}
     sums = {name: value for name, value in checksums.items() if name != METADATA_FILE}
     return (
         bool(sizes) and not _wrong_sizes(directory, sizes) and not _wrong_contents(directory, sums)
     )
+
+
+def move_into(source: Path, target: Path) -> None:
+    """Moves what is in the directory ``source`` into ``target``, over what is there."""
+    target.mkdir(exist_ok=True)
+    for item in source.iterdir():
+        _replace(item, target / item.name)
 
 
 def _replace(source: Path, target: Path) -> None:

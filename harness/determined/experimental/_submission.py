@@ -174,8 +174,11 @@ def plan(
 def warnings_of(answer: Mapping[str, Any]) -> list[str]:
     """The warnings in the service's ``answer`` to a submission, in words.
 
-    Its ``warnings`` are names (``LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED``), its ``remarks`` sentences.
+    Its ``warnings`` are names (``LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED``), its ``remarks`` sentences; where
+    there are sentences, one stands for each name.
     """
+    remarks = list(answer.get("remarks") or ())
+    if remarks:
+        return remarks
     names = answer.get("warnings") or ()
-    words = [name.removeprefix("LAUNCH_WARNING_").replace("_", " ").lower() for name in names]
-    return [*words, *(answer.get("remarks") or ())]
+    return [name.removeprefix("LAUNCH_WARNING_").replace("_", " ").lower() for name in names]

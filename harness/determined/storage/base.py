@@ -7,12 +7,13 @@ import contextlib
 import dataclasses
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from determined import errors
 from determined.storage import files
 from determined.storage.packs import Pack
+from determined.storage.spans import Span
 
 Selector = Callable[[str], bool]
 
@@ -100,8 +101,8 @@ class StorageManager(abc.ABC):
       is there with all its bytes, durable against a crash of the machine; when it ends in an exception, or
       the process dies anywhere in between, there is no checkpoint of this id and :meth:`download` says
       CheckpointNotFound. The remains of a dead process are invisible to every method here.
-    - :meth:`restore_path`, :meth:`download`, :meth:`manifest` any number of times; they never change
-      the checkpoint. :meth:`download` verifies size and checksum of every file it delivers.
+    - :meth:`restore_path`, :meth:`download`, :meth:`read`, :meth:`manifest` any number of times; they never
+      change the checkpoint. :meth:`download` verifies size and checksum of every file it delivers.
     - :meth:`verify` before a checkpoint is relied on: it reads every byte.
     - :meth:`delete` any number of times; deleting what is not there is no error (a collector may be
       killed and run again). A crash in a complete deletion never leaves a part that looks complete.
@@ -197,6 +198,15 @@ class StorageManager(abc.ABC):
     @abc.abstractmethod
     def manifest(self, storage_id: str) -> Manifest:
         """What the checkpoint consists of."""
+
+    @abc.abstractmethod
+    def read(self, storage_id: str, spans: Sequence[Span]) -> Iterator[bytes]:
+        """The bytes of ``spans``, one span after the other, in pieces of a few MiB at most.
+
+        Holds no more than some tens of MiB, whatever the files' sizes, and compares no checksums: whoever
+        reads whole files does. Never reads anything outside of the checkpoint: paths that lead out of it
+        and symbolic links are refused. Raises CheckpointCorrupted for a file that is missing or shorter.
+        """
 
     @abc.abstractmethod
     def verify(

@@ -7,13 +7,15 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from determined import errors
 from determined.storage import files
+from determined.storage import spans as reading
 from determined.storage.base import Manifest, Selector, StorageManager, check_id, is_uuid
+from determined.storage.spans import Span
 from determined.storage.writeback import written_early
 
 INCOMPLETE = ".incomplete-"
@@ -30,6 +32,12 @@ class DirectoryStorageManager(StorageManager):
     ``.incomplete-<id>@<owner>/files``, beside the directories that processes write their files into;
     half-deleted ones are called ``.deleting-<id>``. Both may be removed at any time when their processes
     are gone. An empty file ``.unreported-<id>@<owner>`` is written before a checkpoint is finished.
+    """
+
+    trusted: Path | None = None
+    """For a reader with more rights than those who write here: :attr:`root`, or a directory above it that
+    only the reader's like can replace. :meth:`read` then follows no link below it, and reads only files of
+    the account that the checkpoint's directory belongs to (somebody may link another's file into it).
     """
 
     def __init__(self, root: Path) -> None:
@@ -188,6 +196,65 @@ class DirectoryStorageManager(StorageManager):
             except FileNotFoundError:  # written by another tool: nothing to verify against
                 return Manifest(files.list_files(path), {})
         return Manifest.from_json(content, f"checkpoint {storage_id}: {path / files.MANIFEST}")
+
+    def read(self, storage_id: str, spans: Sequence[Span]) -> Iterator[bytes]:
+        folder = self._path(storage_id)
+        top = self.root if self.trusted is None else self.trusted
+        with self._read_only(folder):
+            with reading.opened(top, str(folder.relative_to(top))) as descriptor:
+                owner = os.fstat(descriptor).st_uid
+            for span in spans:
+                with self._opened(storage_id, top, span.path) as descriptor:
+                    if self.trusted is not None and os.fstat(descriptor).st_uid != owner:
+                        raise errors.StorageError(
+                            f"checkpoint {storage_id}: {folder / span.path} belongs to another account of "
+                            "the machine than the checkpoint's directory, so it is not read"
+                        )
+                    yield from reading.pieces(storage_id, folder / span.path, descriptor, span)
+
+    @contextlib.contextmanager
+    def _opened(self, storage_id: str, top: Path, path: str) -> Iterator[int]:
+        folder = self._path(storage_id)
+        if not reading.is_inside(path):
+            raise errors.CheckpointCorrupted(
+                f"checkpoint {storage_id}: {path!r} is outside of the checkpoint"
+            )
+        with contextlib.ExitStack() as stack:
+            try:
+                descriptor = stack.enter_context(
+                    reading.opened(top, str(folder.relative_to(top)), path)
+                )
+            except FileNotFoundError:
+                raise errors.CheckpointCorrupted(
+                    f"checkpoint {storage_id}: {folder / path} is missing"
+                ) from None
+            except OSError as error:
+                if not reading.is_link(error):
+                    raise
+                raise errors.StorageError(
+                    f"checkpoint {storage_id}: {folder / path} is a symbolic link or behind one; links are "
+                    "not followed here"
+                ) from None
+            yield descriptor
+
+    @contextlib.contextmanager
+    def _read_only(self, folder: Path) -> Iterator[None]:
+        """Explains why the checkpoint's directory cannot be opened."""
+        with files.explained("read", folder):
+            try:
+                yield
+            except FileNotFoundError:
+                raise errors.CheckpointNotFound(
+                    f"there is no checkpoint {folder.name} in {self.root}; check that "
+                    "checkpoint_storage is the one it was written to"
+                ) from None
+            except OSError as error:
+                if not reading.is_link(error):
+                    raise
+                raise errors.StorageError(
+                    f"checkpoint {folder.name}: {folder} is a symbolic link or behind one; links are not "
+                    "followed here"
+                ) from None
 
     def verify(
         self,

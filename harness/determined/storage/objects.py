@@ -6,14 +6,20 @@ import contextlib
 import dataclasses
 import itertools
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 from determined import errors
 from determined.storage import contents, copies, files, packs, sending
 from determined.storage.base import Manifest, Selector, StorageManager, check_id, is_uuid
 from determined.storage.blobs import BlobClient, NoSuchBlob
+from determined.storage.spans import Span, is_inside
+
+AHEAD_BYTES = 4 << 20
+AHEAD = 6
+""":meth:`ObjectStorageManager.read` asks for so many parts of so many bytes before it needs them."""
 
 NOTE = ".unreported-"
 
@@ -180,6 +186,53 @@ class ObjectStorageManager(StorageManager):
     def _contents(self, storage_id: str, manifest: Manifest) -> contents.Contents:
         where = self._where(storage_id)
         return contents.Contents(self.blobs, self._folder(storage_id), manifest, where)
+
+    def read(self, storage_id: str, spans: Sequence[Span]) -> Iterator[bytes]:
+        folder = self._folder(storage_id)
+        manifest = self.manifest(storage_id)
+        members = manifest.members()
+        for span in spans:
+            size = manifest.resources.get(span.path)
+            if size is None or not is_inside(span.path):
+                raise errors.CheckpointCorrupted(
+                    f"{self._where(storage_id)}{span.path} is not a file of the checkpoint"
+                )
+            if span.end > size:
+                raise errors.CheckpointCorrupted(
+                    f"{self._where(storage_id)}{span.path} has {size} bytes, {span.end} are wanted"
+                )
+
+        def get(path: str, start: int, end: int) -> bytes:
+            name, offset = members.get(path, (path, 0))
+            try:
+                found = self.blobs.get(folder + name, offset + start, offset + end)
+            except NoSuchBlob as error:
+                raise errors.CheckpointCorrupted(
+                    f"{self._where(storage_id)}{path} is missing"
+                ) from error
+            if len(found) != end - start:
+                raise errors.CheckpointCorrupted(
+                    f"{self._where(storage_id)}{path} is shorter than when it was stored"
+                )
+            return found
+
+        parts = (
+            (span.path, start, min(start + AHEAD_BYTES, span.end))
+            for span in spans
+            for start in range(span.start, span.end, AHEAD_BYTES)
+        )
+        waiting: deque[Future[bytes]] = deque()
+        with ThreadPoolExecutor(min(AHEAD, self.blobs.threads)) as pool:
+            try:
+                for part in parts:
+                    waiting.append(pool.submit(get, *part))
+                    if len(waiting) >= AHEAD:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for call in waiting:
+                    call.cancel()
 
     def _present(self, storage_id: str, listed: Manifest) -> dict[str, int]:
         folder = self._folder(storage_id)

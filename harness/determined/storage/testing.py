@@ -22,6 +22,7 @@ import pytest
 
 from determined import errors
 from determined.storage.base import Manifest, StorageManager
+from determined.storage.spans import Span
 
 Tamper = Callable[[str, str, bytes | None], None]
 
@@ -75,6 +76,31 @@ class StorageContract:
         assert dict(manifest.resources) == {**RESOURCES, "hollow/": 0}
         expected = {p: "sha256:" + hashlib.sha256(data).hexdigest() for p, data in TREE.items()}
         assert dict(manifest.checksums) == expected
+
+    def test_read_gives_any_bytes(self, manager: StorageManager, stored: str) -> None:
+        weights = TREE["weights.bin"]
+        spans = [Span("sub/deep/notes.txt", 1, 4), Span("weights.bin", 7, len(weights))]
+        spans += [Span("sub/empty.txt", 0, 0), Span("sub/deep/notes.txt", 0, 5)]
+        assert b"".join(manager.read(stored, spans)) == b"ell" + weights[7:] + b"hello"
+        assert b"".join(manager.read(stored, [])) == b""
+
+    @pytest.mark.parametrize("path", ["../x", "/etc/hostname", "sub/../../x", "nothing", ""])
+    def test_read_gives_the_checkpoints_files_only(
+        self, manager: StorageManager, stored: str, path: str
+    ) -> None:
+        with pytest.raises(errors.StorageError):
+            list(manager.read(stored, [Span(path, 0, 1)]))
+
+    def test_read_of_what_is_not_there_any_more(
+        self, manager: StorageManager, stored: str, tamper: Tamper
+    ) -> None:
+        with pytest.raises(errors.CheckpointNotFound):
+            list(manager.read(str(uuid.uuid4()), [Span("weights.bin", 0, 1)]))
+        with pytest.raises(errors.CheckpointCorrupted):
+            list(manager.read(stored, [Span("sub/deep/notes.txt", 0, 6)]))
+        tamper(stored, "sub/deep/notes.txt", None)
+        with pytest.raises(errors.CheckpointCorrupted):
+            list(manager.read(stored, [Span("sub/deep/notes.txt", 0, 5)]))
 
     def test_restore_path_has_the_files(self, manager: StorageManager, stored: str) -> None:
         with manager.restore_path(stored) as path:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
+from pydantic import ValidationError
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,6 +20,7 @@ from determined.common.wire import version
 from determined.common.wire.agents import Registration, Slot, Work, WorkRequest
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.times import HEARTBEAT_S
+from determined.expconf.resources import Placement
 from determined_registry.database.tables import agents, pools, slots
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -50,6 +52,7 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     """
     require_understood(agent_id, facts.wire, facts.version)
     _require_distinct(facts.slots)
+    _require_labels(facts.labels)
     async with changing(db) as change:
         await _require_one_type(change.conn, agent_id, facts)
         await _store(change, agent_id, facts)
@@ -76,6 +79,15 @@ def _require_distinct(found: list[Slot]) -> None:
             raise BadRequest(
                 f"slots: {count} slots have the id {slot}; each slot needs an id of its own"
             )
+
+
+def _require_labels(labels: Mapping[str, str]) -> None:
+    try:
+        Placement.model_validate({"labels": dict(labels)})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = next((str(step) for step in first["loc"][1:]), "")
+        raise BadRequest(f"labels: {key!r}: {first['msg']}") from error
 
 
 _OTHER_TYPE = sa.text(
@@ -120,6 +132,7 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
         "host": facts.host,
         "version": facts.version,
         "slot_type": facts.slot_type,
+        "labels": facts.labels,
         "session": facts.session,
         "registered_at": sa.func.now(),
         "last_heartbeat": sa.func.now(),

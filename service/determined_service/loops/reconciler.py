@@ -5,6 +5,7 @@
   invalid: killed;
 * searches whose driver is gone: their Prefect run is scheduled again;
 * allocations that their agent does not start: they go back into the queue;
+* experiments whose pool has no slots for them: they go to a fallback pool;
 * unmanaged trials without a heartbeat: set to ERROR;
 * runs that somebody cancels in Prefect's UI, or that are stuck there (`prefect.watch`);
 * runs that wait for slots: Prefect is told why (`prefect.waiting_runs`).
@@ -32,6 +33,7 @@ from determined_service.prefect.gateway import ENDED, Gateway, RunGone, RunState
 from determined_service.prefect.mirror import bump_pools
 from determined_service.prefect.waiting_runs import WaitingRuns
 from determined_service.prefect.watch import PrefectWatch
+from determined_service.scheduling.fallback import fall_back
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.queue import Queue
 from determined_service.scheduling.reading import SnapshotReader
@@ -170,11 +172,12 @@ class Reconciler:
     ) -> None:
         self._db = db
         self._start_timeout_s = start_timeout_s
+        self._schedulers = schedulers or PoolSchedulers()
         self._watch: PrefectWatch | None = None
         if gateway is not None:
-            snapshots = SnapshotReader(schedulers or PoolSchedulers(), agent_timeout_s)
+            snapshots = SnapshotReader(self._schedulers, agent_timeout_s)
             self._watch = PrefectWatch(db, gateway, stuck_run_s, snapshots)
-            self._waiting_runs = WaitingRuns(db, Queue(db, snapshots))
+            self._waiting_runs = WaitingRuns(db, gateway, Queue(db, snapshots))
         self._gateway = gateway
         self._agent_timeout_s = agent_timeout_s
         self._began = time.monotonic()
@@ -187,6 +190,7 @@ class Reconciler:
         """Looks at everything once."""
         await self._end_lost_agents()
         await self._end_unstarted()
+        await self._fall_back()
         await self._kill_overdue()
         await self._kill_invalid()
         await self._finish_stuck()
@@ -228,6 +232,12 @@ class Reconciler:
                     agent_id=row.agent_id,
                     only_in=states.ASSIGNED,
                 )
+
+    async def _fall_back(self) -> None:
+        # Agents could not show themselves while no service ran.
+        if time.monotonic() - self._began < self._agent_timeout_s:
+            return
+        await fall_back(self._db, self._schedulers, self._agent_timeout_s)
 
     async def _select(self, statement: sa.Executable, **parameters: Any) -> list[sa.Row[Any]]:
         async with reader(self._db).connect() as conn:

@@ -7,6 +7,7 @@ import contextlib
 
 from fastapi import FastAPI
 
+from determined_service.downloads.readers import Readers
 from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.logs import LogsQueue
 from determined_service.ingest.metrics import MetricsWriter
@@ -20,6 +21,7 @@ from determined_service.public import (
     checkpoints,
     custom_search,
     deletions,
+    downloads,
     experiment_actions,
     experiments,
     explanation,
@@ -32,6 +34,8 @@ from determined_service.public import (
     master,
     metrics,
     model_definitions,
+    model_versions,
+    models,
     plots,
     reports,
     resource_pools,
@@ -56,6 +60,7 @@ TAGS = [
     {"name": "Trials", "description": "Trainings with one hyperparameter setting each."},
     {"name": "Metrics", "description": "The metrics that trials report."},
     {"name": "Checkpoints", "description": "The checkpoints that trials have stored."},
+    {"name": "Models", "description": "The model registry: models, versions, aliases."},
     {"name": "Logs", "description": "The output of tasks."},
     {"name": "Tasks", "description": "Everything that has allocations and logs."},
     {"name": "Health", "description": "Whether the service is up, and ready."},
@@ -93,7 +98,10 @@ def routers() -> list[Router]:
         plots,
         checkpoint_reports,
         checkpoints,
+        downloads,
         deletions,
+        models,
+        model_versions,
         tasks,
         task_logs,
     )
@@ -105,6 +113,8 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     makes what the routes remember between requests."""
     app.state.progress_events = ProgressEvents()
     app.state.preview_worker = stack.enter_context(search_preview.new_worker())
+    app.state.readers = Readers()
+    stack.push_async_callback(app.state.readers.close)
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
     app.state.logs_queue = LogsQueue(app.state.db)

@@ -104,6 +104,7 @@ async def read_agents(conn: AsyncConnection, where: sa.ColumnElement[bool]) -> l
                 "lastHeartbeat": moment(agent.last_heartbeat),
                 "addresses": [agent.host] if agent.host else [],
                 "resourcePools": [agent.resource_pool],
+                "labels": dict(sorted(agent.labels.items())),
                 "enabled": agent.enabled,
                 "draining": agent.draining,
                 "version": agent.version,

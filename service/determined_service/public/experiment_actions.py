@@ -147,7 +147,9 @@ async def create_experiment(
                 "experiment": planned,
                 "config": plan.config,
                 "warnings": list(plan.warnings),
-                "remarks": _remarks(plan.config, plan.resource_pool, snapshots),
+                "remarks": _remarks(
+                    plan.config, plan.resource_pool, snapshots, waits=bool(plan.warnings)
+                ),
             }
         )
     try:
@@ -236,8 +238,17 @@ async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
         return await submit.find_by_run(conn, flow_run_id)
 
 
-def _remarks(config: dict[str, Any], pool: str, snapshots: SnapshotReader) -> list[str]:
-    return unheeded.remarks(config, pool, snapshots.schedulers.config(pool).type)
+def _remarks(
+    config: dict[str, Any], pool: str, snapshots: SnapshotReader, *, waits: bool
+) -> list[str]:
+    """``waits``: until there is an agent on which its trials could run."""
+    found = unheeded.remarks(config, pool, snapshots.schedulers.config(pool).type)
+    if waits:
+        found.append(
+            f"resource pool {pool!r} has no agent now on which a trial of this experiment could run: its "
+            "trials wait until one comes (det agent start --pool)"
+        )
+    return found
 
 
 async def _answer(
@@ -264,7 +275,7 @@ def _created(
     # Beside the warnings, which Determined's clients read as an enumeration.
     remarks = []
     if snapshots is not None:
-        remarks = _remarks(config, found["resourcePool"], snapshots)
+        remarks = _remarks(config, found["resourcePool"], snapshots, waits=bool(warnings))
     return JsonResponse(
         {
             "experiment": found,

@@ -23,6 +23,7 @@ from determined_service.base.errors import ApiError, BadRequest, NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle.pools import require_pool
 from determined_service.scheduling import job_changes
+from determined_service.scheduling.fallback import explain_fallback
 from determined_service.scheduling.job_explanation import explain_job
 from determined_service.scheduling.jobs import count_by_pool, jobs_json, list_jobs
 from determined_service.scheduling.pools import PoolSchedulers
@@ -128,6 +129,8 @@ async def explain(
 ) -> JsonResponse:
     """Why each request of a job waits, in words, and what has to end before the first one starts.
 
+    `fallback`: sentences on the pools to which it went or goes by itself.
+
     The job is named by its id, or by the number of its experiment.
     """
     seen = await queue.look()
@@ -136,11 +139,14 @@ async def explain(
         jobs = [job for job in await list_jobs(conn, seen) if job.id == experiment_id]
         shown = await jobs_json(conn, jobs, snapshots.schedulers)
         waiting = await explain_job(conn, seen, experiment_id, snapshots.schedulers)
+        fallback = await explain_fallback(
+            conn, experiment_id, snapshots.schedulers, snapshots.agent_timeout_s
+        )
     if not shown:
         raise NotFound(
             f"experiment {experiment_id} is in no queue: it is paused, over, or runs outside of the cluster"
         )
-    return JsonResponse({"job": shown[0], "waiting": waiting})
+    return JsonResponse({"job": shown[0], "waiting": waiting, "fallback": fallback})
 
 
 async def _experiment_of(conn: AsyncConnection, job_id: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +13,9 @@ from determined.common.cluster_config import ClusterConfig
 from determined_service.base.errors import BadRequest
 from determined_service.base.spread import Spread, could_hold
 from determined_service.lifecycle.pools import require_pool
+from determined_service.scheduling.constraints import constraint_of
+from determined_service.scheduling.snapshot import Constraint
+from determined_service.scheduling.wording import NAMED, admitted, listed
 
 SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
 _FIELD = "resources.resource_pool"
@@ -21,6 +24,16 @@ _NOR = {
     Spread.EVEN: ", and whole agents with equal numbers of slots do not give that number",
     Spread.UNEVEN: ", and than all agents have together",
 }
+# ``here``: within the last minutes, so that one that is just restarting counts.
+_AGENTS = sa.text(
+    """
+    SELECT g.id, g.labels, g.last_heartbeat > now() - interval '5 minutes' AS here,
+           (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS n
+    FROM agents g
+    WHERE g.resource_pool = :pool
+    ORDER BY n DESC, g.id
+    """
+)
 
 
 def pool_of(config: Mapping[str, Any], cluster: ClusterConfig) -> str | None:
@@ -42,9 +55,11 @@ async def check_slots(
     """The resource pool of a complete configuration, and warnings.
 
     Raises BadRequest when there is no such pool, or when neither one of its agents nor several together are
-    wide enough and the cluster refuses that (``launch_error``).
+    wide enough or have what ``resources.placement`` asks for, and the cluster refuses that
+    (``launch_error``).
     """
-    wanted = config["resources"]["slots_per_trial"]
+    resources = config["resources"]
+    wanted, constraint = resources["slots_per_trial"], constraint_of(resources.get("placement"))
     pool = pool_of(config, cluster)
     if pool is None:
         names = ", ".join(one.pool_name for one in cluster.resource_pools)
@@ -52,30 +67,41 @@ async def check_slots(
             f"{_FIELD}: required field is missing: this cluster has no default pool (there are {names})"
         )
     await require_pool(conn, pool, _FIELD)
-    # Agents that were here within the last minutes: one that is just restarting counts.
-    found = await conn.execute(
-        sa.text(
-            """
-            SELECT g.id,
-                   (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS n
-            FROM agents g
-            WHERE g.resource_pool = :pool AND g.last_heartbeat > now() - interval '5 minutes'
-            ORDER BY n DESC, g.id
-            """
-        ),
-        {"pool": pool},
-    )
-    sizes = {row.id: row.n for row in found}
-    if not sizes:
+    for index, name in enumerate((resources.get("fallback") or {}).get("pools") or ()):
+        await require_pool(conn, name, f"resources.fallback.pools[{index}]")
+        if name == pool:
+            raise BadRequest(
+                f"resources.fallback.pools[{index}]: {name!r} is the pool that it leads away from: leave it"
+                " out"
+            )
+    every = list(await conn.execute(_AGENTS, {"pool": pool}))
+    here = [row for row in every if row.here]
+    if not here:
         return pool, (SLOTS_EXCEEDED,) if wanted else ()
-    alone = config["resources"].get("is_single_node")
+    if constraint is not None:
+        known = [row for row in every if constraint.admits(row.id, row.labels)]
+        if not known and cluster.launch_error:
+            raise BadRequest(_none_admitted(pool, constraint, here))
+        here = [row for row in known if row.here]
+    alone = resources.get("is_single_node")
     spread = Spread.of(alone, cluster.scheduler_of(pool).allow_heterogeneous_fits)
-    if could_hold(wanted, Counter(sizes.values()), spread):
+    if here and could_hold(wanted, Counter(row.n for row in here), spread):
         return pool, ()
-    if not cluster.launch_error:
+    if not here or not cluster.launch_error:
         return pool, (SLOTS_EXCEEDED,)
-    listed = ", ".join(f"{name} {count}" for name, count in list(sizes.items())[:8])
+    sizes = ", ".join(f"{row.id} {row.n}" for row in here[:NAMED])
+    those = "" if constraint is None else " that resources.placement admits"
     raise BadRequest(
         f"resources.slots_per_trial: {wanted} slots are more than any agent of the resource "
-        f"pool {pool!r} has{_NOR[spread]} (agents and their slots: {listed})"
+        f"pool {pool!r}{those} has{_NOR[spread]} (agents and their slots: {sizes})"
+    )
+
+
+def _none_admitted(pool: str, constraint: Constraint, here: Sequence[sa.Row[Any]]) -> str:
+    names = sorted(row.id for row in here)
+    labels = sorted({f"{key}={value}" for row in here for key, value in row.labels.items()})
+    have = f"labels: {listed(labels)}" if labels else "no labels"
+    return (
+        f"resources.placement: resource pool {pool!r} has never had {admitted(constraint)} (agents there: "
+        f"{listed(names)}; {have}); with `launch_error: false` in the cluster configuration it would wait"
     )

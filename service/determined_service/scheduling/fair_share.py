@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 
-from determined_service.scheduling.line import Ranked, Ranks
+from determined_service.scheduling.free_slots import PoolSlots
+from determined_service.scheduling.line import Ranks
 from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
 from determined_service.scheduling.shares import Claimant, shares
 from determined_service.scheduling.snapshot import Request, Running
@@ -15,22 +17,30 @@ ABOVE = 1
 
 @dataclass(slots=True)
 class _Group:
-    """An experiment, or an allocation that belongs to none: what it has and wants, as it came."""
+    """An experiment, or an allocation that belongs to none: what it has and wants, as it came, and how wide
+    each is."""
 
-    allocations: list[tuple[Request | Running, int]] = field(default_factory=list)
+    allocations: list[Request | Running] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
 
     @property
     def came(self) -> tuple[float, float, str]:
-        first = self.allocations[0][0]
+        first = self.allocations[0]
         return first.position, first.requested, first.id
 
-    def claimant(self) -> Claimant:
-        first = self.allocations[0][0]
-        widths = [width for _, width in self.allocations]
-        demand = sum(widths)
+    def claimant(self, slots: PoolSlots) -> Claimant:
+        first = self.allocations[0]
+        demand = sum(self.widths)
+        constraint = next(
+            (one.constraint for one in self.allocations if isinstance(one, Request)), None
+        )
+        if constraint is not None:
+            # No share of slots that it may not use; it keeps what it has.
+            held = sum(one.width for one in self.allocations if isinstance(one, Running))
+            demand = min(demand, max(held, slots.of(constraint).total()))
         if first.max_slots is not None:
             demand = min(demand, first.max_slots)
-        return Claimant(demand, min(widths), first.weight)
+        return Claimant(demand, min(self.widths), first.weight)
 
 
 class FairShare(RankingScheduler):
@@ -45,47 +55,57 @@ class FairShare(RankingScheduler):
 
     def rank(self, pool: Pool) -> Ranks:
         """Within the shares, a level for each width; above them, one."""
-        groups = sorted(_groups(pool), key=lambda group: group.came)
-        fair = shares(pool.slots.total(), [group.claimant() for group in groups])
-        ranked: list[tuple[int, tuple[float, float, str], int, Request]] = []
+        widest = pool.slots.widest()
+        mine: list[Request] = []
+        aside: list[Request] = []  # They wait for nobody, or for what may never be.
+        for one in pool.requests:
+            most = widest
+            if one.excluded or one.constraint is not None:
+                most = pool.slots.of(one.constraint).widest(one.excluded)
+            fits = one.slots <= most or pool.slots.of(one.constraint).could_hold(one)
+            (mine if one.slots and fits else aside).append(one)
+        groups = sorted(_groups(pool.running, mine), key=attrgetter("came"))
+        fair = shares(pool.slots.total(), [group.claimant(pool.slots) for group in groups])
+        within: list[tuple[int, Request]] = []
+        above: list[Request] = []
         stoppable: dict[str, int] = {}
-        for group, share in zip(groups, fair, strict=True):
-            left = share
-            for place, (one, width) in enumerate(group.allocations):
-                within = width <= left
-                left -= width if within else 0
-                level = -width if within else ABOVE
-                if isinstance(one, Request):
-                    ranked.append((level, group.came, place, one))
-                elif one.preemptible:
-                    stoppable[one.id] = level
-        ranked.sort(key=lambda one: one[:3])
-        # They wait aside, or for nobody.
-        aside = [one for one in pool.requests if not _takes_part(pool, one)]
-        level = min((level for level, *_ in ranked), default=0)
+        for group, left in zip(groups, fair, strict=True):
+            for allocation, width in zip(group.allocations, group.widths, strict=True):
+                level = -width if width <= left else ABOVE
+                if level < ABOVE:
+                    left -= width
+                if isinstance(allocation, Running):
+                    if allocation.preemptible:
+                        stoppable[allocation.id] = level
+                elif level < ABOVE:
+                    within.append((level, allocation))
+                else:
+                    above.append(allocation)
+        # Within a level in the order of the groups, and of what each has and wants.
+        within.sort(key=itemgetter(0))
+        levels = [level for level, _ in within] + [ABOVE] * len(above)
         return Ranks(
-            [Ranked(one, level) for one in aside]
-            + [Ranked(one, level) for level, *_, one in ranked],
+            [*aside, *(one for _, one in within), *above],
+            [min(levels, default=0)] * len(aside) + levels,
             stoppable,
         )
 
 
-def _groups(pool: Pool) -> Iterable[_Group]:
+def _groups(running: Iterable[Running], requests: Iterable[Request]) -> Iterable[_Group]:
     groups: dict[int | str, _Group] = {}
-    everything: list[tuple[Request | Running, int]] = [
+    everything: list[Request | Running] = [
         # What was stopped for another request comes back, so it goes on counting.
-        (one, one.width)
-        for one in pool.running
+        one
+        for one in running
         if one.slot_ids and (not one.stopping or one.stopping_for is not None)
     ]
-    everything += [(one, one.slots) for one in pool.requests if _takes_part(pool, one)]
-    everything.sort(key=lambda item: (item[0].requested, item[0].id))
-    for one, width in everything:
+    everything += requests
+    everything.sort(key=attrgetter("requested", "id"))
+    for one in everything:
         key = one.id if one.group is None else one.group
-        groups.setdefault(key, _Group()).allocations.append((one, width))
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _Group()
+        group.allocations.append(one)
+        group.widths.append(one.slots if isinstance(one, Request) else one.width)
     return groups.values()
-
-
-def _takes_part(pool: Pool, request: Request) -> bool:
-    """Whether the request is for slots, and could be met some day."""
-    return request.slots > 0 and pool.slots.could_hold(request)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from determined_service.scheduling.line import Ranked, Ranks
+from operator import attrgetter
+
+from determined_service.scheduling.line import Ranks
 from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
 
 
@@ -15,5 +17,4 @@ class FirstInFirstOut(RankingScheduler):
 
     def rank(self, pool: Pool) -> Ranks:
         """One level for all."""
-        order = sorted(pool.requests, key=lambda one: (one.position, one.requested))
-        return Ranks([Ranked(request) for request in order])
+        return Ranks.even(sorted(pool.requests, key=attrgetter("position", "requested")))

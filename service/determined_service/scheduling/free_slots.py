@@ -6,11 +6,11 @@ import bisect
 import heapq
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import StrEnum
 
 from determined_service.base import spread
-from determined_service.scheduling.snapshot import Agent, Request, Snapshot
+from determined_service.scheduling.snapshot import Agent, Constraint, Request, Snapshot
 
 Places = Sequence[tuple[str, int]]
 """Agents, and how many slots of each."""
@@ -26,23 +26,28 @@ class Fit(StrEnum):
 class Ranking:
     """Agents by a number that changes; equal ones by id."""
 
-    def __init__(self) -> None:
-        self._number: dict[str, int] = {}
-        self._numbers: list[int] = []
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self._number = dict(numbers)
         # Ids of the agents with that number. An id whose number has changed is left behind, and
-        # dropped when it comes up.
+        # dropped when it comes up. What is sorted is a heap.
         self._heaps: dict[int, list[str]] = {}
+        for agent_id in sorted(numbers):
+            self._heaps.setdefault(numbers[agent_id], []).append(agent_id)
+        self._numbers = sorted(self._heaps)
 
     def __getitem__(self, agent_id: str) -> int:
         return self._number[agent_id]
 
     def put(self, agent_id: str, number: int) -> None:
         """Sets the agent's number."""
+        if self._number.get(agent_id) == number:
+            return
         self._number[agent_id] = number
-        if number not in self._heaps:
-            self._heaps[number] = []
+        heap = self._heaps.get(number)
+        if heap is None:
+            heap = self._heaps[number] = []
             bisect.insort(self._numbers, number)
-        heapq.heappush(self._heaps[number], agent_id)
+        heapq.heappush(heap, agent_id)
 
     def least(self, at_least: int, excluded: Set[str]) -> str | None:
         """The agent with the least number that is ``at_least`` this."""
@@ -66,7 +71,10 @@ class Ranking:
         return 0 if found is None else self._number[found]
 
     def _first(self, number: int, excluded: Set[str]) -> str | None:
-        heap, aside = self._heaps[number], []
+        heap = self._heaps[number]
+        if heap and self._number[heap[0]] == number and heap[0] not in excluded:
+            return heap[0]
+        aside = []
         while heap and (self._number[heap[0]] != number or heap[0] in excluded):
             agent_id = heapq.heappop(heap)
             if self._number[agent_id] == number:
@@ -78,30 +86,84 @@ class Ranking:
 
 
 class PoolSlots:
-    """The slots of one pool's agents. ``excluded``: agents that the asker must not run on."""
+    """The slots of one pool's agents. ``excluded``: agents that the asker must not run on.
+
+    :meth:`of` and :meth:`part` give the slots of some of the agents, kept up to date with what is taken and
+    kept here; nothing is to be taken there.
+    """
 
     def __init__(self, agents: Iterable[Agent], fit: Fit = Fit.BEST) -> None:
         self._fit = fit
         # Free slots that are kept for a request which waits for more of the same agent.
         self._kept: dict[str, int] = {}
         self._agents = {agent.id: agent for agent in agents}
+        self.names = frozenset(self._agents)
+        self._matching: dict[Constraint, PoolSlots] = {}
+        self._parts: dict[frozenset[str], PoolSlots] = {}
+        self._parts_of: dict[str, list[PoolSlots]] = {}
         self._free = {agent.id: agent.free() for agent in self._agents.values()}
-        self._by_free, self._by_width, self._by_tasks = Ranking(), Ranking(), Ranking()
+        self._by_free = Ranking({name: len(free) for name, free in self._free.items()})
+        self._by_width = Ranking({one.id: len(one.slots) for one in self._agents.values()})
+        # How many more it may run, negated, so that the least is the agent with the most room.
+        self._by_tasks = Ranking(
+            {one.id: one.zero_slot_tasks - one.max_zero_slot_tasks for one in self._agents.values()}
+        )
+        self._free_count = sum(map(len, self._free.values()))
+        self._slot_count = sum(len(agent.slots) for agent in self._agents.values())
         self._width = {agent.id: len(agent.slots) for agent in self._agents.values()}
         self._widths = Counter(self._width.values())
         # Agents of which every slot is free and not kept.
-        self._idle: set[str] = set()
-        for agent in self._agents.values():
-            self._opened(agent.id, len(self._free[agent.id]))
-            self._by_width.put(agent.id, len(agent.slots))
-            # How many more it may run, negated, so that the least is the agent with the most room.
-            self._by_tasks.put(agent.id, agent.zero_slot_tasks - agent.max_zero_slot_tasks)
-        self._free_count = sum(map(len, self._free.values()))
-        self._slot_count = sum(len(agent.slots) for agent in self._agents.values())
-        self._widest = self._by_width.most(frozenset())
+        self._idle = {one for one, free in self._free.items() if len(free) == self._width[one]}
+        self._widest = max(self._widths, default=0)
+        self._as_wide = self._widths[self._widest]
         # Of one agent; a pool's agents have the same.
         self.zero_slot_limit = max(
             (one.max_zero_slot_tasks for one in self._agents.values()), default=0
+        )
+
+    def of(self, constraint: Constraint | None) -> PoolSlots:
+        """The slots of the agents that the constraint admits."""
+        if constraint is None:
+            return self
+        found = self._matching.get(constraint)
+        if found is None:
+            admitted = (
+                one.id for one in self._agents.values() if constraint.admits(one.id, one.labels)
+            )
+            found = self._matching[constraint] = self.part(frozenset(admitted))
+        return found
+
+    def part(self, names: frozenset[str]) -> PoolSlots:
+        """The slots of these agents, which are some of this pool's."""
+        if len(names) == len(self.names):
+            return self
+        found = self._parts.get(names)
+        if found is None:
+            found = PoolSlots((self._agents[one] for one in sorted(names)), self._fit)
+            for one in names:
+                found._put(one, self._free[one], self._kept.get(one, 0), self._by_tasks[one])
+                self._parts_of.setdefault(one, []).append(found)
+            self._parts[names] = found
+        return found
+
+    def _put(self, agent_id: str, free: list[int], kept: int, tasks: int) -> None:
+        self._free_count += len(free) - len(self._free[agent_id])
+        self._free[agent_id] = free
+        if kept or agent_id in self._kept:
+            self._kept[agent_id] = kept
+        self._by_free.put(agent_id, len(free) - kept)
+        if len(free) - kept == self._width[agent_id]:
+            self._idle.add(agent_id)
+        else:
+            self._idle.discard(agent_id)
+        self._by_tasks.put(agent_id, tasks)
+        for part in self._parts_of.get(agent_id, ()):
+            part._put(agent_id, free, kept, tasks)
+
+    def labels(self) -> list[str]:
+        """Every label of the agents, as ``key=value``."""
+        return sorted(
+            {f"{key}={value}" for one in self._agents.values() for key, value in one.labels.items()}
         )
 
     def agents(self, excluded: Set[str] = frozenset()) -> int:
@@ -123,7 +185,9 @@ class PoolSlots:
 
     def widest(self, excluded: Set[str] = frozenset()) -> int:
         """The most slots, free or not, of one agent."""
-        return self._by_width.most(excluded) if excluded else self._widest
+        if len(excluded) < self._as_wide or not excluded:
+            return self._widest
+        return self._by_width.most(excluded)
 
     def most_free(self, excluded: Set[str] = frozenset()) -> int:
         """The most free slots of one agent, kept ones included."""
@@ -150,8 +214,8 @@ class PoolSlots:
 
     def keep(self, agent_id: str, slots: int) -> None:
         """Keeps ``slots`` more of the agent's free slots from :meth:`fitting`; fewer when negative."""
-        self._kept[agent_id] = self._kept.get(agent_id, 0) + slots
-        self._opened(agent_id, len(self._free[agent_id]) - self._kept[agent_id])
+        kept = self._kept.get(agent_id, 0) + slots
+        self._put(agent_id, self._free[agent_id], kept, self._by_tasks[agent_id])
 
     def fitting(self, slots: int, excluded: Set[str] = frozenset()) -> str | None:
         """The agent that a request for ``slots`` gets; the first by id among equals."""
@@ -203,20 +267,10 @@ class PoolSlots:
                 ready.setdefault(self._width[agent_id], []).append(agent_id)
         return spread.choose(request.slots, ready, request.spread, cost)
 
-    def _opened(self, agent_id: str, slots: int) -> None:
-        """So many of its slots are open now."""
-        self._by_free.put(agent_id, slots)
-        if slots == self._width[agent_id]:
-            self._idle.add(agent_id)
-        else:
-            self._idle.discard(agent_id)
-
     def take(self, agent_id: str, slots: int) -> tuple[int, ...]:
         """Takes the agent's first ``slots`` free slots; their ids."""
-        free = self._free[agent_id]
-        self._free[agent_id] = free[slots:]
-        self._opened(agent_id, len(free) - slots - self._kept.get(agent_id, 0))
-        self._free_count -= slots
+        free, kept = self._free[agent_id], self._kept.get(agent_id, 0)
+        self._put(agent_id, free[slots:], kept, self._by_tasks[agent_id])
         return tuple(free[:slots])
 
     def least_busy(self, excluded: Set[str] = frozenset()) -> str | None:
@@ -226,7 +280,8 @@ class PoolSlots:
 
     def add_task(self, agent_id: str) -> None:
         """The agent runs one more allocation without slots."""
-        self._by_tasks.put(agent_id, self._by_tasks[agent_id] + 1)
+        kept = self._kept.get(agent_id, 0)
+        self._put(agent_id, self._free[agent_id], kept, self._by_tasks[agent_id] + 1)
 
     def _mine(self, excluded: Set[str]) -> Iterator[str]:
         return (one for one in excluded if one in self._agents)

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict
@@ -44,8 +45,9 @@ _SET_PRIORITY = sa.text(
 _RESOURCES = sa.text(
     """
     SELECT (config #>> '{resources,slots_per_trial}')::int AS slots_per_trial,
-           (config #>> '{resources,is_single_node}')::bool AS is_single_node,
-           (config #>> '{resources,priority}')::int AS priority
+           (config #>> '{resources,priority}')::int AS priority,
+           config #> '{resources,placement}' AS placement,
+           (config #>> '{resources,is_single_node}')::bool AS is_single_node
     FROM experiments WHERE id = :id
     """
 )
@@ -69,10 +71,11 @@ _PLACE = sa.text(
 _MOVE_POOL = sa.text(
     """
     UPDATE experiments
-    SET resource_pool = :pool, config = jsonb_set(config, '{resources,resource_pool}', to_jsonb(:pool ::text))
+    SET resource_pool = :pool, fallback = :fallback,
+        config = jsonb_set(config, '{resources,resource_pool}', to_jsonb(:pool ::text))
     WHERE id = :id
     """
-)
+).bindparams(sa.bindparam("fallback", type_=JSONB(none_as_null=True)))
 
 
 async def lock_queue(change: Change) -> None:
@@ -179,29 +182,40 @@ async def move_beside(
 
 
 async def move_to_pool(
-    change: Change, experiment_id: int, pool: str, schedulers: PoolSchedulers
+    change: Change,
+    experiment_id: int,
+    pool: str,
+    schedulers: PoolSchedulers,
+    *,
+    reason: str = "",
+    fallback: Mapping[str, str] | None = None,
 ) -> list[str]:
     """The experiment's trials run in ``pool`` from now on: what waits queues there, what runs saves a
     checkpoint, ends and goes on there. Warnings.
+
+    ``reason``: in words; default: that it was moved. ``fallback``: of the row, when nobody asked for it.
 
     Raises NotFound, Conflict; BadRequest when there is no such pool, or when no agent of it is wide enough.
     """
     row = await _lock_job(change, experiment_id)
     if row.resource_pool == pool:
         return []
-    wanted = (await change.conn.execute(_RESOURCES, {"id": experiment_id})).one()
+    found = (await change.conn.execute(_RESOURCES, {"id": experiment_id})).one()
+    wanted = 1 if found.slots_per_trial is None else found.slots_per_trial
     asked = {
         "resources": {
             "resource_pool": pool,
-            "slots_per_trial": 1 if wanted.slots_per_trial is None else wanted.slots_per_trial,
-            "is_single_node": wanted.is_single_node,
+            "slots_per_trial": wanted,
+            "placement": found.placement,
+            "is_single_node": found.is_single_node,
         }
     }
     _, warnings = await check_slots(change.conn, asked, schedulers.cluster)
-    await change.conn.execute(_MOVE_POOL, {"id": experiment_id, "pool": pool})
+    given = {"id": experiment_id, "pool": pool, "fallback": fallback and dict(fallback)}
+    await change.conn.execute(_MOVE_POOL, given)
     trials = {one.task_id: one.id for one in await live_trials(change, experiment_id)}
     again = []
-    reason = f"moved to resource pool {pool!r}"
+    reason = reason or f"moved to resource pool {pool!r}"
     for live in await trial_queue.live_of_experiment(change, experiment_id):
         if live.state != states.REQUESTED:
             await allocating.stop_for(change, live.id, live.id)

@@ -13,7 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_service.scheduling.forecast import NAMED, Forecast, forecast
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.queue import Seen
-from determined_service.scheduling.reasons import ExcludedEverywhere, NoAgent, TooWide
+from determined_service.scheduling.reasons import (
+    ExcludedEverywhere,
+    NoAgent,
+    NoneAdmitted,
+    TooWide,
+)
 from determined_service.scheduling.scheduler import Waiting
 from determined_service.scheduling.wording import in_words
 from determined_service.views.values import moment
@@ -88,4 +93,4 @@ def _trials(count: int) -> str:
 
 def _needs_agents(one: Waiting) -> bool:
     """Whether it could not be placed even if everything ended."""
-    return isinstance(one.reason, NoAgent | ExcludedEverywhere | TooWide)
+    return isinstance(one.reason, NoAgent | NoneAdmitted | ExcludedEverywhere | TooWide)

@@ -11,9 +11,10 @@ the rest, so that there is one rule for fitting, holding back, filling up and st
   stop); else allocations of a higher level are asked to stop for it, the highest level first and of that
   the last placed, on one agent, and no more of them than needed. Slots that it waits for are its own:
   nobody of the same or a higher level gets them.
-- If that is not possible either, it is **stuck**. A later request is served all the same if it has a higher
-  level and may be preempted, because it can be stopped when the stuck one gets its chance. Every other one
-  waits behind it.
+- If that is not possible either, it is **stuck**, and what is free on the agents that it may run on is kept
+  for it (:mod:`~.standing`). A later request is served all the same if it has a higher level and may be
+  preempted, because it can be stopped when the stuck one gets its chance. Every other one gets only what is
+  free on other agents, or waits behind it.
 
 A request that no agent can ever run, or whose group has all the slots it may have, waits aside and holds
 nobody back. A request for no slots waits for nobody.
@@ -21,9 +22,11 @@ nobody back. A request for no slots waits for nobody.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from determined_service.scheduling.free_slots import Places, PoolSlots
 from determined_service.scheduling.reasons import (
@@ -32,6 +35,7 @@ from determined_service.scheduling.reasons import (
     ExcludedEverywhere,
     Fragmented,
     GroupAtLimit,
+    NoneAdmitted,
     NotWhole,
     Reason,
     SlotsComing,
@@ -39,25 +43,25 @@ from determined_service.scheduling.reasons import (
     TooWide,
 )
 from determined_service.scheduling.scheduler import Placement, Preemption, Waiting
-from determined_service.scheduling.snapshot import Part, Request, Running
+from determined_service.scheduling.snapshot import Constraint, Part, Request, Running
+from determined_service.scheduling.standing import Standing
 from determined_service.scheduling.stoppable import Claim, Stoppable
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """A request and its level."""
-
-    request: Request
-    level: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Ranks:
-    """``order``: the requests of a pool as they are served, none with a lower level than the one before.
-    ``stoppable``: the levels of the running allocations that may be asked to stop, by their ids."""
+    """``order``: the requests of a pool as they are served, and ``levels``: those of each, none lower
+    than the one before. ``stoppable``: the levels of the running allocations that may be asked to stop, by
+    their ids."""
 
-    order: Sequence[Ranked]
+    order: Sequence[Request]
+    levels: Sequence[int]
     stoppable: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def even(cls, order: Sequence[Request]) -> Self:
+        """All of one level: nothing is stopped for another."""
+        return cls(order, [0] * len(order))
 
 
 class Line:
@@ -71,13 +75,13 @@ class Line:
         self._running = [one for one in running if one.agent_id in slots or one.others]
         self.placements: list[Placement] = []
         self.preemptions: list[Preemption] = []
-        self._waiting: list[Waiting] = []
-        # Those that wait for slots which others hold, the first of them, and the levels of the first and
-        # the last that is stuck.
-        self._in_line = 0
-        self._first: Request | None = None
-        self._first_stuck: int | None = None
-        self._stuck: int | None = None
+        # With the reason; the first ahead and how many are: what :meth:`_behind` says. Most are behind
+        # others, and their reason is made once, at the end.
+        self._waiting: list[tuple[Request, Reason | tuple[Request, int]]] = []
+        # The groups that a ``max_slots`` limits: what stands in line is counted for these.
+        self._limited: frozenset[int] = frozenset()
+        # Those that wait for slots which others hold.
+        self._line = Standing(slots)
         # By request; of a gang one for each agent.
         self._claims: dict[str, list[Claim]] = {}
         # Slots that come free because earlier decisions asked for them: by request, then by agent.
@@ -86,65 +90,93 @@ class Line:
         self._coming: Counter[str] = Counter()
         # Early claims that keep free slots, by agent, then by request.
         self._keeping: dict[str, dict[str, Claim]] = {}
-        self._stoppable = Stoppable(slots, self._open, ())
+        # Nobody gives way to a request for so many slots: what they keep and what is open beside it only
+        # becomes less while requests are served.
+        self._no_way = sys.maxsize
+        self._stoppable = Stoppable(self._open, ())
 
     def serve(self, ranks: Ranks) -> None:
         """Serves everything; the outcome is in ``placements``, ``preemptions`` and :meth:`waiting`."""
-        self._stoppable = Stoppable(
-            self._slots,
-            self._open,
-            self._held(ranks.stoppable),
+        self._stoppable = Stoppable(self._open, self._held(ranks.stoppable))
+        self._limited = frozenset(
+            one.group for one in ranks.order if one.max_slots is not None and one.group is not None
         )
         self._claim_again(ranks)
-        for one in ranks.order:
-            found = self._serve(one.request, one.level)
+        for request, level in zip(ranks.order, ranks.levels, strict=True):
+            if self._is_behind(request, level):
+                self._waiting.append((request, self._behind(request)))
+                continue
+            found = self._serve(request, level)
             if isinstance(found, Placement):
                 self.placements.append(found)
             else:
-                self._waiting.append(Waiting(one.request, found))
+                self._waiting.append((request, found))
 
     def waiting(self) -> list[Waiting]:
         """What waits, in the order of service, with the numbers after all placements."""
-        return [
-            Waiting(one.request, self._settled(one.request, one.reason)) for one in self._waiting
-        ]
+        seen: dict[tuple[Constraint | None, frozenset[str]], tuple[int, int]] = {}
+        found = []
+        for request, reason in self._waiting:
+            if isinstance(reason, tuple):
+                first, ahead = reason
+                key = request.constraint, request.excluded
+                if key not in seen:
+                    slots = self._slots.of(request.constraint)
+                    seen[key] = slots.free(request.excluded), slots.total(request.excluded)
+                found.append(Waiting(request, Behind(ahead, first, *seen[key])))
+            else:
+                found.append(Waiting(request, self._settled(request, reason)))
+        return found
 
     def backfilled(self, ranks: Ranks) -> list[str]:
         """What runs although something more important is stuck, which cannot use its slots yet."""
-        if self._first_stuck is None:
-            return []
-        level = self._first_stuck
         return [
             one.id
             for one in self._running
-            if not one.stopping and ranks.stoppable.get(one.id, level) > level
+            if not one.stopping
+            and one.id in ranks.stoppable
+            and any(
+                self._line.is_filling(part.agent_id, ranks.stoppable[one.id]) for part in one.parts
+            )
         ]
 
     def _settled(self, request: Request, reason: Reason) -> Reason:
         # What was served later may have taken slots, of the agents or of the group.
-        slots, excluded = self._slots, request.excluded
         match reason:
             case GroupAtLimit():
                 return _exceeded(request, self._used) or reason
             case TooFewFree() | Fragmented() | NotWhole():
                 return self._too_little(request)
-            case Behind(ahead, first):
-                return Behind(ahead, first, slots.free(excluded), slots.total(excluded))
             case _:
                 return reason
 
-    def _serve(self, request: Request, level: int) -> Placement | Reason:
-        slots, excluded, wanted = self._slots, request.excluded, request.slots
+    def _is_behind(self, request: Request, level: int) -> bool:
+        """Whether it is seen at once that the request waits behind a stuck one, as of a long queue nearly all
+        do: :meth:`_serve` would say the same."""
+        return (
+            request.constraint is None
+            and self._line.is_closed(level, request.preemptible)
+            and 0 < request.slots <= self._slots.widest()
+            and not request.excluded
+            and request.id not in self._claims
+            and request.group not in self._limited
+        )
+
+    def _serve(self, request: Request, level: int) -> Placement | Reason | tuple[Request, int]:
+        excluded, wanted = request.excluded, request.slots
+        slots = self._slots.of(request.constraint)
         own = self._claims.get(request.id, ())
         if own:
             self._release(request.id)
+        if not slots.names:
+            return NoneAdmitted(self._slots.agents(), tuple(self._slots.labels()))
         if excluded and not slots.agents(excluded):
             return ExcludedEverywhere(slots.agents())
         if wanted == 0:
             agent_id = slots.least_busy(excluded)
             if agent_id is None:
                 return AgentsBusy(slots.agents(excluded), slots.zero_slot_limit)
-            slots.add_task(agent_id)
+            self._slots.add_task(agent_id)
             return Placement(request.id, agent_id, ())
         widest = slots.widest(excluded)
         gang = wanted > widest
@@ -152,18 +184,15 @@ class Line:
             return TooWide(widest)
         if (limit := _exceeded(request, self._used)) is not None:
             return limit
-        if self._stuck is not None and not (level > self._stuck and request.preemptible):
+        mine = self._line.open_to(request, level)
+        if mine is None or _exceeded(request, self._planned) is not None:
             return self._behind(request)
-        if _exceeded(request, self._planned) is not None:
-            return self._behind(request)
-        places = self._fitting(request, gang)
-        if places is None and self._keeping:
-            places = self._given_way(request, gang)
+        places = _fitting(request, mine, gang) or self._given_way(request, mine, gang)
         if places is not None:
             return self._place(request, places)
-        self._claim(request, level, gang, own)
-        if request.id not in self._claims and self._stop(request, level, gang):
-            places = self._fitting(request, gang)
+        self._claim(request, level, own, mine, gang)
+        if request.id not in self._claims and self._stop(request, level, mine, gang):
+            places = _fitting(request, mine, gang)
             if places is not None:  # Only claims of less important requests were in the way.
                 return self._place(request, places)
         claims = self._claims.get(request.id)
@@ -172,16 +201,14 @@ class Line:
             free, coming = sum(one.free for one in claims), sum(one.coming for one in claims)
             others = tuple(one.agent_id for one in claims[1:])
             return SlotsComing(claims[0].agent_id, free, coming, others)
-        self._stuck = level
-        if self._first_stuck is None:
-            self._first_stuck = level
-        if self._first is not None:
+        self._line.keep(request, level)
+        if self._line.before(request) is not None:
             return self._behind(request)
         self._stand(request)
         return self._too_little(request)
 
     def _too_little(self, request: Request) -> Reason:
-        slots, excluded = self._slots, request.excluded
+        slots, excluded = self._slots.of(request.constraint), request.excluded
         free, total = slots.free(excluded), slots.total(excluded)
         if free < request.slots:
             return TooFewFree(free, total)
@@ -189,16 +216,11 @@ class Line:
             return NotWhole(free, total, slots.most_whole(request))
         return Fragmented(free, total, slots.most_free(excluded))
 
-    def _fitting(self, request: Request, gang: bool) -> Places | None:
-        if gang:
-            return self._slots.whole(request)
-        agent_id = self._slots.fitting(request.slots, request.excluded)
-        return None if agent_id is None else ((agent_id, request.slots),)
-
     def _place(self, request: Request, places: Places) -> Placement:
-        if request.group is not None:
-            self._used[request.group] += request.slots
-            self._planned[request.group] += request.slots
+        group = request.group
+        if group is not None and group in self._limited:
+            self._used[group] += request.slots
+            self._planned[group] += request.slots
         parts = []
         for agent_id, slots in places:
             taken = self._slots.take(agent_id, slots)
@@ -209,18 +231,17 @@ class Line:
         return Placement(request.id, *parts[0], tuple(parts[1:]))
 
     def _stand(self, request: Request) -> None:
-        self._in_line += 1
-        if request.group is not None:
-            self._planned[request.group] += request.slots
-        if self._first is None:
-            self._first = request
+        self._line.add(request)
+        group = request.group
+        if group is not None and group in self._limited:
+            self._planned[group] += request.slots
 
-    def _behind(self, request: Request) -> Reason:
-        assert self._first is not None
-        ahead = self._in_line
+    def _behind(self, request: Request) -> tuple[Request, int]:
+        """The first of those ahead of the request, which is the last in line, and how many they are."""
+        before = self._line.before(request)
+        assert before is not None
         self._stand(request)
-        free, total = self._slots.free(request.excluded), self._slots.total(request.excluded)
-        return Behind(ahead, self._first, free, total)
+        return before
 
     # Slots that come free
 
@@ -261,66 +282,87 @@ class Line:
                     self._comes(agent_id, slots)
                     if one.stopping_for is not None:
                         theirs.setdefault(one.stopping_for, Counter())[agent_id] += slots
-        for ranked in ranks.order if theirs else ():
-            request = ranked.request
+        if not theirs:
+            return
+        for request, level in zip(ranks.order, ranks.levels, strict=True):
             mine = theirs.get(request.id)
-            if not mine:
+            if mine is None:
                 continue
             for agent_id, slots in self._asked_for(request, mine) or ():
-                claim = self._take(request, ranked.level, agent_id, slots, mine[agent_id])
+                claim = self._take(request, level, agent_id, slots, mine[agent_id])
                 claim.early = True
                 if claim.free:
                     self._keeping.setdefault(agent_id, {})[request.id] = claim
                 self._stoppable.claimed(claim)
 
-    def _asked_for(self, request: Request, mine: Counter[str]) -> Places | None:
-        """Where the request goes on waiting; ``mine``: slots that others were asked to free for it."""
-        if request.slots > self._slots.widest(request.excluded):
-            places = self._slots.whole(request, self._open, lambda one: -mine[one])
-            return places if any(mine[agent_id] for agent_id, _ in places or ()) else None
-        for agent_id, own in mine.most_common():
+    def _asked_for(self, request: Request, asked: Counter[str]) -> Places | None:
+        """Where the request goes on waiting; ``asked``: slots that others were asked to free for it."""
+        mine, excluded = self._slots.of(request.constraint), request.excluded
+        if request.slots > mine.widest(excluded):
+            places = mine.whole(request, self._open, lambda one: -asked[one])
+            return places if any(asked[agent_id] for agent_id, _ in places or ()) else None
+        # Those with the most first.
+        for agent_id, own in asked.most_common():
             enough = self._open(agent_id) >= request.slots
-            if own and enough and agent_id not in request.excluded:
+            if own and enough and agent_id in mine and agent_id not in excluded:
                 return ((agent_id, request.slots),)
         return None
 
-    def _given_way(self, request: Request, gang: bool) -> Places | None:
-        """Where the request fits if those served later do not keep free slots; they no longer do."""
-
-        def opened(agent_id: str) -> int:
-            kept = self._keeping.get(agent_id, {}).values()
-            return self._slots.open_of(agent_id) + sum(one.free for one in kept)
-
+    def _given_way(self, request: Request, mine: PoolSlots, gang: bool) -> Places | None:
+        """Where in ``mine`` the request fits if those served later do not keep free slots; they no longer
+        do."""
+        if not self._keeping or (not gang and request.slots >= self._no_way):
+            return None
         places: Places | None = None
         if gang:
-            places = self._slots.whole(request, opened)
+            places = mine.whole(request, self._without_early)
         else:
             for agent_id in sorted(self._keeping):
-                if opened(agent_id) >= request.slots and agent_id not in request.excluded:
+                if agent_id not in mine or agent_id in request.excluded:
+                    continue
+                if self._without_early(agent_id) >= request.slots:
                     places = ((agent_id, request.slots),)
                     break
         for agent_id, _ in places or ():
             for name in list(self._keeping.get(agent_id, ())):
                 self._release(name)
+        if places is None and not gang and mine is self._slots and not request.excluded:
+            self._no_way = request.slots
         return places
 
-    def _claim(self, request: Request, level: int, gang: bool, earlier: Sequence[Claim]) -> None:
-        """Claims slots that come free, as ``earlier``, or of the first agent by name that has enough.
+    def _without_early(self, agent_id: str) -> int:
+        """The agent's open slots if nobody served later kept any."""
+        could = self._slots.open_of(agent_id)
+        for claim in self._keeping.get(agent_id, {}).values():
+            could += claim.free
+        return could
+
+    def _claim(
+        self,
+        request: Request,
+        level: int,
+        earlier: Sequence[Claim],
+        mine: PoolSlots,
+        gang: bool,
+    ) -> None:
+        """Claims slots of ``mine`` that come free, as ``earlier``, or of the first agent by name that has
+        enough.
 
         The first by name, because that choice stays the same when later requests have claimed
         what they wait for.
         """
+        if not self._coming:
+            return
+        coming = {one.agent_id: one.coming for one in earlier}
         places: Places = ()
-        if gang and self._coming:
-            names = {one.agent_id for one in earlier}
-            places = self._slots.whole(request, self._open, lambda one: one not in names) or ()
-        elif not gang:
-            agents = (*(one.agent_id for one in earlier), *sorted(self._coming))
-            for one in agents:
-                if self._open(one) >= request.slots and one not in request.excluded:
+        if gang:
+            places = mine.whole(request, self._open, lambda one: one not in coming) or ()
+        else:
+            for one in (*coming, *sorted(self._coming)):
+                enough = self._open(one) >= request.slots
+                if enough and one in mine and one not in request.excluded:
                     places = ((one, request.slots),)
                     break
-        coming = {one.agent_id: one.coming for one in earlier}
         for agent_id, slots in places:
             own = min(coming.get(agent_id, 0), self._coming[agent_id])
             self._take(request, level, agent_id, slots, own)
@@ -352,16 +394,18 @@ class Line:
                 del self._keeping[claim.agent_id]
             self._stoppable.remove(claim.agent_id, request_id)
 
-    def _stop(self, request: Request, level: int, gang: bool) -> bool:
-        """Asks allocations of higher levels to stop for the request; False when that would not help."""
-        found = self._stoppable.find(request, level, gang)
+    def _stop(self, request: Request, level: int, mine: PoolSlots, gang: bool) -> bool:
+        """Asks allocations of higher levels on agents of ``mine`` to stop for the request; False when that
+        would not help."""
+        found = self._stoppable.find(request, level, mine, gang)
         if found is None:
             return False
         places, lowest = found
         freed = Counter(self._asked.get(request.id, {}))
-        for agent_id, slots in places:
-            wanted = self._slots.width(agent_id) if gang else slots
-            for victim in self._stoppable.victims(agent_id, lowest, wanted):
+        # Of a gang's agents all slots must be open, also where it uses a part only.
+        wanted = {one: self._slots.width(one) if gang else slots for one, slots in places}
+        for agent_id in wanted:
+            for victim in self._stoppable.victims(agent_id, lowest, wanted[agent_id]):
                 if isinstance(victim, Claim):
                     self._release(victim.request.id)
                     continue
@@ -370,14 +414,18 @@ class Line:
                     held = self._stoppable.remove(part, victim.id)
                     self._comes(part, held)
                     freed[part] += held
-        if any(
-            self._slots.open_of(agent_id) < (self._slots.width(agent_id) if gang else slots)
-            for agent_id, slots in places
-        ):
+        if any(self._slots.open_of(one) < wanted[one] for one in wanted):
             for agent_id, slots in places:
                 own = min(freed[agent_id], self._coming[agent_id])
                 self._take(request, level, agent_id, slots, own)
         return True
+
+
+def _fitting(request: Request, mine: PoolSlots, gang: bool) -> Places | None:
+    if gang:
+        return mine.whole(request)
+    agent_id = mine.fitting(request.slots, request.excluded)
+    return None if agent_id is None else ((agent_id, request.slots),)
 
 
 def _exceeded(request: Request, used: Mapping[int, int]) -> GroupAtLimit | None:

@@ -8,6 +8,9 @@ was asked to stop, and for whom.
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import sqlalchemy as sa
 
 from determined_registry.database.tables import allocation_resources
@@ -25,6 +28,20 @@ from determined_service.state.states import ALLOCATION, transition
 
 SWEEP_S = 30.0
 """Seconds after which the queue is looked at even if nothing was announced (agents come back)."""
+
+
+LONG_PASS_S = 0.02
+REST_MOST_S = 1.0
+
+
+def rest_after(took: float) -> float:
+    """Seconds without a pass after one that took ``took`` seconds.
+
+    Each submission and each end of a leg wakes the loop, and a pass reads the whole queue: without a rest
+    many submissions into a long queue would cost a pass each. So one pass answers for all that came
+    meanwhile, and passes take at most half of the loop's time. The first after a quiet time comes at once.
+    """
+    return min(took, REST_MOST_S) if took > LONG_PASS_S else 0.0
 
 
 async def assign(change: Change, placement: Placement) -> bool:
@@ -68,7 +85,7 @@ async def schedule_once(db: Database, snapshots: SnapshotReader) -> Decision:
         if all(row.state != states.REQUESTED and row.max_slots is None for row in rows):
             return Decision((), ())
         snapshot = await snapshots.read(conn, rows)
-    decision = snapshots.schedulers.decide(snapshot)
+    decision = await snapshots.schedulers.decide_beside(snapshot)
     if not decision.placements and not decision.preemptions:
         return decision
     task_of = {row.id: row.task_id for row in rows}
@@ -90,7 +107,9 @@ async def schedule_forever(db: Database, hub: Hub, snapshots: SnapshotReader) ->
     """Decides whenever requests, slots or agents change."""
 
     async def once() -> None:
+        began = time.monotonic()
         await schedule_once(db, snapshots)
+        await asyncio.sleep(rest_after(time.monotonic() - began))
 
     while True:
         await hub.poll([topics.SCHEDULER], once, SWEEP_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +14,9 @@ from determined_service.scheduling.priority import Priority
 from determined_service.scheduling.round_robin import RoundRobin
 from determined_service.scheduling.scheduler import Decision, Scheduler
 from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Snapshot
+
+MANY = 500
+"""Of so many allocations a decision takes some milliseconds."""
 
 _PLAIN: dict[str, Callable[[Fit], Scheduler]] = {
     "fair_share": FairShare,
@@ -55,6 +59,13 @@ class PoolSchedulers(Scheduler):
         """How many allocations without slots each agent of the pool may run."""
         found = self._cluster().pool(pool)
         return MAX_ZERO_SLOT_TASKS if found is None else found.max_aux_containers_per_agent
+
+    async def decide_beside(self, snapshot: Snapshot) -> Decision:
+        """As :meth:`decide`, which for a long queue takes so long that requests would wait: then in another
+        thread."""
+        if len(snapshot.requests) + len(snapshot.running) < MANY:
+            return self.decide(snapshot)
+        return await asyncio.to_thread(self.decide, snapshot)
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Each scheduler decides the pools that it serves."""

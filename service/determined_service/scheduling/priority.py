@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from determined_service.scheduling.free_slots import Fit
-from determined_service.scheduling.line import Ranked, Ranks
+from determined_service.scheduling.line import Ranks
 from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
 
 
@@ -22,10 +24,11 @@ class Priority(RankingScheduler):
 
     def rank(self, pool: Pool) -> Ranks:
         """A level for each priority, or one for all without preemption."""
-        order = sorted(pool.requests, key=lambda one: (one.priority, one.position, one.requested))
+        order = sorted(pool.requests, key=attrgetter("priority", "position", "requested"))
         if not self._preemption:
-            return Ranks([Ranked(one) for one in order])
+            return Ranks.even(order)
         return Ranks(
-            [Ranked(one, one.priority) for one in order],
+            order,
+            [one.priority for one in order],
             {one.id: one.priority for one in pool.running if one.preemptible},
         )

@@ -53,7 +53,8 @@ class Queue:
             if began >= self._kept_until:
                 async with reader(self._db).connect() as conn:
                     snapshot = await self._snapshots.read(conn)
-                self._seen = Seen(snapshot, self._snapshots.schedulers.decide(snapshot))
+                decision = await self._snapshots.schedulers.decide_beside(snapshot)
+                self._seen = Seen(snapshot, decision)
                 ended = time.monotonic()
                 self._kept_until = ended + KEPT * (ended - began)
             return self._seen

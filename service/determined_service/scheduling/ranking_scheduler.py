@@ -52,7 +52,7 @@ class RankingScheduler(Scheduler):
         for name, those in sorted(requests.items()):
             if name not in slots:
                 ranks = self.rank(Pool(those, (), PoolSlots(())))
-                waiting += [Waiting(one.request, NoAgent()) for one in ranks.order]
+                waiting += [Waiting(one, NoAgent()) for one in ranks.order]
                 continue
             mine = Pool(those, running.get(name, ()), slots[name])
             line = Line(mine.slots, used, mine.running)

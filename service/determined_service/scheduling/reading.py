@@ -7,12 +7,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.base.spread import Spread
+from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.pools import PoolSchedulers
-from determined_service.scheduling.snapshot import Agent, Part, Request, Running, Snapshot
+from determined_service.scheduling.snapshot import (
+    Agent,
+    Constraint,
+    Part,
+    Request,
+    Running,
+    Snapshot,
+)
 from determined_service.state import states
 
 _LIVE = sa.text(
@@ -28,6 +37,7 @@ _LIVE = sa.text(
         SELECT id, coalesce(queue_position, extract(epoch FROM start_time)::float8) AS position,
                (config #>> '{resources,max_slots}')::int AS max_slots,
                coalesce((config #>> '{resources,weight}')::float8, 1) AS weight,
+               config #>> '{resources,placement}' AS placement,
                coalesce((config #>> '{resources,is_single_node}')::bool, false) AS single_node,
                CASE WHEN config #>> '{searcher,name}' = 'custom' THEN submitted_by END AS runner
         FROM experiments WHERE id IN (SELECT experiment_id FROM live)
@@ -45,8 +55,8 @@ _LIVE = sa.text(
            extract(epoch FROM w.since)::float8 AS since, w.agent_id, w.slot_ids,
            w.stopping_for, w.stopping,
            coalesce(o.position, extract(epoch FROM w.since)::float8) AS position,
-           o.max_slots, coalesce(o.weight, 1) AS weight, coalesce(o.single_node, true) AS single_node,
-           g.parts, o.runner, b.agents AS excluded
+           o.max_slots, coalesce(o.weight, 1) AS weight, o.placement,
+           coalesce(o.single_node, true) AS single_node, g.parts, o.runner, b.agents AS excluded
     FROM live w
     LEFT JOIN gang g ON g.allocation_id = w.id
     LEFT JOIN owner o ON o.id = w.experiment_id
@@ -56,7 +66,7 @@ _LIVE = sa.text(
 )
 _AGENTS = sa.text(
     """
-    SELECT g.id, g.resource_pool, s.ids AS slots
+    SELECT g.id, g.resource_pool, g.labels, s.ids AS slots
     FROM agents g
     LEFT JOIN (
         SELECT agent_id, array_agg(slot_id ORDER BY slot_id) AS ids
@@ -83,20 +93,21 @@ class SnapshotReader:
 
     def __init__(self, schedulers: PoolSchedulers, agent_timeout_s: float) -> None:
         self.schedulers = schedulers
-        self._agent_timeout_s = agent_timeout_s
+        self.agent_timeout_s = agent_timeout_s
 
     async def read(
         self, conn: AsyncConnection, live: Sequence[sa.Row[Any]] | None = None
     ) -> Snapshot:
         """This moment's snapshot, from ``live`` if the caller has read that."""
         rows = await live_allocations(conn) if live is None else live
-        agents = await conn.execute(_AGENTS, {"timeout": self._agent_timeout_s})
+        agents = await conn.execute(_AGENTS, {"timeout": self.agent_timeout_s})
         return self._snapshot(rows, list(agents))
 
     def _snapshot(self, rows: Sequence[sa.Row[Any]], agents: Sequence[sa.Row[Any]]) -> Snapshot:
         runners = self._runners(rows)
         defaults: dict[str, int] = {}
         spreads: dict[str, Spread] = {}
+        constraints: dict[str | None, Constraint | None] = {None: None}
         used_by_group: Counter[int] = Counter()
         used: dict[str, set[int]] = {}
         tasks: Counter[str] = Counter()
@@ -104,7 +115,8 @@ class SnapshotReader:
         running: list[Running] = []
         for (
             key, state, task, group, pool, slots, priority, preemptible, since, agent, slot_ids,
-            stopping_for, stopping, position, limit, weight, single_node, parts, _, excluded,
+            stopping_for, stopping, position, limit, weight, placement, single_node,
+            parts, _, excluded,
         ) in rows:  # fmt: skip
             # Unpacked, because reading thousands of rows by their columns' names takes twice as long.
             if priority is None:
@@ -116,10 +128,13 @@ class SnapshotReader:
                 priority, position = min(priority, first), min(position, place)
             if state == states.REQUESTED:
                 banned = frozenset(excluded or ())
+                if placement not in constraints:
+                    constraints[placement] = constraint_of(orjson.loads(placement))
                 requests.append(
                     Request(
                         key, pool, slots, group, limit, banned, priority, weight, position,
-                        preemptible, since, Spread.NONE if single_node else self._spread(pool, spreads),
+                        preemptible, since, constraints[placement],
+                        Spread.NONE if single_node else self._spread(pool, spreads),
                     )
                 )  # fmt: skip
                 continue
@@ -148,6 +163,7 @@ class SnapshotReader:
                     frozenset(used.get(one.id, ())),
                     tasks[one.id],
                     self.schedulers.max_zero_slot_tasks(one.resource_pool),
+                    one.labels,
                 )
                 for one in agents
             ),

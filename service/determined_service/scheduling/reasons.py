@@ -6,24 +6,32 @@ those after the decision's placements. They count only agents that the request m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from determined_service.base.records import record
 from determined_service.scheduling.snapshot import Request
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoAgent:
     """The pool has no agent that may be given work."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
+class NoneAdmitted:
+    """The request's constraint admits none of the pool's ``agents`` agents, whose labels are ``labels``."""
+
+    agents: int
+    labels: tuple[str, ...]
+
+
+@record
 class ExcludedEverywhere:
-    """The request must not run on any of the pool's ``agents`` agents."""
+    """The request must not run on any of the ``agents`` agents that the pool has, or that its constraint
+    admits."""
 
     agents: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TooWide:
     """No agent has as many enabled slots, free or not; the widest has ``widest``. It may not spread over
     several, or whole agents do not give what it wants."""
@@ -31,7 +39,7 @@ class TooWide:
     widest: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupAtLimit:
     """With this request its group would hold more than ``limit`` slots; it holds ``used``."""
 
@@ -39,7 +47,7 @@ class GroupAtLimit:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TooFewFree:
     """``free`` of ``total`` slots are free: fewer than the request wants."""
 
@@ -47,7 +55,7 @@ class TooFewFree:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fragmented:
     """``free`` of ``total`` slots are free, which would do, but at most ``most`` on one agent."""
 
@@ -56,7 +64,7 @@ class Fragmented:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NotWhole:
     """Wider than every agent: ``free`` of ``total`` slots are free, which would do, but agents that are free
     as a whole, of the same size if they must be, have at most ``whole`` together."""
@@ -66,11 +74,11 @@ class NotWhole:
     whole: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Behind:
-    """The pool's free slots are kept for ``first``, the request that is served next.
+    """Free slots are kept for ``first``, the first in line of those that may run on one of the same agents.
 
-    ``ahead``: how many requests of the pool are to be served before this one, ``first`` included.
+    ``ahead``: how many such requests of the pool are to be served before this one, ``first`` included.
     """
 
     ahead: int
@@ -79,7 +87,7 @@ class Behind:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlotsComing:
     """``agent_id`` will have the slots, for a gang together with ``others``: ``free`` of them are free and
     kept for the request, ``coming`` are held by allocations that were asked to stop."""
@@ -90,7 +98,7 @@ class SlotsComing:
     others: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AgentsBusy:
     """A request for no slots: each of ``agents`` agents runs ``limit`` such allocations already."""
 
@@ -100,6 +108,7 @@ class AgentsBusy:
 
 Reason = (
     NoAgent
+    | NoneAdmitted
     | ExcludedEverywhere
     | TooWide
     | GroupAtLimit

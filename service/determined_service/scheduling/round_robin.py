@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 
-from determined_service.scheduling.line import Ranked, Ranks
+from determined_service.scheduling.line import Ranks
 from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
 from determined_service.scheduling.snapshot import Request, Running
 
@@ -21,7 +22,7 @@ class RoundRobin(RankingScheduler):
         turns: Counter[int] = Counter()
         ranked: list[tuple[int, float, int, Request]] = []
         everything: list[Request | Running] = [*pool.running, *pool.requests]
-        everything.sort(key=lambda one: one.requested)
+        everything.sort(key=attrgetter("requested"))
         for place, one in enumerate(everything):
             wide = one.width if isinstance(one, Running) else one.slots
             turn = 0
@@ -30,5 +31,6 @@ class RoundRobin(RankingScheduler):
                 turns[one.group] += 1
             if isinstance(one, Request):
                 ranked.append((turn, one.position, place, one))
-        ranked.sort(key=lambda one: one[:3])
-        return Ranks([Ranked(request) for *_, request in ranked])
+        # No two have the same place, so requests are never compared.
+        ranked.sort()
+        return Ranks.even([request for *_, request in ranked])

@@ -6,11 +6,12 @@ import abc
 from collections import Counter
 from dataclasses import dataclass
 
+from determined_service.base.records import record
 from determined_service.scheduling.reasons import Reason
 from determined_service.scheduling.snapshot import Part, Request, Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """The allocation ``id`` gets ``slot_ids`` of ``agent_id``; a gang gets ``others`` besides."""
 
@@ -25,7 +26,7 @@ class Placement:
         return (Part(self.agent_id, self.slot_ids), *self.others)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     """A request that gets nothing now, and why."""
 
@@ -33,7 +34,7 @@ class Waiting:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Preemption:
     """The running allocation ``id`` is to save a checkpoint and end, so that ``request_id`` gets its
     slots; its own id: its group is above its ``max_slots``."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from determined_service.base.records import record
 from determined_service.base.spread import Spread
 
 MAX_ZERO_SLOT_TASKS = 100
@@ -19,12 +20,28 @@ class Part(NamedTuple):
     slot_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
+class Constraint:
+    """Which agents a request may run on: one of ``agents``, if there are any, that has one of the values of
+    each of ``labels``."""
+
+    agents: frozenset[str] = frozenset()
+    labels: tuple[tuple[str, frozenset[str]], ...] = ()
+
+    def admits(self, agent_id: str, labels: Mapping[str, str]) -> bool:
+        """Whether an agent of that name and with these labels will do."""
+        return (not self.agents or agent_id in self.agents) and all(
+            labels.get(key) in values for key, values in self.labels
+        )
+
+
+@record
 class Request:
     """An allocation that waits.
 
     ``group`` is the experiment, which has one pool, and whose slots ``max_slots`` limits. The
-    request must not run on the agents in ``excluded``. ``priority``: a lower number is more important.
+    request must not run on the agents in ``excluded``, and only on those that ``constraint`` admits.
+    ``priority``: a lower number is more important.
     ``position``: the experiment's place in line, when it was submitted in seconds since 1970 unless somebody
     moved it. ``requested``: when the allocation came to wait, in seconds since 1970; of one that was stopped
     for another and waits again, when it first did. ``spread``: for when it is wider than every agent.
@@ -41,10 +58,11 @@ class Request:
     position: float = 0.0
     preemptible: bool = True
     requested: float = 0.0
+    constraint: Constraint | None = None
     spread: Spread = Spread.EVEN
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Agent:
     """An agent that may be given work. ``slots``: ids of all its enabled slots. ``used``: slots
     that are held, which may include some that were disabled meanwhile. ``max_zero_slot_tasks``: how many
@@ -56,13 +74,14 @@ class Agent:
     used: frozenset[int] = frozenset()
     zero_slot_tasks: int = 0
     max_zero_slot_tasks: int = MAX_ZERO_SLOT_TASKS
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def free(self) -> list[int]:
         """The enabled slots that nobody holds, in the agent's order."""
         return [slot for slot in self.slots if slot not in self.used]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Running:
     """An allocation that holds ``slot_ids`` of an agent; of a gang, ``others`` are on more agents.
 
@@ -95,7 +114,8 @@ class Running:
     @property
     def width(self) -> int:
         """How many slots it holds."""
-        return len(self.slot_ids) + sum(len(one.slot_ids) for one in self.others)
+        width = len(self.slot_ids)
+        return width + sum(len(one.slot_ids) for one in self.others) if self.others else width
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from determined_service.base.records import record
 from determined_service.scheduling.free_slots import Places, PoolSlots, Ranking
 from determined_service.scheduling.snapshot import Request, Running
 
@@ -25,7 +26,7 @@ class Claim:
     early: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Holder:
     """``number``: a larger one was placed later."""
 
@@ -44,17 +45,18 @@ class Stoppable:
 
     def __init__(
         self,
-        slots: PoolSlots,
         opened: Callable[[str], int],
         running: Iterable[tuple[Running, int, str, int]],
     ) -> None:
         """``running``: with their levels, an agent, and how many slots of it they hold."""
-        self._slots = slots
         self._opened = opened
         self._held: dict[str, dict[str, _Holder]] = {}
-        self._rankings: dict[int, Ranking | None] = {}
-        # By level, agents whose number in the ranking is out of date: most are never asked for again.
-        self._stale: dict[int, set[str]] = {}
+        self._known: set[int] = set()  # the levels of what may be stopped
+        self._levels: list[int] = []  # the same, the highest first
+        # By level and the agents that are asked about.
+        self._rankings: dict[tuple[int, PoolSlots], Ranking] = {}
+        # Agents whose number in the ranking is out of date: most are never asked for again.
+        self._stale: dict[tuple[int, PoolSlots], set[str]] = {}
         for number, (one, level, agent_id, held) in enumerate(running):
             if held:
                 self._add(agent_id, _Holder(one, 2 * level, number, held))
@@ -75,36 +77,40 @@ class Stoppable:
         self.changed(agent_id)
         return 0 if found is None else found.slots
 
-    def find(self, request: Request, level: int, gang: bool) -> tuple[Places, int] | None:
-        """Where there is room for the request, all of it, if :meth:`victims` down to which level stop. None:
-        nothing that may stop would do."""
-        levels = [one for one in self._rankings if one > 2 * level]
+    def find(
+        self, request: Request, level: int, slots: PoolSlots, gang: bool
+    ) -> tuple[Places, int] | None:
+        """Where in ``slots`` there is room for the request, all of it, if :meth:`victims` down to which
+        level stop. None: nothing that may stop would do."""
         if gang:
-            return self._find_whole(request, levels) if levels else None
-        for one in sorted(levels, reverse=True):
-            agent_id = self._ranking(one).least(request.slots, request.excluded)
+            return self._find_whole(request, level, slots)
+        for one in self._levels:
+            if one <= 2 * level:
+                return None
+            agent_id = self._ranking(one, slots).least(request.slots, request.excluded)
             if agent_id is not None:
                 return ((agent_id, request.slots),), one
         return None
 
-    def _find_whole(self, request: Request, levels: list[int]) -> tuple[Places, int] | None:
+    def _find_whole(
+        self, request: Request, level: int, slots: PoolSlots
+    ) -> tuple[Places, int] | None:
         """As :meth:`find`. The more may stop, the more agents can be had, so the level is found by halves."""
-        levels.sort()
+        levels = [one for one in reversed(self._levels) if one > 2 * level]
         found = None
         low, high = 0, len(levels)
         while low < high:
             # First all that may stop: mostly nothing would do.
             middle = low if found is None else (low + high) // 2
             one = levels[middle]
-            places = self._slots.whole(
-                request, partial(self._number, level=one), lambda one: -self._opened(one)
-            )
-            if places is None:
-                if found is None:
-                    return None
-                high = middle
-            else:
+            opened = partial(self._number, level=one)
+            places = slots.whole(request, opened, lambda one: -self._opened(one))
+            if places is not None:
                 found, low = (places, one), middle + 1
+            elif found is None:
+                return None
+            else:
+                high = middle
         return found
 
     def victims(self, agent_id: str, level: int, wanted: int) -> list[Running | Claim]:
@@ -128,21 +134,32 @@ class Stoppable:
     def _add(self, agent_id: str, holder: _Holder) -> None:
         name = holder.holder.id if isinstance(holder.holder, Running) else holder.holder.request.id
         self._held.setdefault(agent_id, {})[name] = holder
-        self._rankings.setdefault(holder.level, None)
+        if holder.level not in self._known:
+            self._known.add(holder.level)
+            self._levels = sorted(self._known, reverse=True)
         self.changed(agent_id)
 
-    def _ranking(self, level: int) -> Ranking:
-        ranking = self._rankings[level]
+    def _ranking(self, level: int, slots: PoolSlots) -> Ranking:
+        key = (level, slots)
+        ranking = self._rankings.get(key)
         if ranking is None:
-            ranking = self._rankings[level] = Ranking()
-            self._stale[level] = set(self._slots.ids())
-        stale = self._stale[level]
-        # Sorted, because equal snapshots must give equal decisions.
-        for agent_id in sorted(stale):
-            ranking.put(agent_id, self._number(agent_id, level))
-        stale.clear()
+            ranking = Ranking({one: self._number(one, level) for one in slots.ids()})
+            self._rankings[key] = ranking
+            self._stale[key] = set()
+        stale = self._stale[key]
+        if stale:
+            # Sorted, because equal snapshots must give equal decisions.
+            for agent_id in sorted(stale):
+                if agent_id in slots:
+                    ranking.put(agent_id, self._number(agent_id, level))
+            stale.clear()
         return ranking
 
     def _number(self, agent_id: str, level: int) -> int:
-        held = self._held.get(agent_id, {}).values()
-        return self._opened(agent_id) + sum(one.slots for one in held if one.level >= level)
+        number = self._opened(agent_id)
+        held = self._held.get(agent_id)
+        if held:
+            for one in held.values():
+                if one.level >= level:
+                    number += one.slots
+        return number

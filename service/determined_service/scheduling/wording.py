@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from determined_service.base.spread import Spread
 from determined_service.scheduling.reasons import (
     AgentsBusy,
@@ -10,29 +12,44 @@ from determined_service.scheduling.reasons import (
     Fragmented,
     GroupAtLimit,
     NoAgent,
+    NoneAdmitted,
     NotWhole,
     SlotsComing,
     TooFewFree,
     TooWide,
 )
 from determined_service.scheduling.scheduler import Waiting
-from determined_service.scheduling.snapshot import Request
+from determined_service.scheduling.snapshot import Constraint, Request
+
+NAMED = 8
+"""How many agents, labels or values a sentence names."""
 
 
 def in_words(waiting: Waiting) -> str:
     """What the request wants, and why it has not got it."""
     request = waiting.request
     wanted = f"wants {_count(request.slots, 'slot')} of resource pool {request.pool!r}"
+    such = ""
+    if request.constraint is not None:
+        wanted, such = f"{wanted} on {admitted(request.constraint)}", "such "
     match waiting.reason:
         case NoAgent():
-            return f"{wanted}, which has no agent that is alive and enabled"
+            joint = "; the pool" if request.constraint else ", which"
+            return f"{wanted}{joint} has no agent that is alive and enabled"
+        case NoneAdmitted(agents, labels):
+            have = f"labels there: {listed(labels)}" if labels else "none of them has a label"
+            those = "the pool's only agent is not one" if agents == 1 else "the pool has none"
+            return f"{wanted}; {those} ({have})"
         case ExcludedEverywhere(agents):
             every = "the pool's only agent" if agents == 1 else f"all {agents} agents of the pool"
+            if request.constraint is not None:
+                every = "the only such agent" if agents == 1 else f"all {agents} such agents"
             return f"{wanted}; log policies exclude it from {every}"
         case TooWide(widest):
             allowed = " that log policies allow" if request.excluded else ""
-            widest_one = f"whose widest agent{allowed} has {_count(widest, 'enabled slot')}"
-            return f"{wanted}, {widest_one}: {_nowhere(request)}"
+            widest_one = f"widest {such}agent{allowed} has {_count(widest, 'enabled slot')}"
+            joint = "; the" if request.constraint else ", whose"
+            return f"{wanted}{joint} {widest_one}: {_nowhere(request)}"
         case GroupAtLimit(used, limit):
             held = f"its experiment holds {used} of the {_count(limit, 'slot')}"
             return f"{wanted}; {held} that resources.max_slots allows"
@@ -68,6 +85,8 @@ def in_short(waiting: Waiting, jobs_ahead: int) -> str:
     match waiting.reason:
         case NoAgent():
             return f"{wanted}, has no agent"
+        case NoneAdmitted():
+            return f"{wanted}, has no agent that resources.placement admits"
         case ExcludedEverywhere():
             return f"{wanted}, log policies exclude every agent"
         case TooWide(widest):
@@ -87,6 +106,22 @@ def in_short(waiting: Waiting, jobs_ahead: int) -> str:
             return f"{wanted}, every agent runs as many tasks without slots as it may"
 
 
+def admitted(constraint: Constraint) -> str:
+    """The agents that a constraint admits."""
+    names = " or ".join(sorted(constraint.agents)[:NAMED])
+    more = " …" if len(constraint.agents) > NAMED else ""
+    labels = " and ".join(
+        f"{key}={' or '.join(sorted(values)[:NAMED])}" for key, values in constraint.labels[:NAMED]
+    )
+    one = f"agent {names}{more}" if names else "an agent"
+    return f"{one} with {labels}" if labels else one
+
+
+def listed(words: Sequence[str]) -> str:
+    """The first of the words, with commas."""
+    return ", ".join(words[:NAMED]) + (", …" if len(words) > NAMED else "")
+
+
 def _nowhere(request: Request) -> str:
     if request.spread is Spread.NONE:
         return "no agent can run it"
@@ -94,16 +129,12 @@ def _nowhere(request: Request) -> str:
     return f"no agent can run it, nor do whole agents{equal} give {request.slots} slots"
 
 
-NAMED = 5
-
-
 def _agents(coming: SlotsComing) -> tuple[str, bool]:
     """The agents that free slots, in words, and whether there are several."""
     names = [coming.agent_id, *coming.others]
     if len(names) == 1:
         return f"agent {names[0]}", False
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"agents {', '.join(names[:NAMED])}{more}", True
+    return f"agents {listed(names)}", True
 
 
 def _free(free: int, total: int) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from determined.common.wire.legs import ExitKind
-from determined_tasks.entrypoint import STARTUP_HOOK
 from determined_tasks.exit_reason import SHELL_CODES, LegResult, failed_to_start, infrastructure
 
 _SETUP = re.compile(
@@ -18,6 +17,7 @@ _SETUP = re.compile(
     re.IGNORECASE,
 )
 _GPU = re.compile(r"device driver|nvidia", re.IGNORECASE)
+_NETWORK = re.compile(r"network \S+ not found", re.IGNORECASE)
 
 
 def not_created(status: int | None, words: str, image: str) -> LegResult:
@@ -27,6 +27,12 @@ def not_created(status: int | None, words: str, image: str) -> LegResult:
         return infrastructure(
             f"the engine cannot give the container its GPUs ({said}): install the NVIDIA Container Toolkit on"
             " the agent's machine"
+        )
+    if _NETWORK.search(said):
+        return failed_to_start(
+            f"the container of image {image} cannot be started: {said}; network_mode of the agent's container"
+            " settings, or of task_container_defaults in the cluster configuration, names a network that the"
+            " agent's machine does not have"
         )
     if _SETUP.search(said) or (status is not None and 400 <= status < 500):
         return failed_to_start(
@@ -42,7 +48,7 @@ def describe(
     image: str,
     command: list[str],
     memory: int | None,
-    hook_pending: bool,
+    hook_pending: str | None,
     init_error: str | None,
     machine_is_full: bool,
     exception: str | None,
@@ -58,7 +64,7 @@ def describe(
     if state.get("Error") and code in (126, 127, 128):
         return failed_to_start(f"the entrypoint cannot be started: {state['Error']}")
     if hook_pending and code != 0:
-        reason = f"{STARTUP_HOOK} failed with exit code {code}"
+        reason = f"{hook_pending} failed with exit code {code}"
         return LegResult(code, None, ExitKind.FAILED_TO_START, reason)
     out_of_memory = _out_of_memory(memory) if state.get("OOMKilled") else None
     if code == 128 + signal.SIGKILL:

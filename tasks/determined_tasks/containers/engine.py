@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from determined_tasks.containers.settings import LABEL_AGENT, LABEL_WORK_DIR
@@ -11,6 +13,11 @@ if TYPE_CHECKING:
     from docker.api.client import APIClient
 
 SECONDS = 60.0
+EVENTS_KEPT = 256
+"""So many of its latest events an engine tells of."""
+UNKNOWN_CODE = 255
+"""The exit code of a container whose end no engine saw."""
+_MOMENT = re.compile(r"(.*?T[\d:]+)(?:\.(\d+))?(.*)")
 
 
 class EngineAway(Exception):
@@ -41,8 +48,8 @@ def away(error: object) -> str:
     )
 
 
-def call(client: APIClient, method: str, path: str, **options: Any) -> Any:
-    """One request of the engine's API; the decoded answer.
+def call(client: APIClient, method: str, path: str, *, lines: bool = False, **options: Any) -> Any:
+    """One request of the engine's API; the decoded answer, or its ``lines`` as they are.
 
     Raises docker.errors.APIError with the engine's words, and EngineAway.
     """
@@ -52,9 +59,11 @@ def call(client: APIClient, method: str, path: str, **options: Any) -> Any:
     url = f"{client.base_url}/v{client.api_version}{path}"
     try:
         response = client.request(method, url, **options)
-    except (requests.ConnectionError, requests.Timeout) as error:
+    except requests.RequestException as error:  # also in the midst of its answer
         raise EngineAway(away(error)) from error
     client._raise_for_status(response)
+    if lines:
+        return response.text.splitlines()
     return response.json() if response.content else None
 
 
@@ -76,9 +85,8 @@ def remove(client: APIClient, name: str) -> None:
     """
     from docker.errors import APIError, NotFound
 
-    options = {"params": {"force": "1", "v": "1"}}
     try:
-        call(client, "DELETE", f"/containers/{name}", **options)
+        call(client, "DELETE", f"/containers/{name}", params={"force": "1", "v": "1"})
     except NotFound:
         return
     except APIError as error:
@@ -96,6 +104,39 @@ def kill(client: APIClient, name: str) -> None:
     except APIError as error:
         if error.response is None or error.response.status_code not in (404, 409):
             raise
+
+
+def ended_with_engine(client: APIClient, container: Mapping[str, Any]) -> bool | None:
+    """Whether a container that was killed, or ended by SIGTERM, was ended by the stop of the engine or of its
+    machine; None when the engine does not know. ``container``: as :func:`inspect` has it.
+
+    An engine that is stopped in good order tells whoever waits of the container's end as of any other, before
+    it ends itself. But its memory of events goes with it: the next one does not know that it made this
+    container. Raises EngineAway.
+    """
+    import json
+
+    facts = call(client, "GET", "/info")
+    if facts.get("LiveRestoreEnabled") and int(container["State"]["ExitCode"]) != UNKNOWN_CODE:
+        return False
+    params = {"since": "1", "until": _seconds(facts["SystemTime"])}
+    told = call(client, "GET", "/events", params=params, lines=True)
+    events = [json.loads(line) for line in told]
+    if any(
+        event.get("Action") == "create" and event["Actor"].get("ID") == container["Id"]
+        for event in events
+    ):
+        return False
+    return True if len(events) < EVENTS_KEPT else None
+
+
+def _seconds(moment: str) -> str:
+    """Since the epoch, of an engine's time, such as ``2026-11-23T09:04:08.274514221Z``."""
+    match = _MOMENT.fullmatch(moment)
+    assert match is not None, moment
+    whole, fraction, zone = match.groups()
+    seconds = int(datetime.fromisoformat(whole + zone).timestamp())
+    return f"{seconds}.{(fraction or '').ljust(9, '0')}"
 
 
 def of_agent(client: APIClient, agent_id: str, work_dir: str) -> Iterator[dict[str, Any]]:

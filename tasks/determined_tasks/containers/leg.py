@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import orjson
 
@@ -38,7 +38,8 @@ from determined_tasks.containers import accounts, ends, engine, frames, images, 
 from determined_tasks.containers.engine import EngineAway
 from determined_tasks.containers.images import ImageError, RegistryAway
 from determined_tasks.containers.log_pump import LogPump
-from determined_tasks.containers.settings import WORKDIR, ContainerSettings
+from determined_tasks.containers.plan import NetworkError
+from determined_tasks.containers.settings import ContainerSettings
 from determined_tasks.context_dir import ModelDefinitionError
 from determined_tasks.exit_reason import LegResult, failed_to_start, infrastructure
 from determined_tasks.identity import Identity, IdentityError
@@ -63,6 +64,8 @@ SPOOL = "logs.spool"
 ENGINE_RETRY_SECONDS = 1.0
 # The engine may tell of the kernel's kill after it told of the exit.
 OOM_SECONDS = 2.0
+ENDED_FROM_OUTSIDE = (128 + signal.SIGKILL, 128 + signal.SIGTERM, engine.UNKNOWN_CODE)
+"""Exit codes that a container has whose engine was stopped, among others."""
 
 Event = Literal["stop", "ended", "prepared"]
 
@@ -179,7 +182,7 @@ class _Leg:
             if isinstance(command, LegResult):
                 return command
             return self._follow(client, command)
-        except (ModelDefinitionError, IdentityError, ImageError) as error:
+        except (ModelDefinitionError, IdentityError, ImageError, NetworkError) as error:
             return failed_to_start(str(error))
         except entrypoint.EntrypointError as error:
             return failed_to_start(str(error))
@@ -245,8 +248,8 @@ class _Leg:
         if isinstance(image, Exception):
             raise image
         assert image is not None
-        hook = (self.root / context_dir.WORKDIR / entrypoint.STARTUP_HOOK).is_file()
-        command = entrypoint.in_container(self.spec.entrypoint, hook=hook)
+        hooks = entrypoint.hooks_of(self.root / context_dir.WORKDIR, run_dir)
+        command = entrypoint.in_container(self.spec.entrypoint, hooks=hooks)
         if self.spec.nodes > 1:
             command = entrypoint.after_meeting(command)
         body = plan.request(
@@ -321,7 +324,7 @@ class _Leg:
             owner,
             frames.mend(frames.follow(self._insist(self._connect), self.name)),
             self.root / PLACE_IN_LOG,
-            WORKDIR,
+            plan.work_dir(self.spec),
         )
         pump.start()
         interrupted: list[bool] = []
@@ -333,23 +336,23 @@ class _Leg:
         if self.stopped is not None:
             self._insist(lambda: engine.kill(client, self.name))
         pump.join()
-        state = self._end(client)
+        ended = self._end(client)
         if self.stopped is not None:
             return self.stopped
-        if state is None:
+        if ended is None:
             return infrastructure("its container was removed by somebody else")
-        if interrupted and int(state["ExitCode"]) in (137, 143, 255):
+        state: Mapping[str, Any] = ended["State"]
+        if self._ended_with_engine(ended, bool(interrupted)):
             return infrastructure("the Docker engine was stopped, and the container with it")
-        hook = (self.root / context_dir.WORKDIR / entrypoint.STARTUP_HOOK).is_file()
-        met = task_environment.has_met(self.root / context_dir.RUN_DIR, self.spec.nodes)
+        run_dir, pending = self.root / context_dir.RUN_DIR, None
+        if task_environment.has_met(run_dir, self.spec.nodes):
+            pending = entrypoint.pending_hook(self.root / context_dir.WORKDIR, run_dir)
         return ends.describe(
             state,
             image=self.image,
             command=command,
             memory=self.settings.memory,
-            hook_pending=hook
-            and met
-            and not (self.root / context_dir.RUN_DIR / "hook-done").exists(),
+            hook_pending=pending,
             init_error=pump.init_error,
             machine_is_full=self._has_oom() and not state.get("OOMKilled"),
             exception=pump.exception.text,
@@ -362,8 +365,10 @@ class _Leg:
         while True:
             try:
                 path = f"/containers/{self.name}/wait"
-                engine.call(self._connect(), "POST", path, timeout=None)
-                break
+                # An engine that dies may end its answer where the content would begin.
+                if engine.call(self._connect(), "POST", path, timeout=None) is not None:
+                    break
+                interrupted.append(True)
             except EngineAway:
                 interrupted.append(True)
                 time.sleep(ENGINE_RETRY_SECONDS)
@@ -371,19 +376,30 @@ class _Leg:
                 break
         self.events.put("ended")
 
+    def _ended_with_engine(self, container: Mapping[str, Any], interrupted: bool) -> bool:
+        """``interrupted``: whether the engine was away since the supervisor waits."""
+        state = container["State"]
+        if int(state["ExitCode"]) not in ENDED_FROM_OUTSIDE or state.get("OOMKilled"):
+            return False
+        found: bool | None = self._insist(
+            # With a connection of its own: an engine that stops answers on those that it has.
+            lambda: engine.ended_with_engine(self._connect(), container)
+        )
+        return interrupted if found is None else found
+
     def _end(self, client: APIClient) -> Mapping[str, Any] | None:
-        """The container's last state; None when it is gone."""
+        """The container after its end; None when it is gone."""
         deadline = time.monotonic() + OOM_SECONDS
         while True:
             found = self._insist(lambda: engine.inspect(client, self.name))
             if found is None:
                 return None
-            state: Mapping[str, Any] = found["State"]
+            state = found["State"]
             waits = state["Running"] or (
                 state["ExitCode"] == 137 and not state["OOMKilled"] and self._has_oom()
             )
             if not waits or time.monotonic() > deadline:
-                return state
+                return cast("Mapping[str, Any]", found)
             time.sleep(0.05)
 
     def _has_oom(self) -> bool:

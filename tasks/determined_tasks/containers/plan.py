@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 from determined.common.wire.legs import LegSpec
 from determined.expconf.environment import Images
@@ -37,6 +38,10 @@ LOG_CONFIG = {
 }
 
 
+class NetworkError(Exception):
+    """Containers of the network that is asked for do not reach the service; the message says what to do."""
+
+
 def container_name(agent_id: str, work_dir: Path, allocation_id: str) -> str:
     """The same for each try to start the same leg, and no other agent's on the machine."""
     owner = hashlib.sha256(f"{agent_id}\0{work_dir}".encode()).hexdigest()[:8]
@@ -55,6 +60,29 @@ def image(spec: LegSpec, place: Place, settings: ContainerSettings) -> str:
     return str(chosen)
 
 
+def work_dir(spec: LegSpec) -> str:
+    """The working directory in the container, which holds the model definition."""
+    return spec.defaults.work_dir or WORKDIR
+
+
+def network_mode(spec: LegSpec, settings: ContainerSettings) -> str:
+    """The agent's setting, else the cluster configuration's, else the agent's default.
+
+    Raises NetworkError when containers would not reach the service.
+    """
+    wanted = spec.defaults.network_mode
+    if settings.is_network_given or wanted is None:
+        return settings.network_mode
+    host = urlsplit(settings.master_url).hostname or ""
+    if wanted != "host" and (host in ("localhost", "::1") or host.startswith("127.")):
+        raise NetworkError(
+            f"task_container_defaults.network_mode {wanted!r}: containers there do not reach the service at"
+            f" {settings.master_url}, an address of the machine's loopback; set container.master_url in the"
+            " agent's settings to an address that they reach, or network_mode to host"
+        )
+    return wanted
+
+
 def environment(
     spec: LegSpec,
     place: Place,
@@ -68,9 +96,9 @@ def environment(
         given = dict(item.partition("=")[::2] for item in image_env)
         env["PATH"] = os.pathsep.join([*settings.path, given.get("PATH") or DEFAULT_PATH])
     if account is not None:
-        env.update(HOME=WORKDIR, USER=account.name, LOGNAME=account.name)
+        env.update(HOME=work_dir(spec), USER=account.name, LOGNAME=account.name)
     inside = task_environment.variables(
-        spec, place, Path(WORKDIR), Path(RUN_DIR), resources_type="docker-container"
+        spec, place, Path(work_dir(spec)), Path(RUN_DIR), resources_type="docker-container"
     )
     env.update(inside)
     if place.slot_type == "cpu" and place.slots:
@@ -100,7 +128,7 @@ def request(
         "Cmd": [],
         "Env": [f"{key}={value}" for key, value in env.items()],
         "User": user,
-        "WorkingDir": WORKDIR,
+        "WorkingDir": work_dir(spec),
         "Labels": {
             LABEL_AGENT: place.agent_id,
             LABEL_ALLOCATION: spec.allocation_id,
@@ -117,15 +145,16 @@ def _host_config(
     resources = _section(spec.config, "resources")
     given = _section(spec.config, "environment")
     shm_size = resources.get("shm_size")
+    network = network_mode(spec, settings)
     host: dict[str, Any] = {
         "Mounts": [
             _bind(str(root / "run"), RUN_DIR),
-            _bind(str(root / "workdir"), WORKDIR),
+            _bind(str(root / "workdir"), work_dir(spec)),
             *(_bind(path, path, read_only=True) for path in settings.read_only),
             *_storage(spec.config),
-            *_users_mounts(spec.config),
+            *_users_mounts(spec),
         ],
-        "NetworkMode": settings.network_mode,
+        "NetworkMode": network,
         "ShmSize": settings.shm_size if shm_size is None else size_in_bytes(shm_size),
         "Devices": [
             {
@@ -142,7 +171,7 @@ def _host_config(
         "Init": True,
         "RestartPolicy": {"Name": "no"},
     }
-    if settings.network_mode == "bridge":
+    if network == "bridge":
         host["ExtraHosts"] = ["host.docker.internal:host-gateway"]
     if settings.memory is not None:
         # Without swap beside it, which would only make the end slower.
@@ -175,11 +204,11 @@ def _storage(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         yield _bind(storage["host_path"], SHARED_FS_CONTAINER_PATH, propagation=propagation)
 
 
-def _users_mounts(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    for mount in config.get("bind_mounts") or ():
+def _users_mounts(spec: LegSpec) -> Iterable[dict[str, Any]]:
+    for mount in spec.config.get("bind_mounts") or ():
         yield _bind(
             mount["host_path"],
-            str(PurePosixPath(WORKDIR, mount["container_path"])),
+            str(PurePosixPath(work_dir(spec), mount["container_path"])),
             bool(mount.get("read_only")),
             mount.get("propagation") or "rprivate",
         )

@@ -22,6 +22,7 @@ class ContainerSettings:
     containers. ``read_only``: directories of the machine that every container sees under the same path;
     ``path``: what comes first on its ``PATH``. ``memory``: bytes; None: no limit. ``shm_size``: bytes, where
     the experiment gives no size. ``api_version``: the engine's, when the agent started.
+    ``is_network_given``: whether ``network_mode`` comes before the cluster configuration's.
     """
 
     images: Mapping[str, str]
@@ -32,6 +33,7 @@ class ContainerSettings:
     read_only: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     api_version: str | None = None
+    is_network_given: bool = False
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> ContainerSettings:

@@ -6,11 +6,16 @@ import asyncio
 import json
 import os
 import signal
+import socket
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from determined.common.cluster_config import read_text
+from determined.expconf import complete
+from determined_service.lifecycle.kinds.base import task_defaults
 from tests import container_engine
 from tests.integration.containers.conftest import ContainerLegs
 from tests.waiting import TIMEOUT_S
@@ -83,6 +88,72 @@ async def test_a_leg_finds_its_code_environment_mounts_and_memory(
     assert (tmp_path / "data" / "out").read_text() == "done"
     running = [body for _, path, body in legs.service.calls if path.endswith("/running")]
     assert len(running) == 1
+
+
+DEFAULTS = """
+import json, os, socket
+print(json.dumps({
+    "cwd": os.getcwd(), "files": sorted(os.listdir()), "hooks": [os.environ["CLUSTER"], os.environ["OWN"]],
+    "network": sorted(name for _, name in socket.if_nameindex()), "variable": os.environ["GIVEN"],
+    "rights": open("/proc/self/status").read().partition("CapEff:")[2].split()[0],
+    "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
+    "near": open("near/in").read(), "device": os.path.exists("/dev/own-null"),
+}))
+"""
+
+
+async def test_what_the_cluster_configuration_gives_reaches_the_container(
+    legs: ContainerLegs, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text("given")
+    cluster, _ = read_text(
+        f"""
+        task_container_defaults:
+          image: {legs.config.container.images["cpu"]}
+          network_mode: host
+          work_dir: /srv/own work
+          startup_hook: |
+            # in the folder of the model definition, before its own hook
+            export CLUSTER=${{PWD##*/}}
+          environment_variables: [GIVEN=yes]
+          shm_size_bytes: 67108864
+          drop_capabilities: [ALL]
+          add_capabilities: [NET_RAW]
+          devices: ['/dev/null:/dev/own-null']
+          bind_mounts: [{{host_path: {tmp_path}, container_path: near}}]
+        """
+    )
+    experiment = {"entrypoint": "python3 train.py", "searcher": {"name": "single", "metric": "m"}}
+    storage = {"checkpoint_storage": {"type": "directory", "container_path": "/c"}}
+    beneath = cluster.container_defaults_of("default").for_experiment(1)
+    config = complete(experiment, defaults={**beneath, **storage})
+    ended = await legs.run(
+        {"train.py": DEFAULTS, "startup-hook.sh": "export OWN=after-$CLUSTER"},
+        config,
+        environment_variables=config["environment"]["environment_variables"]["cpu"],
+        defaults=asdict(task_defaults(cluster, "default")),
+    )
+    assert ended["exit_code"] == 0, legs.said()
+    assert json.loads(legs.service.text("stdout")) == {
+        "cwd": "/srv/own work",
+        "files": ["near", "startup-hook.sh", "train.py"],
+        "hooks": ["own work", "after-own work"],
+        "network": sorted(name for _, name in socket.if_nameindex()),
+        "variable": "yes",
+        "rights": f"{1 << 13:016x}",  # CAP_NET_RAW
+        "shm": 64 << 20,
+        "near": "given",
+        "device": True,
+    }
+
+
+async def test_a_network_from_which_nobody_reaches_the_service(legs: ContainerLegs) -> None:
+    ended = await legs.run({"train.py": "print(1)"}, defaults={"network_mode": "bridge"})
+    assert ended["kind"] == "failed_to_start"
+    assert (
+        "task_container_defaults.network_mode 'bridge': containers there do not reach"
+        in (ended["reason"])
+    )
 
 
 async def test_every_byte_of_the_output_arrives_in_order(legs: ContainerLegs) -> None:

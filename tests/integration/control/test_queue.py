@@ -30,6 +30,7 @@ async def configure(world: World, scheduler: dict[str, Any], *others: str) -> No
     settings.put_in_force(config)
 
 
+NO_SLOTS = SINGLE + "resources: {slots_per_trial: 0}\n"
 UNHEEDED = "resources: {priority: 7, weight: 2.5, max_slots: 4}\n"
 
 
@@ -87,14 +88,22 @@ async def test_what_wants_no_slots_is_in_no_queue(world: World) -> None:
 
 async def test_settings_that_are_not_heeded_are_said_to_be(world: World) -> None:
     answer = ok(await world.user.post("/api/v1/experiments", json={"config": SINGLE + UNHEEDED}))
-    (weight,) = answer["remarks"]
+    weight, no_agent = answer["remarks"]
     assert weight.startswith(
         "resources.weight (2.5) is stored but not heeded: resource pool 'default'"
     )
     # Determined's clients know no other names here.
     assert set(answer["warnings"]) <= {"LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"}
     planned = {"config": SINGLE, "validateOnly": True}
-    assert ok(await world.user.post("/api/v1/experiments", json=planned))["remarks"] == []
+    answer = ok(await world.user.post("/api/v1/experiments", json=planned))
+    assert answer["remarks"] == [no_agent]
+    await world.register(slots=0)
+    assert (
+        ok(await world.user.post("/api/v1/experiments", json=planned | {"config": NO_SLOTS}))[
+            "remarks"
+        ]
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +120,8 @@ async def test_the_api_says_how_a_pool_serves(
 ) -> None:
     await configure(world, scheduler)
     answer = ok(await world.user.post("/api/v1/experiments", json={"config": SINGLE + UNHEEDED}))
-    assert [one.split(" (")[0] for one in answer["remarks"]] == [
+    # The last one is that there is no agent.
+    assert [one.split(" (")[0] for one in answer["remarks"][:-1]] == [
         f"resources.{one}" for one in remarks
     ]
     await Driver(world, answer["experiment"]["id"]).attach()

@@ -74,6 +74,7 @@ async def test_validate_only_stores_nothing(world: World) -> None:
     assert (planned["id"], planned["searcherType"], planned["archived"]) == (0, "single", False)
     # Without any agent the pool's width is not known: it will wait.
     assert answer["warnings"] == ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"]
+    assert "resource pool 'default' has no agent now on which" in answer["remarks"][0]
     assert not await world.rows("SELECT 1 FROM experiments")
 
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import datetime
+import uuid
 from typing import Any
 
+from determined_service.prefect.gateway import RunState
 from determined_service.prefect.waiting_runs import WaitingRuns
 from determined_service.scheduling.queue import Queue
 from tests.integration.control.test_preemption import run, single
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import World, ok
+
+
+class Prefect:
+    """Answers what state each run is in: ``state``, by name."""
+
+    state = "AwaitingSlots"
+
+    async def read_state(self, run_id: uuid.UUID) -> RunState:
+        return RunState("SCHEDULED", self.state, None, datetime.datetime.now(datetime.UTC), 0)
+
+
+_PREFECT: Any = Prefect()
 
 
 async def messages(world: World, task_id: str) -> list[str]:
@@ -23,7 +38,7 @@ async def test_a_message_for_each_kind_of_reason(world: World) -> None:
     driver = await world.started(single(42, slots=2))
     task = (await world.row("SELECT task_id FROM trials"))["task_id"]
     db, snapshots = world.app.state.db, world.app.state.snapshots
-    waiting_runs = WaitingRuns(db, Queue(db, snapshots), patience_s=0, pass_s=0)
+    waiting_runs = WaitingRuns(db, _PREFECT, Queue(db, snapshots), patience_s=0, pass_s=0)
 
     async def told() -> list[str]:
         waiting_runs._queue._kept_until = 0.0
@@ -63,7 +78,26 @@ async def test_what_waits_a_short_while_costs_prefect_nothing(world: World) -> N
     await run(world, SINGLE)
     await world.started(SINGLE)
     db, snapshots = world.app.state.db, world.app.state.snapshots
-    waiting_runs = WaitingRuns(db, Queue(db, snapshots), patience_s=3600, pass_s=0)
+    waiting_runs = WaitingRuns(db, _PREFECT, Queue(db, snapshots), patience_s=3600, pass_s=0)
     before: Any = await world.rows("SELECT id FROM prefect_outbox ORDER BY id")
     await waiting_runs.look()
     assert await world.rows("SELECT id FROM prefect_outbox ORDER BY id") == before
+
+
+async def test_a_run_that_somebody_schedules_is_left_alone(world: World) -> None:
+    await world.started(single(42, slots=2))
+    trial = await world.row("SELECT id, task_id FROM trials")
+    run_id = str(uuid.uuid4())
+    path = f"/internal/v1/trials/{trial['id']}/run"
+    ok(await world.agent.post(path, json={"flow_run_id": run_id}))
+    db, snapshots = world.app.state.db, world.app.state.snapshots
+    prefect: Any = Prefect()
+    waiting_runs = WaitingRuns(db, prefect, Queue(db, snapshots), patience_s=0, pass_s=0)
+    before = await messages(world, trial["task_id"])
+    prefect.state = "Scheduled"
+    await waiting_runs.look()
+    assert await messages(world, trial["task_id"]) == before
+    prefect.state = "AwaitingSlots"
+    await waiting_runs.look()
+    nobody = "resource pool 'default': needs 2, has no agent"
+    assert await messages(world, trial["task_id"]) == [*before, nobody]

@@ -122,6 +122,7 @@ class World:
         agent_id: str = "a1",
         allocations: tuple[str, ...] = (),
         pool: str = "default",
+        labels: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         device = {"type": "cpu", "uuid": "", "brand": "test"}
         return ok(
@@ -135,6 +136,7 @@ class World:
                     "slot_type": "cpu",
                     "slots": [{"id": number, "device": device} for number in range(slots)],
                     "allocations": list(allocations),
+                    "labels": labels or {},
                 },
             )
         )

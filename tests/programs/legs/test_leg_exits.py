@@ -117,6 +117,23 @@ def test_startup_hook_that_fails(legs: LegRunner) -> None:
     assert ended["reason"] == "startup-hook.sh failed with exit code 1"
 
 
+def test_the_clusters_startup_hook_comes_first(legs: LegRunner, service: FakeService) -> None:
+    files: dict[str, str | bytes] = {
+        "train.py": "import os; print(os.environ['A'], os.environ['B'])",
+        "startup-hook.sh": "export B=$A-mine",
+    }
+    ended = legs.run(files, defaults={"startup_hook": "export A=cluster"})
+    assert (ended["kind"], ended["exit_code"]) == ("exited", 0)
+    assert service.text("stdout") == "cluster cluster-mine\n"
+
+
+def test_a_startup_hook_of_the_cluster_that_fails(legs: LegRunner) -> None:
+    files: dict[str, str | bytes] = {"train.py": "print(1)", "startup-hook.sh": "false"}
+    ended = legs.run(files, defaults={"startup_hook": "true\n(exit 3)"})
+    assert ended["kind"] == "failed_to_start"
+    assert ended["reason"] == "task_container_defaults.startup_hook failed with exit code 3"
+
+
 def test_model_definition_that_cannot_be_unpacked(legs: LegRunner, service: FakeService) -> None:
     process = legs.start({}, model_def_hash="d2")
     service.model_defs["d2"] = b"this is not a tar.gz"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import csv
 import io
 import json
@@ -31,6 +32,8 @@ from tests.unit.sdk.fake_service import (
     experiment,
     job,
     log_line,
+    model,
+    model_version,
     trial,
 )
 
@@ -45,6 +48,8 @@ OURS = ("\x1b[1m", "\x1b[0m")
 FACTS = {
     "state",
     "startTime",
+    "creationTime",
+    "lastUpdatedTime",
     "submissionTime",
     "timestamp",
     "level",
@@ -107,6 +112,15 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         {"trialId": 4, "since": None, "slotsWanted": 1, "reason": LONG, "forecast": LONG}
     ]
     service.remarks = [LONG]
+    service.model = poisoned(model(tags={EVIL: EVIL}, aliases={EVIL: 1}, metadata={EVIL: LONG}))
+    service.versions = [
+        poisoned(model_version(one, checkpoint=copy.deepcopy(service.checkpoints[0])))
+        for one in (1, 2)
+    ]
+    hparams = service.versions[1]["checkpoint"]["training"]["hparams"]
+    hparams[EVIL] = LONG
+    move = {"alias": EVIL, "fromVersion": 1, "toVersion": 2, "username": EVIL, "time": None}
+    service.moves = [move]
     return service
 
 
@@ -149,6 +163,20 @@ SHOWING = {
     "job explain": ["1"],
     "master config show": [],
     "master info": [],
+    "model create": [EVIL, "--description", EVIL],
+    "model list": [],
+    "model describe": [EVIL],
+    "model list-versions": [EVIL],
+    "model register-version": [EVIL, "u-1"],
+    "model delete-version": [EVIL, "1"],
+    "model delete": [EVIL],
+    "model archive": [EVIL],
+    "model unarchive": [EVIL],
+    "model move": [EVIL, "-w", EVIL],
+    "model diff": [EVIL, "1", "2"],
+    "model alias set": [EVIL, EVIL, "2"],
+    "model alias delete": [EVIL, EVIL],
+    "model alias history": [EVIL],
     "resource-pool list": [],
     "resource-pool describe": [EVIL],
     "resources aggregated": ["2026-01-01", "2026-01-31"],

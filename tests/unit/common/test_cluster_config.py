@@ -106,6 +106,36 @@ def pools(*names: str) -> str:
             id="default pool and none",
         ),
         pytest.param(
+            "resource_pools:\n"
+            "- {pool_name: default, fallback: spto}\n"
+            "- {pool_name: spot, fallback: {pools: [spot, default, default], after_seconds: -1}}\n"
+            "- {pool_name: c, fallback: []}\n",
+            [
+                "c.yaml:2: resource_pools[0].fallback: there is no resource pool 'spto'; did you mean "
+                "'spot'? (allowed: default, spot, c)",
+                "c.yaml:3: resource_pools[1].fallback.after_seconds: must be at least 0, found -1",
+                "c.yaml:3: resource_pools[1].fallback.pools[0]: 'spot' is the pool that it leads away from: "
+                "leave it out",
+                "c.yaml:3: resource_pools[1].fallback.pools[2]: 'default' is listed already: leave it out",
+                "c.yaml:4: resource_pools[2].fallback: must not be empty",
+            ],
+            id="fallbacks",
+        ),
+        pytest.param(
+            "resource_pools:\n"
+            "- {pool_name: default, fallback: b}\n"
+            "- {pool_name: b, fallback: [c]}\n"
+            "- pool_name: c\n"
+            "  fallback:\n"
+            "    pools:\n"
+            "    - default\n",
+            [
+                "c.yaml:7: resource_pools[2].fallback.pools[0]: leads back to where it came from "
+                "(c -> default -> b -> c): leave one of these out"
+            ],
+            id="fallbacks in a circle",
+        ),
+        pytest.param(
             pools("default", "a", "a", "'b/c'", "Prefect-x", "' d'"),
             [
                 "c.yaml:1: resource_pools[2].pool_name: 'a' is already the name of resource_pools[1]",
@@ -139,15 +169,15 @@ def pools(*names: str) -> str:
             id="both forms",
         ),
         pytest.param(
-            "task_container_defaults:\n  environment_variables: [SECRET]\n  startup_hook: echo\n"
+            "task_container_defaults:\n  environment_variables: [SECRET]\n  network_mode: none\n"
             "  bind_mounts: [{host_path: /a, container_path: .}]\n"
             "  log_policies: [{pattern: '(', action: cancel_retries}]\n"
             "  cpu_pod_spec: {metadata: {name: x}}\n",
             [
                 "c.yaml:2: task_container_defaults.environment_variables[0]: expected NAME=VALUE, found "
                 "********",
-                "c.yaml:3: task_container_defaults.startup_hook: a hook of the whole cluster is not run; put "
-                "a startup-hook.sh into the model definition",
+                "c.yaml:3: task_container_defaults.network_mode: trials would not reach the service: give "
+                "'host', 'bridge' or the name of a network",
                 "c.yaml:4: task_container_defaults.bind_mounts[0].container_path: must not be the working "
                 "directory itself ('.')",
                 "c.yaml:5: task_container_defaults.log_policies[0].pattern: not a regular expression: "
@@ -335,6 +365,23 @@ def test_what_is_not_used_is_said(tmp_path: pathlib.Path) -> None:
     assert "--master-port" in str(remarks[0])
 
 
+def test_what_only_containers_have_is_said() -> None:
+    _, remarks = read_text(
+        "task_container_defaults:\n  network_mode: host\n  work_dir: /srv\n  startup_hook: 'true'\n"
+        "  shm_size_bytes: 1024\n  image: own\n  environment_variables: [A=1]\n",
+        "c.yaml",
+    )
+    assert [str(remark).partition(" only: ")[0] for remark in remarks] == [
+        "c.yaml:2: task_container_defaults.network_mode: of Docker agents",
+        "c.yaml:3: task_container_defaults.work_dir: of Docker agents",
+        "c.yaml:5: task_container_defaults.shm_size_bytes: of Docker agents",
+        "c.yaml:6: task_container_defaults.image: of Docker agents",
+    ]
+    assert problems("task_container_defaults: {work_dir: //}") == [
+        "c.yaml:1: task_container_defaults.work_dir: must not be the root of the container's files"
+    ]
+
+
 def test_every_field_is_on_the_page() -> None:
     page = re.sub(r"```.*?```", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     words = {word for code in re.findall(r"`([^`]+)`", page) for word in re.findall(r"\w+", code)}
@@ -353,3 +400,20 @@ def test_every_field_is_on_the_page() -> None:
         if name not in words
     }
     assert not missing
+
+
+def test_the_way_that_fallbacks_lead() -> None:
+    config = read(
+        "resource_pools:\n"
+        "- {pool_name: default, fallback: [a, c]}\n"
+        "- {pool_name: a, fallback: {pools: [b], after_seconds: 5}}\n"
+        "- {pool_name: b, fallback: c}\n"
+        "- {pool_name: c}\n"
+    )
+    assert config.fallback_route("default") == ["a", "b", "c"]
+    assert config.fallback_route("a") == ["b", "c"]
+    assert config.fallback_route("c") == config.fallback_route("gone") == []
+    first = config.resource_pools[0].fallback
+    assert first is not None
+    assert first.after_seconds == 300
+    assert restored(stored(config)) == config

@@ -186,6 +186,11 @@ def test_store_path(service: FakeService, make_context: Make, tmp_path: Path) ->
         assert context.checkpoint.get_metadata(uuid) == metadata
         with context.checkpoint.restore_path(uuid) as path:
             assert (path / "sub" / "w").read_bytes() == b"12345"
+        service.checkpoints[uuid]["modelVersions"] = [{"modelName": "m", "version": 2}]
+        with pytest.raises(errors.CheckpointStateException, match="is version 2 of model 'm'"):
+            context.checkpoint.delete(uuid)
+        assert final.exists()
+        del service.checkpoints[uuid]["modelVersions"]
         context.checkpoint.delete(uuid)
         assert not final.exists()
         assert service.checkpoints[uuid]["resources"] == {}

@@ -256,12 +256,13 @@ def test_unknown_component_is_named(layout):
 
 
 def test_agent_counts_as_registered_only_when_heard_of_since_its_start(monkeypatch):
-    state = ClusterState(agent_id="me")
+    state = ClusterState(agent_id="me", pool="here")
     answer = {
         "agents": [
             {"id": "other", "registeredTime": "2026-01-01T00:00:30Z", "lastHeartbeat": None},
             {
                 "id": "me",
+                "resourcePools": ["here"],
                 "registeredTime": "2026-01-01T00:00:00.000000Z",
                 "lastHeartbeat": "2026-01-01T00:00:10.500000Z",
             },
@@ -271,5 +272,7 @@ def test_agent_counts_as_registered_only_when_heard_of_since_its_start(monkeypat
     monkeypatch.setattr(agent.probe, "get", lambda url, token: answer)
     assert agent.is_registered(state, since=heard - 5)
     assert not agent.is_registered(state, since=heard + 5)
+    moved = state.model_copy(update={"pool": "there"})
+    assert not agent.is_registered(moved, since=heard - 5)
     monkeypatch.setattr(agent.probe, "get", lambda url, token: None)
     assert not agent.is_registered(state, since=0.0)

@@ -66,6 +66,8 @@ def test_every_default_is_there() -> None:
             "weight": 1.0,
             "priority": None,
             "resource_pool": "",
+            "fallback": None,
+            "placement": None,
             "shm_size": None,
             "devices": [],
             "native_parallel": False,

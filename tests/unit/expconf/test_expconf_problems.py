@@ -401,8 +401,8 @@ def test_a_template_is_blamed_for_its_own_mistakes() -> None:
     template = {"resources": {"slots_per_trail": 2}, "bind_mounts": [{"host_path": "/a"}]}
     assert problems(OK, template) == [
         "template: resources.slots_per_trail: unknown field; did you mean 'slots_per_trial'? (allowed: "
-        "slots_per_trial, max_slots, weight, priority, resource_pool, shm_size, devices, "
-        "native_parallel, is_single_node)",
+        "slots_per_trial, max_slots, weight, priority, resource_pool, fallback, placement, shm_size, "
+        "devices, native_parallel, is_single_node)",
         "template: bind_mounts[0].container_path: required field is missing",
     ]
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import httpx
 
 from determined.common.api.authentication import salt_and_hash
+from tests.unit.sdk.served_files import ServedFiles
 
 URL = "http://fake:8080"
 
@@ -107,6 +108,50 @@ def job(experiment_id: int, state: str = "QUEUED", **more: Any) -> dict[str, Any
     }
 
 
+def model(id: int = 1, **more: Any) -> dict[str, Any]:
+    """The JSON of a model."""
+    return {
+        "id": id,
+        "name": "digits",
+        "description": "numbers",
+        "notes": "",
+        "metadata": {"a": 1},
+        "labels": ["x"],
+        "tags": {"stage": "new"},
+        "aliases": {"champion": 1},
+        "creationTime": "2026-01-02T03:04:05Z",
+        "lastUpdatedTime": "2026-01-02T03:04:05Z",
+        "numVersions": 1,
+        "userId": 2,
+        "username": "determined",
+        "workspaceId": 1,
+        "archived": False,
+        **more,
+    }
+
+
+def model_version(number: int = 1, **more: Any) -> dict[str, Any]:
+    """The JSON of a version of :func:`model`."""
+    return {
+        "id": number,
+        "version": number,
+        "name": "first",
+        "comment": "c",
+        "notes": "",
+        "metadata": {},
+        "labels": [],
+        "tags": {},
+        "aliases": ["champion"],
+        "creationTime": "2026-01-02T03:04:05Z",
+        "lastUpdatedTime": "2026-01-02T03:04:05Z",
+        "username": "determined",
+        "model": model(),
+        "checkpoint": checkpoint(f"u-{number}", number, number / 2),
+        "lineage": {"experimentId": 1, "experimentName": "digits", "data": {"v": "1"}},
+        **more,
+    }
+
+
 def log_line(id: int, text: str, **more: Any) -> dict[str, Any]:
     """The JSON of a log entry; ``id`` is its second, too."""
     return {
@@ -145,6 +190,8 @@ class FakeService:
         self.experiments: dict[int, Any] = {}
         self.trials: dict[int, list[Any]] = {}
         self.checkpoints: list[Any] = []
+        # Of its only checkpoint, if it hands out files.
+        self.files: ServedFiles | None = None
         self.logs: dict[int, list[Any]] = {}
         self.workloads: dict[int, list[Any]] = {}
         self.metrics: list[Any] = []
@@ -160,6 +207,10 @@ class FakeService:
         self.remarks: list[str] = []
         self.jobs: list[Any] = []
         self.waiting: list[Any] = []
+        # The model that every name means, its versions, and the moves of its aliases.
+        self.model: dict[str, Any] = model()
+        self.versions: list[Any] = []
+        self.moves: list[Any] = []
         self.refusal: Refused | None = None
         self.away = False
         self._numbers = itertools.count(1)
@@ -196,6 +247,7 @@ class FakeService:
                 r"/api/v1/resources/allocation/(\w+)",
                 lambda r, _: {"resourceEntries": self.usage},
             ),
+            ("GET", r"/api/v1/checkpoints/[^/]+/(?:files|contents)", self._files),
             ("POST", r"/api/v1/experiments", self._create),
             ("POST", r"/api/v1/experiments/continue", lambda r: {}),
             ("GET", r"/api/v1/experiments", self._list),
@@ -216,6 +268,24 @@ class FakeService:
             ("GET", r"/api/v1/trials/(\d+)/workloads", self._workloads),
             ("GET", r"/api/v1/checkpoints/([-\w]+)", self._checkpoint),
             ("POST", r"/api/v1/checkpoints/([-\w]+)/metadata", self._set_metadata),
+            ("GET", r"/api/v1/models", lambda r: self._page(r, "models", [self.model])),
+            ("POST", r"/api/v1/models", lambda r: {"model": self.model}),
+            ("GET", r"/api/v1/models/([^/]+)", lambda r, _: {"model": self.model}),
+            ("PATCH", r"/api/v1/models/([^/]+)", lambda r, _: {"model": self.model}),
+            ("DELETE", r"/api/v1/models/([^/]+)", lambda r, _: {}),
+            ("POST", r"/api/v1/models/([^/]+)/(archive|unarchive)", lambda r, *_: {}),
+            ("GET", r"/api/v1/models/([^/]+)/versions", self._model_versions),
+            ("POST", r"/api/v1/models/([^/]+)/versions", self._model_version),
+            ("GET", r"/api/v1/models/([^/]+)/versions/\d+", self._model_version),
+            ("DELETE", r"/api/v1/models/([^/]+)/versions/\d+", lambda r, _: {}),
+            ("GET", r"/api/v1/models/([^/]+)/aliases/([^/]+)", self._model_version),
+            ("PUT", r"/api/v1/models/([^/]+)/aliases/([^/]+)", lambda r, *_: {"fromVersion": 1}),
+            ("DELETE", r"/api/v1/models/([^/]+)/aliases/([^/]+)", lambda r, *_: {"fromVersion": 1}),
+            (
+                "GET",
+                r"/api/v1/models/([^/]+)/alias-history",
+                lambda r, _: self._page(r, "moves", self.moves),
+            ),
         ]
         self.transport = httpx.MockTransport(self._handle)
 
@@ -255,6 +325,11 @@ class FakeService:
         if token not in self.tokens:
             raise Refused(401, "the token is not valid")
         return self.tokens[token]
+
+    def _files(self, request: httpx.Request) -> httpx.Response:
+        if self.files is None:
+            raise Refused(404, "there is no such address here")
+        return self.files.handle(request)
 
     def _master(self, request: httpx.Request) -> Any:
         from determined.__version__ import __version__
@@ -392,6 +467,14 @@ class FakeService:
         found = self._checkpoint(request, uuid)["checkpoint"]
         found["metadata"] = json.loads(request.content)["checkpoint"]["metadata"]
         return {"checkpoint": found}
+
+    def _model_versions(self, request: httpx.Request, _: str) -> Any:
+        return self._page(request, "modelVersions", self.versions)
+
+    def _model_version(self, request: httpx.Request, *_: str) -> Any:
+        number = request.url.path.rpartition("/")[2]
+        found = [one for one in self.versions if str(one["version"]) == number]
+        return {"modelVersion": (found or self.versions)[0]}
 
     def _model_def(self, request: httpx.Request, id: str) -> Any:
         import base64

@@ -15,6 +15,7 @@ from determined.expconf.problems import MASK
 from determined.experimental import Determined
 from determined.experimental.client import CheckpointState, DownloadMode
 from tests.unit.sdk.fake_service import FakeService, checkpoint, trial
+from tests.unit.sdk.served_files import ServedFiles
 
 UUID = "11111111-2222-3333-4444-555555555555"
 
@@ -141,8 +142,12 @@ def test_storage_that_is_not_here(
     client: Determined, stored: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "store").rename(tmp_path / "elsewhere")
+    found = client.get_checkpoint(UUID)
     with pytest.raises(errors.NoDirectStorageAccess, match="does not exist on this machine"):
-        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+        found.download(str(tmp_path / "out"), DownloadMode.DIRECT)
+    # This service has no files for it either.
+    with pytest.raises(errors.MultipleDownloadsFailed, match=r"does not exist on .* no files"):
+        found.download(str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -174,15 +179,45 @@ def test_masked_keys_are_not_used(
     monkeypatch.setattr("determined.storage.build", build)
     service.checkpoints[0]["storage"] = storage
     with pytest.raises(errors.NoDirectStorageAccess, match=said):
-        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"), DownloadMode.DIRECT)
     assert MASK not in str(used)
 
 
-def test_a_download_through_the_service_is_refused_in_words(
-    client: Determined, stored: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize("mode", [DownloadMode.MASTER, DownloadMode.AUTO])
+def test_a_download_through_the_service(
+    client: Determined,
+    stored: dict[str, Any],
+    service: FakeService,
+    tmp_path: Path,
+    mode: DownloadMode,
 ) -> None:
-    with pytest.raises(errors.ProxiedDownloadFailed, match="does not hand out"):
-        client.get_checkpoint(UUID).download(str(tmp_path / "out"), DownloadMode.MASTER)
+    """Both where it is asked for and where the storage cannot be reached."""
+    served = ServedFiles({"model/weights": b"abc", "metadata.json": b"{}"}, ["model/"])
+    service.files = served
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    path = client.get_checkpoint(UUID).download(str(tmp_path / "out"), mode)
+    assert path == str(tmp_path / "out")
+    assert (tmp_path / "out/model/weights").read_bytes() == b"abc"
+    assert json.loads((tmp_path / "out/metadata.json").read_text()) == {"steps_completed": 30}
+    assert served.ranges == [(0, 5)]
+
+
+def test_a_storage_that_can_be_reached_is_read_from_here(
+    client: Determined, stored: dict[str, Any], service: FakeService, tmp_path: Path
+) -> None:
+    service.files = ServedFiles({"model/weights": b"abc"})
+    client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+    assert service.files.ranges == []
+
+
+def test_a_damaged_file_is_not_asked_of_the_service(
+    client: Determined, stored: dict[str, Any], service: FakeService, tmp_path: Path
+) -> None:
+    service.files = ServedFiles({"model/weights": b"abc"})
+    weights(tmp_path).write_bytes(b"abd")
+    with pytest.raises(errors.CheckpointCorrupted):
+        client.get_checkpoint(UUID).download(str(tmp_path / "out"))
+    assert service.files.ranges == []
 
 
 def test_metadata(client: Determined, service: FakeService, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from determined.common.cluster_config import ClusterConfig, SchedulerConfig
 from determined_service.scheduling.fair_share import FairShare
 from determined_service.scheduling.first_in_first_out import FirstInFirstOut
-from determined_service.scheduling.pools import PoolSchedulers, scheduler_of
+from determined_service.scheduling.placement import LONG_PASS_S, REST_MOST_S, rest_after
+from determined_service.scheduling.pools import MANY, PoolSchedulers, scheduler_of
 from determined_service.scheduling.priority import Priority
 from determined_service.scheduling.reasons import AgentsBusy
 from determined_service.scheduling.round_robin import RoundRobin
-from determined_service.scheduling.scheduler import Placement
+from determined_service.scheduling.scheduler import Decision, Placement
 from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
 
 
@@ -85,3 +87,29 @@ def test_a_new_configuration_holds_from_the_next_decision_on() -> None:
         {"resource_manager": {"scheduler": {"type": "fair_share"}}}
     )
     assert found.config("default").type == "fair_share"
+
+
+async def test_a_long_queue_is_decided_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = PoolSchedulers()
+    threads: list[int] = []
+    decide = PoolSchedulers.decide
+
+    def noted(self: PoolSchedulers, snapshot: Snapshot) -> Decision:
+        threads.append(threading.get_ident())
+        return decide(self, snapshot)
+
+    monkeypatch.setattr(PoolSchedulers, "decide", noted)
+    agents = (Agent("a", "default", (0, 1)),)
+    short = Snapshot(tuple(Request(f"r{n}", "default", 1) for n in range(3)), agents)
+    long = Snapshot(tuple(Request(f"r{n}", "default", 1) for n in range(MANY)), agents)
+    for snapshot in (short, long):
+        assert await mine.decide_beside(snapshot) == decide(mine, snapshot)
+    assert [one == threading.get_ident() for one in threads] == [True, False]
+
+
+def test_after_a_long_pass_the_loop_rests() -> None:
+    assert rest_after(LONG_PASS_S / 2) == 0
+    assert rest_after(0.15) == 0.15
+    assert rest_after(60.0) == REST_MOST_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +114,16 @@ def test_names_differ_between_agents_and_are_kept_between_tries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "hook", "command"),
+    ("words", "command"),
     [
-        ("python3 train.py --x 1", False, ["python3", "train.py", "--x", "1"]),
-        (["a b", "c"], False, ["a b", "c"]),
-        ("a && b", False, ["sh", "-c", "a && b"]),
-        ("exit 3", False, ["sh", "-c", "exit 3"]),
+        ("python3 train.py --x 1", ["python3", "train.py", "--x", "1"]),
+        (["a b", "c"], ["a b", "c"]),
+        ("a && b", ["sh", "-c", "a && b"]),
+        ("exit 3", ["sh", "-c", "exit 3"]),
     ],
 )
-def test_the_command_of_a_container(words: Any, hook: bool, command: list[str]) -> None:
-    assert entrypoint.in_container(words, hook=hook) == command
+def test_the_command_of_a_container(words: Any, command: list[str]) -> None:
+    assert entrypoint.in_container(words) == command
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def end(code: int, oom: bool = False, **facts: Any) -> tuple[Any, ...]:
         "image": "x",
         "command": ["python3"],
         "memory": 1 << 26,
-        "hook_pending": False,
+        "hook_pending": None,
         "init_error": None,
         "machine_is_full": False,
         "exception": None,
@@ -193,7 +194,11 @@ def test_ends() -> None:
     assert end(1, oom=True)[3] == f"one of its processes was killed: {limit}"
     assert end(139)[2] == 11
     assert end(1, exception="ValueError: 1")[3] == "ValueError: 1"
-    assert end(2, hook_pending=True)[0] is ExitKind.FAILED_TO_START
+    assert end(2, hook_pending="startup-hook.sh")[2:] == (
+        None,
+        "startup-hook.sh failed with exit code 2",
+    )
+    assert end(2, hook_pending="startup-hook.sh")[0] is ExitKind.FAILED_TO_START
     assert end(127, init_error="y failed: No")[0] is ExitKind.FAILED_TO_START
     assert end(127)[:2] == (ExitKind.EXITED, 127)
 
@@ -215,3 +220,31 @@ def _try(user: AgentUser) -> Any:
     with pytest.raises(IdentityError, match="run the agent as root"):
         accounts.resolve(user, None, allow_root=False, agent_id="a")
     return None
+
+
+def test_defaults_of_the_cluster() -> None:
+    defaults = {"network_mode": "lab", "work_dir": "/srv/work", "startup_hook": "true"}
+    mount = {"host_path": "/data", "container_path": "near"}
+    body = made({"bind_mounts": [mount]}, defaults=defaults)
+    assert body["WorkingDir"] == "/srv/work"
+    assert body["HostConfig"]["NetworkMode"] == "lab"
+    targets = [one["Target"] for one in body["HostConfig"]["Mounts"]]
+    assert targets == ["/run/determined", "/srv/work", "/srv/work/near"]
+
+
+def test_the_agents_own_network_comes_first() -> None:
+    order = leg(defaults={"network_mode": "lab"})
+    assert plan.network_mode(order, SETTINGS) == "lab"
+    assert plan.network_mode(order, replace(SETTINGS, is_network_given=True)) == "bridge"
+    assert plan.network_mode(leg(), SETTINGS) == "bridge"
+    # The containers of such a network would never reach the service.
+    local = replace(SETTINGS, master_url="http://127.0.0.1:8080", network_mode="host")
+    with pytest.raises(plan.NetworkError, match="'lab': containers there do not reach the service"):
+        plan.network_mode(order, local)
+    assert plan.network_mode(leg(defaults={"network_mode": "host"}), local) == "host"
+
+
+def test_a_network_that_is_not_there() -> None:
+    ended = ends.not_created(404, "network lab not found", "x")
+    assert ended.kind is ExitKind.FAILED_TO_START
+    assert "names a network that the agent's machine does not have" in str(ended.reason)

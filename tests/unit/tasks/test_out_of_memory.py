@@ -51,14 +51,14 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_who_is_at_fault(before: OomKills, kind: str, words: str) -> None:
-    found = exit_reason.describe(signal.SIGKILL, PYTHON, hook_pending=False, oom_before=before)
+    found = exit_reason.describe(signal.SIGKILL, PYTHON, hook_pending=None, oom_before=before)
     assert (found.kind, str(found)) == (kind, words)
 
 
 @pytest.mark.usefixtures("now")
 def test_below_a_shell() -> None:
     def end(before: OomKills) -> LegResult:
-        return exit_reason.describe(137 << 8, SHELL, hook_pending=False, oom_before=before)
+        return exit_reason.describe(137 << 8, SHELL, hook_pending=None, oom_before=before)
 
     assert end(OomKills(7, 2)).kind == "infrastructure"
     assert end(OomKills(7, 1)) == LegResult(
@@ -96,7 +96,7 @@ def test_a_real_container(small_container: Path) -> None:
         "preexec_fn=lambda: open('/proc/self/oom_score_adj', 'w').write('1000'))\n"
         "_, status = os.waitpid(hog.pid, 0)\n"
         "start = Start('program', ('python3', 'train.py'))\n"
-        "print(exit_reason.describe(status, start, hook_pending=False, oom_before=before))\n"
+        "print(exit_reason.describe(status, start, hook_pending=None, oom_before=before))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ)

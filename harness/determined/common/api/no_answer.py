@@ -31,6 +31,8 @@ def why(error: httpx.TransportError) -> str:
         if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
             return f"the host cannot be reached ({cause.strerror})"
     if isinstance(error, httpx.RemoteProtocolError):
+        if "complete message body" in str(error) or "incomplete chunked read" in str(error):
+            return "the answer broke off"
         return _not_http(url, error)
     return str(error) or type(error).__name__
 

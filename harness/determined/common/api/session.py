@@ -6,6 +6,7 @@ and no socket is opened.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import time
@@ -30,6 +31,8 @@ for _name in ("httpx", "httpcore"):
 
 RETRY_STATUSES = frozenset({502, 503, 504})
 RETRY_SECONDS = (0.1, 5.0)
+STREAM_SILENCE_S = 180.0
+"""A stream of bytes may pause so long, for example while the service reads from a slow storage."""
 SAID_AFTER = 7
 """After this many retries (some ten seconds), say why the request still waits."""
 
@@ -291,6 +294,30 @@ class Session:
                     response.read()
                     raise _failure(response)
                 yield from response.iter_text()
+        except httpx.TransportError as error:
+            raise errors.MasterNotFoundException(
+                f"lost the connection to the service at {self.master}: {no_answer.why(error)}"
+            ) from error
+
+    @contextlib.contextmanager
+    def open(
+        self, path: str, *, headers: Mapping[str, str] | None = None
+    ) -> Iterator[httpx.Response]:
+        """GET of bytes, which the block reads as they arrive (``iter_raw``).
+
+        Asks once. Raises MasterNotFoundException when nothing answers, also within the block when the answer
+        breaks off or the service asks for another try (503).
+        """
+        timeout = httpx.Timeout(30.0, read=STREAM_SILENCE_S)
+        try:
+            with self._client.stream("GET", path, headers=headers, timeout=timeout) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    failure = _failure(response)
+                    if response.status_code in RETRY_STATUSES:
+                        raise errors.MasterNotFoundException(failure.message)
+                    raise failure
+                yield response
         except httpx.TransportError as error:
             raise errors.MasterNotFoundException(
                 f"lost the connection to the service at {self.master}: {no_answer.why(error)}"

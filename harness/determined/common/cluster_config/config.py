@@ -181,6 +181,21 @@ class ClusterConfig(Section):
         own = found.scheduler if found is not None else None
         return own or self.resource_manager.scheduler or SchedulerConfig()
 
+    def fallback_route(self, pool: str) -> list[str]:
+        """The pools that are tried after ``pool``, in order: each pool of its fallback, followed by that
+        pool's own."""
+        found: list[str] = []
+
+        def follow(name: str) -> None:
+            here = self.pool(name)
+            for one in here.fallback.pools if here is not None and here.fallback else ():
+                if one != pool and one not in found:
+                    found.append(one)
+                    follow(one)
+
+        follow(pool)
+        return found
+
     def container_defaults_of(self, pool: str) -> TaskContainerDefaults:
         """A pool's own ``task_container_defaults``, else the cluster's."""
         found = self.pool(pool)

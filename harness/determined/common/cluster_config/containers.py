@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from determined.common.cluster_config.marks import NotUsed, refused
+from determined.common.cluster_config.marks import NotUsed, OnlyContainers
+from determined.common.wire import limits
 from determined.expconf import legacy
-from determined.expconf.base import AlsoAccepts, Natural, Positive, Section
+from determined.expconf.base import AbsolutePath, AlsoAccepts, Natural, Positive, Section
 from determined.expconf.environment import Images, RegistryAuth, Variables
 from determined.expconf.hpc import Pbs, Slurm
 from determined.expconf.logs import LogPolicy
@@ -24,6 +25,11 @@ _OF_ENVIRONMENT = (
     "drop_capabilities",
 )
 _AT_THE_TOP = ("bind_mounts", "log_policies", "preemption_timeout", "slurm", "pbs")
+_IMAGE = OnlyContainers("other trials run in the agent's own environment")
+_RIGHTS = OnlyContainers("other trials have the rights of their account")
+_FILES = OnlyContainers("other trials see the machine's own")
+#: A kind of network, or a network's name; no other container's.
+NETWORK = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 _TEXT = {"type": "string"}
 _LIST = {"type": "array", "items": {"type": "string"}}
 
@@ -35,21 +41,27 @@ class TaskContainerDefaults(Section):
     """
 
     image: Annotated[
-        Images | None, BeforeValidator(legacy.images), AlsoAccepts({"type": "string"})
+        Images | None, BeforeValidator(legacy.images), AlsoAccepts({"type": "string"}), _IMAGE
     ] = Field(None, description="container image, or one per kind of device")
     environment_variables: Annotated[
         Variables | None, BeforeValidator(legacy.environment_variables), AlsoAccepts(_LIST)
     ] = Field(None, description="NAME=VALUE, in a list or per kind of device")
-    registry_auth: RegistryAuth | None = Field(None, description="registry credentials")
-    force_pull_image: bool | None = Field(
+    registry_auth: Annotated[RegistryAuth | None, _IMAGE] = Field(
+        None, description="registry credentials"
+    )
+    force_pull_image: Annotated[bool | None, _IMAGE] = Field(
         None, description="fetch the image even if the machine has it"
     )
-    add_capabilities: list[str] | None = Field(None, description="Linux capabilities to add")
-    drop_capabilities: list[str] | None = Field(None, description="Linux capabilities to remove")
-    devices: list[Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts(_TEXT)]] | None = (
-        Field(None, description="devices, as mappings or 'host:container[:rwm]'")
+    add_capabilities: Annotated[list[str] | None, _RIGHTS] = Field(
+        None, description="Linux capabilities to add"
     )
-    bind_mounts: list[BindMount] | None = Field(
+    drop_capabilities: Annotated[list[str] | None, _RIGHTS] = Field(
+        None, description="Linux capabilities to remove"
+    )
+    devices: Annotated[
+        list[Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts(_TEXT)]] | None, _FILES
+    ] = Field(None, description="devices, as mappings or 'host:container[:rwm]'")
+    bind_mounts: Annotated[list[BindMount] | None, _FILES] = Field(
         None, description="host directories for the container"
     )
     log_policies: list[LogPolicy] | None = Field(
@@ -58,7 +70,21 @@ class TaskContainerDefaults(Section):
     preemption_timeout: Positive | None = Field(
         None, description="seconds that a trial has to save its state before it is killed"
     )
-    shm_size_bytes: Natural | None = Field(None, description="size of /dev/shm in bytes")
+    shm_size_bytes: Annotated[Natural | None, _FILES] = Field(
+        None, description="size of /dev/shm in bytes"
+    )
+    network_mode: Annotated[
+        str | None,
+        Field(pattern=NETWORK, max_length=limits.NAME_CHARS),
+        OnlyContainers("trials of other agents use the machine's network"),
+    ] = Field(None, description="network of containers: host, bridge, or a network's name")
+    work_dir: Annotated[
+        AbsolutePath | None,
+        OnlyContainers("other trials run in the folder of their own model definition"),
+    ] = Field(None, description="working directory in containers, with the model definition in it")
+    startup_hook: Annotated[str, Field(max_length=limits.TEXT_CHARS)] | None = Field(
+        None, description="shell commands that every task runs before its own startup-hook.sh"
+    )
     slurm: Slurm | None = Field(None, description="options for Slurm")
     pbs: Pbs | None = Field(None, description="options for PBS")
     cpu_pod_spec: dict[str, Any] | None = Field(
@@ -71,9 +97,6 @@ class TaskContainerDefaults(Section):
     checkpoint_gc_pod_spec: Annotated[
         Any, NotUsed("checkpoints are deleted by a flow on an agent, not in a pod")
     ] = Field(None, exclude=True)
-    network_mode: Annotated[
-        Any, NotUsed("trials run in the agent's own environment and use the machine's network")
-    ] = Field(None, exclude=True)
     dtrain_network_interface: Annotated[
         Any, NotUsed("the processes of a trial find each other by the agents' addresses")
     ] = Field(None, exclude=True)
@@ -83,18 +106,9 @@ class TaskContainerDefaults(Section):
     gloo_port_range: Annotated[Any, NotUsed("Gloo chooses among the free ports of the machine")] = (
         Field(None, exclude=True)
     )
-    work_dir: Annotated[Any, NotUsed("a trial runs in the folder of its own model definition")] = (
-        Field(None, exclude=True)
-    )
     kubernetes: Annotated[Any, NotUsed("there are no Kubernetes agents")] = Field(
         None, exclude=True
     )
-    startup_hook: Annotated[
-        Any,
-        refused(
-            "a hook of the whole cluster is not run; put a startup-hook.sh into the model definition"
-        ),
-    ] = Field(None, exclude=True)
 
     def for_experiment(self, slots: int) -> dict[str, Any]:
         """The same as part of an experiment's configuration, for a task of ``slots`` slots; only what is

@@ -16,6 +16,13 @@ class NotUsed:
     instead: str
 
 
+@dataclass(frozen=True)
+class OnlyContainers:
+    """Marks a field that trials in containers have; ``instead`` says what holds for the others."""
+
+    instead: str
+
+
 def refused(why: str, harmless: Callable[[Any], bool] = lambda value: False) -> BeforeValidator:
     """Refuses a field with the sentence ``why``, except for values for which ``harmless`` is true."""
 

@@ -9,6 +9,7 @@ from determined.common.cluster_config.marks import NotUsed, refused
 from determined.common.cluster_config.scheduler import SchedulerConfig
 from determined.common.wire import limits
 from determined.expconf.base import Natural, Section
+from determined.expconf.resources import FallbackField
 
 DEFAULT_POOL = "default"
 AUX_CONTAINERS = 100
@@ -36,6 +37,9 @@ class PoolConfig(Section):
     )
     task_container_defaults: TaskContainerDefaults | None = Field(
         None, description="in the place of the cluster's, as a whole"
+    )
+    fallback: FallbackField | None = Field(
+        None, description="pools for what waits too long here, or when the agents are lost"
     )
 
     provider: Annotated[

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from determined.common.cluster_config import rules
 from determined.common.cluster_config.config import ClusterConfig
-from determined.common.cluster_config.marks import NotUsed
+from determined.common.cluster_config.marks import NotUsed, OnlyContainers
 from determined.common.wire import limits
 from determined.expconf import fields, paths, translate
 from determined.expconf.base import Section
@@ -27,16 +27,18 @@ FORMAT = fields.Format(
 
 @dataclass(frozen=True)
 class Remark:
-    """A field that is accepted and not used. ``str()`` is a line for the person who wrote the file."""
+    """A field that is accepted and not used, or not by every agent. ``str()`` is a line for the person who
+    wrote the file."""
 
     source: str
     line: int | None
     path: str
     instead: str
+    what: str = "not used"
 
     def __str__(self) -> str:
         where = self.source if self.line is None else f"{self.source}:{self.line}"
-        return f"{where}: {self.path}: not used: {self.instead}"
+        return f"{where}: {self.path}: {self.what}: {self.instead}"
 
 
 def read_file(path: str | pathlib.Path) -> tuple[ClusterConfig, list[Remark]]:
@@ -63,7 +65,13 @@ def check(document: Document) -> tuple[ClusterConfig, list[Remark]]:
     if found or config is None:
         raise ConfigError(located(found, document))
     remarks = [
-        Remark(document.source, document.line(path), paths.render(path), mark.instead)
+        Remark(
+            document.source,
+            document.line(path),
+            paths.render(path),
+            mark.instead,
+            "not used" if isinstance(mark, NotUsed) else "of Docker agents only",
+        )
         for path, mark in _unused(document.data, [ClusterConfig], ())
     ]
     return _todays_form(config), sorted(remarks, key=lambda remark: remark.line or 0)
@@ -108,7 +116,7 @@ def _todays_form(given: ClusterConfig) -> ClusterConfig:
 
 def _unused(
     value: Any, sections: list[type[Section]], path: Path
-) -> Iterator[tuple[Path, NotUsed]]:
+) -> Iterator[tuple[Path, NotUsed | OnlyContainers]]:
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _unused(item, sections, (*path, index))
@@ -118,6 +126,6 @@ def _unused(
         field = sections[0].model_fields.get(name)
         if field is None or item is None:
             continue
-        marks = [mark for mark in field.metadata if isinstance(mark, NotUsed)]
+        marks = [mark for mark in field.metadata if isinstance(mark, NotUsed | OnlyContainers)]
         yield from (((*path, name), mark) for mark in marks)
         yield from _unused(item, list(fields.sections_in(field.annotation)), (*path, name))

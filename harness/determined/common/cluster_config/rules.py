@@ -39,6 +39,7 @@ def findings(data: dict[str, Any]) -> Iterator[Finding]:
         yield from _containers(defaults, (*path, "task_container_defaults"))
         yield from _twice(_section(pool), *RENAMED_LIMIT, path)
     yield from _names(listed)
+    yield from _fallbacks(listed)
     yield from _default_pools(manager, listed, is_given=isinstance(pools, list) and bool(pools))
     yield from _legacy(data)
     if isinstance(data.get("checkpoint_storage"), dict):
@@ -63,6 +64,13 @@ def _containers(defaults: Any, path: Path) -> Iterator[Finding]:
     same = {key: defaults[key] for key in ("bind_mounts", "log_policies") if key in defaults}
     for finding in of_experiments.consistency(same):
         yield replace(finding, path=(*path, *finding.path))
+    if defaults.get("network_mode") == "none":
+        message = (
+            "trials would not reach the service: give 'host', 'bridge' or the name of a network"
+        )
+        yield _rule((*path, "network_mode"), message)
+    if str(defaults.get("work_dir")).strip("/") == "" and defaults.get("work_dir"):
+        yield _rule((*path, "work_dir"), "must not be the root of the container's files")
     for key in ("cpu_pod_spec", "gpu_pod_spec"):
         pod = {"environment": {"pod_spec": defaults.get(key)}}
         for finding in of_experiments.consistency(pod):
@@ -88,6 +96,48 @@ def _names(pools: list[Any]) -> Iterator[Finding]:
                 f"Prefect keeps names that begin with 'prefect' for itself, found {show(name)}"
             )
             yield _rule(path, message)
+
+
+def _fallbacks(pools: list[Any]) -> Iterator[Finding]:
+    """Pools that are not there, or to which what has left them would come back."""
+    known = [_section(pool).get("pool_name") for pool in pools]
+    names = [name for name in known if isinstance(name, str)]
+    leads: dict[str, list[str]] = {}
+    for index, pool in enumerate(pools):
+        path: Path = ("resource_pools", index, "fallback")
+        given, home = _section(pool).get("fallback"), _section(pool).get("pool_name")
+        yield from of_experiments.repeated_pools(given, home, path)
+        for where, name in of_experiments.fallback_pools(given, path):
+            if name not in names:
+                yield _unknown_pool(where, name, names)
+            elif isinstance(home, str) and name != home:
+                back = _way(leads, name, home)
+                if back:
+                    circle = " -> ".join([home, *back])
+                    message = f"leads back to where it came from ({circle}): leave one of these out"
+                    yield _rule(where, message)
+                else:
+                    leads.setdefault(home, []).append(name)
+
+
+def _way(leads: dict[str, list[str]], start: str, end: str) -> list[str]:
+    """How fallbacks lead from one pool to another; empty if they do not."""
+    came: dict[str, str | None] = {start: None}
+    ahead = [start]
+    while ahead:
+        here = ahead.pop()
+        if here == end:
+            way: list[str] = []
+            step: str | None = here
+            while step is not None:
+                way.insert(0, step)
+                step = came[step]
+            return way
+        for name in leads.get(here, ()):
+            if name not in came:
+                came[name] = here
+                ahead.append(name)
+    return []
 
 
 def _default_pools(

@@ -36,7 +36,7 @@ class Registration(Message):
 
     ``session`` is its own new id, ``version`` its release, ``wire`` its
     :data:`~determined.common.wire.version.VERSION`. ``allocations``: those whose supervisors are alive.
-    ``worker_type``: the type of its work pool in Prefect.
+    ``worker_type``: the type of its work pool in Prefect. ``labels``: what experiments may ask for.
     """
 
     session: UUID
@@ -48,6 +48,7 @@ class Registration(Message):
     slots: list[Slot] = field(default_factory=list)
     allocations: list[str] = field(default_factory=list)
     worker_type: str = "determined-process"
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @checked

@@ -37,14 +37,27 @@ class AgentUser(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
+class TaskDefaults(Message):
+    """The ``task_container_defaults`` that no experiment's configuration has a field for.
+
+    ``network_mode`` and ``work_dir`` are of containers; ``startup_hook``: shell commands.
+    """
+
+    network_mode: str | None = None
+    work_dir: str | None = None
+    startup_hook: str | None = None
+
+
+@checked
+@dataclass(frozen=True, slots=True)
 class LegSpec(Message):
     """The order to start one allocation of one task.
 
     ``entrypoint`` is as in the experiment configuration. ``env`` holds ``DET_*`` variables that only the
     service knows, ``environment_variables`` the user's ``KEY=VALUE`` items. ``checkpoint`` describes the
     ``latest_checkpoint``. ``agent_user`` is the account linked to the owner; None: what the agent's
-    configuration says. ``nodes``: how many agents the allocation is on; this one is number ``node``, and
-    ``slot_ids`` are its part.
+    configuration says. ``defaults``: those in force when it starts. ``nodes``: how many agents the
+    allocation is on; this one is number ``node``, and ``slot_ids`` are its part.
     """
 
     allocation_id: str
@@ -71,6 +84,7 @@ class LegSpec(Message):
     env: dict[str, str] = field(default_factory=dict)
     environment_variables: list[str] = field(default_factory=list)
     agent_user: AgentUser | None = None
+    defaults: TaskDefaults = field(default_factory=TaskDefaults)
     node: int = 0
     nodes: int = 1
 

@@ -83,6 +83,14 @@ CONFIG_PROBLEMS = 100
 LOG_POLICIES = 64
 POOLS = 1_000
 """Resource pools of a cluster."""
+FALLBACK_POOLS = 16
+"""Pools that one falls back to."""
+AGENT_LABELS = 64
+"""Labels of one agent, labels that a configuration asks for, and values that it allows for one."""
+AGENT_LABEL_CHARS = 128
+"""A label's key, and its value."""
+PLACEMENT_AGENTS = 1_000
+"""Agents that a configuration names."""
 TRIALS_AT_ONCE = 10_000
 """Trials that a search may create at its start."""
 
@@ -105,3 +113,12 @@ METRICS_OF_REPORT_BYTES = MIB
 # Checkpoints and trials.
 METADATA_BYTES = MIB
 """The metadata of a checkpoint or a trial, and a trial's hyperparameters, as JSON."""
+
+# Models.
+MODEL_NAME_CHARS = 250
+ALIAS_CHARS = 250
+TAGS = 1_000
+"""Tags of a model or of a version; together they may have as many bytes as metadata."""
+TAG_KEY_CHARS = 250
+REPORTS_OF_USES = 20_000
+"""Reports of the trials that use a version, in one answer."""

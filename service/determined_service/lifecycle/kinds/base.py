@@ -27,7 +27,8 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire.legs import AgentUser, ExitKind, LegSpec
+from determined.common.cluster_config import ClusterConfig
+from determined.common.wire.legs import AgentUser, ExitKind, LegSpec, TaskDefaults
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
@@ -143,6 +144,12 @@ def agent_user(account: Mapping[str, Any] | None) -> AgentUser | None:
     )
 
 
+def task_defaults(cluster: ClusterConfig, pool: str) -> TaskDefaults:
+    """What the cluster configuration in force gives the tasks of a pool at their start."""
+    given = cluster.container_defaults_of(pool)
+    return TaskDefaults(given.network_mode, given.work_dir, given.startup_hook)
+
+
 class SlotKind(TaskKind):
     """A kind of task whose processes hold slots, or wait for some."""
 
@@ -184,6 +191,7 @@ class SlotKind(TaskKind):
                 owner=row.username,
                 env={"DET_USER": row.username},
                 agent_user=agent_user(row.account),
+                defaults=task_defaults(settings.cluster, row.resource_pool),
                 **self.order(row),
             )
             for row in found

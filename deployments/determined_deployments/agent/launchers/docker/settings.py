@@ -27,6 +27,7 @@ def of_agent(config: AgentConfig) -> dict[str, Any]:
     settings = ContainerSettings(
         images={kind: given.images.get(kind, IMAGE) for kind in ("cpu", "cuda")},
         network_mode=given.network_mode or ("host" if config.is_master_local else "bridge"),
+        is_network_given=given.network_mode is not None,
         master_url=given.master_url or config.master_url,
         shm_size=int(given.shm_size),
         memory=None if given.memory is None else int(given.memory),

@@ -108,6 +108,11 @@ class ForkServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for zygote in self._ready.values():
             zygote.writer.close()
+        for pid in self._starting.values():
+            # In the middle of its imports it would not see that nobody waits for it.
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self._server.close()
         if self._root is not None and self._root.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -221,6 +226,9 @@ class ForkServer:
             await self._announce(zygote)
             while line := await reader.readline():
                 self._heard(zygote, json.loads(line))
+        except asyncio.CancelledError:
+            # The agent ends. asyncio's own callback would print the cancellation as an error.
+            return
         finally:
             writer.close()
             if zygote is not None:

@@ -70,7 +70,11 @@ class Zygote:
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def serve(self) -> None:
-        """Answers orders until the connection ends. In a fork: raises _Become."""
+        """Answers orders until the agent is gone. In a fork: raises _Become."""
+        with contextlib.suppress(ConnectionError):
+            self._serve()
+
+    def _serve(self) -> None:
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -149,13 +153,17 @@ def _warm(path: str, base_path: list[str], order: dict[str, Any]) -> None:
     gc.disable()
     os.environ.update(order.get("env") or {})
     set_title(f"zygote {order['name']}")
-    zygote = Zygote(path, order["name"], base_path)
+    try:
+        zygote = Zygote(path, order["name"], base_path)
+    except (ConnectionError, FileNotFoundError):  # the agent is gone
+        os._exit(0)
     try:
         import_modules(order["modules"], order.get("optional") or ())
     except BrokenImportError as error:
         module, reason = error.args
         event = {"event": "broken", "name": order["name"], "module": module, "reason": reason}
-        zygote.send(event)
+        with contextlib.suppress(ConnectionError):
+            zygote.send(event)
         os._exit(1)  # at once: threads that must not be here are not waited for
     safety.settle()
     zygote.serve()

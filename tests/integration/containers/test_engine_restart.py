@@ -1,0 +1,116 @@
+"""The Docker engine is stopped, killed and started again under a leg."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.held import Held
+from determined_deployments.agent.launchers.docker.launcher import DockerLauncher
+from determined_deployments.agent.launchers.fork_server.launcher import Forked
+from determined_deployments.agent.launchers.testing_agent import no_model_definition
+from tests import container_engine
+from tests.container_engine import Engine
+from tests.integration.containers.conftest import ContainerLegs
+from tests.waiting import TIMEOUT_S
+
+COUNT = """
+import os, time
+i = 0
+while not os.path.exists("stop"):
+    print(i, flush=True)
+    i += 1
+    time.sleep(0.01)
+print("last", flush=True)
+"""
+
+
+@pytest.fixture
+def options() -> list[str]:
+    """More of dockerd's."""
+    return []
+
+
+@pytest.fixture
+def engine(options: list[str]) -> Iterator[Engine]:
+    """One of the test's own, instead of the session's."""
+    with container_engine.own(*options) as made:
+        if isinstance(made, str):
+            pytest.skip(made)
+        yield made
+
+
+async def until(legs: ContainerLegs, condition: Callable[[], object]) -> None:
+    await asyncio.to_thread(legs.service.wait, condition)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_the_engines_end_is_no_fault_of_the_trial(
+    legs: ContainerLegs, engine: Engine, how: str
+) -> None:
+    held = await legs.start({"train.py": COUNT})
+    await until(legs, lambda: "\n10\n" in legs.service.text("stdout"))
+    await asyncio.to_thread(getattr(engine, how))
+    await asyncio.to_thread(engine.start)
+    assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
+    ended = legs.service.exits["7.abc.1"]
+    assert ended["kind"] == "infrastructure", ended
+    assert "the Docker engine was stopped" in ended["reason"]
+    lines = legs.service.text("stdout").splitlines()
+    assert lines == [str(number) for number in range(len(lines))]
+    assert legs.containers() == []
+
+
+@pytest.mark.parametrize("options", [["--live-restore"]])
+async def test_with_live_restore_the_container_goes_on(legs: ContainerLegs, engine: Engine) -> None:
+    held = await legs.start({"train.py": COUNT})
+    for number, how in ((10, engine.stop), (100, engine.kill)):
+        await until(legs, lambda number=number: f"\n{number}\n" in legs.service.text("stdout"))
+        await asyncio.to_thread(how)
+        await asyncio.to_thread(engine.start)
+    (name,) = legs.containers()
+    container_engine.run_inside(name, "touch", "stop")
+    assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
+    assert legs.service.exits["7.abc.1"]["exit_code"] == 0, legs.service.exits
+    *lines, last = legs.service.text("stdout").splitlines()
+    assert last == "last"
+    assert lines == [str(number) for number in range(len(lines))]
+    assert legs.containers() == []
+
+
+async def test_who_comes_after_a_power_cut_knows_that_it_was_one(
+    agent_config: AgentConfig, legs: ContainerLegs, engine: Engine
+) -> None:
+    """Nobody saw the end of the container."""
+    held = await legs.start({"train.py": COUNT})
+    await until(legs, lambda: "\n10\n" in legs.service.text("stdout"))
+    (name,) = legs.containers()
+    first = container_engine.first_process(name)
+    held.ended.cancel()
+    assert isinstance(held.running, Forked)
+    os.kill(held.running.child.pid, signal.SIGKILL)
+    engine.kill()
+    os.kill(first, signal.SIGKILL)
+    await asyncio.to_thread(engine.start)
+    async with DockerLauncher(agent_config, no_model_definition) as launcher:
+        (running,) = await launcher.adopt()
+        again = Held(launcher, running)
+        assert (await asyncio.wait_for(again.ended, TIMEOUT_S)).in_order
+        await again.clean_up()
+    ended = legs.service.exits["7.abc.1"]
+    assert ended["kind"] == "infrastructure", ended
+    assert legs.containers() == []
+
+
+async def test_after_a_restart_a_containers_end_is_its_own_again(
+    legs: ContainerLegs, engine: Engine
+) -> None:
+    await asyncio.to_thread(engine.stop)
+    await asyncio.to_thread(engine.start)
+    ended = await legs.run({}, entrypoint="kill -TERM $$")
+    assert (ended["kind"], ended["signal"]) == ("exited", 15)

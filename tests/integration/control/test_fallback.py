@@ -1,0 +1,219 @@
+"""Experiments that go to a fallback pool by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from determined.common.cluster_config import ClusterConfig
+from determined_service.lifecycle import agents, configuration
+from determined_service.scheduling.fallback import fall_back
+from tests.integration.control.test_jobs import update
+from tests.integration.control.test_preemption import single
+from tests.integration.control.world import CONFIG, Driver, Trial, World, ok
+
+SPOT = {"pool_name": "spot", "fallback": {"pools": ["on-demand", "large"], "after_seconds": 600}}
+POOLS: list[dict[str, Any]] = [
+    SPOT,
+    {"pool_name": "on-demand"},
+    {"pool_name": "large"},
+    {"pool_name": "default"},
+]
+
+
+async def set_pools(world: World, pools: list[dict[str, Any]] = POOLS) -> None:
+    config = ClusterConfig.model_validate({"resource_pools": pools})
+    settings = world.app.state.settings
+    await configuration.put(world.app.state.db, config, settings)
+    settings.put_in_force(config)
+
+
+def spot(config: str = "", slots: int = 1, more: str = "") -> str:
+    text = config or single(42, slots=slots)
+    assert text.count("resources: {") == 1
+    return text.replace("resources: {", f"resources: {{resource_pool: spot, {more}")
+
+
+async def pass_(world: World) -> list[int]:
+    state = world.app.state
+    return await fall_back(state.db, state.snapshots.schedulers, 30.0)
+
+
+async def age(world: World, seconds: int) -> None:
+    """What waits has waited for so long."""
+    await world.rows(
+        "UPDATE allocations SET requested_at = now() - make_interval(secs => :s) "
+        "WHERE state = 'REQUESTED' RETURNING id",
+        s=seconds,
+    )
+
+
+async def lose(world: World, agent_id: str) -> None:
+    await world.rows(
+        "UPDATE agents SET last_heartbeat = now() - interval '1 h' WHERE id = :id RETURNING id",
+        id=agent_id,
+    )
+
+
+async def explained(world: World, driver: Driver) -> list[str]:
+    world.app.state.queue._kept_until = 0.0
+    answer = ok(await world.user.get(f"/api/v1/job-queues/{driver.experiment_id}/explanation"))
+    return list(answer["fallback"])
+
+
+async def test_after_its_wait(world: World) -> None:
+    await set_pools(world)
+    await world.register(1, "b1", pool="on-demand")
+    driver = await world.started(spot())
+    assert await pass_(world) == []
+    (said,) = await explained(world, driver)
+    assert said.startswith("goes on to resource pool 'on-demand' in ")
+    await age(world, 599)
+    assert await pass_(world) == []
+    await age(world, 601)
+    assert await pass_(world) == [driver.experiment_id]
+    assert await pass_(world) == []
+    trial = await world.launched("b1")
+    assert trial.spec["experiment_id"] == driver.experiment_id
+    config = (await world.experiment(driver.experiment_id))["config"]
+    assert config["resources"]["resource_pool"] == "on-demand"
+    (said,) = await explained(world, driver)
+    assert said == (
+        "moved to resource pool 'on-demand', because 'spot' had no slots for it for 601 s"
+    )
+    ended = await world.row("SELECT reason FROM allocations WHERE state = 'TERMINATED'")
+    assert ended["reason"] == said
+
+
+async def test_what_runs_keeps_the_experiment(world: World) -> None:
+    await set_pools(world)
+    await world.register(1, "a1", pool="spot")
+    await world.register(1, "b1", pool="on-demand")
+    config = CONFIG + "resources: {resource_pool: spot}\n"
+    driver = await world.started(config)  # two trials want a slot each
+    trial = await world.launched("a1")
+    ok(await trial.started())
+    await age(world, 3600)
+    assert await pass_(world) == []
+    assert await explained(world, driver) == []
+
+
+async def test_a_pool_that_has_lost_its_agents_is_left_at_once(world: World) -> None:
+    await set_pools(world)
+    await world.register(1, "a1", pool="spot")
+    await world.register(1, "b1", pool="on-demand")
+    driver = await world.started(spot())
+    trial = await world.launched("a1")
+    ok(await trial.started())
+    await lose(world, "a1")
+    assert await pass_(world) == []  # its leg has not ended yet
+    await agents.end_lost(world.app.state.db, 30.0)
+    assert await pass_(world) == [driver.experiment_id]
+    again = await world.launched("b1")
+    assert (again.id, again.spec["run_id"]) == (trial.id, 3)
+    legs = await world.rows("SELECT run_id, reason FROM allocations ORDER BY run_id")
+    assert [one["reason"] for one in legs[:2]] == [
+        legs[0]["reason"],
+        "moved to resource pool 'on-demand', because 'spot' has lost its agents",
+    ]
+    assert legs[0]["reason"].startswith("agent a1 lost for ")
+    # No way leads back: nobody is moved there when its agent returns.
+    await world.register(1, "a1", pool="spot")
+    assert await pass_(world) == []
+
+
+async def test_a_pool_whose_agents_are_too_small_is_skipped(world: World) -> None:
+    await set_pools(world)
+    await world.register(1, "b1", pool="on-demand")
+    driver = await world.started(spot(slots=2))
+    await age(world, 700)
+    assert await pass_(world) == []
+    (said,) = await explained(world, driver)
+    assert said == (
+        "stays: no agent is there now that could run its trials in its fallback pools ('on-demand', 'large')"
+    )
+    await world.register(2, "c1", pool="large")
+    assert await pass_(world) == [driver.experiment_id]
+    assert (await world.experiment(driver.experiment_id))["resource_pool"] == "large"
+    # It was the last one.
+    await age(world, 10_000)
+    await lose(world, "c1")
+    assert await pass_(world) == []
+
+
+async def test_the_experiments_own_fallback_comes_first(world: World) -> None:
+    await set_pools(world)
+    for agent, pool in (("b1", "on-demand"), ("c1", "large"), ("d1", "default")):
+        await world.register(0, agent, pool=pool)
+    own = "fallback: {pools: [default, large], after_seconds: 5}, slots_per_trial: 0, "
+    driver = await world.started(spot(OWN.format(own=own)))
+    await age(world, 6)
+    assert await pass_(world) == [driver.experiment_id]
+    assert (await world.experiment(driver.experiment_id))["resource_pool"] == "default"
+
+
+OWN = """
+name: own
+entrypoint: python3 train.py
+searcher: {{name: single, metric: loss, max_length: 8}}
+resources: {{{own}}}
+"""
+
+
+async def test_from_pool_to_pool(world: World) -> None:
+    chain = [
+        {"pool_name": "spot", "fallback": {"pools": ["on-demand"], "after_seconds": 10}},
+        {"pool_name": "on-demand", "fallback": {"pools": ["large"], "after_seconds": 20}},
+        {"pool_name": "large"},
+        {"pool_name": "default"},
+    ]
+    await set_pools(world, chain)
+    await world.register(1, "b1", pool="on-demand")
+    await world.register(1, "c1", pool="large")
+    busy = await world.started(
+        single(42).replace("resources: {", "resources: {resource_pool: on-demand, ")
+    )
+    running: Trial = await world.launched("b1")
+    ok(await running.started())
+    driver = await world.started(spot())
+    await age(world, 11)
+    assert await pass_(world) == [driver.experiment_id]
+    # Its wait begins anew, and the next pool has a wait of its own.
+    assert await pass_(world) == []
+    await age(world, 15)
+    assert await pass_(world) == []
+    await age(world, 21)
+    assert await pass_(world) == [driver.experiment_id]
+    assert (await world.launched("c1")).spec["experiment_id"] == driver.experiment_id
+    assert (await world.experiment(busy.experiment_id))["resource_pool"] == "on-demand"
+
+
+async def test_whoever_moves_it_ends_its_way(world: World) -> None:
+    await set_pools(world)
+    await world.register(1, "b1", pool="on-demand")
+    driver = await world.started(spot())
+    await age(world, 700)
+    await pass_(world)
+    assert await explained(world, driver)
+    ok(await update(world, {"jobId": str(driver.experiment_id), "resourcePool": "default"}))
+    assert await explained(world, driver) == []
+    await age(world, 10_000)
+    assert await pass_(world) == []
+
+
+async def test_pools_that_are_not_there(world: World) -> None:
+    await set_pools(world)
+    for fallback, words in (
+        (
+            "[on-demnd]",
+            "resources.fallback.pools[0]: there is no resource pool 'on-demnd'; did you mean",
+        ),
+        ("[spot]", "resources.fallback"),
+        (
+            "[on-demand, on-demand]",
+            "resources.fallback[1]: 'on-demand' is listed already: leave it out",
+        ),
+    ):
+        answer = await world.user.post(
+            "/api/v1/experiments", json={"config": spot(more=f"fallback: {fallback}, ")}
+        )
+        assert (answer.status_code, words in answer.text) == (400, True), answer.text
