@@ -90,20 +90,29 @@ def submit(cluster: LocalCluster, folder: Path, held: bool = False) -> int:
     config = yaml.safe_load((EXAMPLE / "distributed.yaml").read_text())
     config["resources"] = {"slots_per_trial": 3, "resource_pool": "machines"}
     script = (EXAMPLE / "train.py").read_text()
-    changed = script.replace(
-        "            epoch += 1\n",
-        "            epoch += 1\n"
-        "            import os, time\n"
-        "            print('pid', os.getpid(), 'epoch', epoch, flush=True)\n"
-        f"            while {held} and epoch == 5 and latest_checkpoint is None:\n"
-        "                time.sleep(0.05)\n",
-    ).replace(
-        "            # Every process asks",
-        "            if is_chief and epoch % 2 == 0:\n"
-        "                save(core_context, model, optimizer, epoch)\n"
-        "            # Every process asks",
+    changed = (
+        script.replace(
+            "            epoch += 1\n",
+            "            epoch += 1\n"
+            "            import os, time\n"
+            "            print('pid', os.getpid(), 'epoch', epoch, flush=True)\n"
+            f"            while {held} and epoch == 5 and latest_checkpoint is None:\n"
+            "                time.sleep(0.05)\n",
+        )
+        .replace(
+            # Else its sums over three ranks are in another order in the first step after each start.
+            "DistributedDataParallel(model)",
+            "DistributedDataParallel(model, find_unused_parameters=True)",
+        )
+        .replace(
+            "            # Every process asks",
+            "            if is_chief and epoch % 2 == 0:\n"
+            "                save(core_context, model, optimizer, epoch)\n"
+            "            # Every process asks",
+        )
     )
     assert changed.count("save(core_context, model, optimizer, epoch)") == 4
+    assert "find_unused_parameters" in changed
     return cluster.submit(folder, yaml.safe_dump(config), train_py=changed)
 
 
