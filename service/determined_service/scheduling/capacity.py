@@ -91,9 +91,10 @@ async def check_slots(
         return pool, (SLOTS_EXCEEDED,)
     sizes = ", ".join(f"{row.id} {row.n}" for row in here[:NAMED])
     those = "" if constraint is None else " that resources.placement admits"
+    nor = _NOR[spread] if len(here) > 1 else ""
     raise BadRequest(
         f"resources.slots_per_trial: {wanted} slots are more than any agent of the resource "
-        f"pool {pool!r}{those} has{_NOR[spread]} (agents and their slots: {sizes})"
+        f"pool {pool!r}{those} has{nor} (agents and their slots: {sizes})"
     )
 
 

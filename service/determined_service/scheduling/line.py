@@ -130,15 +130,15 @@ class Line:
 
     def backfilled(self, ranks: Ranks) -> list[str]:
         """What runs although something more important is stuck, which cannot use its slots yet."""
-        return [
-            one.id
-            for one in self._running
-            if not one.stopping
-            and one.id in ranks.stoppable
-            and any(
-                self._line.is_filling(part.agent_id, ranks.stoppable[one.id]) for part in one.parts
-            )
-        ]
+        filling = self._line.is_filling
+        found = []
+        for one in self._running:
+            level = ranks.stoppable.get(one.id)
+            if level is None or one.stopping:
+                continue
+            if filling(one.agent_id, level) or any(filling(at, level) for at, _ in one.others):
+                found.append(one.id)
+        return found
 
     def _settled(self, request: Request, reason: Reason) -> Reason:
         # What was served later may have taken slots, of the agents or of the group.
@@ -198,9 +198,12 @@ class Line:
         claims = self._claims.get(request.id)
         if claims is not None:
             self._stand(request)
+            first = claims[0]
+            if len(claims) == 1:
+                return SlotsComing(first.agent_id, first.free, first.coming)
             free, coming = sum(one.free for one in claims), sum(one.coming for one in claims)
             others = tuple(one.agent_id for one in claims[1:])
-            return SlotsComing(claims[0].agent_id, free, coming, others)
+            return SlotsComing(first.agent_id, free, coming, others)
         self._line.keep(request, level)
         if self._line.before(request) is not None:
             return self._behind(request)
@@ -247,6 +250,7 @@ class Line:
 
     def _held(self, levels: Mapping[str, int]) -> Iterator[tuple[Running, int, str, int]]:
         """What may be stopped: its level, and how many slots of which agent others may use after it."""
+        agent = self._slots.agent
         for one in self._running:
             level = levels.get(one.id)
             if level is None or one.stopping:
@@ -255,7 +259,8 @@ class Line:
                 for agent_id, slots in self._enabled(one):
                     yield one, level, agent_id, slots
             else:
-                yield one, level, one.agent_id, self._usable(one.agent_id, one.slot_ids)
+                enabled = len(set(one.slot_ids).intersection(agent(one.agent_id).slots))
+                yield one, level, one.agent_id, enabled
 
     def _enabled(self, one: Running) -> list[tuple[str, int]]:
         """How many of its slots others may use after it, by agent."""
@@ -401,7 +406,7 @@ class Line:
         if found is None:
             return False
         places, lowest = found
-        freed = Counter(self._asked.get(request.id, {}))
+        freed = dict(self._asked.get(request.id, ()))
         # Of a gang's agents all slots must be open, also where it uses a part only.
         wanted = {one: self._slots.width(one) if gang else slots for one, slots in places}
         for agent_id in wanted:
@@ -410,14 +415,17 @@ class Line:
                     self._release(victim.request.id)
                     continue
                 self.preemptions.append(Preemption(victim.id, request.id))
-                for part, _ in self._enabled(victim):
+                for part in (agent_id,) if not victim.others else [one[0] for one in victim.parts]:
                     held = self._stoppable.remove(part, victim.id)
-                    self._comes(part, held)
-                    freed[part] += held
-        if any(self._slots.open_of(one) < wanted[one] for one in wanted):
-            for agent_id, slots in places:
-                own = min(freed[agent_id], self._coming[agent_id])
-                self._take(request, level, agent_id, slots, own)
+                    if held:
+                        self._comes(part, held)
+                        freed[part] = freed.get(part, 0) + held
+        for one, slots in wanted.items():
+            if self._slots.open_of(one) < slots:
+                for agent_id, claimed in places:
+                    own = min(freed.get(agent_id, 0), self._coming[agent_id])
+                    self._take(request, level, agent_id, claimed, own)
+                break
         return True
 
 

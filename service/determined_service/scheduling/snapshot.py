@@ -114,8 +114,9 @@ class Running:
     @property
     def width(self) -> int:
         """How many slots it holds."""
-        width = len(self.slot_ids)
-        return width + sum(len(one.slot_ids) for one in self.others) if self.others else width
+        if not self.others:
+            return len(self.slot_ids)
+        return sum(len(one.slot_ids) for one in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
