@@ -137,6 +137,7 @@ ROOMS = [
     "submission",
     "prefect",
     "loops",
+    "mlflow",
     "web",
     "internal",
     "public",
