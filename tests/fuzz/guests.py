@@ -24,7 +24,7 @@ from fastapi import FastAPI
 from determined_registry.database.tables import metadata, users
 from determined_service.base.db import Database
 from tests.integration.service_api.test_checkpoints import store
-from tests.integration.service_api.test_who_may import Mine
+from tests.integration.service_api.test_who_may import Mine, model_of
 from tests.integration.service_api.world import World
 from tests.waiting import until
 
@@ -163,7 +163,8 @@ class Guests:
         ) as client:
             object.__setattr__(leg, "client", client)
             checkpoint = await store(leg, 1)
-        return Mine(leg, checkpoint, self._ids[owner])
+            model = await model_of(self.world, leg, self._ids[owner])
+        return Mine(leg, checkpoint, self._ids[owner], model)
 
     def subject(self, guest: str) -> Mine:
         """What this guest's requests are about: a trial's token its own things half of the time."""
@@ -196,6 +197,7 @@ class Guests:
 
 _TRIALS = "(SELECT id FROM trials WHERE experiment_id = ANY(:ids))"
 _TASKS = "(SELECT task_id FROM trials WHERE experiment_id = ANY(:ids))"
+_MODELS = "(SELECT id FROM models WHERE owner_id = :held)"
 _OF_EXPERIMENT = {
     "experiments": "x.id = ANY(:ids)",
     "trials": "x.experiment_id = ANY(:ids)",
@@ -208,6 +210,11 @@ _OF_EXPERIMENT = {
     "legs": f"x.task_id IN {_TASKS}",
     "task_logs": f"x.task_id IN {_TASKS}",
     "users": "x.id = :held",
+    "models": "x.owner_id = :held",
+    "model_versions": f"x.model_id IN {_MODELS}",
+    "model_aliases": f"x.model_id IN {_MODELS}",
+    "model_alias_history": f"x.model_id IN {_MODELS}",
+    "trial_sources": f"x.trial_id IN {_TRIALS}",
 }
 
 

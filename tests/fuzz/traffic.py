@@ -46,6 +46,13 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/v1/users"): {"user": {"username": "new", "admin": False}, "password": "x"},
     ("POST", "/api/v1/experiments/{experiment_id}/file"): {"path": "train.py"},
     ("POST", "/searcher/preview"): CONFIG,
+    ("POST", "/api/v1/models"): {
+        "name": "new",
+        "metadata": {"a": [1]},
+        "labels": ["a"],
+        "tags": {"a": "b"},
+        "requestId": "3f0d8a52-7c0f-4c5c-9a57-0d1f0e9a1b11",
+    },
     ("POST", "/internal/v1/agents/{agent_id}/register"): {
         "session": "3f0d8a52-7c0f-4c5c-9a57-0d1f0e9a1b11",
         "slots": [{"id": 0, "device": {"type": "cuda", "uuid": "a"}}],

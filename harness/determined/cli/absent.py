@@ -20,10 +20,6 @@ _LABELS = (
     "mark experiments with labels (det e label add ID LABEL) and names (det e set name ID NAME)"
 )
 _RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
-_MODELS = (
-    "keep checkpoints by their UUIDs (det e list-checkpoints ID), with metadata from the SDK"
-    " (Checkpoint.add_metadata)"
-)
 _POOLS = "every user may use every pool; det a list shows the pools of the agents"
 _TASKS = "see trials with det e list-trials ID and det t describe ID, their logs with det t logs ID"
 _COMMAND = "run the program as an experiment: entrypoint in a YAML file, searcher.name: single, det flow run"
@@ -62,7 +58,6 @@ TREE: Tree = {
         },
     },
     "trial|t": {"set": {"log-retention": _RETENTION}},
-    "model|m": _all("create delete describe list|ls list-versions move register-version", _MODELS),
     "resource-pool|rp": {"bindings": _all("add list-workspaces remove replace", _POOLS)},
     "task": _all("cleanup-logs config create fork kill list|ls logs pause unpause", _TASKS),
     "command|cmd": _task("config describe kill list|ls logs run", _COMMAND),

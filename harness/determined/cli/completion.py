@@ -47,6 +47,11 @@ def checkpoints(ctx: typer.Context, incomplete: str) -> Found:
     return _offered(ctx, incomplete, _checkpoints)
 
 
+def models(ctx: typer.Context, incomplete: str) -> Found:
+    """The names of models."""
+    return _offered(ctx, incomplete, _models)
+
+
 def users(ctx: typer.Context, incomplete: str) -> Found:
     """The names of users."""
     return _offered(ctx, incomplete, _users)
@@ -83,6 +88,12 @@ def _of_newest(ask: Ask, what: str) -> Iterator[dict[str, Any]]:
         if number >= _EXPERIMENTS:
             return
         yield from ask(f"/api/v1/experiments/{experiment_id}/{what}?limit={_MOST}")
+
+
+def _models(ask: Ask) -> Iterator[tuple[Any, Any]]:
+    newest = f"sortBy=SORT_BY_LAST_UPDATED_TIME&orderBy=ORDER_BY_DESC&limit={_MOST}"
+    for item in ask(f"/api/v1/models?{newest}&archived=false"):
+        yield item["name"], f"{item['numVersions']} versions"
 
 
 def _users(ask: Ask) -> Iterator[tuple[Any, Any]]:

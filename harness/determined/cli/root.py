@@ -29,6 +29,7 @@ class Root(LazyGroup):
         "flow|f": ("determined.cli.flow", "from a YAML file to a trained model in one command"),
         "job|j": ("determined.cli.job", "the queue for slots: who waits, why, and in which order"),
         "master": ("determined.cli.master", "the service behind the REST API"),
+        "model|m": ("determined.cli.model", "the registry: checkpoints under a name and a number"),
         "preview-search": (
             "determined.cli.preview_search",
             "which trials a search would create, and how long each would train",

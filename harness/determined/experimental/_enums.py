@@ -98,6 +98,8 @@ class OrderBy(Enum):
 ExperimentOrderBy = OrderBy
 TrialOrderBy = OrderBy
 CheckpointOrderBy = OrderBy
+ModelOrderBy = OrderBy
+ModelVersionOrderBy = OrderBy
 
 
 class ExperimentSortBy(Enum):
@@ -145,6 +147,17 @@ class CheckpointSortBy(Enum):
     END_TIME = "SORT_BY_END_TIME"
     STATE = "SORT_BY_STATE"
     SEARCHER_METRIC = "SORT_BY_SEARCHER_METRIC"
+
+
+class ModelSortBy(Enum):
+    """The sort keys of lists of models."""
+
+    NAME = "SORT_BY_NAME"
+    DESCRIPTION = "SORT_BY_DESCRIPTION"
+    CREATION_TIME = "SORT_BY_CREATION_TIME"
+    LAST_UPDATED_TIME = "SORT_BY_LAST_UPDATED_TIME"
+    NUM_VERSIONS = "SORT_BY_NUM_VERSIONS"
+    WORKSPACE = "SORT_BY_WORKSPACE"
 
 
 class LogLevel(Enum):

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-_MODELS = "this service has no model registry yet; keep checkpoints by their uuids"
 _WORKSPACES = "this service has one workspace, and projects are numbers"
 _OAUTH = "this service has no SSO and no SCIM"
 _POOLS = "see `det agent list` for the resource pools"
 
 CLASSES = {
-    **dict.fromkeys(
-        ("Model", "ModelOrderBy", "ModelSortBy", "ModelVersion", "ModelVersionOrderBy"), _MODELS
-    ),
     **dict.fromkeys(("Project", "Workspace"), _WORKSPACES),
     "ResourcePool": _POOLS,
     "Oauth2ScimClient": _OAUTH,
 }
 CLIENT = {
     **CLASSES,
-    **dict.fromkeys(
-        (
-            "create_model",
-            "get_model",
-            "get_model_by_id",
-            "get_model_labels",
-            "get_models",
-            "list_models",
-        ),
-        _MODELS,
-    ),
     **dict.fromkeys(
         ("create_workspace", "delete_workspace", "get_workspace", "list_workspaces"), _WORKSPACES
     ),

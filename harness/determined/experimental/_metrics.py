@@ -56,6 +56,12 @@ def iter_metrics(session: Session, trial_ids: Sequence[int], group: str) -> Iter
             yield _parse(report)
 
 
+def parse_reports(answer: dict[str, Any]) -> Iterator[TrialMetrics]:
+    """The reports in an answer of the REST API, whatever their group."""
+    for report in answer["metrics"]:
+        yield _parse(report)
+
+
 def _parse(report: dict[str, Any]) -> TrialMetrics:
     group = report["group"]
     values = report.get("metrics") or {}

@@ -23,6 +23,9 @@ from determined.experimental._enums import (
     ExperimentSortBy,
     ExperimentState,
     LogLevel,
+    ModelOrderBy,
+    ModelSortBy,
+    ModelVersionOrderBy,
     OrderBy,
     TrialOrderBy,
     TrialSortBy,
@@ -30,10 +33,12 @@ from determined.experimental._enums import (
 )
 from determined.experimental._experiment import Experiment, ExperimentReference
 from determined.experimental._metrics import TrainingMetrics, TrialMetrics, ValidationMetrics
+from determined.experimental._model import AliasMove, Model, ModelVersion
 from determined.experimental._trial import Trial, TrialReference
 from determined.experimental._user import User
 
 __all__ = [
+    "AliasMove",
     "Checkpoint",
     "CheckpointOrderBy",
     "CheckpointSortBy",
@@ -46,6 +51,11 @@ __all__ = [
     "ExperimentSortBy",
     "ExperimentState",
     "LogLevel",
+    "Model",
+    "ModelOrderBy",
+    "ModelSortBy",
+    "ModelVersion",
+    "ModelVersionOrderBy",
     "OrderBy",
     "TrainingMetrics",
     "Trial",
@@ -57,15 +67,21 @@ __all__ = [
     "User",
     "ValidationMetrics",
     "create_experiment",
+    "create_model",
     "create_user",
     "get_checkpoint",
     "get_experiment",
+    "get_model",
+    "get_model_by_id",
+    "get_model_labels",
+    "get_models",
     "get_session_username",
     "get_trial",
     "get_user_by_id",
     "get_user_by_name",
     "iter_trials_metrics",
     "list_experiments",
+    "list_models",
     "list_users",
     "login",
     "logout",
@@ -180,6 +196,46 @@ def get_trial(trial_id: int) -> Trial:
 def get_checkpoint(uuid: str) -> Checkpoint:
     """Raises NotFoundException."""
     return _logged_in().get_checkpoint(uuid)
+
+
+def create_model(
+    name: str, description: str | None = "", metadata: dict[str, Any] | None = None
+) -> Model:
+    """Adds a model to the registry; see :meth:`Determined.create_model`."""
+    return _logged_in().create_model(name, description, metadata)
+
+
+def get_model(identifier: str | int) -> Model:
+    """A model by its name or id. Raises NotFoundException."""
+    return _logged_in().get_model(identifier)
+
+
+def get_model_by_id(model_id: int) -> Model:
+    """Raises NotFoundException."""
+    return _logged_in().get_model(model_id)
+
+
+def list_models(
+    sort_by: ModelSortBy = ModelSortBy.NAME,
+    order_by: OrderBy = OrderBy.ASCENDING,
+    name: str | None = None,
+    description: str | None = None,
+    model_id: int | None = None,
+    workspace_names: list[str] | None = None,
+    workspace_ids: list[int] | None = None,
+) -> list[Model]:
+    """The models that match; see :meth:`Determined.list_models`."""
+    return _logged_in().list_models(
+        sort_by, order_by, name, description, model_id, workspace_names, workspace_ids
+    )
+
+
+get_models = list_models
+
+
+def get_model_labels() -> list[str]:
+    """The labels of all models, the most used ones first."""
+    return _logged_in().get_model_labels()
 
 
 def iter_trials_metrics(trial_ids: list[int], group: str) -> Iterator[TrialMetrics]:

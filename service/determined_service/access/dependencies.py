@@ -99,6 +99,7 @@ PARAMETERS = {
     Kind.TASK: "task_id",
     Kind.ALLOCATION: "allocation_id",
     Kind.CHECKPOINT: "uuid",
+    Kind.MODEL: "model_name",
 }
 """The name of the path's part that holds a target's id."""
 
@@ -159,6 +160,7 @@ UserReader = Annotated[Principal, may(Action.READ, Kind.USER)]
 ExperimentReader = Annotated[Principal, may(Action.READ, Kind.EXPERIMENT)]
 TrialReader = Annotated[Principal, may(Action.READ, Kind.TRIAL)]
 TaskReader = Annotated[Principal, may(Action.READ, Kind.TASK)]
+ModelReader = Annotated[Principal, may(Action.READ, Kind.MODEL)]
 CheckpointReader = Annotated[Principal, may(Action.READ, Kind.CHECKPOINT)]
 TrialReporter = Annotated[Principal, may(Action.REPORT, Kind.TRIAL, "report for")]
 AllocationReporter = Annotated[Principal, may(Action.REPORT, Kind.ALLOCATION, "report for")]

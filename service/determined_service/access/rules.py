@@ -6,20 +6,24 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 |---|---|---|
 | read | everything | whoever is logged in, but for the next row |
 | read | cluster configuration | administrators |
-| create | experiment | whoever is logged in; the new experiment is theirs. A task's process: for its owner |
+| create | experiment, model | whoever is logged in; the new one is theirs. A task's process: for its owner |
 | create | user | administrators |
-| change | experiment, trial, checkpoint | the owner, administrators; a task's process, if its task made it |
+| change | experiment, trial, checkpoint, model | the owner, administrators; the task that made it |
+| register | model | the owner, administrators; processes of the owner's tasks too |
+| register | checkpoint | as to change it |
 | change | user | the user itself (its display name and password), administrators; no training process |
 | administer | user | administrators (name, rights and state of an account) |
-| delete | experiment, checkpoint | the same |
+| delete | experiment, checkpoint, model | as to change them |
 | delete | session | whoever sends its token |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | administer | cluster | administrators (agents and slots in use) |
 | serve | cluster | agents and flows |
 
 The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
-has none of its owner's rights over things: it changes the experiments that its own task submitted (a custom
-search's runner submits one), their trials and checkpoints, and the checkpoints that its own task reported.
+has none of its owner's rights over things: it changes the experiments and models that its own task submitted
+(a custom search's runner submits one), their trials and checkpoints, and the checkpoints that its own task
+reported. It registers those as versions of any model of its owner's, because that takes nothing away. Whoever
+registers a checkpoint keeps its owner from deleting it, so both must be theirs.
 What the trial of a task did before its experiment was continued counts as done by its present task.
 Only administrators may change things without an owner.
 An action that the table does not name for a kind of target cannot be declared by a route.
@@ -42,6 +46,7 @@ class Action(StrEnum):
     CHANGE = "change"
     ADMINISTER = "administer"
     DELETE = "delete"
+    REGISTER = "register"
     REPORT = "report"
     SERVE = "serve"
 
@@ -51,6 +56,7 @@ class Grant(StrEnum):
 
     LOGGED_IN = "logged in"
     OWNER = "owner"
+    OWNER_OR_TASKS = "owner, and all of its tasks"
     ITSELF = "itself"
     SENDER = "sender"
     ADMINISTRATOR = "administrator"
@@ -62,6 +68,11 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.READ, Kind.CONFIGURATION): Grant.ADMINISTRATOR,
     (Action.CREATE, Kind.EXPERIMENT): Grant.LOGGED_IN,
     (Action.CREATE, Kind.USER): Grant.ADMINISTRATOR,
+    (Action.CREATE, Kind.MODEL): Grant.LOGGED_IN,
+    (Action.REGISTER, Kind.MODEL): Grant.OWNER_OR_TASKS,
+    (Action.REGISTER, Kind.CHECKPOINT): Grant.OWNER,
+    (Action.CHANGE, Kind.MODEL): Grant.OWNER,
+    (Action.DELETE, Kind.MODEL): Grant.OWNER,
     (Action.CHANGE, Kind.EXPERIMENT): Grant.OWNER,
     (Action.CHANGE, Kind.TRIAL): Grant.OWNER,
     (Action.CHANGE, Kind.CHECKPOINT): Grant.OWNER,
@@ -84,7 +95,7 @@ def owner_decides(subject: Principal, action: Action, kind: Kind) -> bool:
     grant = RULES[action, kind]
     if subject.admin or (grant == Grant.SENDER and subject.allocation is not None):
         return False
-    return grant in (Grant.OWNER, Grant.ITSELF, Grant.SENDER)
+    return grant in (Grant.OWNER, Grant.OWNER_OR_TASKS, Grant.ITSELF, Grant.SENDER)
 
 
 def authorise(subject: Principal, action: Action, target: Target, verb: str = "") -> None:
@@ -114,7 +125,7 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
         raise Forbidden(
             f"only {noun} {target.owner.username} or an administrator may {verb} {target}"
         )
-    elif subject.allocation is not None:
+    elif subject.allocation is not None and grant != Grant.OWNER_OR_TASKS:
         _require_made(subject.allocation, target, verb)
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire import limits
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest, NotFound
 from determined_service.base.ids import parse_uuid
@@ -34,6 +35,7 @@ class Kind(StrEnum):
     TASK = "task"
     ALLOCATION = "allocation"
     CHECKPOINT = "checkpoint"
+    MODEL = "model"
 
 
 Id = int | str | UUID
@@ -65,10 +67,14 @@ class Target:
 
 
 def read_id(kind: Kind, text: str) -> Id:
-    """The id that a path names. Raises BadRequest, or NotFound for a malformed UUID."""
+    """The id that a path names. Raises BadRequest, or NotFound for a malformed UUID or name."""
     if kind == Kind.CHECKPOINT:
         return parse_uuid(text, kind)
     if kind in (Kind.TASK, Kind.ALLOCATION):
+        return text
+    if kind == Kind.MODEL:
+        if len(text) > limits.MODEL_NAME_CHARS:
+            raise NotFound(f"there is no model with a name of {len(text)} characters")
         return text
     if not text.isdecimal() or len(text) > 18:
         raise BadRequest(f"the id of this {kind} must be a whole number, not {text!r}")
@@ -107,6 +113,13 @@ _FIND: Mapping[Kind, sa.TextClause] = {
             f"FROM checkpoints x LEFT JOIN trials t ON t.id = x.trial_id {_PERHAPS} "
             f"WHERE x.uuid = ANY(:ids)"
         ),
+        # By its name, whatever the case, or by its number.
+        Kind.MODEL: (
+            "given AS id, u.id AS owner_id, u.username, m.submitted_by AS submitter, NULL AS task_id "
+            "FROM unnest(cast(:ids AS text[])) AS given JOIN models m ON CASE "
+            "WHEN given ~ '^[0-9]{1,9}$' THEN m.id = cast(given AS integer) "
+            "ELSE lower(m.name) = lower(given) END JOIN users u ON u.id = m.owner_id"
+        ),
     }.items()
 }
 
@@ -126,6 +139,10 @@ async def find_owners(
         )
         for row in rows
     }
+
+
+# A checkpoint's tasks change when its trial is continued; a model's name may be another model's later.
+_CHANGING = (Kind.CHECKPOINT, Kind.MODEL)
 
 
 class Owners:
@@ -151,7 +168,7 @@ class Owners:
         async with self._db.tx() as conn:
             found = await find_owners(conn, kind, ids)
         for one, owner in found.items():
-            if owner is not None and owner.id == asker and kind != Kind.CHECKPOINT:
+            if owner is not None and owner.id == asker and kind not in _CHANGING:
                 self._known[kind, one] = owner
         while len(self._known) > self._size:
             self._known.popitem(last=False)

@@ -25,6 +25,7 @@ from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.deleting.damage import forget_latest, lock_users
 from determined_service.deleting.garbage import Policy, outside_policy
+from determined_service.deleting.registered import lock_unregistered, refuse_registered
 from determined_service.deleting.remains import state_without
 from determined_service.state import states
 from determined_service.state.change import Change
@@ -66,7 +67,7 @@ async def delete_checkpoints(
     ``owner_id``: the user who asks.
 
     None when all of them are deleted already. Raises NotFound, naming every one that does not exist;
-    Conflict when a trial that has not ended is to start from one.
+    Conflict when a trial that has not ended is to start from one, or one is a version of a model.
     """
     wanted = set(uuids)
     await lock_users(change.conn, *wanted)
@@ -80,6 +81,8 @@ async def delete_checkpoints(
         return None
     await _refuse_foreign(change.conn, there)
     await _refuse_needed(change.conn, c.uuid.in_(there))
+    if globs is None or globs:
+        await refuse_registered(change.conn, c.uuid.in_(there), "nothing was deleted")
     deletion_id = await _request(change, CHECKPOINTS, None, owner_id, globs)
     await _mark(change, deletion_id, there)
     return deletion_id
@@ -88,12 +91,17 @@ async def delete_checkpoints(
 async def delete_experiment(change: Change, experiment_id: int, *, owner_id: int) -> int | None:
     """Has the ended experiment deleted with all it left; the deletion's id, None when it is under way.
 
-    Raises NotFound; Conflict when it has not ended, or a trial of another experiment that has not
-    ended is to start from one of its checkpoints.
+    Raises NotFound; Conflict when it has not ended, a trial of another experiment that has not ended is to
+    start from one of its checkpoints, or one of them is a version of a model.
     """
     if not await transition(change, EXPERIMENT, experiment_id, states.DELETING, reason=None):
         return None
     await _refuse_needed(change.conn, c.experiment_id == experiment_id, besides=experiment_id)
+    of = c.experiment_id == experiment_id
+    await lock_users(
+        change.conn, *(await change.conn.execute(sa.select(c.uuid).where(of))).scalars()
+    )
+    await refuse_registered(change.conn, of, f"experiment {experiment_id} cannot be deleted")
     deletion_id = await _request(change, EXPERIMENT_WHOLE, experiment_id, owner_id)
     found = await change.conn.execute(
         sa.select(c.uuid).where(c.experiment_id == experiment_id, c.state != "DELETED", _DELETABLE)
@@ -207,9 +215,10 @@ async def prepare(change: Change, deletion_id: int) -> bool:
             )
         )
         policy = Policy.of(storage.scalar_one() or {})
-        await _mark(
-            change, deletion_id, await outside_policy(change.conn, row.experiment_id, policy)
-        )
+        doomed = await outside_policy(change.conn, row.experiment_id, policy)
+        await lock_users(change.conn, *doomed)
+        # One may have been registered since it was chosen.
+        await _mark(change, deletion_id, await lock_unregistered(change.conn, doomed))
     found = await change.conn.execute(_TO_DO, {"id": deletion_id})
     return bool(found.scalar_one())
 

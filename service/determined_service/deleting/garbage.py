@@ -108,6 +108,8 @@ _IN_USE = sa.text(
     UNION
     SELECT cast(config -> 'searcher' ->> 'source_checkpoint_uuid' AS uuid) FROM experiments
     WHERE config -> 'searcher' ->> 'source_checkpoint_uuid' = ANY(cast(:uuids AS text[]))
+    UNION
+    SELECT checkpoint_uuid FROM model_versions WHERE checkpoint_uuid = ANY(:uuids)
     """
 )
 
@@ -137,7 +139,8 @@ async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: Poli
 
 
 async def in_use(conn: AsyncConnection, uuids: Iterable[UUID]) -> set[UUID]:
-    """Those of ``uuids`` that no policy deletes: trials have started from them, or are about to."""
+    """Those of ``uuids`` that no policy deletes: trials have started from them or are about to, or they are
+    versions of models."""
     given = [str(uuid) for uuid in uuids]
     if not given:
         return set()

@@ -25,6 +25,7 @@ from determined_service.views.checkpoints import (
 )
 from determined_service.views.experiments import require_experiment
 from determined_service.views.metrics import report_json
+from determined_service.views.models import versions_of_checkpoint
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.secrets import Viewer
 from determined_service.views.trials import require_trial
@@ -41,11 +42,13 @@ c = checkpoints.c
 async def read_checkpoint(
     uuid: str, user: CheckpointReader, db: Db, viewer_of: ViewerOf
 ) -> Response:
-    """One checkpoint. Secrets of its storage and configuration are masked, unless the owner or an
-    administrator asks."""
+    """One checkpoint, and the versions of models that it is (`modelVersions`). Secrets of its storage and
+    configuration are masked, unless the owner or an administrator asks."""
     wanted = parse_uuid(uuid, "checkpoint")
     async with db.tx() as conn:
-        return JsonResponse({"checkpoint": await get_checkpoint(conn, wanted, viewer_of(user))})
+        found = await get_checkpoint(conn, wanted, viewer_of(user))
+        found["modelVersions"] = await versions_of_checkpoint(conn, wanted)
+    return JsonResponse({"checkpoint": found})
 
 
 @router.get("/checkpoints/{uuid}/metrics")

@@ -21,6 +21,7 @@ from tests.integration.service_api.test_who_may import (
     People,
     _Anything,
     mine_in,
+    model_of,
     people,
 )
 from tests.integration.service_api.world import SEARCHER, World
@@ -53,7 +54,9 @@ async def secretive(world: World) -> Mine:
         owner = await conn.execute(
             sa.select(experiments.c.owner_id).where(experiments.c.id == leg.experiment_id)
         )
-    return Mine(leg, checkpoint, owner.scalar_one())
+    owner_id = owner.scalar_one()
+    model = await model_of(world, leg, owner_id, storage=STORAGE)
+    return Mine(leg, checkpoint, owner_id, model)
 
 
 def held(answer: httpx.Response) -> list[str]:
@@ -83,9 +86,12 @@ SHOW = {
     f"GET {API}/trials/{{trial_id}}/checkpoints": [*SECRETS],
     f"GET {API}/checkpoints/{{uuid}}": [*SECRETS],
     f"GET {API}/tasks/{{task_id}}": [*SECRETS],
+    f"GET {API}/models/{{model_name}}/versions": [*SECRETS],
+    f"GET {API}/models/{{model_name}}/versions/{{version}}": [*SECRETS],
+    f"GET {API}/models/{{model_name}}/aliases/{{alias}}": [*SECRETS],
 }
 """What shows secrets to those who may see them. A new route in this list asks `views/secrets.py`."""
-CHECKPOINTS = [route for route in SHOW if "checkpoint" in route]
+CHECKPOINTS = [route for route in SHOW if "checkpoint" in route or "models" in route]
 
 
 async def test_the_owner_and_administrators_see_secrets_and_others_none(

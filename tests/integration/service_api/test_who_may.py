@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from sqlalchemy.dialects.postgresql import insert
 
+from determined_registry import models as registry
 from determined_registry.database.tables import (
     agents,
     allocations,
@@ -25,9 +26,14 @@ from determined_registry.database.tables import (
     experiments,
     log_policy_matches,
     metrics,
+    model_alias_history,
+    model_aliases,
+    model_versions,
+    models,
     search_events,
     slots,
     task_logs,
+    trial_sources,
     trials,
     users,
 )
@@ -41,17 +47,20 @@ from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.world import SEARCHER, Leg, World, report
 
 TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_events, task_logs]
-TABLES += [trials, users, agents, slots]
+TABLES += [trials, users, agents, slots, models, model_versions, model_aliases]
+TABLES += [model_alias_history, trial_sources]
 PASSED_OVER = (401, 403, 404, 500)
 
 
 @dataclass(frozen=True)
 class Mine:
-    """What the first user has: a running leg, a checkpoint, an account."""
+    """What the first user has: a running leg, a checkpoint, an account, and a model, whose version 1 (another
+    checkpoint) is the champion."""
 
     leg: Leg
     checkpoint: str
     user_id: int
+    model: str = "none"
 
     @property
     def path(self) -> dict[str, Any]:
@@ -61,6 +70,9 @@ class Mine:
             "allocation_id": self.leg.allocation_id,
             "resources_id": f"{self.leg.allocation_id}.agent-1",
             "uuid": self.checkpoint,
+            "model_name": self.model,
+            "version": 1,
+            "alias": "champion",
             "user_id": self.user_id,
             "project_id": 1,
             "label": "mine",
@@ -107,6 +119,9 @@ EXPERIMENT = f"{API}/experiments/{{experiment_id}}"
 TRIAL = f"{API}/trials/{{trial_id}}"
 ALLOCATION = f"{API}/allocations/{{allocation_id}}"
 MEETING = f"{ALLOCATION}/resources/{{resources_id}}/rendezvous"
+MODEL = f"{API}/models/{{model_name}}"
+VERSION = f"{MODEL}/versions/{{version}}"
+ALIAS = f"{MODEL}/aliases/{{alias}}"
 VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 REQUESTS: dict[Address, Asked] = {
@@ -166,6 +181,26 @@ REQUESTS: dict[Address, Asked] = {
         lambda mine: named_checkpoint(mine) | {"checkpointGlobs": ["*.pt"]}
     ),
     ("POST", f"{API}/checkpoints/{{uuid}}/metadata"): just({"checkpoint": {"metadata": {}}}),
+    ("PATCH", MODEL): just({"description": "other"}),
+    ("DELETE", MODEL): Asked(),
+    **{("POST", f"{MODEL}/{verb}"): Asked() for verb in ("archive", "unarchive")},
+    ("POST", f"{MODEL}/move"): just({"destinationWorkspaceId": 1}),
+    ("PATCH", f"{MODEL}/tags"): just({"tags": {"stage": "other"}}),
+    ("POST", f"{MODEL}/versions"): Asked(lambda mine: {"checkpointUuid": mine.checkpoint}),
+    ("PATCH", VERSION): just({"comment": "other"}),
+    ("DELETE", VERSION): Asked(),
+    ("PATCH", f"{VERSION}/tags"): just({"tags": {"stage": "other"}}),
+    ("PUT", ALIAS): just({"version": 1}),
+    ("DELETE", ALIAS): Asked(),
+    ("POST", f"{API}/trial-source-info"): Asked(
+        lambda mine: {
+            "trialSourceInfo": {
+                "trialId": mine.leg.trial_id,
+                "checkpointUuid": mine.checkpoint,
+                "trialSourceInfoType": "TRIAL_SOURCE_INFO_TYPE_INFERENCE",
+            }
+        }
+    ),
     ("POST", f"{API}/task/logs"): Asked(
         lambda mine: {"logs": [{"taskId": mine.leg.task_id, "log": "x\n"}]}
     ),
@@ -192,6 +227,7 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
     assert REQUESTS.keys() == RULES.keys() - FOR_EVERYBODY
     assert {
         ("POST", f"{API}/experiments"),
+        ("POST", f"{API}/models"),
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
         ("POST", f"{API}/auth/logout"),
     } == FOR_EVERYBODY
@@ -228,7 +264,25 @@ async def mine_in(world: World) -> Mine:
         await conn.execute(insert(agents).values(idle).on_conflict_do_nothing())
         slot = {"agent_id": "idle", "slot_id": 0}
         await conn.execute(insert(slots).values(slot).on_conflict_do_nothing())
-    return Mine(leg, await store(leg, 1), owner.scalar_one())
+    owner_id = owner.scalar_one()
+    return Mine(leg, await store(leg, 1), owner_id, await model_of(world, leg, owner_id))
+
+
+async def model_of(
+    world: World, leg: Leg, owner_id: int, submitted_by: str | None = None, **more: Any
+) -> str:
+    """A model of that user, with an alias of its only version, whose checkpoint the leg has stored."""
+    checkpoint = uuid.UUID(await store(leg, 2, **more))
+
+    def make(conn: sa.Connection) -> str:
+        name = f"model of {leg.trial_id} {checkpoint}"
+        registry.create_model(conn, name, owner_id, submitted_by=submitted_by)
+        registry.register_version(conn, name, checkpoint, owner_id)
+        registry.set_alias(conn, name, "champion", 1, owner_id)
+        return name
+
+    async with world.db.tx() as conn:
+        return await conn.run_sync(make)
 
 
 async def ask(
@@ -336,12 +390,13 @@ async def test_a_training_process_has_none_of_its_owners_other_rights(
             assert answer.status_code == 403, f"{where}: {answer.text}"
         else:
             before = await everything(world)
-            for mine in [other] if rule.kind in stored else [other, own]:
+            kept = rule.kind in stored or rule.action == Action.REGISTER
+            for mine in [other] if kept else [other, own]:
                 answer = await ask(asker, address, mine)
                 said = refusal(answer)
                 assert said is not None, f"{where}: {answer.status_code} {answer.text}"
                 assert await everything(world) == before, where
-            if rule.grant == Grant.OWNER:
+            if rule.grant in (Grant.OWNER, Grant.OWNER_OR_TASKS):
                 answer = await ask(asker, address, await submitted_by(world, own.leg.task_id))
                 assert answer.status_code not in PASSED_OVER, f"{where}: {answer.text}"
                 assert "token of allocation" not in (refusal(answer) or ""), where
@@ -361,11 +416,13 @@ class _Anything(dict[str, Any]):
 
 
 async def submitted_by(world: World, task_id: str) -> Mine:
-    """A running leg and a checkpoint of an experiment that the task's process submitted."""
+    """A running leg, a checkpoint of an experiment and a model that the task's process submitted."""
     leg = await world.leg(labels=["mine"], submitted_by=task_id)
     async with world.db.tx() as conn:
         owner = await conn.execute(sa.select(users.c.id).where(users.c.username == "determined"))
-    return Mine(leg, await store(leg, 1), owner.scalar_one())
+    owner_id = owner.scalar_one()
+    model = await model_of(world, leg, owner_id, task_id)
+    return Mine(leg, await store(leg, 1), owner_id, model)
 
 
 async def test_an_experiment_remembers_the_task_that_submitted_it(
@@ -400,6 +457,7 @@ async def test_what_does_not_exist_stays_404(world: World, people: People) -> No
         "allocation_id": "9.x.1",
         "uuid": str(uuid.uuid4()),
         "user_id": 999999,
+        "model_name": "no such model",
     }
     for address, rule in RULES.items():
         if address in FOR_EVERYBODY or isinstance(rule, MayNamed):
@@ -419,6 +477,8 @@ async def test_everybody_reads(world: World, people: People) -> None:
         f"trials/{mine.leg.trial_id}",
         f"checkpoints/{mine.checkpoint}",
         f"tasks/{mine.leg.task_id}/logs",
+        f"models/{mine.model}/versions/1",
+        f"models/{mine.model}/alias-history",
         "users",
     ):
         assert (await people.stranger.get(f"{API}/{path}")).status_code == 200, path

@@ -85,10 +85,9 @@ def test_every_absent_command_is_one_of_determineds() -> None:
 @pytest.mark.parametrize(
     ("typed", "name", "advice"),
     [
-        ("model list", "model list", "det e list-checkpoints ID"),
-        ("m create x", "model create", "UUIDs"),
-        ("m", "model", "UUIDs"),
-        ("model --help", "model", "UUIDs"),
+        ("template list", "template list", "--config A.B=VALUE"),
+        ("tpl", "template", "--config"),
+        ("tpl --help", "template", "--config"),
         ("notebook start --no-browser", "notebook start", "SDK"),
         ("tensorboard start 3", "tensorboard start", "det e download-tensorboard"),
         ("e set log-retention 3 --forever", "experiment set log-retention", "det e delete"),

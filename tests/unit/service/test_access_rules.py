@@ -24,12 +24,14 @@ THING: dict[Kind, Id] = {
     Kind.TASK: "7.a",
     Kind.ALLOCATION: "7.a.1",
     Kind.CHECKPOINT: "c",
+    Kind.MODEL: "m",
 }
 """Each belongs to alice; trial, task and allocation are the process' own."""
 
 MAY = {
     Grant.LOGGED_IN: {"alice", "bob", "root", "agents", "process"},
     Grant.OWNER: {"alice", "root", "agents"},
+    Grant.OWNER_OR_TASKS: {"alice", "root", "agents", "process"},
     Grant.SENDER: {"alice", "root", "agents", "process"},
     Grant.ITSELF: {"alice", "root", "agents"},
     Grant.ADMINISTRATOR: {"root", "agents"},

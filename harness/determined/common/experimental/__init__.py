@@ -9,6 +9,10 @@ from determined.experimental.client import (
     Determined,
     Experiment,
     ExperimentReference,
+    Model,
+    ModelOrderBy,
+    ModelSortBy,
+    ModelVersion,
     OrderBy,
     TrainingMetrics,
     Trial,
@@ -24,6 +28,10 @@ __all__ = [
     "Determined",
     "Experiment",
     "ExperimentReference",
+    "Model",
+    "ModelOrderBy",
+    "ModelSortBy",
+    "ModelVersion",
     "OrderBy",
     "TrainingMetrics",
     "Trial",
@@ -33,9 +41,9 @@ __all__ = [
     "TrialSortBy",
     "ValidationMetrics",
 ]
-_MODULES = "this service has no model registry and one workspace"
+_MODULES = "this service has one workspace"
 
 __getattr__ = absent(
     __name__,
-    {**_later.CLASSES, **dict.fromkeys(("model", "project", "workspace"), _MODULES)},
+    {**_later.CLASSES, **dict.fromkeys(("project", "workspace"), _MODULES)},
 )

@@ -107,3 +107,12 @@ METRICS_OF_REPORT_BYTES = MIB
 # Checkpoints and trials.
 METADATA_BYTES = MIB
 """The metadata of a checkpoint or a trial, and a trial's hyperparameters, as JSON."""
+
+# Models.
+MODEL_NAME_CHARS = 250
+ALIAS_CHARS = 250
+TAGS = 1_000
+"""Tags of a model or of a version; together they may have as many bytes as metadata."""
+TAG_KEY_CHARS = 250
+REPORTS_OF_USES = 20_000
+"""Reports of the trials that use a version, in one answer."""

@@ -1,0 +1,362 @@
+"""``det model`` (``det m``)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from determined.cli import completion
+from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.errors import CliError, talk
+from determined.cli.experiment.lists import CHECKPOINTS
+from determined.cli.groups import group
+from determined.cli.output import differences, render
+from determined.cli.output import format as f
+from determined.cli.output.render import Column, Format, Record, Section
+from determined.cli.state import state
+
+app = group("Models: checkpoints that are kept under a name and a number.", default="list")
+aliases = group("Names such as champion, which stand for one version of a model.")
+app.add_typer(aliases, name="alias")
+
+PATH = "/api/v1/models"
+LATEST = "-1"
+
+Name = Annotated[
+    str, typer.Argument(help="the model's name or id", autocompletion=completion.models)
+]
+Version = Annotated[str, typer.Argument(help="a version's number, or an alias", metavar="VERSION")]
+Number = Annotated[int, typer.Argument(help="a version's number", metavar="VERSION", min=1)]
+Workspace = Annotated[
+    str | None,
+    typer.Option("-w", "--workspace-name", help="there is one: Uncategorized", metavar="NAME"),
+]
+
+MODELS = (
+    Column("ID", "id"),
+    Column("Name", "name"),
+    Column("Description", "description"),
+    Column("Owner", "username"),
+    Column("Versions", "numVersions"),
+    Column("Aliases", lambda r: _pairs(r.get("aliases"))),
+    Column("Labels", lambda r: ", ".join(r.get("labels") or ())),
+    Column("Created", f.field("creationTime", f.time)),
+    Column("Updated", f.field("lastUpdatedTime", f.time)),
+)
+NOTED = (
+    Column("Workspace ID", "workspaceId"),
+    Column("Archived", "archived"),
+    Column("Tags", lambda r: _pairs(r.get("tags"))),
+    Column("Metadata", lambda r: r.get("metadata") or None),
+)
+
+
+def _pairs(found: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in sorted((found or {}).items()))
+
+
+def _of_checkpoint(column: Column) -> Column:
+    return Column(column.title, lambda r: column.value(r["checkpoint"]))
+
+
+VERSIONS = (
+    Column("Version", "version"),
+    Column("Aliases", lambda r: ", ".join(r.get("aliases") or ())),
+    Column("Name", "name"),
+    Column("Comment", "comment"),
+    *(
+        _of_checkpoint(one)
+        for one in CHECKPOINTS
+        if one.title in ("Trial ID", "Total Batches", "Searcher Metric", "Validation Metrics")
+    ),
+    Column("Checkpoint UUID", lambda r: r["checkpoint"]["uuid"]),
+    Column("Registered By", "username"),
+    Column("Registered", f.field("creationTime", f.time)),
+)
+
+
+def _training(record: Record) -> Record:
+    return record["checkpoint"].get("training") or {}
+
+
+def _lineage(name: str) -> Any:
+    return lambda r: (r.get("lineage") or {}).get(name) or None
+
+
+LINEAGE = (
+    Column("Experiment ID", _lineage("experimentId")),
+    Column("Experiment", _lineage("experimentName")),
+    Column("Owner", _lineage("experimentOwner")),
+    Column("Trial ID", lambda r: _training(r).get("trialId")),
+    Column("H-Params", lambda r: f.pairs(_training(r).get("hparams") or {})),
+    Column("Data", _lineage("data")),
+    Column("Trial Metadata", _lineage("trialMetadata")),
+    Column("Code", _lineage("modelDefinitionHash")),
+    Column("Warm Start", _lineage("warmStartCheckpoint")),
+)
+MOVES = (
+    Column("Alias", "alias"),
+    Column("From Version", "fromVersion"),
+    Column("To Version", "toVersion"),
+    Column("Moved By", "username"),
+    Column("Moved", f.field("time", f.time)),
+)
+
+
+def path(name: str, *parts: object) -> str:
+    """The address of a model, or of something of it."""
+    words = (PATH, *(quote(str(part), safe="") for part in (name, *parts)))
+    return "/".join(words)
+
+
+def _version_path(name: str, version: str) -> str:
+    """By number, or by alias."""
+    if version.isascii() and version.isdecimal():
+        return path(name, "versions", version)
+    return path(name, "aliases", version)
+
+
+@app.command("create")
+def create(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="unique, whatever its case")],
+    workspace: Workspace = None,
+    description: Annotated[
+        str | None, typer.Option("--description", help="what it is", metavar="TEXT")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Add a model to the registry."""
+    made = state(ctx).client.create_model(name, description, workspace_name=workspace)
+    document = state(ctx).session.get(path(made.name))["model"]
+    render.show(MODELS, [document], chosen(json, csv=False), document=document)
+
+
+class SortBy(StrEnum):
+    """What the list is sorted by."""
+
+    NAME = "name"
+    DESCRIPTION = "description"
+    CREATION_TIME = "creation_time"
+    LAST_UPDATED_TIME = "last_updated_time"
+
+
+class Order(StrEnum):
+    """In which direction."""
+
+    ASC = "asc"
+    DESC = "desc"
+
+
+@app.command("list|ls")
+def list_models(
+    ctx: typer.Context,
+    workspaces: Annotated[
+        str | None,
+        typer.Option(
+            "-w", "--workspace-names", help="names, separated by commas", metavar="NAME,..."
+        ),
+    ] = None,
+    sort_by: Annotated[
+        SortBy, typer.Option("--sort-by", help="the column to sort by")
+    ] = SortBy.LAST_UPDATED_TIME,
+    order_by: Annotated[Order, typer.Option("--order-by", help="the direction")] = Order.ASC,
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """List the models of the registry."""
+    from determined.common.api import pages
+
+    params = {
+        "sortBy": f"SORT_BY_{sort_by.name}",
+        "orderBy": f"ORDER_BY_{order_by.name}",
+        "workspaceNames": workspaces.split(",") if workspaces else None,
+    }
+    found = pages.read(state(ctx).session, PATH, "models", params)
+    render.show(MODELS, found, chosen(json, csv), what="models")
+
+
+@app.command("describe")
+def describe(
+    ctx: typer.Context,
+    name: Name,
+    version: Annotated[
+        str,
+        typer.Option(
+            "--version", help="a number or an alias; -1: the latest version", metavar="VERSION"
+        ),
+    ] = LATEST,
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """Show a model, one of its versions, and where that version comes from."""
+    fmt = chosen(json, csv)
+    session = state(ctx).session
+    model = session.get(path(name))["model"]
+    found = _found(ctx, name, version)
+    sections = [Section("Model", [*MODELS, *NOTED], [model])]
+    if found is not None:
+        sections.append(Section("Version", VERSIONS, [found]))
+        sections.append(Section("Lineage", LINEAGE, [found]))
+    document = {**model, "modelVersion": found}
+    render.show_sections(sections, fmt, document=document)
+    if found is None and fmt is Format.TABLE:
+        talk("it has no versions yet: det model register-version NAME UUID")
+
+
+def _found(ctx: typer.Context, name: str, version: str) -> dict[str, Any] | None:
+    session = state(ctx).session
+    if version == LATEST:
+        newest = {"limit": 1, "sortBy": "SORT_BY_VERSION", "orderBy": "ORDER_BY_DESC"}
+        listed = session.get(path(name, "versions"), params=newest)["modelVersions"]
+        if not listed:
+            return None
+        version = str(listed[0]["version"])
+    found: dict[str, Any] = session.get(_version_path(name, version))["modelVersion"]
+    return found
+
+
+@app.command("list-versions")
+def list_versions(ctx: typer.Context, name: Name, json: Json = False, csv: Csv = False) -> None:
+    """List the versions of a model, the latest first."""
+    from determined.common.api import pages
+
+    params = {"sortBy": "SORT_BY_VERSION", "orderBy": "ORDER_BY_DESC"}
+    found = pages.read(state(ctx).session, path(name, "versions"), "modelVersions", params)
+    fmt = chosen(json, csv)
+    listed = list(found)
+    render.show(VERSIONS, listed, fmt, document={"modelVersions": listed}, what="versions")
+
+
+@app.command("register-version")
+def register_version(
+    ctx: typer.Context,
+    name: Name,
+    uuid: Annotated[
+        str, typer.Argument(help="the checkpoint's UUID", autocompletion=completion.checkpoints)
+    ],
+    json: Json = False,
+) -> None:
+    """Make a checkpoint the next version of a model. It cannot be deleted from then on."""
+    client = state(ctx).client
+    made = client.get_model(name).register_version(uuid)
+    session = state(ctx).session
+    document = session.get(path(made.model_name, "versions", made.model_version))
+    fmt = chosen(json, csv=False)
+    render.show(VERSIONS, [document["modelVersion"]], fmt, document=document)
+
+
+@app.command("delete-version")
+def delete_version(ctx: typer.Context, name: Name, version: Number) -> None:
+    """Delete a version and its aliases. Its checkpoint stays, and may be deleted again."""
+    state(ctx).session.delete(path(name, "versions", version))
+    talk(f"deleted version {version} of model {name!r}; its checkpoint is still there")
+
+
+@app.command("delete")
+def delete(ctx: typer.Context, name: Name) -> None:
+    """Delete a model with its versions and aliases. Their checkpoints stay, and may be deleted again."""
+    state(ctx).session.delete(path(name))
+    talk(f"deleted model {name!r}; its checkpoints are still there")
+
+
+@app.command("archive")
+def archive(ctx: typer.Context, name: Name) -> None:
+    """Archive a model: it keeps its versions, and changes no more."""
+    state(ctx).session.post(path(name, "archive"))
+    talk(f"archived model {name!r}")
+
+
+@app.command("unarchive")
+def unarchive(ctx: typer.Context, name: Name) -> None:
+    """Let an archived model change again."""
+    state(ctx).session.post(path(name, "unarchive"))
+    talk(f"unarchived model {name!r}")
+
+
+@app.command("move")
+def move(ctx: typer.Context, name: Name, workspace: Workspace = None) -> None:
+    """Move a model to a workspace; there is one so far."""
+    if workspace is None:
+        raise typer.BadParameter("say where to: -w NAME")
+    state(ctx).session.patch(path(name), json={"workspaceName": workspace})
+    talk(f"model {name!r} is in workspace {workspace!r}")
+
+
+@app.command("diff")
+def diff(
+    ctx: typer.Context, name: Name, first: Version, second: Version, json: Json = False
+) -> None:
+    """Compare two versions: hyperparameters, metrics, configuration, code and data."""
+    versions = [_found(ctx, name, one) for one in (first, second)]
+    if versions[0] is None or versions[1] is None:
+        raise CliError(f"model {name!r} has no versions yet")
+    one, other = versions[0], versions[1]
+    parts = {
+        "hyperparameters": lambda v: _training(v).get("hparams"),
+        "metrics": _metrics,
+        "lineage": lambda v: {
+            key: value
+            for key, value in (v.get("lineage") or {}).items()
+            if key in ("trialId", "experimentId", "modelDefinitionHash", "trialMetadata")
+        },
+        "configuration": lambda v: _training(v).get("experimentConfig"),
+    }
+    found = {part: differences.differences(read(one), read(other)) for part, read in parts.items()}
+    numbers = [one["version"], other["version"]]
+    columns = differences.columns(*(f"Version {number}" for number in numbers))
+    sections = [
+        Section(part.capitalize(), columns, records) for part, records in found.items() if records
+    ]
+    document = {"versions": numbers, **found}
+    render.show_sections(sections, chosen(json, csv=False), document=document)
+    if not sections and not json:
+        talk(f"versions {numbers[0]} and {numbers[1]} differ in nothing but their names")
+
+
+def _metrics(version: Record) -> dict[str, Any]:
+    training = _training(version)
+    return {
+        "validation": (training.get("validationMetrics") or {}).get("avgMetrics") or {},
+        "training": (training.get("trainingMetrics") or {}).get("avgMetrics") or {},
+    }
+
+
+Alias = Annotated[str, typer.Argument(help="such as champion: letters, digits, _ and -")]
+
+
+@aliases.command("set")
+def set_alias(ctx: typer.Context, name: Name, alias: Alias, version: Number) -> None:
+    """Let an alias stand for a version; if it stands for another one, it moves."""
+    body = {"version": version}
+    before = state(ctx).session.put(path(name, "aliases", alias), json=body)["fromVersion"]
+    moved = "" if before in (None, version) else f", no longer for version {before}"
+    still = "still " if before == version else ""
+    talk(f"alias {alias!r} of model {name!r} {still}stands for version {version}{moved}")
+
+
+@aliases.command("delete|rm")
+def delete_alias(ctx: typer.Context, name: Name, alias: Alias) -> None:
+    """Delete an alias. The version and the alias's history stay."""
+    before = state(ctx).session.delete(path(name, "aliases", alias))["fromVersion"]
+    talk(f"deleted alias {alias!r} of model {name!r}, which stood for version {before}")
+
+
+@aliases.command("history")
+def history(
+    ctx: typer.Context,
+    name: Name,
+    alias: Annotated[str | None, typer.Argument(help="default: all aliases")] = None,
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """Show who moved the aliases of a model when, and from which version."""
+    from determined.common.api import pages
+
+    params = {"alias": alias}
+    found = pages.read(state(ctx).session, path(name, "alias-history"), "moves", params)
+    render.show(MOVES, found, chosen(json, csv), what="moves")

@@ -1,0 +1,19 @@
+"""Why the registry refuses. The message is a sentence for whoever asked; whoever calls adds nothing to it."""
+
+from __future__ import annotations
+
+
+class RegistryError(Exception):
+    """The base of all refusals; nothing was changed when the caller's transaction is rolled back."""
+
+
+class NotFound(RegistryError):
+    """There is no such model, version, alias or checkpoint."""
+
+
+class Conflict(RegistryError):
+    """The state does not allow it, or a name is taken."""
+
+
+class Invalid(RegistryError):
+    """A value cannot be what it is."""

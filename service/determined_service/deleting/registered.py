@@ -1,0 +1,45 @@
+"""Registered checkpoints: nobody deletes what is a version of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.database.tables import checkpoints
+from determined_registry.models.holders import lock_checkpoints, select_holders
+from determined_service.base.errors import Conflict
+
+NAMED = 5
+"""So many versions are named in a refusal."""
+
+
+async def lock_unregistered(conn: AsyncConnection, uuids: Collection[UUID]) -> set[UUID]:
+    """Those of ``uuids`` that are versions of no model, and cannot become one in this transaction."""
+    if not uuids:
+        return set()
+    of = checkpoints.c.uuid.in_(uuids)
+    locked = set((await conn.execute(lock_checkpoints(of))).scalars())
+    held = await conn.execute(select_holders(of))
+    return locked - {row.uuid for row in held}
+
+
+async def refuse_registered(conn: AsyncConnection, of: sa.ColumnElement[bool], what: str) -> None:
+    """Raises Conflict if a checkpoint that meets ``of`` is a version of a model; none of them can become one
+    before the transaction's end. ``what`` cannot be done then."""
+    await conn.execute(lock_checkpoints(of))
+    held = (await conn.execute(select_holders(of).limit(NAMED + 1))).all()
+    if not held:
+        return
+    named = "; ".join(
+        f"checkpoint {row.uuid} is version {row.version} of model {row.model!r}"
+        for row in held[:NAMED]
+    )
+    more = "; and more" if len(held) > NAMED else ""
+    first = held[0]
+    raise Conflict(
+        f"{what}, because {named}{more}. Delete the version first (det model delete-version "
+        f"{first.model!r} {first.version}), or the whole model"
+    )

@@ -1,0 +1,535 @@
+"""The model registry: models, their versions, aliases, tags, and which trials use them."""
+
+# Parameters and fields are named as in the API.
+# ruff: noqa: N803, N815
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import sqlalchemy as sa
+from fastapi import Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from determined.common.wire import limits
+from determined_registry import models as registry
+from determined_registry.database.tables import model_alias_history, models, users
+from determined_registry.models.changes import WORKSPACE_ID
+from determined_service.access.dependencies import Gate, ModelReader, may, may_named
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.bounds import Id, Labels, Name, Notes, Text
+from determined_service.base.db import Database
+from determined_service.base.errors import BadRequest, NotFound
+from determined_service.base.ids import parse_uuid
+from determined_service.base.json import JsonResponse
+from determined_service.lifecycle import models as modelling
+from determined_service.state.change import reader
+from determined_service.views.metrics import report_json
+from determined_service.views.models import (
+    SORT_KEYS,
+    VERSION_SORT_KEYS,
+    find_model,
+    get_model,
+    get_version,
+    model_json,
+    move_json,
+    select_models,
+    select_moves,
+    select_uses,
+    select_versions,
+    version_json,
+)
+from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.web.router import Router
+from determined_service.web.state import Db, ViewerOf
+
+router = Router("Models", "/api/v1")
+MODEL = "/models/{model_name}"
+VERSION = f"{MODEL}/versions/{{version}}"
+ALIAS = f"{MODEL}/aliases/{{alias}}"
+
+m = models.c
+# Of a new model there is none yet.
+Creator = Annotated[Principal, may(Action.CREATE, Kind.MODEL)]
+Changer = Annotated[Principal, may(Action.CHANGE, Kind.MODEL)]
+Remover = Annotated[Principal, may(Action.DELETE, Kind.MODEL)]
+Metadata = dict[str, Any]
+Tags = Annotated[dict[str, str | None], Field(max_length=limits.TAGS)]
+ManyNames = Annotated[list[Name], Query(default_factory=list, max_length=limits.LABELS)]
+ManyIds = Annotated[list[Id], Query(default_factory=list, max_length=limits.LABELS)]
+
+
+class ModelChange(BaseModel):
+    """``v1PatchModel``: what is null or left out stays as it is."""
+
+    name: Name | None = None
+    description: Text | None = None
+    notes: Notes | None = None
+    metadata: Metadata | None = None
+    labels: Labels | None = None
+    workspaceId: Id | None = None
+    workspaceName: Name | None = None
+
+    def values(self) -> dict[str, Any]:
+        """For the registry. Raises NotFound for a workspace that there is not."""
+        modelling.require_workspace(self.workspaceId, self.workspaceName)
+        workspace = {"workspaceId", "workspaceName", "requestId"}
+        return {
+            name: value
+            for name, value in self.model_dump(exclude=workspace).items()
+            if value is not None
+        }
+
+
+class NewModel(ModelChange):
+    """``v1PostModelRequest``, and ours: ``tags``, ``requestId`` (of a request that may be sent twice)."""
+
+    name: Name
+    tags: Tags | None = None
+    requestId: uuid.UUID | None = None
+
+
+class VersionChange(BaseModel):
+    """``v1PatchModelVersion``: what is null or left out stays as it is."""
+
+    name: Name | None = None
+    comment: Text | None = None
+    notes: Notes | None = None
+    metadata: Metadata | None = None
+    labels: Labels | None = None
+    checkpoint: dict[str, Any] | None = None
+
+
+class NewVersion(BaseModel):
+    """``v1PostModelVersionRequest``, and ours: ``tags``, ``requestId`` (of a request that may be sent
+    twice)."""
+
+    checkpointUuid: Name
+    name: Name | None = None
+    comment: Text | None = None
+    notes: Notes | None = None
+    metadata: Metadata | None = None
+    labels: Labels | None = None
+    tags: Tags | None = None
+    requestId: uuid.UUID | None = None
+
+
+@router.get("/models")
+async def list_models(
+    user: ModelReader,
+    db: Db,
+    labels: ManyNames,
+    users_: Annotated[list[Name], Query(default_factory=list, alias="users", max_length=200)],
+    userIds: ManyIds,
+    workspaceNames: ManyNames,
+    workspaceIds: ManyIds,
+    offset: Offset = 0,
+    limit: Limit = 0,
+    sortBy: str = "SORT_BY_UNSPECIFIED",
+    orderBy: OrderBy = "ORDER_BY_ASC",
+    name: Name | None = None,
+    description: Name | None = None,
+    id: Id | None = None,
+    archived: bool | None = None,
+) -> Response:
+    """Models that match all filters: part of the name and of the description, all of the labels, one of the
+    users."""
+    statement = select_models().order_by(*ordered(SORT_KEYS, sortBy, orderBy, m.id))
+    if name:
+        statement = statement.where(m.name.icontains(name, autoescape=True))
+    if description:
+        statement = statement.where(m.description.icontains(description, autoescape=True))
+    if labels:
+        statement = statement.where(m.labels.contains(labels))
+    if users_:
+        statement = statement.where(users.c.username.in_(users_))
+    if userIds:
+        statement = statement.where(m.owner_id.in_(userIds))
+    # Determined's clients send 0 for none.
+    if id:
+        statement = statement.where(m.id == id)
+    if archived is not None:
+        statement = statement.where(m.archived == archived)
+    for name_ in workspaceNames:
+        modelling.require_workspace(None, name_)
+    if any(workspaceIds) and WORKSPACE_ID not in workspaceIds:
+        statement = statement.where(sa.false())
+    async with db.tx() as conn:
+        rows, pages = await fetch_page(conn, statement, offset, limit)
+    return JsonResponse({"models": [model_json(row) for row in rows], "pagination": pages})
+
+
+@router.post("/models")
+async def create_model(given: NewModel, user: Creator, db: Db) -> Response:
+    """A new model, which belongs to whoever asks. Names are unique, whatever their case."""
+    async with db.tx() as conn:
+        model_id = await modelling.apply(
+            conn,
+            registry.create_model,
+            owner_id=user.user_id,
+            submitted_by=user.task,
+            request_id=given.requestId,
+            **given.values(),
+        )
+        return JsonResponse({"model": await get_model(conn, model_id)})
+
+
+@router.get("/model/labels")
+async def list_labels(user: ModelReader, db: Db, workspaceId: Id | None = None) -> Response:
+    """The labels of models that are not archived, the most used ones first."""
+    modelling.require_workspace(workspaceId, None)
+    label = sa.func.jsonb_array_elements_text(m.labels).table_valued("value")
+    statement = (
+        sa.select(label.c.value)
+        .select_from(models)
+        .join(label, sa.true())
+        .where(~m.archived)
+        .group_by(label.c.value)
+        .order_by(sa.func.count().desc(), label.c.value)
+        .limit(limits.MANY_IDS)
+    )
+    async with reader(db).connect() as conn:
+        found = list((await conn.execute(statement)).scalars())
+    return JsonResponse({"labels": found})
+
+
+@router.get(MODEL)
+async def read_model(model_name: str, user: ModelReader, db: Db) -> Response:
+    """One model, by its name (whatever the case) or its id."""
+    async with reader(db).connect() as conn:
+        return JsonResponse({"model": await get_model(conn, model_name)})
+
+
+@router.patch(MODEL)
+async def change_model(model_name: str, given: ModelChange, user: Changer, db: Db) -> Response:
+    """Changes the name, texts, metadata or labels; metadata and labels are replaced as wholes."""
+    async with db.tx() as conn:
+        model_id = await modelling.apply(conn, registry.change_model, model_name, **given.values())
+        return JsonResponse({"model": await get_model(conn, model_id)})
+
+
+@router.delete(MODEL)
+async def delete_model(model_name: str, user: Remover, db: Db) -> Response:
+    """Deletes the model with its versions and aliases; its checkpoints stay, and may be deleted again."""
+    async with db.tx() as conn:
+        await modelling.apply(conn, registry.delete_model, model_name)
+    return JsonResponse({})
+
+
+@router.post(f"{MODEL}/archive")
+async def archive_model(
+    model_name: str,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "archive")],
+    db: Db,
+) -> Response:
+    """Archives the model: it keeps its versions, and changes no more."""
+    return await _set_archived(db, model_name, True)
+
+
+@router.post(f"{MODEL}/unarchive")
+async def unarchive_model(
+    model_name: str,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "unarchive")],
+    db: Db,
+) -> Response:
+    """Lets an archived model change again."""
+    return await _set_archived(db, model_name, False)
+
+
+async def _set_archived(db: Database, model_name: str, archived: bool) -> Response:
+    async with db.tx() as conn:
+        await modelling.apply(conn, registry.set_archived, model_name, archived)
+    return JsonResponse({})
+
+
+class Move(BaseModel):
+    """``v1MoveModelRequest``."""
+
+    destinationWorkspaceId: Id
+
+
+@router.post(f"{MODEL}/move")
+async def move_model(
+    model_name: str,
+    given: Move,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "move")],
+    db: Db,
+) -> Response:
+    """Moves the model to a workspace; there is one so far."""
+    modelling.require_workspace(given.destinationWorkspaceId, None)
+    async with db.tx() as conn:
+        await modelling.apply(conn, registry.change_model, model_name)
+    return JsonResponse({})
+
+
+class TagChange(BaseModel):
+    """Tags to set, and with null to delete; the others stay."""
+
+    tags: Tags
+
+
+@router.patch(f"{MODEL}/tags")
+async def change_tags(model_name: str, given: TagChange, user: Changer, db: Db) -> Response:
+    """Sets tags of the model, texts by key; null deletes one. Apart from labels, as MLflow has them."""
+    async with db.tx() as conn:
+        model_id = await modelling.apply(conn, registry.set_tags, model_name, given.tags)
+        return JsonResponse({"model": await get_model(conn, model_id)})
+
+
+@router.get(f"{MODEL}/versions")
+async def list_versions(
+    model_name: str,
+    user: ModelReader,
+    db: Db,
+    viewer_of: ViewerOf,
+    offset: Offset = 0,
+    limit: Limit = 0,
+    sortBy: str = "SORT_BY_UNSPECIFIED",
+    orderBy: OrderBy = "ORDER_BY_ASC",
+) -> Response:
+    """A model's versions, each with its checkpoint."""
+    viewer = viewer_of(user)
+    async with db.tx() as conn:
+        model = await find_model(conn, model_name)
+        number = VERSION_SORT_KEYS["VERSION"]
+        statement = select_versions(model.id).order_by(
+            *ordered(VERSION_SORT_KEYS, sortBy, orderBy, number)
+        )
+        rows, pages = await fetch_page(conn, statement, offset, limit)
+    shown = model_json(model)
+    return JsonResponse(
+        {
+            "model": shown,
+            "modelVersions": [version_json(row, shown, viewer) for row in rows],
+            "pagination": pages,
+        }
+    )
+
+
+@router.post(f"{MODEL}/versions")
+async def register_version(
+    model_name: str,
+    given: NewVersion,
+    gate: Annotated[Gate, may_named(Action.REGISTER, Kind.MODEL, "register versions of")],
+    db: Db,
+    viewer_of: ViewerOf,
+) -> Response:
+    """Makes a COMPLETED checkpoint the model's next version. From then on it cannot be deleted."""
+    user = await gate.admit(model_name)
+    checkpoint = parse_uuid(given.checkpointUuid, "checkpoint")
+    # Its owner could not delete it any more.
+    await replace(gate, verb="register").admit(checkpoint, kind=Kind.CHECKPOINT)
+    values = given.model_dump(exclude={"checkpointUuid", "requestId"}, exclude_none=True)
+    async with db.tx() as conn:
+        row = await modelling.apply(
+            conn,
+            registry.register_version,
+            model_name,
+            checkpoint,
+            user.user_id,
+            request_id=given.requestId,
+            **values,
+        )
+        made = await get_version(conn, row.model_id, row.version, viewer_of(user))
+    return JsonResponse({"modelVersion": made})
+
+
+@router.get(VERSION)
+async def read_version(
+    model_name: str, version: Id, user: ModelReader, db: Db, viewer_of: ViewerOf
+) -> Response:
+    """One version, its checkpoint, and where it comes from (`lineage`)."""
+    async with db.tx() as conn:
+        found = await get_version(conn, model_name, version, viewer_of(user))
+    return JsonResponse({"modelVersion": found})
+
+
+@router.patch(VERSION)
+async def change_version(
+    model_name: str,
+    version: Id,
+    given: VersionChange,
+    user: Changer,
+    db: Db,
+    viewer_of: ViewerOf,
+) -> Response:
+    """Changes the name, comment, notes, metadata or labels of a version; its checkpoint never changes."""
+    if given.checkpoint is not None:
+        raise BadRequest(
+            "checkpoint: a version keeps its checkpoint; register the other one as a new version"
+        )
+    values = given.model_dump(exclude={"checkpoint"}, exclude_none=True)
+    async with db.tx() as conn:
+        await modelling.apply(conn, registry.change_version, model_name, version, **values)
+        found = await get_version(conn, model_name, version, viewer_of(user))
+    return JsonResponse({"modelVersion": found})
+
+
+@router.delete(VERSION)
+async def delete_version(
+    model_name: str,
+    version: Id,
+    user: Annotated[Principal, may(Action.DELETE, Kind.MODEL, "delete versions of")],
+    db: Db,
+) -> Response:
+    """Deletes a version and its aliases. Its number never returns; its checkpoint may be deleted again."""
+    async with db.tx() as conn:
+        await modelling.apply(conn, registry.delete_version, model_name, version, user.user_id)
+    return JsonResponse({})
+
+
+@router.patch(f"{VERSION}/tags")
+async def change_version_tags(
+    model_name: str, version: Id, given: TagChange, user: Changer, db: Db, viewer_of: ViewerOf
+) -> Response:
+    """Sets tags of a version, texts by key; null deletes one."""
+    async with db.tx() as conn:
+        await modelling.apply(conn, registry.set_version_tags, model_name, version, given.tags)
+        found = await get_version(conn, model_name, version, viewer_of(user))
+    return JsonResponse({"modelVersion": found})
+
+
+_USE = "TRIAL_SOURCE_INFO_TYPE_"
+Use = Literal[
+    "TRIAL_SOURCE_INFO_TYPE_UNSPECIFIED",
+    "TRIAL_SOURCE_INFO_TYPE_INFERENCE",
+    "TRIAL_SOURCE_INFO_TYPE_FINE_TUNING",
+]
+
+
+def _kind(use: Use | None) -> str | None:
+    name = (use or "").removeprefix(_USE)
+    return name if name in modelling.KINDS else None
+
+
+@router.get(f"{VERSION}/metrics")
+async def read_uses(
+    model_name: str,
+    version: Id,
+    user: ModelReader,
+    db: Db,
+    metricGroup: Name | None = None,
+    trialSourceInfoType: Use | None = None,
+) -> Response:
+    """What trials have reported that say they use this version, in batch inference for example."""
+    async with db.tx() as conn:
+        row = await modelling.apply(conn, registry.find_version, model_name, version)
+        statement = select_uses(row.model_id, version, _kind(trialSourceInfoType), metricGroup)
+        rows = (await conn.execute(statement.limit(limits.REPORTS_OF_USES + 1))).all()
+    if len(rows) > limits.REPORTS_OF_USES:
+        raise BadRequest(
+            f"more than {limits.REPORTS_OF_USES} reports found: ask for one metricGroup, or for one trial's "
+            "metrics"
+        )
+    return JsonResponse({"metrics": [report_json(row) for row in rows]})
+
+
+class _Source(BaseModel):
+    trialId: Id
+    checkpointUuid: Name
+    trialSourceInfoType: Use
+    modelId: Id | None = None
+    modelVersion: Id | None = None
+
+
+class NewSource(BaseModel):
+    """``v1ReportTrialSourceInfoRequest``."""
+
+    trialSourceInfo: _Source
+
+
+@router.post("/trial-source-info")
+async def report_use(
+    given: NewSource,
+    gate: Annotated[Gate, may_named(Action.REPORT, Kind.TRIAL, "report for")],
+    db: Db,
+) -> Response:
+    """A trial says which checkpoint, or which version of a model, it uses; may be repeated."""
+    info = given.trialSourceInfo
+    await gate.admit(info.trialId)
+    kind = _kind(info.trialSourceInfoType)
+    if kind is None:
+        raise BadRequest(f"trialSourceInfoType: expected {_USE} and {' or '.join(modelling.KINDS)}")
+    if (info.modelId is None) != (info.modelVersion is None):
+        raise BadRequest("give both modelId and modelVersion, or neither")
+    checkpoint = parse_uuid(info.checkpointUuid, "checkpoint")
+    source = modelling.Source(info.trialId, checkpoint, kind, info.modelId, info.modelVersion)
+    async with db.tx() as conn:
+        await modelling.note_source(conn, source)
+    return JsonResponse({"trialId": info.trialId, "checkpointUuid": str(checkpoint)})
+
+
+class Standing(BaseModel):
+    """The version that an alias is to stand for."""
+
+    version: Id
+
+
+@router.get(ALIAS)
+async def read_alias(
+    model_name: str, alias: str, user: ModelReader, db: Db, viewer_of: ViewerOf
+) -> Response:
+    """The version that an alias stands for."""
+    async with db.tx() as conn:
+        model = await get_model(conn, model_name)
+        if alias not in model["aliases"]:
+            known = ", ".join(sorted(model["aliases"])[:20]) or "it has none"
+            raise NotFound(f"model {model['name']!r} has no alias {alias[:300]!r}: {known}")
+        version = model["aliases"][alias]
+        found = await get_version(conn, model["id"], version, viewer_of(user))
+    return JsonResponse({"modelVersion": found})
+
+
+@router.put(ALIAS)
+async def put_alias(
+    model_name: str,
+    alias: str,
+    given: Standing,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "move aliases of")],
+    db: Db,
+) -> Response:
+    """The alias stands for this version from now on; answers the version before (`fromVersion`, or null)."""
+    async with db.tx() as conn:
+        before = await modelling.apply(
+            conn, registry.set_alias, model_name, alias, given.version, user.user_id
+        )
+    return JsonResponse({"alias": alias, "fromVersion": before, "toVersion": given.version})
+
+
+@router.delete(ALIAS)
+async def delete_alias(
+    model_name: str,
+    alias: str,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "delete aliases of")],
+    db: Db,
+) -> Response:
+    """Deletes an alias; answers the version that it stood for (`fromVersion`). Its history stays."""
+    async with db.tx() as conn:
+        before = await modelling.apply(conn, registry.delete_alias, model_name, alias, user.user_id)
+    return JsonResponse({"alias": alias, "fromVersion": before, "toVersion": None})
+
+
+@router.get(f"{MODEL}/alias-history")
+async def list_moves(
+    model_name: str,
+    user: ModelReader,
+    db: Db,
+    alias: Name | None = None,
+    offset: Offset = 0,
+    limit: Limit = 0,
+    orderBy: OrderBy = "ORDER_BY_ASC",
+) -> Response:
+    """Who moved the model's aliases (or one of them) when, from which version to which."""
+    column = model_alias_history.c.id
+    order = column.desc() if orderBy == "ORDER_BY_DESC" else column.asc()
+    async with db.tx() as conn:
+        model = await find_model(conn, model_name)
+        statement = select_moves(model.id).order_by(order)
+        if alias:
+            statement = statement.where(model_alias_history.c.alias == alias)
+        rows, pages = await fetch_page(conn, statement, offset, limit)
+    return JsonResponse({"moves": [move_json(row) for row in rows], "pagination": pages})
