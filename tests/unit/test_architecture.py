@@ -41,8 +41,8 @@ STORAGE = {"determined.storage", "determined.errors"}
 ALLOWED: dict[str, set[str]] = {
     "determined": {"determined"},
     "determined_searchers": {"determined_searchers"},
-    # The limits on names, tags and metadata are the wire's. Files are read and written by the server of MLflow's
-    # pages, a process of its own.
+    # The limits on names, tags and metadata are the wire's. Files are read and written by the server of
+    # MLflow's pages, a process of its own.
     "determined_registry": {"determined_registry"} | CONFIG | WIRE | STORAGE,
     "determined_service": {"determined_service", "determined_registry", "determined_searchers"}
     | CONFIG

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _API = r"(?:ajax-)?api/[\d.]+"
 # What runs commands or code, spends money or reaches other hosts in the cluster's name.
 _CLOSED = re.compile(

@@ -145,7 +145,7 @@ async def log_in_here(
 
 @router.api_route(
     "/mlflow/{path:path}",
-    methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+    methods=list(passing.METHODS),
     include_in_schema=False,
 )
 async def pass_on(path: str, request: Request, visitor: Visitor, settings: SettingsOf) -> Response:
