@@ -26,10 +26,10 @@ from mlflow.store.entities.paged_list import PagedList
 from mlflow.store.model_registry.abstract_store import AbstractStore
 from mlflow.utils.search_utils import SearchModelUtils, SearchModelVersionUtils, SearchUtils
 from mlflow.utils.validation import (
+    _validate_model_alias_name,
     _validate_model_name,
     _validate_model_version,
     _validate_model_version_tag,
-    _validate_registered_model_alias,
     _validate_registered_model_tag,
 )
 
@@ -246,7 +246,7 @@ class RegistryStore(AbstractStore):
 
     def get_model_version_by_alias(self, name: str, alias: str) -> ModelVersion:
         """Raises MlflowException (404)."""
-        _validate_registered_model_alias(alias)
+        _validate_model_alias_name(alias)
         found = self.get_registered_model(name).aliases.get(alias)
         if found is None:
             raise invalid(f"Registered model alias {alias} not found.")
@@ -298,13 +298,13 @@ class RegistryStore(AbstractStore):
     # Aliases
 
     def set_registered_model_alias(self, name: str, alias: str, version: Any) -> None:
-        _validate_registered_model_alias(alias)
+        _validate_model_alias_name(alias)
         self.get_model_version(name, version)
         ask("PUT", f"{_path(name)}/aliases/{quote(alias, safe='')}", {"version": int(version)})
 
     def delete_registered_model_alias(self, name: str, alias: str) -> None:
         """Of an alias that there is not nothing is left to do, as in MLflow."""
-        _validate_registered_model_alias(alias)
+        _validate_model_alias_name(alias)
         if alias in self.get_registered_model(name).aliases:
             ask("DELETE", f"{_path(name)}/aliases/{quote(alias, safe='')}")
 
