@@ -313,7 +313,7 @@ _CODES = {
 def mlflow_error(status: int, message: str) -> Response:
     """A refusal as MLflow's clients read it."""
     code = _CODES.get(status, "INTERNAL_ERROR")
-    body = orjson.dumps({"error_code": code, "message": message})
+    body = orjson.dumps({"error_code": code, "message": message, "error": {"error": message}})
     # A 409 is for MLflow's clients a request to repeat; this one would be refused for ever.
     shown = 400 if status in (409, 413) else status
     return Response(body, shown, media_type="application/json")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 pytest.importorskip("mlflow")
 
@@ -19,7 +20,8 @@ from tests.integration.conftest import AGENT_TOKEN, _create, serve
 class Cluster:
     """The service's address, and tokens of users."""
 
-    def __init__(self, url: str, db_url: str, folder: Path) -> None:
+    def __init__(self, app: FastAPI, url: str, db_url: str, folder: Path) -> None:
+        self._app = app
         self.url = url
         self.db_url = db_url
         self.folder = folder
@@ -34,6 +36,10 @@ class Cluster:
     def api(self, token: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token or self.token}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+
+    def server_pid(self) -> int:
+        """The process of MLflow's server; 0: there is none."""
+        return self._app.state.mlflow.pid or 0
 
     @property
     def tracking_uri(self) -> str:
@@ -57,8 +63,9 @@ def cluster(
             },
         }
     )
-    with serve(create_app(settings)) as url:
-        yield Cluster(url, db_url, folder)
+    app = create_app(settings)
+    with serve(app) as url:
+        yield Cluster(app, url, db_url, folder)
 
 
 @pytest.fixture
