@@ -21,7 +21,10 @@ with mlflow.start_run(run_name="sgd") as run:
     for epoch in range(10):
         model.partial_fit(train_x, train_y, classes=range(10))
         mlflow.log_metrics(
-            {"accuracy": model.score(train_x, train_y), "val_accuracy": model.score(test_x, test_y)},
+            {
+                "accuracy": model.score(train_x, train_y),
+                "val_accuracy": model.score(test_x, test_y),
+            },
             step=epoch,
         )
     mlflow.log_text(str(model), "model.txt")

@@ -102,6 +102,7 @@ class Query:
     wanted: list[str] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
     _metrics: dict[str, str] = field(default_factory=dict)
+    _uses_tags: bool = False
 
     def bind(self, value: Any) -> str:
         """The parameter that stands for the value."""
@@ -142,6 +143,7 @@ class Query:
 
     def tag(self, key: str) -> str:
         """The tag's text in each run, as an expression."""
+        self._uses_tags = True
         return f"(r.tags ->> cast({self.bind(key)} AS text))"
 
     def attribute(self, key: str) -> str:
@@ -205,17 +207,24 @@ class Query:
         self.order.append(f"{value} {direction}")
 
     def page(self, stages: set[str], limit: int | None, offset: int) -> tuple[str, dict[str, Any]]:
-        """The statement and its parameters. ``stages``: "active", "deleted" or both."""
+        """The statement and its parameters; its rows are ``(trial_id, experiment_id)``, of a search without
+        a trial. ``stages``: "active", "deleted" or both.
+        """
+        trials, searches = TRIALS, SEARCHES
+        if not self._uses_tags:
+            # Half of the time of a search went into tags of runs that are on no page.
+            trials = trials.replace(_TRIAL_TAGS, "NULL::jsonb")
+            searches = searches.replace(_SEARCH_TAGS, "NULL::jsonb")
         wanted = list(self.wanted)
         if len(stages) == 1:
             wanted.append("r.deleted" if "deleted" in stages else "NOT r.deleted")
         order = [*self.order, "r.start_time DESC", "r.trial_id NULLS FIRST", "r.experiment_id"]
         given = {**self.given, "experiments": self.experiments, "limit": limit, "offset": offset}
         statement = f"""
-            SELECT r.* FROM (
-                {TRIALS} WHERE e.id = ANY(:experiments)
+            SELECT r.trial_id, r.experiment_id FROM (
+                {trials} WHERE e.id = ANY(:experiments)
                 UNION ALL
-                {SEARCHES} WHERE e.id = ANY(:experiments) AND {IS_SEARCH}
+                {searches} WHERE e.id = ANY(:experiments) AND {IS_SEARCH}
             ) AS r {" ".join(self.joins)}
             {f"WHERE {' AND '.join(wanted)}" if wanted else ""}
             ORDER BY {", ".join(order)} LIMIT :limit OFFSET :offset"""

@@ -114,7 +114,22 @@ class Runs:
         if limit is not None and len(rows) > limit:
             rows = rows[:limit]
             token = SearchUtils.create_page_token(offset + limit)
-        return self._entities(rows), token
+        return self._entities(self._details(rows)), token
+
+    def _details(self, page: Sequence[Any]) -> list[Any]:
+        """The whole rows of a page, in its order; without those that have gone meanwhile."""
+        trials = [row.trial_id for row in page if row.trial_id is not None]
+        searches = [row.experiment_id for row in page if row.trial_id is None]
+        found: dict[tuple[int | None, int], Any] = {}
+        for ids, statement in (
+            (trials, f"{TRIALS} WHERE t.id"),
+            (searches, f"{SEARCHES} WHERE e.id"),
+        ):
+            if ids:
+                for row in self._db.all(f"{statement} = ANY(:ids)", {"ids": ids}):
+                    found[row.trial_id, row.experiment_id] = row
+        keys = [(row.trial_id, row.experiment_id) for row in page]
+        return [found[key] for key in keys if key in found]
 
     @staticmethod
     def _want(query: Query, one: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ class Cluster:
 
     def api(self, token: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token or self.token}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=180)
 
     def server_pid(self) -> int:
         """The process of MLflow's server; 0: there is none."""

@@ -14,7 +14,7 @@ PAGE = {"Accept": "text/html"}
 
 
 def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
-    with httpx.Client(base_url=cluster.url) as browser:
+    with httpx.Client(base_url=cluster.url, timeout=180) as browser:
         page = browser.get("/mlflow/", headers=PAGE)
         assert page.status_code == 401 and "<form" in page.text
         refused = browser.get("/mlflow/api/2.0/mlflow/experiments/search")
