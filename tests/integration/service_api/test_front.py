@@ -50,8 +50,9 @@ async def test_a_browser_gets_a_page_that_names_the_doors(anonymous: httpx.Async
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     links = Links(answer.text)
+    if "/mlflow/" in links.addresses:  # where MLflow is installed
+        links.addresses.remove("/mlflow/")
     here = [address for address in links.addresses if address.startswith("/")]
-    here = [address for address in here if address != "/mlflow/"]  # where MLflow is installed
     assert sorted(here) == ["/docs", "/health", "/openapi.json", "/ready"]
     assert [address for address in links.addresses if address not in here] == ["http://127.0.0.1:9"]
     for address in here[:-1]:  # no Prefect answers here, so /ready is 503
