@@ -30,7 +30,13 @@ os.environ[VISIBLE] = ""
 # The same examples in every run, and few: a finding must not depend on who runs the tests, and the minutes
 # of CI are counted. To search for more, other ones each time:
 # HYPOTHESIS_PROFILE=thorough pytest tests/unit/service tests/unit/searchers tests/unit/expconf
-hypothesis.settings.register_profile("repeatable", derandomize=True, max_examples=30)
+# (Too slow is what an example's making is on a machine that others keep busy.)
+hypothesis.settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    max_examples=30,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.register_profile("thorough", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

@@ -260,6 +260,29 @@ trials = sa.Table(
     sa.UniqueConstraint("experiment_id", "request_id"),
     sa.UniqueConstraint("experiment_id", "external_id"),
 )
+# Pages of an experiment's trials; its best one, whether small or large metrics are wanted (NaN is last).
+sa.Index("ix_trials_experiment", trials.c.experiment_id, trials.c.id)
+sa.Index(
+    "ix_trials_least_metric",
+    trials.c.experiment_id,
+    trials.c.searcher_metric_value,
+    trials.c.id,
+    postgresql_where=trials.c.searcher_metric_value.is_not(None),
+)
+sa.Index(
+    "ix_trials_greatest_metric",
+    trials.c.experiment_id,
+    sa.text("(- searcher_metric_value)"),
+    trials.c.id,
+    postgresql_where=trials.c.searcher_metric_value.is_not(None),
+)
+# Those that have not ended: what waits, what the reconciler looks through again and again.
+sa.Index(
+    "ix_trials_open",
+    trials.c.experiment_id,
+    trials.c.id,
+    postgresql_where=sa.text("state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"),
+)
 
 allocations = sa.Table(
     "allocations",
