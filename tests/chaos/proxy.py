@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can cut, delay and swallow what passes."""
+"""A TCP proxy that can cut, delay and swallow what passes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Proxy:
     refusing: bool = False
     swallowing: bool = False
     returned: int = 0
+    address: str = "127.0.0.1"
+    """Where it listens."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _ready: threading.Event = field(default_factory=threading.Event)
 
@@ -37,7 +39,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port_here}"
+        return f"http://{self.address}:{self.port_here}"
 
     def cut(self) -> int:
         """Breaks every connection there is; how many."""
@@ -54,7 +56,7 @@ class Proxy:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._connected, self.address, 0)
         self.port_here = server.sockets[0].getsockname()[1]
         self._ready.set()
         await server.serve_forever()
