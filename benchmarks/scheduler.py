@@ -109,11 +109,19 @@ def _excluded(snapshot: Snapshot) -> Snapshot:
     )
 
 
+def _idle(widths: list[int]) -> Snapshot:
+    snapshot = _snapshot(widths, 1)
+    agents = tuple(replace(agent, used=frozenset()) for agent in snapshot.agents)
+    return replace(snapshot, agents=agents, running=(), used_by_group=Counter())
+
+
 def _cases() -> Iterable[tuple[str, Snapshot]]:
     yield "nothing is free", _snapshot([1], 2)
     yield "nothing is free, requests for 1, 2, 4 or 8", _snapshot([1, 2, 4, 8], 2)
     yield "4,000 slots are free, requests for 1", _snapshot([1], 1)
     yield "4,000 are free, requests for 1, 2, 4 or 8", _snapshot([1, 2, 4, 8], 1)
+    yield "nothing runs, requests for 1, 8, 16 or 64 on several agents", _idle([1, 8, 16, 64])
+    yield "4,000 are free, requests for 1, 8, 16 or 64", _snapshot([1, 8, 16, 64], 1)
     yield "requests for 1, experiments at max_slots", _limited(_snapshot([1], 1))
     yield "requests for 1, three agents excluded by each", _excluded(_snapshot([1], 1))
     yield "requests for no slots", _snapshot([0], 1)

@@ -176,6 +176,13 @@ def _with_hooks(
     return Start("program", [shell, "-c", hooked(entrypoint, words, hooks)])
 
 
+def after_meeting(argv: list[str]) -> list[str]:
+    """The command of a node of a gang: it finds the other nodes, then runs ``argv``."""
+    # Not from the user's directory, whose files may have the names of modules.
+    prepare = ["python3", "-P", "-m", "determined.exec.prep_container", "--rendezvous"]
+    return [*prepare, "--", *argv]
+
+
 def hooked(entrypoint: str | list[str], words: list[str] | None, hooks: Sequence[Hook]) -> str:
     """A shell's program for the startup hooks and then the entrypoint.
 

@@ -284,9 +284,11 @@ class _Leg:
                 env=env,
                 user_env=self.spec.user_environment(),
                 # A fork of this process has the agents' token somewhere in its memory.
-                may_fork=self.fork is not None and account is None,
+                may_fork=self.fork is not None and account is None and self.spec.nodes == 1,
                 packages=context.packages,
             )
+            if self.spec.nodes > 1:
+                plan = replace(plan, argv=entrypoint.after_meeting(plan.argv))
             if plan.note is not None:
                 self.reporter.say(plan.note, "INFO")
             stopped = self.stopped
@@ -310,7 +312,9 @@ class _Leg:
         stopped = self.stopped
         if stopped is not None:
             return stopped
-        pending = entrypoint.pending_hook(context.workdir, context.run_dir)
+        pending = None
+        if task_environment.has_met(context.run_dir, self.spec.nodes):
+            pending = entrypoint.pending_hook(context.workdir, context.run_dir)
         return exit_reason.describe(
             self.user.status,
             plan,

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from determined.common.api import errors
@@ -44,6 +45,8 @@ class LegReporter:
     ) -> None:
         self._service = service
         self._allocation_id = spec.allocation_id
+        # One-node legs have no need to say where they run.
+        self._node = agent_id if spec.nodes > 1 else None
         self._on_ended = on_ended
         self._shipper = LogShipper(
             service,
@@ -63,7 +66,7 @@ class LegReporter:
 
     def start(self, pid: int) -> None:
         """Reports the process as running, then ships logs as they come."""
-        self._begin(Started(pid, socket.gethostname()))
+        self._begin(Started(pid, socket.gethostname(), self._node))
 
     def begin(self) -> None:
         """Ships what is said from now on, long before the process runs; then :meth:`running`."""
@@ -71,7 +74,7 @@ class LegReporter:
 
     def running(self, service: ServiceLink, pid: int | None) -> None:
         """After :meth:`begin`: reports the process as running, on a connection of the caller's own."""
-        if not self._post(paths.RUNNING, Started(pid, socket.gethostname()), service):
+        if not self._post(paths.RUNNING, Started(pid, socket.gethostname(), self._node), service):
             self._on_ended()
 
     def _begin(self, running: Started | None) -> None:
@@ -102,7 +105,7 @@ class LegReporter:
         self._shipper.finish()
         assert self._thread is not None
         self._thread.join()
-        self._post(paths.EXIT, result.report)
+        self._post(paths.EXIT, replace(result.report, agent_id=self._node))
 
     def _post(self, where: str, report: Message, service: ServiceLink | None = None) -> bool:
         """Sends until the service answers; False when it refuses reports of the allocation."""

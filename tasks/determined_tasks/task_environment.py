@@ -148,6 +148,17 @@ def _trial_variables(spec: LegSpec) -> dict[str, str]:
     return variables
 
 
+def has_met(run_dir: Path, nodes: int) -> bool:
+    """Whether the leg's process has found those on the other nodes of its gang."""
+    if nodes == 1:
+        return True
+    try:
+        found = json.loads((run_dir / "info/rendezvous_info.json").read_bytes())
+        return len(found["container_addrs"]) == nodes
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def write_info_files(spec: LegSpec, place: Place, run_dir: Path) -> None:
     """``<run_dir>/info/*.json``: the keys are the arguments of ``ClusterInfo`` and its parts; and the
     cluster's startup hook, if there is one.

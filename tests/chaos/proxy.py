@@ -12,7 +12,8 @@ CHUNK = 1 << 16
 
 @dataclass
 class Proxy:
-    """Forwards connections to ``(host, port)`` from a thread of its own; ``port_here`` is where it listens.
+    """Forwards connections to ``(host, port)`` from a thread of its own; it listens on ``port_here`` of
+    ``host_here``.
 
     Attributes:
         delay_s: each piece of data waits so long.
@@ -24,12 +25,11 @@ class Proxy:
     host: str
     port: int
     port_here: int = 0
+    host_here: str = "127.0.0.1"
     delay_s: float = 0.0
     refusing: bool = False
     swallowing: bool = False
     returned: int = 0
-    address: str = "127.0.0.1"
-    """Where it listens."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _ready: threading.Event = field(default_factory=threading.Event)
 
@@ -39,7 +39,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}:{self.port_here}"
+        return f"http://{self.host_here}:{self.port_here}"
 
     def cut(self) -> int:
         """Breaks every connection there is; how many."""
@@ -56,7 +56,7 @@ class Proxy:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._connected, self.address, 0)
+        server = await asyncio.start_server(self._connected, self.host_here, 0)
         self.port_here = server.sockets[0].getsockname()[1]
         self._ready.set()
         await server.serve_forever()

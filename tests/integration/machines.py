@@ -29,6 +29,10 @@ class Machine:
         """Pulls the cable."""
         _ip("-n", self.namespace, "link", "set", "eth0", "down")
 
+    def plug_in(self) -> None:
+        """Puts it back."""
+        _ip("-n", self.namespace, "link", "set", "eth0", "up")
+
 
 def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, timeout=TIMEOUT_S)

@@ -107,7 +107,7 @@ class Legs:
         logger.warning("%s: %s (%s)", allocation_id, reason, ended)
         await self._service.post_until_taken(
             paths.EXIT.format(allocation_id=allocation_id),
-            Exited(kind=ExitKind.INFRASTRUCTURE, reason=reason),
+            Exited(kind=ExitKind.INFRASTRUCTURE, reason=reason, agent_id=self._config.agent_id),
         )
 
     def kill(self, allocation_id: str) -> None:

@@ -1,8 +1,9 @@
-"""``python3 -m determined.exec.prep_container --rendezvous``: finds the trial's other containers.
+"""``python3 -m determined.exec.prep_container --rendezvous [-- COMMAND...]``: finds the trial's other
+containers, then becomes the command.
 
 Tells the service this container's address, waits until the other containers have told theirs, and writes
-``rendezvous_info.json`` for ``determined.get_cluster_info()``. Run it before the program in each container
-of an allocation that has several containers.
+``rendezvous_info.json`` for ``determined.get_cluster_info()``. Agents run it before the entrypoint of each
+node of a trial on several agents.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from determined.core import _gang
 from determined.core._connection import Connection
 from determined.launch._fail import fail
 
-USAGE = "usage: python3 -m determined.exec.prep_container --rendezvous"
+USAGE = "usage: python3 -m determined.exec.prep_container --rendezvous [-- COMMAND...]"
 
 
 def own_address(master_url: str, interface: str | None = None) -> str:
@@ -47,7 +48,10 @@ def own_address(master_url: str, interface: str | None = None) -> str:
 
 def main(arguments: list[str]) -> None:
     """Raises SystemExit."""
-    if arguments != ["--rendezvous"]:
+    command = arguments[2:]
+    if arguments[:1] != ["--rendezvous"] or (
+        arguments[1:] and (arguments[1] != "--" or not command)
+    ):
         fail(USAGE)
     info = get_cluster_info()
     resources_id = os.environ.get("DET_RESOURCES_ID")
@@ -67,6 +71,11 @@ def main(arguments: list[str]) -> None:
     found._to_file()
     others = ", ".join(found.container_addrs)
     print(f"container {found.container_rank} of {others}", flush=True)
+    if command:
+        try:
+            os.execvp(command[0], command)
+        except OSError as error:
+            fail(f"{command[0]}: {error.strerror}")
 
 
 if __name__ == "__main__":

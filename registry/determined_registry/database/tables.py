@@ -301,8 +301,11 @@ allocations = sa.Table(
     # NULL: the default of its pool.
     sa.Column("priority", sa.Integer),
     sa.Column("preemptible", sa.Boolean, nullable=False, server_default=sa.true()),
+    # Of a gang: its first node's.
     sa.Column("agent_id", sa.Text),
     sa.Column("slot_ids", JSONB, nullable=False, server_default=_json("[]")),
+    # On so many agents. More than 1: a gang, which has that many rows of allocation_resources.
+    sa.Column("nodes", sa.Integer, nullable=False, server_default="1"),
     sa.Column("token_hash", sa.Text, unique=True),
     # Kept so that a launch repeated to a restarted agent carries the same token; cleared at end.
     sa.Column("token", sa.Text),
@@ -348,8 +351,8 @@ erased_usage = sa.Table(
 )
 sa.Index("ix_erased_usage_began", erased_usage.c.began, erased_usage.c.allocation_id)
 
-# The containers of an allocation that has several: whoever places it writes them with the assignment.
-# One without rows has a single container, on `allocations.agent_id`.
+# The nodes of a gang, an allocation on several agents: written with the assignment, kept after the end.
+# An allocation without rows runs on `allocations.agent_id` only.
 allocation_resources = sa.Table(
     "allocation_resources",
     metadata,
@@ -360,6 +363,17 @@ allocation_resources = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("agent_id", sa.Text),
     sa.Column("slot_ids", JSONB, nullable=False, server_default=_json("[]")),
+    # 0, 1 … in the order of the assignment; ranks follow addresses.
+    sa.Column("node", sa.Integer, nullable=False, server_default="0"),
+    # ASSIGNED | RUNNING | TERMINATED, and how it ended
+    sa.Column("state", sa.Text, nullable=False, server_default="ASSIGNED"),
+    sa.Column("pid", sa.Integer),
+    sa.Column("started_at", TS),
+    sa.Column("ended_at", TS),
+    sa.Column("exit_kind", sa.Text),
+    sa.Column("exit_code", sa.Integer),
+    sa.Column("exit_signal", sa.Integer),
+    sa.Column("reason", sa.Text),
     # Where the others reach it, once its process has said so.
     sa.Column("address", sa.Text),
     sa.Column("posted_at", TS),

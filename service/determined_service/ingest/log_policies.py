@@ -33,7 +33,9 @@ _SLOW = (
 
 _ALLOCATIONS = sa.text(
     """
-    SELECT a.id, a.trial_id, a.run_id, a.agent_id, e.config -> 'log_policies' AS policies
+    SELECT a.id, a.trial_id, a.run_id, a.agent_id, e.config -> 'log_policies' AS policies,
+           ARRAY(SELECT r.agent_id FROM allocation_resources r
+                 WHERE r.allocation_id = a.id AND a.nodes > 1) AS gang
     FROM allocations a JOIN experiments e ON e.id = a.experiment_id
     WHERE a.id = ANY(:ids) AND a.trial_id IS NOT NULL
     """
@@ -87,6 +89,8 @@ class Watched:
     run_id: int
     agent_id: str | None
     policies: tuple[Policy, ...]
+    gang: tuple[str, ...] = ()
+    """The agents of its nodes, if it has several."""
 
 
 @dataclass(slots=True)
@@ -114,8 +118,10 @@ class LogWatch:
         self._size = size
         self._search = pattern_search.PatternSearch()
 
-    async def look(self, lines: Mapping[str, Sequence[str]]) -> Seen:
-        """What the policies say of ``lines`` (by allocation)."""
+    async def look(
+        self, lines: Mapping[str, Sequence[str]], agents: Mapping[str, str] | None = None
+    ) -> Seen:
+        """What the policies say of ``lines`` (by allocation). ``agents``: who says that it wrote them."""
         seen = Seen()
         if not lines:
             return seen
@@ -123,11 +129,18 @@ class LogWatch:
         for allocation_id, texts in lines.items():
             leg = legs.get(allocation_id)
             if leg is not None and leg.policies:
-                await self._look(seen, allocation_id, leg, texts)
+                writer = (agents or {}).get(allocation_id)
+                agent_id = writer if writer in leg.gang else leg.agent_id
+                await self._look(seen, allocation_id, leg, texts, agent_id)
         return seen
 
     async def _look(
-        self, seen: Seen, allocation_id: str, leg: Watched, texts: Sequence[str]
+        self,
+        seen: Seen,
+        allocation_id: str,
+        leg: Watched,
+        texts: Sequence[str],
+        agent_id: str | None,
     ) -> None:
         plain = {text: one.pattern for one in leg.policies if (text := literal(one.pattern))}
         size = sum(map(len, texts))
@@ -146,7 +159,7 @@ class LogWatch:
                     {
                         "trial_id": leg.trial_id,
                         "run_id": leg.run_id,
-                        "agent_id": leg.agent_id,
+                        "agent_id": agent_id,
                         "name": policy.name,
                         "action": policy.action,
                         "line": line[:LINE_CHARS],
@@ -182,7 +195,7 @@ class LogWatch:
                 leg = None
                 if row is not None:
                     policies = self._policies(row.policies or [])
-                    leg = Watched(row.trial_id, row.run_id, row.agent_id, policies)
+                    leg = Watched(row.trial_id, row.run_id, row.agent_id, policies, tuple(row.gang))
                 found[one] = self._known[one] = leg
         for one in found:
             self._known.move_to_end(one)

@@ -46,6 +46,8 @@ class LogLines:
     tasks: set[str] = field(default_factory=set)
     # The lines as they were printed, by allocation: for the log policies.
     by_allocation: dict[str, list[str]] = field(default_factory=dict)
+    # Of an allocation, the agent that says it wrote the last of them.
+    agents: dict[str, str] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
 
     def add(
@@ -80,6 +82,8 @@ class LogLines:
         # Whoever may write a task's log sets off the log policies of its own allocations only.
         if allocation_id is not None and allocation_id.rpartition(".")[0] == task_id:
             self.by_allocation.setdefault(allocation_id, []).append(log)
+            if agent_id is not None:
+                self.agents[allocation_id] = agent_id
         self.rows.append(
             b"\t".join(
                 (
@@ -204,7 +208,7 @@ class LogsQueue:
 
     async def submit(self, lines: LogLines) -> int:
         """The number of lines stored, once they are (0: a repetition)."""
-        lines.seen = await self._watch.look(lines.by_allocation)
+        lines.seen = await self._watch.look(lines.by_allocation, lines.agents)
         return int(await self._queue.submit(lines))
 
     async def run(self) -> None:

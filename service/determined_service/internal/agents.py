@@ -63,7 +63,7 @@ async def work(
         if unstarted:
             await agenting.kill_unstarted(db, agent_id, given.running)
         if refused:
-            await agenting.refuse_accounts(db, agent_id, refused)
+            await agenting.refuse(db, agent_id, refused)
         return last if urgent or reminders.is_due(given.session, last.kill) else None
 
     pool = await heartbeats.beat(db, agent_id, given.session)

@@ -24,7 +24,7 @@ router = Router("Agents")
 async def running(allocation_id: str, given: Started, agent: AgentAuth, db: Db) -> Response:
     """The process has started. 409: it must not run (any more) and must be killed."""
     async with changing(db) as change:
-        await start_leg(change, allocation_id, given.pid)
+        await start_leg(change, allocation_id, given.pid, given.agent_id)
     return JsonResponse({})
 
 
@@ -33,7 +33,7 @@ async def exited(allocation_id: str, given: Exited, agent: AgentAuth, db: Db) ->
     """The process is gone and its logs are shipped. The first report counts."""
     end = Exit(given.kind, given.exit_code, given.signal, given.reason)
     async with changing(db) as change:
-        await end_leg(change, allocation_id, end)
+        await end_leg(change, allocation_id, end, agent_id=given.agent_id)
     return JsonResponse({})
 
 

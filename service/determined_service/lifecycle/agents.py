@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import uuid
 from collections import Counter
@@ -17,12 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined import __version__
 from determined.common.wire import version
 from determined.common.wire.agents import Registration, Slot, Work, WorkRequest
+from determined.common.wire.legs import LegSpec
 from determined.common.wire.times import HEARTBEAT_S
 from determined.expconf.resources import Placement
-from determined_registry.database.tables import agents, allocations, pools, slots
+from determined_registry.database.tables import agents, pools, slots
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.hub import CHANNEL
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.launch import leg_specs
@@ -30,6 +33,7 @@ from determined_service.lifecycle.legs import end_leg
 from determined_service.lifecycle.pools import require_pool
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
+from determined_service.state.nodes import NODES
 
 
 def require_understood(agent_id: str, wire: int, release: str = "") -> None:
@@ -64,12 +68,9 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
                 change,
                 key,
                 Exit(ExitKind.INFRASTRUCTURE, reason=f"agent {agent_id} restarted without it"),
+                agent_id=agent_id,
             )
-    return [
-        key
-        for key in facts.allocations
-        if key not in known or known[key].kill_requested_at is not None
-    ]
+    return [key for key in facts.allocations if key not in known or known[key].kill]
 
 
 def _require_distinct(found: list[Slot]) -> None:
@@ -160,13 +161,32 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
     change.notify(topics.SCHEDULER, topics.agent(agent_id))
 
 
+_HELD = sa.text(
+    f"""
+    SELECT n.id, n.state, n.nodes, n.kill FROM {NODES} AS n
+    WHERE n.agent_id = :agent_id AND n.state <> 'TERMINATED' ORDER BY n.id
+    """
+)
+
+
 async def _held(conn: AsyncConnection, agent_id: str) -> dict[str, sa.Row[Any]]:
-    found = await conn.execute(
-        sa.select(allocations.c.id, allocations.c.state, allocations.c.kill_requested_at)
-        .where(allocations.c.agent_id == agent_id, allocations.c.state != states.TERMINATED)
-        .order_by(allocations.c.id)
-    )
+    found = await conn.execute(_HELD, {"agent_id": agent_id})
     return {row.id: row for row in found}
+
+
+# The slots of an agent that was silent for long are there again.
+_BEAT = sa.text(
+    """
+    WITH before AS (SELECT last_heartbeat FROM agents WHERE id = :id), beat AS (
+        UPDATE agents SET last_heartbeat = now() WHERE id = :id AND session = :session
+        RETURNING resource_pool
+    )
+    SELECT beat.resource_pool,
+           CASE WHEN before.last_heartbeat < now() - make_interval(secs => :silent_s)
+                THEN pg_notify(:channel, :topic) END
+    FROM beat, before
+    """
+)
 
 
 class Heartbeats:
@@ -182,12 +202,14 @@ class Heartbeats:
         if known == session and now - at < HEARTBEAT_S * 0.8:
             return pool
         async with reader(db).connect() as conn:
-            found = await conn.execute(
-                sa.update(agents)
-                .where(agents.c.id == agent_id, agents.c.session == session)
-                .values(last_heartbeat=sa.func.now())
-                .returning(agents.c.resource_pool)
-            )
+            given = {
+                "id": agent_id,
+                "session": session,
+                "silent_s": 4 * HEARTBEAT_S,
+                "channel": CHANNEL,
+                "topic": topics.SCHEDULER,
+            }
+            found = await conn.execute(_BEAT, given)
         row = found.first()
         if row is None:
             self._written.pop(agent_id, None)
@@ -202,14 +224,13 @@ def unknown_session(agent_id: str) -> Conflict:
 
 
 _WORK = sa.text(
-    """
+    f"""
     SELECT g.session, p.prefect_poll_seq,
            coalesce((SELECT jsonb_agg(jsonb_build_object(
-                        'id', a.id, 'kind', k.kind, 'state', a.state,
-                        'kill', a.kill_requested_at IS NOT NULL)
-                        ORDER BY a.assigned_at, a.id)
-                     FROM allocations a JOIN tasks k ON k.id = a.task_id
-                     WHERE a.agent_id = g.id AND a.state IN ('ASSIGNED', 'RUNNING')), '[]') AS held,
+                        'id', n.id, 'kind', k.kind, 'state', n.state, 'kill', n.kill)
+                        ORDER BY n.assigned_at, n.id)
+                     FROM {NODES} AS n JOIN tasks k ON k.id = n.task_id
+                     WHERE n.agent_id = g.id AND n.state <> 'TERMINATED'), '[]') AS held,
            ARRAY(SELECT kept.id FROM unnest(cast(:experiments AS int[])) AS kept (id)
                  LEFT JOIN experiments e ON e.id = kept.id
                  WHERE e.id IS NULL OR e.state = ANY(:ended) ORDER BY kept.id) AS ended
@@ -221,10 +242,10 @@ _WORK = sa.text(
 
 async def find_work(
     conn: AsyncConnection, agent_id: str, asked: WorkRequest, settings: Settings
-) -> tuple[Work, bool, bool, list[str]]:
+) -> tuple[Work, bool, bool, dict[str, str]]:
     """What the agent is to do, whether anything of it but ``kill`` is new to it, whether
     something is to be killed that the agent was never told to start (see :func:`kill_unstarted`), and the
-    allocations that it must not start (see :func:`refuse_accounts`).
+    allocations that it must not start, and why (see :func:`refuse`).
 
     Raises Conflict: register first.
     """
@@ -241,11 +262,11 @@ async def find_work(
         if item["state"] == states.ASSIGNED and not item["kill"] and key not in running
     }
     kill = [key for key in running if key not in held or held[key]["kill"]]
-    launch = await leg_specs(conn, begin, settings) if begin else []
-    refused = []
-    if asked.wire < version.ACCOUNTS:
-        refused = [spec.allocation_id for spec in launch if spec.agent_user is not None]
-        launch = [spec for spec in launch if spec.agent_user is None]
+    launch = await leg_specs(conn, begin, settings, agent_id) if begin else []
+    refused = {
+        spec.allocation_id: why for spec in launch if (why := _too_old(agent_id, asked.wire, spec))
+    }
+    launch = [spec for spec in launch if spec.allocation_id not in refused]
     unstarted = any(
         item["state"] == states.ASSIGNED and item["kill"] and key not in running
         for key, item in held.items()
@@ -277,44 +298,52 @@ class KillReminders:
         self._told.update({(session, key): now for key in kill})
 
 
-async def refuse_accounts(db: Database, agent_id: str, ids: Sequence[str]) -> None:
-    """Ends allocations whose owners have an account on agents, on an agent that cannot change to it."""
-    reason = (
-        f"the owner is linked to an account on agents, and agent {agent_id} is of a release that starts"
-        f" every task as itself: install determined-prefect {__version__} there"
-    )
-    for key in ids:
+def _too_old(agent_id: str, wire: int, spec: LegSpec) -> str | None:
+    """Why an agent that speaks version ``wire`` cannot start the leg as it must be."""
+    install = f"install determined-prefect {__version__} there"
+    if wire < version.ACCOUNTS and spec.agent_user is not None:
+        return (
+            f"the owner is linked to an account on agents, and agent {agent_id} is of a release that starts"
+            f" every task as itself: {install}"
+        )
+    if wire < version.GANGS and spec.nodes > 1:
+        return (
+            f"the trial runs on {spec.nodes} agents, and agent {agent_id} is of a release that would start"
+            f" its part as a trial of its own: {install}"
+        )
+    return None
+
+
+async def refuse(db: Database, agent_id: str, refused: Mapping[str, str]) -> None:
+    """Ends allocations that the agent cannot start as they must be."""
+    for key, reason in refused.items():
         async with changing(db) as change:
             ended = Exit(ExitKind.FAILED_TO_START, reason=reason)
-            await end_leg(change, key, ended, only_in=states.ASSIGNED)
+            await end_leg(change, key, ended, agent_id=agent_id, only_in=states.ASSIGNED)
+
+
+UNSTARTED = "killed before it started"
 
 
 async def kill_unstarted(db: Database, agent_id: str, running: Sequence[str]) -> None:
     """Ends allocations that were to be killed before the agent had heard of them."""
     async with reader(db).connect() as conn:
-        found = await conn.execute(
-            sa.select(allocations.c.id).where(
-                allocations.c.agent_id == agent_id,
-                allocations.c.state == states.ASSIGNED,
-                allocations.c.kill_requested_at.is_not(None),
-                allocations.c.id.not_in(list(running)),
-            )
-        )
-        ids = list(found.scalars())
-    for key in ids:
-        async with changing(db) as change:
-            await end_leg(
-                change, key, Exit(ExitKind.INFRASTRUCTURE, reason="killed before it started")
-            )
+        rows = list(await conn.execute(_HELD, {"agent_id": agent_id}))
+    for row in rows:
+        if row.state == states.ASSIGNED and row.kill and row.id not in running:
+            async with changing(db) as change:
+                end = Exit(ExitKind.INFRASTRUCTURE, reason=UNSTARTED)
+                if row.nodes > 1:  # Not lost: it is another node's end that counts.
+                    end = Exit(ExitKind.EXITED, exit_signal=signal.SIGKILL, reason=UNSTARTED)
+                await end_leg(change, row.id, end, agent_id=agent_id)
 
 
 _LOST = sa.text(
-    """
-    SELECT a.id, g.id AS agent_id, extract(epoch FROM now() - g.last_heartbeat)::float8 AS silent_s
-    FROM allocations a JOIN agents g ON g.id = a.agent_id
-    WHERE a.state IN ('ASSIGNED', 'RUNNING')
-      AND g.last_heartbeat < now() - make_interval(secs => :timeout)
-    ORDER BY a.id
+    f"""
+    SELECT n.id, g.id AS agent_id, extract(epoch FROM now() - g.last_heartbeat)::float8 AS silent_s
+    FROM {NODES} AS n JOIN agents g ON g.id = n.agent_id
+    WHERE n.state <> 'TERMINATED' AND g.last_heartbeat < now() - make_interval(secs => :timeout)
+    ORDER BY n.id, g.id
     """
 )
 
@@ -326,5 +355,6 @@ async def end_lost(db: Database, agent_timeout_s: float) -> list[str]:
     for row in lost:
         async with changing(db) as change:
             reason = f"agent {row.agent_id} lost for {row.silent_s:.0f} s"
-            await end_leg(change, row.id, Exit(ExitKind.INFRASTRUCTURE, reason=reason))
+            end = Exit(ExitKind.INFRASTRUCTURE, reason=reason)
+            await end_leg(change, row.id, end, agent_id=row.agent_id)
     return [row.id for row in lost]

@@ -12,7 +12,7 @@ from determined_service.access.principal import ended
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.base.hub import CHANNEL
-from determined_service.state import states
+from determined_service.state import nodes, states
 from determined_service.state.change import Change
 from determined_service.state.states import ALLOCATION, transition
 
@@ -144,11 +144,13 @@ async def _mark(change: Change, allocation_id: str, column: sa.Column[Any]) -> N
         sa.update(allocations)
         .where(allocations.c.id == allocation_id)
         .values({column.name: sa.func.coalesce(column, sa.func.now())})
-        .returning(allocations.c.agent_id)
+        .returning(allocations.c.agent_id, allocations.c.nodes)
     )
     row = found.first()
     if row is None:
         raise NotFound(f"allocation {allocation_id} does not exist")
     change.notify(topics.allocation(allocation_id))
     if row.agent_id and column is allocations.c.kill_requested_at:
-        change.notify(topics.agent(row.agent_id))
+        gang = row.nodes > 1 and (await nodes.of_allocations(change.conn, [allocation_id]))
+        holders = gang[allocation_id] if gang else [row]
+        change.notify(*(topics.agent(one.agent_id) for one in holders))

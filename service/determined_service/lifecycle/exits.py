@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from determined.common.wire.legs import ExitKind
@@ -40,6 +41,27 @@ class Exit:
     exit_code: int | None = None
     exit_signal: int | None = None
     reason: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was not a clean end."""
+        return bool(self.exit_signal or self.exit_code or self.kind is not ExitKind.EXITED)
+
+
+def of_gang(ends: Sequence[tuple[str, Exit]]) -> Exit:
+    """What the ends of a gang's nodes, each with its agent, come to; in the order of their reports.
+
+    The first that failed counts, because what ends after it was ended by it. But when the platform lost a
+    node, the others fail for the want of it, perhaps before anybody has noticed the loss: a lost one counts
+    before all others.
+    """
+    lost = [one for one in ends if one[1].kind is ExitKind.INFRASTRUCTURE]
+    agent_id, end = next(iter(lost or [one for one in ends if one[1].failed]), ends[0])
+    if not end.failed:
+        return end
+    where = f"on agent {agent_id}"
+    reason = end.reason or where
+    return replace(end, reason=reason if where[3:] in reason else f"{reason} ({where})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ from determined_service.lifecycle.kinds.table import slot_kind
 
 
 async def leg_specs(
-    conn: AsyncConnection, kinds: Mapping[str, str], settings: Settings
+    conn: AsyncConnection, kinds: Mapping[str, str], settings: Settings, agent_id: str | None = None
 ) -> list[LegSpec]:
     """One order for each allocation in ``kinds`` (its id, and the name of its task's
-    kind), in that order."""
+    kind), in that order; of a gang that for the node on ``agent_id``."""
     by_kind: dict[str, list[str]] = {}
     for allocation_id, name in kinds.items():
         by_kind.setdefault(name, []).append(allocation_id)
     found: dict[str, LegSpec] = {}
     for name, ids in by_kind.items():
-        for order in await slot_kind(name).orders(conn, ids, settings):
+        for order in await slot_kind(name).orders(conn, ids, settings, agent_id):
             found[order.allocation_id] = order
     return [found[key] for key in kinds if key in found]

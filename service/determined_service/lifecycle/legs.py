@@ -6,9 +6,10 @@ import sqlalchemy as sa
 
 from determined.common.wire.legs import ExitKind
 from determined_service.base import topics
-from determined_service.lifecycle.exits import Exit
+from determined_service.base.errors import Conflict
+from determined_service.lifecycle.exits import Exit, of_gang
 from determined_service.lifecycle.kinds.table import lock_leg, slot_kind
-from determined_service.state import prefect_states, states
+from determined_service.state import nodes, prefect_states, states
 from determined_service.state.change import Change
 from determined_service.state.states import ALLOCATION, require_move_made
 
@@ -20,8 +21,8 @@ _BEGINS = sa.text(
         UPDATE allocations a SET state = 'RUNNING', started_at = now(), pid = :pid
         FROM tasks k
         WHERE a.id = :id AND a.state = ANY(:sources) AND k.id = a.task_id
-        RETURNING a.id, a.task_id, a.run_id, a.agent_id, a.started_at, a.trial_id, a.experiment_id,
-                  k.kind
+        RETURNING a.id, a.task_id, a.run_id, a.agent_id, a.nodes, a.started_at, a.trial_id,
+                  a.experiment_id, k.kind
     ), written AS (
         INSERT INTO legs (task_id, run_id, allocation_id, state, start_time)
         SELECT task_id, run_id, id, 'RUNNING', started_at FROM moved
@@ -47,8 +48,44 @@ _ENDS = sa.text(
 )
 
 
-async def start_leg(change: Change, allocation_id: str, pid: int | None) -> None:
-    """The process runs. Raises NotFound; Conflict when the allocation has ended meanwhile."""
+_NODE_BEGINS = sa.text(
+    """
+    UPDATE allocation_resources
+    SET state = 'RUNNING', pid = :pid, started_at = coalesce(started_at, now())
+    WHERE allocation_id = :id AND agent_id = :agent_id AND state <> 'TERMINATED' RETURNING id
+    """
+)
+_NODE_ENDS = sa.text(
+    """
+    UPDATE allocation_resources
+    SET state = 'TERMINATED', ended_at = clock_timestamp(), exit_kind = :kind, exit_code = :exit_code,
+        exit_signal = :exit_signal, reason = :reason
+    WHERE allocation_id = :id AND agent_id = :agent_id AND state = ANY(:sources) RETURNING id
+    """
+)
+_NODES_END = sa.text(
+    """
+    UPDATE allocation_resources SET state = 'TERMINATED', ended_at = clock_timestamp(), reason = :reason
+    WHERE allocation_id = :id AND state <> 'TERMINATED'
+    """
+)
+
+
+async def start_leg(
+    change: Change, allocation_id: str, pid: int | None, agent_id: str | None = None
+) -> None:
+    """The process runs; of a gang that of the node on ``agent_id``, and the leg begins with the first.
+
+    Raises NotFound; Conflict when the allocation, or the node, has ended meanwhile.
+    """
+    await _start(change, allocation_id, pid)
+    if agent_id is not None:
+        given = {"id": allocation_id, "agent_id": agent_id, "pid": pid}
+        if (await change.conn.execute(_NODE_BEGINS, given)).first() is None:
+            raise Conflict(f"allocation {allocation_id} has no node on agent {agent_id} any more")
+
+
+async def _start(change: Change, allocation_id: str, pid: int | None) -> None:
     sources = ALLOCATION.sources(states.RUNNING)
     given = {"id": allocation_id, "sources": sources, "pid": pid}
     leg = (await change.conn.execute(_BEGINS, given)).first()
@@ -58,35 +95,95 @@ async def start_leg(change: Change, allocation_id: str, pid: int | None) -> None
     kind = slot_kind(leg.kind)
     change.notify(topics.allocation(allocation_id))
     if kind.mirrored:
-        prefect_states.running(change, leg.task_id, leg.run_id, leg.agent_id)
+        agents = [leg.agent_id] if leg.agent_id else []
+        if leg.nodes > 1:
+            agents = await _agents(change, allocation_id)
+        prefect_states.running(change, leg.task_id, leg.run_id, agents)
     await kind.started(change, leg)
 
 
+async def _agents(change: Change, allocation_id: str) -> list[str]:
+    gangs = await nodes.of_allocations(change.conn, [allocation_id])
+    return [one.agent_id for one in gangs.get(allocation_id, ()) if one.agent_id]
+
+
+async def _end_node(
+    change: Change, allocation_id: str, agent_id: str, exit: Exit, only_in: str | None
+) -> Exit | None:
+    """Ends the node on ``agent_id`` of a (locked) gang. The end of the gang if it was the last one; else
+    None, and if it failed the others' agents are to kill them."""
+    live = [states.ASSIGNED, states.RUNNING]
+    given = {
+        "id": allocation_id,
+        "agent_id": agent_id,
+        "sources": live if only_in is None else [only_in],
+        "kind": exit.kind,
+        "exit_code": exit.exit_code,
+        "exit_signal": exit.exit_signal,
+        "reason": exit.reason,
+    }
+    if (await change.conn.execute(_NODE_ENDS, given)).first() is None:
+        return None
+    rows = (await nodes.of_allocations(change.conn, [allocation_id]))[allocation_id]
+    if any(row.state in live for row in rows):
+        if exit.failed:
+            change.notify(*(topics.agent(row.agent_id) for row in rows))
+        return None
+    rows.sort(key=lambda row: row.ended_at)
+    return of_gang(
+        [
+            (
+                row.agent_id,
+                Exit(ExitKind(row.exit_kind), row.exit_code, row.exit_signal, row.reason),
+            )
+            for row in rows
+        ]
+    )
+
+
 async def end_leg(
-    change: Change, allocation_id: str, exit: Exit, *, only_in: str | None = None
+    change: Change,
+    allocation_id: str,
+    exit: Exit,
+    *,
+    agent_id: str | None = None,
+    only_in: str | None = None,
 ) -> None:
     """Ends the allocation; its kind of task decides what follows. A repeated report changes nothing.
 
-    ``only_in``: nothing changes either when the allocation is not in this state (any more).
-    Raises NotFound.
+    ``agent_id``: whose process ended. A gang ends with its last node, and one that fails ends the others;
+    without an agent all nodes are given up. ``only_in``: nothing changes either when the allocation, or the
+    gang's node on that agent, is not in this state (any more). Raises NotFound.
     """
     kind, leg = await lock_leg(change, allocation_id)
-    if leg.state == states.TERMINATED or only_in not in (None, leg.state):
+    if leg.state == states.TERMINATED:
         return
-    end = await kind.judge(change, leg, exit)
+    whole = exit
+    if leg.nodes > 1 and agent_id is not None:
+        last = await _end_node(change, allocation_id, agent_id, exit, only_in)
+        if last is None:
+            return
+        whole = last
+    elif only_in not in (None, leg.state):
+        return
+    elif leg.nodes > 1:
+        await change.conn.execute(_NODES_END, {"id": allocation_id, "reason": exit.reason})
+    end = await kind.judge(change, leg, whole)
     await change.conn.execute(
         _ENDS,
         {
             "id": allocation_id,
             "sources": ALLOCATION.sources(states.TERMINATED),
             "reason": end.reason,
-            "exit_code": exit.exit_code,
-            "exit_signal": exit.exit_signal,
+            "exit_code": whole.exit_code,
+            "exit_signal": whole.exit_signal,
             "outcome": end.outcome,
         },
     )
     change.notify(topics.SCHEDULER, topics.allocation(allocation_id))
-    if leg.agent_id and exit.kind is ExitKind.INFRASTRUCTURE:
+    if leg.nodes > 1:
+        change.notify(*map(topics.agent, await _agents(change, allocation_id)))
+    elif leg.agent_id and whole.kind is ExitKind.INFRASTRUCTURE:
         # Perhaps it was not the agent that said so.
         change.notify(topics.agent(leg.agent_id))
     await end.go_on(change)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_service.base.spread import Spread, could_hold
 
 _NO_RESTART = sa.text(
     """
@@ -22,13 +26,13 @@ _EXCLUDED = sa.text(
 # Agents that were here within the last minutes, as at submission: one that restarts counts.
 _LEFT = sa.text(
     """
-    SELECT e.resource_pool, EXISTS (
-        SELECT FROM agents g
+    SELECT e.resource_pool, coalesce((e.config #>> '{resources,slots_per_trial}')::int, 1) AS wanted,
+           (e.config #>> '{resources,is_single_node}')::bool AS single_node, ARRAY(
+        SELECT (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled)
+        FROM agents g
         WHERE g.resource_pool = e.resource_pool AND g.id <> ALL(:excluded)
           AND g.last_heartbeat > now() - interval '5 minutes'
-          AND (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled)
-              >= coalesce((e.config #>> '{resources,slots_per_trial}')::int, 1)
-    ) AS fits
+    ) AS sizes
     FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.id = :trial_id
     """
 )
@@ -50,7 +54,8 @@ async def no_agent_left(conn: AsyncConnection, trial_id: int) -> str | None:
         return None
     found = await conn.execute(_LEFT, {"trial_id": trial_id, "excluded": list(excluded)})
     row = found.one()
-    if row.fits:
+    # Agents of any sizes, whatever the pool says: a trial that these do not give enough can only wait.
+    if row.sizes and could_hold(row.wanted, Counter(row.sizes), Spread.of(row.single_node, True)):
         return None
     listed = ", ".join(f"{agent} (log policy {name!r})" for agent, name in excluded.items())
     return (

@@ -11,6 +11,7 @@ from determined_service.base.errors import NotFound
 from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.legs import end_leg
 from determined_service.state.change import changing
+from determined_service.state.nodes import NODES
 
 
 async def use_agent(db: Database, agent_id: str, *, enabled: bool, drain: bool = False) -> None:
@@ -55,22 +56,15 @@ async def _end(db: Database, agent_id: str, slot_id: int | None, reason: str) ->
         ids = list(found.scalars())
     for key in ids:
         async with changing(db) as change:
-            await end_leg(change, key, Exit(ExitKind.INFRASTRUCTURE, reason=reason))
+            end = Exit(ExitKind.INFRASTRUCTURE, reason=reason)
+            await end_leg(change, key, end, agent_id=agent_id)
 
 
-# Of a gang, the allocation's own row has the first member.
 _HOLDERS = sa.text(
-    """
-    SELECT a.id FROM allocations a
-    WHERE a.state IN ('ASSIGNED', 'RUNNING') AND EXISTS (
-        SELECT FROM (
-            SELECT a.agent_id, a.slot_ids
-            UNION ALL
-            SELECT r.agent_id, r.slot_ids FROM allocation_resources r WHERE r.allocation_id = a.id
-        ) AS part
-        WHERE part.agent_id = :agent_id
-          AND (cast(:slot_id AS int) IS NULL OR part.slot_ids @> to_jsonb(cast(:slot_id AS int)))
-    )
-    ORDER BY a.id
+    f"""
+    SELECT n.id FROM {NODES} AS n
+    WHERE n.agent_id = :agent_id AND n.state <> 'TERMINATED'
+      AND (cast(:slot_id AS int) IS NULL OR n.slot_ids @> to_jsonb(cast(:slot_id AS int)))
+    ORDER BY n.id
     """
 )

@@ -40,6 +40,7 @@ from determined_service.scheduling.reading import SnapshotReader
 from determined_service.search.drivers import DRIVER_LOST_S, DRIVER_QUIET_S
 from determined_service.state import prefect_states, states
 from determined_service.state.change import changing, reader
+from determined_service.state.nodes import NODES
 from determined_service.state.prefect_states import EXPERIMENT_ENTITY, TASK_ENTITY
 
 logger = logging.getLogger(__name__)
@@ -76,11 +77,11 @@ _INVALID = sa.text(
     """
 )
 _UNSTARTED = sa.text(
-    """
-    SELECT a.id, a.agent_id, extract(epoch FROM now() - a.assigned_at)::float8 AS waited_s
-    FROM allocations a
-    WHERE a.state = 'ASSIGNED' AND a.assigned_at < now() - make_interval(secs => :timeout)
-    ORDER BY a.id
+    f"""
+    SELECT n.id, n.agent_id, extract(epoch FROM now() - n.assigned_at)::float8 AS waited_s
+    FROM {NODES} AS n
+    WHERE n.state = 'ASSIGNED' AND n.assigned_at < now() - make_interval(secs => :timeout)
+    ORDER BY n.id, n.agent_id
     """
 )
 _QUIET_DRIVERS = sa.text(
@@ -228,6 +229,7 @@ class Reconciler:
                     change,
                     row.id,
                     Exit(ExitKind.INFRASTRUCTURE, reason=reason),
+                    agent_id=row.agent_id,
                     only_in=states.ASSIGNED,
                 )
 

@@ -12,10 +12,11 @@ from fastapi import Path
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import agents, allocations, slots
+from determined_registry.database.tables import agents, slots
 from determined_service.access.dependencies import ClusterAdmin, ClusterReader
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.machines import use_agent, use_slot
+from determined_service.state.nodes import NODES
 from determined_service.views.paging import Limit, Offset, pagination, window
 from determined_service.views.values import moment
 from determined_service.web.router import Router
@@ -28,12 +29,14 @@ router = Router("Cluster", "/api/v1")
 _TYPES = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA", "rocm": "TYPE_ROCM"}
 
 
+# A node of a gang that has ended holds its slots until all have.
+_LIVE = sa.text(
+    f"SELECT id, agent_id, slot_ids, state FROM {NODES} AS n WHERE agent_id IS NOT NULL"
+)
+
+
 async def _live_allocations(conn: AsyncConnection) -> dict[str, list[sa.Row[Any]]]:
-    rows = await conn.execute(
-        sa.select(allocations).where(
-            allocations.c.state.in_(("ASSIGNED", "RUNNING")), allocations.c.agent_id.is_not(None)
-        )
-    )
+    rows = await conn.execute(_LIVE)
     found: dict[str, list[sa.Row[Any]]] = defaultdict(list)
     for row in rows:
         found[row.agent_id].append(row)

@@ -21,6 +21,7 @@ from determined_service.base.settings import Settings
 from determined_service.loops.runtime import LEADER_KEY
 from determined_service.public.health import prefect_get
 from determined_service.search.drivers import DRIVER_LOST_S
+from determined_service.state.nodes import NODES
 from determined_service.views.values import moment
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
@@ -44,12 +45,12 @@ _POSTGRES = sa.text(
     """
 )
 _AGENTS = sa.text(
-    """
+    f"""
     SELECT g.id, g.resource_pool, g.version, g.enabled, g.draining,
            extract(epoch FROM clock_timestamp() - g.last_heartbeat)::float8 AS silent_s,
            (SELECT count(*) FROM slots s WHERE s.agent_id = g.id) AS slots,
-           (SELECT count(*) FROM allocations a
-            WHERE a.agent_id = g.id AND a.state IN ('ASSIGNED', 'RUNNING')) AS allocations
+           (SELECT count(*) FROM {NODES} AS n
+            WHERE n.agent_id = g.id AND n.state <> 'TERMINATED') AS allocations
     FROM agents g ORDER BY g.id
     """
 )

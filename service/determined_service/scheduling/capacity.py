@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
 from determined_service.base.errors import BadRequest
+from determined_service.base.spread import Spread, could_hold
 from determined_service.lifecycle.pools import require_pool
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.snapshot import Constraint
@@ -17,6 +19,11 @@ from determined_service.scheduling.wording import NAMED, admitted, listed
 
 SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
 _FIELD = "resources.resource_pool"
+_NOR = {
+    Spread.NONE: ", and resources.is_single_node forbids several",
+    Spread.EVEN: ", and whole agents with equal numbers of slots do not give that number",
+    Spread.UNEVEN: ", and than all agents have together",
+}
 # ``here``: within the last minutes, so that one that is just restarting counts.
 _AGENTS = sa.text(
     """
@@ -47,8 +54,9 @@ async def check_slots(
 ) -> tuple[str, tuple[str, ...]]:
     """The resource pool of a complete configuration, and warnings.
 
-    Raises BadRequest when there is no such pool, or when none of its agents is wide enough or has what
-    ``resources.placement`` asks for, and the cluster refuses that (``launch_error``).
+    Raises BadRequest when there is no such pool, or when neither one of its agents nor several together are
+    wide enough or have what ``resources.placement`` asks for, and the cluster refuses that
+    (``launch_error``).
     """
     resources = config["resources"]
     wanted, constraint = resources["slots_per_trial"], constraint_of(resources.get("placement"))
@@ -75,7 +83,9 @@ async def check_slots(
         if not known and cluster.launch_error:
             raise BadRequest(_none_admitted(pool, constraint, here))
         here = [row for row in known if row.here]
-    if here and wanted <= here[0].n:
+    alone = resources.get("is_single_node")
+    spread = Spread.of(alone, cluster.scheduler_of(pool).allow_heterogeneous_fits)
+    if here and could_hold(wanted, Counter(row.n for row in here), spread):
         return pool, ()
     if not here or not cluster.launch_error:
         return pool, (SLOTS_EXCEEDED,)
@@ -83,7 +93,7 @@ async def check_slots(
     those = "" if constraint is None else " that resources.placement admits"
     raise BadRequest(
         f"resources.slots_per_trial: {wanted} slots are more than any agent of the resource "
-        f"pool {pool!r}{those} has (agents and their slots: {sizes})"
+        f"pool {pool!r}{those} has{_NOR[spread]} (agents and their slots: {sizes})"
     )
 
 

@@ -21,8 +21,9 @@ from determined_service.scheduling.scheduler import Decision, Scheduler
 from determined_service.scheduling.snapshot import Snapshot
 from determined_service.scheduling.wording import in_words
 from determined_service.search.drivers import DRIVER_QUIET_S
-from determined_service.state import states
+from determined_service.state import nodes, states
 from determined_service.state.trial_tasks import TRIAL_TASKS
+from determined_service.views.trials import gang_ids, nodes_json
 from determined_service.views.values import moment, state
 
 
@@ -36,9 +37,11 @@ async def explain(
 
     ``limit``: the legs of so many trials, the newest, and so many of what waits, the first; None: all.
 
-    Each leg has ``trialId``, ``runId``, ``state``, ``reason``, ``agentId``, ``slotIds``, ``exitCode`` and its
-    times. What waits has ``trialId`` (null: the experiment itself), ``since``, ``reason`` in words, and where
-    slots are wanted ``resourcePool``, ``slotsWanted``, ``slotsFree``. Raises NotFound.
+    Each leg has ``trialId``, ``runId``, ``state``, ``reason``, ``agentId``, ``slotIds``, ``exitCode``, its
+    times and, of a gang, ``nodes``. What waits has ``trialId`` (null: the experiment itself), ``since``,
+    ``reason`` in words, and where slots are wanted ``resourcePool``, ``slotsWanted``, ``slotsFree``.
+
+    Raises NotFound.
     """
     row = (
         await conn.execute(
@@ -80,8 +83,8 @@ async def _legs(
         .limit(limit)
         .subquery()
     )
-    rows = await conn.execute(
-        sa.select(legs, trials.c.id.label("trial_id"), a.agent_id, a.slot_ids, a.exit_code)
+    found = await conn.execute(
+        sa.select(legs, trials.c.id.label("trial_id"), a.agent_id, a.slot_ids, a.nodes, a.exit_code)
         .join(TRIAL_TASKS, TRIAL_TASKS.c.task_id == legs.c.task_id)
         .join(trials, trials.c.id == TRIAL_TASKS.c.trial_id)
         .outerjoin(allocations, a.id == legs.c.allocation_id)
@@ -92,6 +95,8 @@ async def _legs(
         )
         .order_by(trials.c.id, legs.c.run_id)
     )
+    rows = found.all()
+    gangs = await nodes.of_allocations(conn, gang_ids(rows))
     return [
         {
             "trialId": row.trial_id,
@@ -102,6 +107,7 @@ async def _legs(
             "agentId": row.agent_id,
             "slotIds": row.slot_ids,
             "exitCode": row.exit_code,
+            "nodes": nodes_json(gangs.get(row.allocation_id, [])),
             "startTime": moment(row.start_time),
             "endTime": moment(row.end_time),
         }
@@ -135,6 +141,9 @@ def _of_experiment(row: sa.Row[Any]) -> list[dict[str, Any]]:
 _TRIALS = sa.text(
     """
     SELECT w.*,
+           coalesce((SELECT json_agg(json_build_object('agent', r.agent_id, 'state', r.state,
+                                                       'address', r.address) ORDER BY r.node)
+                     FROM allocation_resources r WHERE r.allocation_id = w.id AND w.nodes > 1), '[]') AS gang,
            (SELECT f.trial_id FROM allocations f
             WHERE f.id = w.stopped_for AND f.id <> w.id) AS stopping_for,
            greatest(
@@ -144,12 +153,15 @@ _TRIALS = sa.text(
     FROM (
         SELECT t.id AS trial_id, t.task_id, a.id, a.state, a.agent_id, a.requested_at,
                a.assigned_at, a.resource_pool, a.slots, a.preempt_requested_at, a.kill_requested_at,
-               a.stopping_for AS stopped_for, count(*) OVER () AS total
+               a.stopping_for AS stopped_for, a.nodes, count(*) OVER () AS total
         FROM trials t LEFT JOIN allocations a ON a.task_id = t.task_id AND a.state <> 'TERMINATED'
         WHERE t.experiment_id = :id AND t.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')
           AND CASE WHEN a.id IS NULL THEN t.op_complete AND NOT t.closed
                    ELSE a.state <> 'RUNNING' OR a.preempt_requested_at IS NOT NULL
-                        OR a.kill_requested_at IS NOT NULL END
+                        OR a.kill_requested_at IS NOT NULL
+                        OR a.nodes > 1 AND EXISTS (
+                            SELECT FROM allocation_resources r WHERE r.allocation_id = a.id
+                            AND (r.state = 'TERMINATED' OR r.address IS NULL)) END
         ORDER BY t.id LIMIT :limit
     ) w
     ORDER BY w.trial_id
@@ -207,7 +219,8 @@ async def _of_trials(
                 )
             )
         elif row.kill_requested_at is not None:
-            reason = f"its process is being killed by agent {row.agent_id}"
+            names = _named(row, "RUNNING", "ASSIGNED")
+            reason = f"its process is being killed by {names}"
             found.append(_waits(row.trial_id, row.kill_requested_at, reason))
         elif row.preempt_requested_at is not None:
             whom = f", so that trial {row.stopping_for} gets its slots" if row.stopping_for else ""
@@ -216,14 +229,39 @@ async def _of_trials(
             )
             found.append(_waits(row.trial_id, row.preempt_requested_at, reason))
         elif row.state == states.ASSIGNED:
-            reason = f"agent {row.agent_id} is starting its process"
+            names = _named(row, "ASSIGNED")
+            several = names.startswith("agents ")
+            reason = f"{names} {'are' if several else 'is'} starting its process{'es' if several else ''}"
             found.append(_waits(row.trial_id, row.assigned_at, reason))
+        elif row.state == states.RUNNING and (late := _late(row)) is not None:
+            found.append(_waits(row.trial_id, row.assigned_at, late))
         else:
             reason = (
                 "it has trained as far as it was asked to: the searcher decides whether it goes on"
             )
             found.append(_waits(row.trial_id, row.last_end, reason))
     return found, rows[0].total if rows else 0
+
+
+def _named(row: sa.Row[Any], *states_: str) -> str:
+    """The trial's agent, or those of its gang whose nodes are in one of the states."""
+    names = [one["agent"] for one in row.gang if one["state"] in states_] or [row.agent_id]
+    return nodes.agents_in_words(names, len(names))
+
+
+def _late(row: sa.Row[Any]) -> str | None:
+    """Whom a gang waits for that has begun on some of its agents, in words."""
+    failed = [one["agent"] for one in row.gang if one["state"] == states.TERMINATED]
+    left = [one["agent"] for one in row.gang if one["state"] != states.TERMINATED]
+    if failed:
+        of = nodes.agents_in_words(failed, len(failed))
+        others = nodes.agents_in_words(left, len(left))
+        return f"its process on {of} has ended, and the leg ends when that on {others} has"
+    missing = [one["agent"] for one in row.gang if one["address"] is None]
+    if not missing:
+        return None
+    names = nodes.agents_in_words(missing, len(missing))
+    return f"its processes meet; not there yet: that on {names}"
 
 
 def why_queued(

@@ -36,7 +36,7 @@ class _Group:
         )
         if constraint is not None:
             # No share of slots that it may not use; it keeps what it has.
-            held = sum(len(one.slot_ids) for one in self.allocations if isinstance(one, Running))
+            held = sum(one.width for one in self.allocations if isinstance(one, Running))
             demand = min(demand, max(held, slots.of(constraint).total()))
         if first.max_slots is not None:
             demand = min(demand, first.max_slots)
@@ -62,7 +62,8 @@ class FairShare(RankingScheduler):
             most = widest
             if one.excluded or one.constraint is not None:
                 most = pool.slots.of(one.constraint).widest(one.excluded)
-            (mine if 0 < one.slots <= most else aside).append(one)
+            fits = one.slots <= most or pool.slots.of(one.constraint).could_hold(one)
+            (mine if one.slots and fits else aside).append(one)
         groups = sorted(_groups(pool.running, mine), key=attrgetter("came"))
         fair = shares(pool.slots.total(), [group.claimant(pool.slots) for group in groups])
         within: list[tuple[int, Request]] = []
@@ -106,5 +107,5 @@ def _groups(running: Iterable[Running], requests: Iterable[Request]) -> Iterable
         if group is None:
             group = groups[key] = _Group()
         group.allocations.append(one)
-        group.widths.append(one.slots if isinstance(one, Request) else len(one.slot_ids))
+        group.widths.append(one.slots if isinstance(one, Request) else one.width)
     return groups.values()

@@ -11,6 +11,7 @@ moves the job.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
 from determined_service.base.db import Database
+from determined_service.base.spread import Spread, could_hold
 from determined_service.lifecycle import trial_queue
 from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.scheduling import job_changes
@@ -113,20 +115,28 @@ class Agents:
         mine = [row.alive for row in self._rows if row.resource_pool == pool]
         return bool(mine) and not any(mine)
 
-    def first_fit(self, pools: Sequence[str], resources: Mapping[str, Any]) -> str | None:
-        """The first of the pools with an agent on which a trial could run, if nothing else ran there."""
+    def first_fit(
+        self, pools: Sequence[str], resources: Mapping[str, Any], cluster: ClusterConfig
+    ) -> str | None:
+        """The first of the pools with an agent, or several, on which a trial could run, if nothing else ran
+        there."""
         constraint = constraint_of(resources.get("placement"))
         wanted = resources.get("slots_per_trial")
         wanted = 1 if wanted is None else wanted
-        able = {
-            row.resource_pool
-            for row in self._rows
-            if row.alive
-            and row.open
-            and row.slots >= wanted
-            and (constraint is None or constraint.admits(row.id, row.labels))
-        }
-        return next((name for name in pools if name in able), None)
+        alone = resources.get("is_single_node")
+        for pool in pools:
+            sizes = Counter(
+                row.slots
+                for row in self._rows
+                if row.resource_pool == pool
+                and row.alive
+                and row.open
+                and (constraint is None or constraint.admits(row.id, row.labels))
+            )
+            spread = Spread.of(alone, cluster.scheduler_of(pool).allow_heterogeneous_fits)
+            if sizes and could_hold(wanted, sizes, spread):
+                return pool
+        return None
 
 
 async def fall_back(db: Database, schedulers: PoolSchedulers, agent_timeout_s: float) -> list[int]:
@@ -146,7 +156,7 @@ async def fall_back(db: Database, schedulers: PoolSchedulers, agent_timeout_s: f
         lost = agents.are_lost(row.resource_pool)
         if not lost and row.waited_s < route.after_seconds:
             continue
-        target = agents.first_fit(route.ahead, row.resources)
+        target = agents.first_fit(route.ahead, row.resources, cluster)
         if target is None:
             continue
         why = "has lost its agents" if lost else f"had no slots for it for {row.waited_s:.0f} s"
@@ -198,7 +208,7 @@ async def explain_fallback(
         return said
     agents = await Agents.read(conn, agent_timeout_s)
     pools = ", ".join(map(repr, route.ahead))
-    target = agents.first_fit(route.ahead, row.resources)
+    target = agents.first_fit(route.ahead, row.resources, schedulers.cluster)
     if target is None:
         return [
             *said,

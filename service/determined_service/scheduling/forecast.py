@@ -45,7 +45,9 @@ def forecast(
     names = {one.id for one in agents}
     mine = [one for one in in_line if one.pool == request.pool]
     before = mine[: mine.index(request) + 1]
-    running = tuple(one for one in snapshot.running if one.agent_id in names)
+    running = tuple(
+        one for one in snapshot.running if any(part.agent_id in names for part in one.parts)
+    )
     here = Snapshot(tuple(before), agents, snapshot.used_by_group, running)
 
     tries = BUDGET // (1 + len(before) + len(running) + len(agents))
@@ -85,7 +87,8 @@ def without(snapshot: Snapshot, ended: Collection[Running]) -> Snapshot:
     tasks: Counter[str] = Counter()
     used = Counter(snapshot.used_by_group)
     for one in ended:
-        freed.setdefault(one.agent_id, set()).update(one.slot_ids)
+        for agent_id, slot_ids in one.parts:
+            freed.setdefault(agent_id, set()).update(slot_ids)
         tasks[one.agent_id] += not one.slot_ids
         if one.group is not None:
             used[one.group] -= one.width
@@ -108,7 +111,7 @@ def _alike(running: Sequence[Running]) -> list[list[Running]]:
     found: dict[tuple[object, ...], list[Running]] = {}
     for one in running:
         limited = one.group if one.max_slots is not None else None
-        kind = (one.agent_id, one.width, limited, one.priority)
+        kind = (one.agent_id, one.width, one.others and one.id, limited, one.priority)
         found.setdefault(kind, []).append(one)
     return list(found.values())[:MAX_SINGLE]
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import bisect
 import heapq
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import StrEnum
 
-from determined_service.scheduling.snapshot import Agent, Constraint, Snapshot
+from determined_service.base import spread
+from determined_service.scheduling.snapshot import Agent, Constraint, Request, Snapshot
+
+Places = Sequence[tuple[str, int]]
+"""Agents, and how many slots of each."""
 
 
 class Fit(StrEnum):
@@ -105,9 +110,12 @@ class PoolSlots:
         )
         self._free_count = sum(map(len, self._free.values()))
         self._slot_count = sum(len(agent.slots) for agent in self._agents.values())
-        widths = [len(agent.slots) for agent in self._agents.values()]
-        self._widest = max(widths, default=0)
-        self._as_wide = widths.count(self._widest)
+        self._width = {agent.id: len(agent.slots) for agent in self._agents.values()}
+        self._widths = Counter(self._width.values())
+        # Agents of which every slot is free and not kept.
+        self._idle = {one for one, free in self._free.items() if len(free) == self._width[one]}
+        self._widest = max(self._widths, default=0)
+        self._as_wide = self._widths[self._widest]
         # Of one agent; a pool's agents have the same.
         self.zero_slot_limit = max(
             (one.max_zero_slot_tasks for one in self._agents.values()), default=0
@@ -144,6 +152,10 @@ class PoolSlots:
         if kept or agent_id in self._kept:
             self._kept[agent_id] = kept
         self._by_free.put(agent_id, len(free) - kept)
+        if len(free) - kept == self._width[agent_id]:
+            self._idle.add(agent_id)
+        else:
+            self._idle.discard(agent_id)
         self._by_tasks.put(agent_id, tasks)
         for part in self._parts_of.get(agent_id, ()):
             part._put(agent_id, free, kept, tasks)
@@ -210,6 +222,50 @@ class PoolSlots:
         if self._fit is Fit.WORST:
             return self._by_free.greatest(slots, excluded)
         return self._by_free.least(slots, excluded)
+
+    # Requests that are wider than every agent
+
+    def width(self, agent_id: str) -> int:
+        """How many slots the agent has, free or not."""
+        return self._width[agent_id]
+
+    def could_hold(self, request: Request) -> bool:
+        """Whether the request would fit, on one agent or several, if all slots were free."""
+        if request.slots <= self.widest(request.excluded):
+            return True
+        widths = self._widths
+        if request.excluded:
+            widths = widths - Counter(self._width[one] for one in self._mine(request.excluded))
+        return spread.most(request.slots, widths, request.spread) >= request.slots
+
+    def most_whole(self, request: Request) -> int:
+        """The most slots that it could use of agents that are free as a whole, kept slots included."""
+        whole = (
+            self._width[one]
+            for one, free in self._free.items()
+            if len(free) == self._width[one] and one not in request.excluded
+        )
+        return spread.most(request.slots, Counter(whole), request.spread)
+
+    def whole(
+        self,
+        request: Request,
+        opened: Callable[[str], int] | None = None,
+        cost: Callable[[str], int] | None = None,
+    ) -> Places | None:
+        """The agents that the request gets as a whole; None: not enough of them are free.
+
+        ``opened``: how many slots of an agent can be had, if that is not what is open now. ``cost``: those
+        of the least are preferred among equal ones.
+        """
+        mine: Iterable[str] = self._idle
+        if opened is not None:
+            mine = [one for one, width in self._width.items() if opened(one) >= width]
+        ready: dict[int, list[str]] = {}
+        for agent_id in mine:
+            if agent_id not in request.excluded:
+                ready.setdefault(self._width[agent_id], []).append(agent_id)
+        return spread.choose(request.slots, ready, request.spread, cost)
 
     def take(self, agent_id: str, slots: int) -> tuple[int, ...]:
         """Takes the agent's first ``slots`` free slots; their ids."""

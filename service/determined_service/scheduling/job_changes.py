@@ -46,7 +46,8 @@ _RESOURCES = sa.text(
     """
     SELECT (config #>> '{resources,slots_per_trial}')::int AS slots_per_trial,
            (config #>> '{resources,priority}')::int AS priority,
-           config #> '{resources,placement}' AS placement
+           config #> '{resources,placement}' AS placement,
+           (config #>> '{resources,is_single_node}')::bool AS is_single_node
     FROM experiments WHERE id = :id
     """
 )
@@ -206,6 +207,7 @@ async def move_to_pool(
             "resource_pool": pool,
             "slots_per_trial": wanted,
             "placement": found.placement,
+            "is_single_node": found.is_single_node,
         }
     }
     _, warnings = await check_slots(change.conn, asked, schedulers.cluster)

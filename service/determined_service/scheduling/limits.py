@@ -29,7 +29,8 @@ def over_limit(snapshot: Snapshot, agents: Container[str]) -> list[Preemption]:
     for one in reversed(snapshot.running):
         if one.group is None or above.get(one.group, 0) <= 0 or not one.width:
             continue
-        if one.preemptible and not one.stopping and one.agent_id in agents:
+        here = any(part.agent_id in agents for part in one.parts)
+        if one.preemptible and not one.stopping and here:
             above[one.group] -= one.width
             found.append(Preemption(one.id, one.id))
     return found

@@ -4,7 +4,9 @@ Every scheduler ranks: it says in which order the requests are served, and gives
 allocation that may be stopped a **level**, a number that is lower for what is more important. The line does
 the rest, so that there is one rule for fitting, holding back, filling up and stopping:
 
-- A request takes an agent that it fits on, as the pool's fitting policy says.
+- A request takes an agent that it fits on, as the pool's fitting policy says. One that is wider than every
+  agent is a gang: it takes several agents as a whole (:mod:`determined_service.base.spread`), all or none,
+  and what follows holds for all of them together.
 - If it fits on none, it waits for slots that come free anyway on one agent (what holds them was asked to
   stop); else allocations of a higher level are asked to stop for it, the highest level first and of that
   the last placed, on one agent, and no more of them than needed. Slots that it waits for are its own:
@@ -22,11 +24,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from determined_service.scheduling.free_slots import PoolSlots
+from determined_service.scheduling.free_slots import Places, PoolSlots
 from determined_service.scheduling.reasons import (
     AgentsBusy,
     Behind,
@@ -34,13 +36,14 @@ from determined_service.scheduling.reasons import (
     Fragmented,
     GroupAtLimit,
     NoneAdmitted,
+    NotWhole,
     Reason,
     SlotsComing,
     TooFewFree,
     TooWide,
 )
 from determined_service.scheduling.scheduler import Placement, Preemption, Waiting
-from determined_service.scheduling.snapshot import Constraint, Request, Running
+from determined_service.scheduling.snapshot import Constraint, Part, Request, Running
 from determined_service.scheduling.standing import Standing
 from determined_service.scheduling.stoppable import Claim, Stoppable
 
@@ -69,7 +72,7 @@ class Line:
         self._used = used
         # With what stands in line: nobody of the same group takes what its max_slots leaves to those.
         self._planned = Counter(used)
-        self._running = [one for one in running if one.agent_id in slots]
+        self._running = [one for one in running if one.agent_id in slots or one.others]
         self.placements: list[Placement] = []
         self.preemptions: list[Preemption] = []
         # With the reason; the first ahead and how many are: what :meth:`_behind` says. Most are behind
@@ -79,7 +82,8 @@ class Line:
         self._limited: frozenset[int] = frozenset()
         # Those that wait for slots which others hold.
         self._line = Standing(slots)
-        self._claims: dict[str, Claim] = {}
+        # By request; of a gang one for each agent.
+        self._claims: dict[str, list[Claim]] = {}
         # Slots that come free because earlier decisions asked for them: by request, then by agent.
         self._asked: dict[str, Counter[str]] = {}
         # Slots that come free and that nobody has claimed, by agent; none is 0.
@@ -93,14 +97,7 @@ class Line:
 
     def serve(self, ranks: Ranks) -> None:
         """Serves everything; the outcome is in ``placements``, ``preemptions`` and :meth:`waiting`."""
-        self._stoppable = Stoppable(
-            self._open,
-            (
-                (one, ranks.stoppable[one.id], self._enabled(one))
-                for one in self._running
-                if one.id in ranks.stoppable and not one.stopping
-            ),
-        )
+        self._stoppable = Stoppable(self._open, self._held(ranks.stoppable))
         self._limited = frozenset(
             one.group for one in ranks.order if one.max_slots is not None and one.group is not None
         )
@@ -138,7 +135,9 @@ class Line:
             for one in self._running
             if not one.stopping
             and one.id in ranks.stoppable
-            and self._line.is_filling(one.agent_id, ranks.stoppable[one.id])
+            and any(
+                self._line.is_filling(part.agent_id, ranks.stoppable[one.id]) for part in one.parts
+            )
         ]
 
     def _settled(self, request: Request, reason: Reason) -> Reason:
@@ -146,7 +145,7 @@ class Line:
         match reason:
             case GroupAtLimit():
                 return _exceeded(request, self._used) or reason
-            case TooFewFree() | Fragmented():
+            case TooFewFree() | Fragmented() | NotWhole():
                 return self._too_little(request)
             case _:
                 return reason
@@ -166,9 +165,9 @@ class Line:
     def _serve(self, request: Request, level: int) -> Placement | Reason | tuple[Request, int]:
         excluded, wanted = request.excluded, request.slots
         slots = self._slots.of(request.constraint)
-        own = self._claims.get(request.id)
-        if own is not None:
-            self._release(own)
+        own = self._claims.get(request.id, ())
+        if own:
+            self._release(request.id)
         if not slots.names:
             return NoneAdmitted(self._slots.agents(), tuple(self._slots.labels()))
         if excluded and not slots.agents(excluded):
@@ -179,25 +178,29 @@ class Line:
                 return AgentsBusy(slots.agents(excluded), slots.zero_slot_limit)
             self._slots.add_task(agent_id)
             return Placement(request.id, agent_id, ())
-        if wanted > (widest := slots.widest(excluded)):
+        widest = slots.widest(excluded)
+        gang = wanted > widest
+        if gang and not slots.could_hold(request):
             return TooWide(widest)
         if (limit := _exceeded(request, self._used)) is not None:
             return limit
         mine = self._line.open_to(request, level)
         if mine is None or _exceeded(request, self._planned) is not None:
             return self._behind(request)
-        agent_id = mine.fitting(wanted, excluded) or self._given_way(request, mine)
-        if agent_id is not None:
-            return self._place(request, agent_id)
-        claim = self._claim(request, level, own, mine)
-        if claim is None and self._stop(request, level, mine):
-            agent_id = mine.fitting(wanted, excluded)
-            if agent_id is not None:  # Only claims of less important requests were in the way.
-                return self._place(request, agent_id)
-            claim = self._claims[request.id]
-        if claim is not None:
+        places = _fitting(request, mine, gang) or self._given_way(request, mine, gang)
+        if places is not None:
+            return self._place(request, places)
+        self._claim(request, level, own, mine, gang)
+        if request.id not in self._claims and self._stop(request, level, mine, gang):
+            places = _fitting(request, mine, gang)
+            if places is not None:  # Only claims of less important requests were in the way.
+                return self._place(request, places)
+        claims = self._claims.get(request.id)
+        if claims is not None:
             self._stand(request)
-            return SlotsComing(claim.agent_id, claim.free, claim.coming)
+            free, coming = sum(one.free for one in claims), sum(one.coming for one in claims)
+            others = tuple(one.agent_id for one in claims[1:])
+            return SlotsComing(claims[0].agent_id, free, coming, others)
         self._line.keep(request, level)
         if self._line.before(request) is not None:
             return self._behind(request)
@@ -209,16 +212,23 @@ class Line:
         free, total = slots.free(excluded), slots.total(excluded)
         if free < request.slots:
             return TooFewFree(free, total)
+        if request.slots > slots.widest(excluded):
+            return NotWhole(free, total, slots.most_whole(request))
         return Fragmented(free, total, slots.most_free(excluded))
 
-    def _place(self, request: Request, agent_id: str) -> Placement:
+    def _place(self, request: Request, places: Places) -> Placement:
         group = request.group
         if group is not None and group in self._limited:
             self._used[group] += request.slots
             self._planned[group] += request.slots
-        taken = self._slots.take(agent_id, request.slots)
-        self._stoppable.changed(agent_id)
-        return Placement(request.id, agent_id, taken)
+        parts = []
+        for agent_id, slots in places:
+            taken = self._slots.take(agent_id, slots)
+            self._stoppable.changed(agent_id)
+            if len(places) == 1:
+                return Placement(request.id, agent_id, taken)
+            parts.append(Part(agent_id, taken))
+        return Placement(request.id, *parts[0], tuple(parts[1:]))
 
     def _stand(self, request: Request) -> None:
         self._line.add(request)
@@ -235,9 +245,29 @@ class Line:
 
     # Slots that come free
 
-    def _enabled(self, one: Running) -> int:
-        """How many of its slots others may use after it: not those that were disabled."""
-        return len(set(one.slot_ids).intersection(self._slots.agent(one.agent_id).slots))
+    def _held(self, levels: Mapping[str, int]) -> Iterator[tuple[Running, int, str, int]]:
+        """What may be stopped: its level, and how many slots of which agent others may use after it."""
+        for one in self._running:
+            level = levels.get(one.id)
+            if level is None or one.stopping:
+                continue
+            if one.others:
+                for agent_id, slots in self._enabled(one):
+                    yield one, level, agent_id, slots
+            else:
+                yield one, level, one.agent_id, self._usable(one.agent_id, one.slot_ids)
+
+    def _enabled(self, one: Running) -> list[tuple[str, int]]:
+        """How many of its slots others may use after it, by agent."""
+        return [
+            (agent_id, self._usable(agent_id, slot_ids))
+            for agent_id, slot_ids in one.parts
+            if agent_id in self._slots
+        ]
+
+    def _usable(self, agent_id: str, slot_ids: Iterable[int]) -> int:
+        """How many of them were not disabled."""
+        return len(set(slot_ids).intersection(self._slots.agent(agent_id).slots))
 
     def _open(self, agent_id: str) -> int:
         """Slots of the agent that nobody has, or will not have for long, and that nobody has claimed."""
@@ -248,65 +278,94 @@ class Line:
         theirs = self._asked
         for one in self._running:
             if one.stopping:
-                slots = self._enabled(one)
-                self._comes(one.agent_id, slots)
-                if one.stopping_for is not None:
-                    theirs.setdefault(one.stopping_for, Counter())[one.agent_id] += slots
+                for agent_id, slots in self._enabled(one):
+                    self._comes(agent_id, slots)
+                    if one.stopping_for is not None:
+                        theirs.setdefault(one.stopping_for, Counter())[agent_id] += slots
         if not theirs:
             return
         for request, level in zip(ranks.order, ranks.levels, strict=True):
             mine = theirs.get(request.id)
             if mine is None:
                 continue
-            # The first of those with the most.
-            agent_id = max(mine, key=mine.__getitem__)
-            own = mine[agent_id]
-            enough = self._open(agent_id) >= request.slots
-            admitted = agent_id in self._slots.of(request.constraint)
-            if own and enough and admitted and agent_id not in request.excluded:
-                claim = self._take(request, level, agent_id, own)
+            for agent_id, slots in self._asked_for(request, mine) or ():
+                claim = self._take(request, level, agent_id, slots, mine[agent_id])
                 claim.early = True
                 if claim.free:
                     self._keeping.setdefault(agent_id, {})[request.id] = claim
                 self._stoppable.claimed(claim)
 
-    def _given_way(self, request: Request, mine: PoolSlots) -> str | None:
-        """An agent of ``mine`` on which the request fits if those served later do not keep free slots; they
-        no longer do."""
-        if request.slots >= self._no_way:
-            return None
-        for agent_id in sorted(self._keeping):
-            if agent_id not in mine or agent_id in request.excluded:
-                continue
-            could = self._slots.open_of(agent_id)
-            for claim in self._keeping[agent_id].values():
-                could += claim.free
-            if could >= request.slots:
-                for claim in list(self._keeping[agent_id].values()):
-                    self._release(claim)
-                return agent_id
-        if mine is self._slots and not request.excluded:
-            self._no_way = request.slots
+    def _asked_for(self, request: Request, asked: Counter[str]) -> Places | None:
+        """Where the request goes on waiting; ``asked``: slots that others were asked to free for it."""
+        mine, excluded = self._slots.of(request.constraint), request.excluded
+        if request.slots > mine.widest(excluded):
+            places = mine.whole(request, self._open, lambda one: -asked[one])
+            return places if any(asked[agent_id] for agent_id, _ in places or ()) else None
+        # Those with the most first.
+        for agent_id, own in asked.most_common():
+            enough = self._open(agent_id) >= request.slots
+            if own and enough and agent_id in mine and agent_id not in excluded:
+                return ((agent_id, request.slots),)
         return None
 
+    def _given_way(self, request: Request, mine: PoolSlots, gang: bool) -> Places | None:
+        """Where in ``mine`` the request fits if those served later do not keep free slots; they no longer
+        do."""
+        if not self._keeping or (not gang and request.slots >= self._no_way):
+            return None
+        places: Places | None = None
+        if gang:
+            places = mine.whole(request, self._without_early)
+        else:
+            for agent_id in sorted(self._keeping):
+                if agent_id not in mine or agent_id in request.excluded:
+                    continue
+                if self._without_early(agent_id) >= request.slots:
+                    places = ((agent_id, request.slots),)
+                    break
+        for agent_id, _ in places or ():
+            for name in list(self._keeping.get(agent_id, ())):
+                self._release(name)
+        if places is None and not gang and mine is self._slots and not request.excluded:
+            self._no_way = request.slots
+        return places
+
+    def _without_early(self, agent_id: str) -> int:
+        """The agent's open slots if nobody served later kept any."""
+        could = self._slots.open_of(agent_id)
+        for claim in self._keeping.get(agent_id, {}).values():
+            could += claim.free
+        return could
+
     def _claim(
-        self, request: Request, level: int, earlier: Claim | None, mine: PoolSlots
-    ) -> Claim | None:
+        self,
+        request: Request,
+        level: int,
+        earlier: Sequence[Claim],
+        mine: PoolSlots,
+        gang: bool,
+    ) -> None:
         """Claims slots of ``mine`` that come free, as ``earlier``, or of the first agent by name that has
         enough.
 
         The first by name, because that choice stays the same when later requests have claimed
         what they wait for.
         """
-        again = earlier is not None and earlier.agent_id in mine
-        if earlier is not None and again and self._open(earlier.agent_id) >= request.slots:
-            own = min(earlier.coming, self._coming[earlier.agent_id])
-            return self._take(request, level, earlier.agent_id, own)
-        for one in sorted(self._coming):
-            enough = self._open(one) >= request.slots
-            if enough and one in mine and one not in request.excluded:
-                return self._take(request, level, one)
-        return None
+        if not self._coming:
+            return
+        coming = {one.agent_id: one.coming for one in earlier}
+        places: Places = ()
+        if gang:
+            places = mine.whole(request, self._open, lambda one: one not in coming) or ()
+        else:
+            for one in (*coming, *sorted(self._coming)):
+                enough = self._open(one) >= request.slots
+                if enough and one in mine and one not in request.excluded:
+                    places = ((one, request.slots),)
+                    break
+        for agent_id, slots in places:
+            own = min(coming.get(agent_id, 0), self._coming[agent_id])
+            self._take(request, level, agent_id, slots, own)
 
     def _comes(self, agent_id: str, slots: int) -> None:
         """So many slots more of the agent come free and are claimed by nobody; fewer when negative."""
@@ -314,45 +373,59 @@ class Line:
         if not self._coming[agent_id]:
             del self._coming[agent_id]
 
-    def _take(self, request: Request, level: int, agent_id: str, own: int = 0) -> Claim:
-        """Claims what the request needs of an agent, with all of the ``own`` slots that are freed for it."""
-        missing = max(0, request.slots - own)
+    def _take(self, request: Request, level: int, agent_id: str, slots: int, own: int = 0) -> Claim:
+        """Claims ``slots`` of an agent, with all of the ``own`` slots that are freed for the request."""
+        missing = max(0, slots - own)
         free = min(missing, self._slots.open_of(agent_id))
         claim = Claim(request, level, agent_id, free, own + missing - free)
         self._comes(agent_id, -claim.coming)
         self._slots.keep(agent_id, claim.free)
-        self._claims[request.id] = claim
+        self._claims.setdefault(request.id, []).append(claim)
         self._stoppable.changed(agent_id)
         return claim
 
-    def _release(self, claim: Claim) -> None:
-        del self._claims[claim.request.id]
-        self._comes(claim.agent_id, claim.coming)
-        self._slots.keep(claim.agent_id, -claim.free)
-        keeping = self._keeping.get(claim.agent_id, {})
-        if keeping.pop(claim.request.id, None) is not None and not keeping:
-            del self._keeping[claim.agent_id]
-        self._stoppable.remove(claim.agent_id, claim.request.id)
+    def _release(self, request_id: str) -> None:
+        """The request no longer claims anything."""
+        for claim in self._claims.pop(request_id):
+            self._comes(claim.agent_id, claim.coming)
+            self._slots.keep(claim.agent_id, -claim.free)
+            keeping = self._keeping.get(claim.agent_id, {})
+            if keeping.pop(request_id, None) is not None and not keeping:
+                del self._keeping[claim.agent_id]
+            self._stoppable.remove(claim.agent_id, request_id)
 
-    def _stop(self, request: Request, level: int, mine: PoolSlots) -> bool:
+    def _stop(self, request: Request, level: int, mine: PoolSlots, gang: bool) -> bool:
         """Asks allocations of higher levels on agents of ``mine`` to stop for the request; False when that
         would not help."""
-        found = self._stoppable.find(request, level, mine)
+        found = self._stoppable.find(request, level, mine, gang)
         if found is None:
             return False
-        agent_id, victims = found
-        freed = 0
-        asked = self._asked.get(request.id, Counter())[agent_id]
-        for victim in victims:
-            if isinstance(victim, Claim):
-                self._release(victim)
-            else:
+        places, lowest = found
+        freed = Counter(self._asked.get(request.id, {}))
+        # Of a gang's agents all slots must be open, also where it uses a part only.
+        wanted = {one: self._slots.width(one) if gang else slots for one, slots in places}
+        for agent_id in wanted:
+            for victim in self._stoppable.victims(agent_id, lowest, wanted[agent_id]):
+                if isinstance(victim, Claim):
+                    self._release(victim.request.id)
+                    continue
                 self.preemptions.append(Preemption(victim.id, request.id))
-                freed += self._stoppable.remove(agent_id, victim.id)
-        self._comes(agent_id, freed)
-        if self._slots.open_of(agent_id) < request.slots:
-            self._take(request, level, agent_id, min(freed + asked, self._coming[agent_id]))
+                for part, _ in self._enabled(victim):
+                    held = self._stoppable.remove(part, victim.id)
+                    self._comes(part, held)
+                    freed[part] += held
+        if any(self._slots.open_of(one) < wanted[one] for one in wanted):
+            for agent_id, slots in places:
+                own = min(freed[agent_id], self._coming[agent_id])
+                self._take(request, level, agent_id, slots, own)
         return True
+
+
+def _fitting(request: Request, mine: PoolSlots, gang: bool) -> Places | None:
+    if gang:
+        return mine.whole(request)
+    agent_id = mine.fitting(request.slots, request.excluded)
+    return None if agent_id is None else ((agent_id, request.slots),)
 
 
 def _exceeded(request: Request, used: Mapping[int, int]) -> GroupAtLimit | None:

@@ -11,6 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+import sqlalchemy as sa
+
+from determined_registry.database.tables import allocation_resources
 from determined_service.access.tokens import new_token, token_hash
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -42,7 +45,7 @@ def rest_after(took: float) -> float:
 
 
 async def assign(change: Change, placement: Placement) -> bool:
-    """REQUESTED → ASSIGNED with a fresh token; False when the request is gone."""
+    """REQUESTED → ASSIGNED with a fresh token, with all nodes of a gang; False: the request is gone."""
     token = new_token()
     try:
         moved = await transition(
@@ -52,12 +55,25 @@ async def assign(change: Change, placement: Placement) -> bool:
             states.ASSIGNED,
             agent_id=placement.agent_id,
             slot_ids=list(placement.slot_ids),
+            nodes=len(placement.parts),
             token=token,
             token_hash=token_hash(token),
         )
     except Conflict:
         return False
-    change.notify(topics.agent(placement.agent_id))
+    if moved and placement.others:
+        nodes = [
+            {
+                "allocation_id": placement.id,
+                "id": f"{placement.id}.{part.agent_id}",
+                "agent_id": part.agent_id,
+                "slot_ids": list(part.slot_ids),
+                "node": node,
+            }
+            for node, part in enumerate(placement.parts)
+        ]
+        await change.conn.execute(sa.insert(allocation_resources), nodes)
+    change.notify(*(topics.agent(part.agent_id) for part in placement.parts))
     return moved
 
 
@@ -83,7 +99,7 @@ async def schedule_once(db: Database, snapshots: SnapshotReader) -> Decision:
                     stopped.append(one)
             elif await assign(change, one):
                 placed.append(one)
-                prefect_states.assigned(change, task_of[one.id], one.agent_id, list(one.slot_ids))
+                prefect_states.assigned(change, task_of[one.id], one.parts)
     return Decision(tuple(placed), decision.waiting, tuple(stopped))
 
 

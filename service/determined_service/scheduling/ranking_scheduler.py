@@ -42,17 +42,21 @@ class RankingScheduler(Scheduler):
         preemptions = over_limit(snapshot, pool_of)
         running: dict[str, list[Running]] = {}
         for one in stopped(snapshot.running, preemptions) if preemptions else snapshot.running:
-            if one.agent_id in pool_of:
-                running.setdefault(pool_of[one.agent_id], []).append(one)
+            # One without an agent that may be given work is of no interest.
+            pool = pool_of.get(one.agent_id) or next(
+                (pool_of[part.agent_id] for part in one.others if part.agent_id in pool_of), None
+            )
+            if pool is not None:
+                running.setdefault(pool, []).append(one)
         placements, waiting, backfilled = [], [], []
         for name, those in sorted(requests.items()):
             if name not in slots:
                 ranks = self.rank(Pool(those, (), PoolSlots(())))
                 waiting += [Waiting(one, NoAgent()) for one in ranks.order]
                 continue
-            pool = Pool(those, running.get(name, ()), slots[name])
-            line = Line(pool.slots, used, pool.running)
-            ranks = self.rank(pool)
+            mine = Pool(those, running.get(name, ()), slots[name])
+            line = Line(mine.slots, used, mine.running)
+            ranks = self.rank(mine)
             line.serve(ranks)
             placements += line.placements
             preemptions += line.preemptions

@@ -11,9 +11,17 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined_service.base.spread import Spread
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.pools import PoolSchedulers
-from determined_service.scheduling.snapshot import Agent, Constraint, Request, Running, Snapshot
+from determined_service.scheduling.snapshot import (
+    Agent,
+    Constraint,
+    Part,
+    Request,
+    Running,
+    Snapshot,
+)
 from determined_service.state import states
 
 _LIVE = sa.text(
@@ -21,7 +29,7 @@ _LIVE = sa.text(
     WITH live AS MATERIALIZED (
         SELECT id, state, task_id, trial_id, experiment_id, resource_pool, slots, priority,
                preemptible, coalesce(in_line_since, requested_at) AS since, assigned_at,
-               agent_id, slot_ids, stopping_for,
+               agent_id, slot_ids, nodes, stopping_for,
                preempt_requested_at IS NOT NULL OR kill_requested_at IS NOT NULL AS stopping
         FROM allocations WHERE state <> 'TERMINATED'
     ), owner AS MATERIALIZED (
@@ -30,8 +38,13 @@ _LIVE = sa.text(
                (config #>> '{resources,max_slots}')::int AS max_slots,
                coalesce((config #>> '{resources,weight}')::float8, 1) AS weight,
                config #>> '{resources,placement}' AS placement,
+               coalesce((config #>> '{resources,is_single_node}')::bool, false) AS single_node,
                CASE WHEN config #>> '{searcher,name}' = 'custom' THEN submitted_by END AS runner
         FROM experiments WHERE id IN (SELECT experiment_id FROM live)
+    ), gang AS MATERIALIZED (
+        SELECT allocation_id, jsonb_agg(jsonb_build_array(agent_id, slot_ids) ORDER BY node) AS parts
+        FROM allocation_resources WHERE allocation_id IN (SELECT id FROM live WHERE nodes > 1)
+        GROUP BY allocation_id
     ), banned AS MATERIALIZED (
         SELECT trial_id, array_agg(DISTINCT agent_id) AS agents FROM log_policy_matches
         WHERE action = 'exclude_node' AND agent_id IS NOT NULL
@@ -42,8 +55,10 @@ _LIVE = sa.text(
            extract(epoch FROM w.since)::float8 AS since, w.agent_id, w.slot_ids,
            w.stopping_for, w.stopping,
            coalesce(o.position, extract(epoch FROM w.since)::float8) AS position,
-           o.max_slots, coalesce(o.weight, 1) AS weight, o.placement, o.runner, b.agents AS excluded
+           o.max_slots, coalesce(o.weight, 1) AS weight, o.placement,
+           coalesce(o.single_node, true) AS single_node, g.parts, o.runner, b.agents AS excluded
     FROM live w
+    LEFT JOIN gang g ON g.allocation_id = w.id
     LEFT JOIN owner o ON o.id = w.experiment_id
     LEFT JOIN banned b ON b.trial_id = w.trial_id
     ORDER BY coalesce(w.assigned_at, w.since), w.trial_id, w.id
@@ -91,6 +106,7 @@ class SnapshotReader:
     def _snapshot(self, rows: Sequence[sa.Row[Any]], agents: Sequence[sa.Row[Any]]) -> Snapshot:
         runners = self._runners(rows)
         defaults: dict[str, int] = {}
+        spreads: dict[str, Spread] = {}
         constraints: dict[str | None, Constraint | None] = {None: None}
         used_by_group: Counter[int] = Counter()
         used: dict[str, set[int]] = {}
@@ -99,7 +115,8 @@ class SnapshotReader:
         running: list[Running] = []
         for (
             key, state, task, group, pool, slots, priority, preemptible, since, agent, slot_ids,
-            stopping_for, stopping, position, limit, weight, placement, _, excluded,
+            stopping_for, stopping, position, limit, weight, placement, single_node,
+            parts, _, excluded,
         ) in rows:  # fmt: skip
             # Unpacked, because reading thousands of rows by their columns' names takes twice as long.
             if priority is None:
@@ -117,19 +134,23 @@ class SnapshotReader:
                     Request(
                         key, pool, slots, group, limit, banned, priority, weight, position,
                         preemptible, since, constraints[placement],
+                        Spread.NONE if single_node else self._spread(pool, spreads),
                     )
                 )  # fmt: skip
                 continue
+            others = () if parts is None else tuple(Part(a, tuple(ids)) for a, ids in parts[1:])
             if group is not None:
-                used_by_group[group] += len(slot_ids)
+                used_by_group[group] += len(slot_ids) + sum(len(one.slot_ids) for one in others)
             if agent is None:
                 continue
             used.setdefault(agent, set()).update(slot_ids)
             tasks[agent] += not slot_ids
+            for part in others:
+                used.setdefault(part.agent_id, set()).update(part.slot_ids)
             running.append(
                 Running(
                     key, agent, tuple(slot_ids), group, limit, priority, weight, position,
-                    preemptible, since, stopping, stopping_for,
+                    preemptible, since, stopping, stopping_for, others,
                 )
             )  # fmt: skip
         return Snapshot(
@@ -149,6 +170,11 @@ class SnapshotReader:
             used_by_group,
             tuple(running),
         )
+
+    def _spread(self, pool: str, known: dict[str, Spread]) -> Spread:
+        if pool not in known:
+            known[pool] = Spread.of(False, self.schedulers.config(pool).allow_heterogeneous_fits)
+        return known[pool]
 
     def _runners(self, rows: Sequence[sa.Row[Any]]) -> dict[str, tuple[int, float]]:
         """The tasks that run custom searches: a search waits for its runner, which therefore has the

@@ -33,7 +33,8 @@ class ExcludedEverywhere:
 
 @record
 class TooWide:
-    """No agent has as many enabled slots, free or not; the widest has ``widest``."""
+    """No agent has as many enabled slots, free or not; the widest has ``widest``. It may not spread over
+    several, or whole agents do not give what it wants."""
 
     widest: int
 
@@ -64,6 +65,16 @@ class Fragmented:
 
 
 @record
+class NotWhole:
+    """Wider than every agent: ``free`` of ``total`` slots are free, which would do, but agents that are free
+    as a whole, of the same size if they must be, have at most ``whole`` together."""
+
+    free: int
+    total: int
+    whole: int
+
+
+@record
 class Behind:
     """Free slots are kept for ``first``, the first in line of those that may run on one of the same agents.
 
@@ -78,12 +89,13 @@ class Behind:
 
 @record
 class SlotsComing:
-    """``agent_id`` will have the slots: ``free`` of them are free and kept for the request, ``coming`` are
-    held by allocations that were asked to stop."""
+    """``agent_id`` will have the slots, for a gang together with ``others``: ``free`` of them are free and
+    kept for the request, ``coming`` are held by allocations that were asked to stop."""
 
     agent_id: str
     free: int
     coming: int
+    others: tuple[str, ...] = ()
 
 
 @record
@@ -102,6 +114,7 @@ Reason = (
     | GroupAtLimit
     | TooFewFree
     | Fragmented
+    | NotWhole
     | Behind
     | SlotsComing
     | AgentsBusy

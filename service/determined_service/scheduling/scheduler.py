@@ -8,16 +8,22 @@ from dataclasses import dataclass
 
 from determined_service.base.records import record
 from determined_service.scheduling.reasons import Reason
-from determined_service.scheduling.snapshot import Request, Snapshot
+from determined_service.scheduling.snapshot import Part, Request, Snapshot
 
 
 @record
 class Placement:
-    """The allocation ``id`` gets ``slot_ids`` of ``agent_id``."""
+    """The allocation ``id`` gets ``slot_ids`` of ``agent_id``; a gang gets ``others`` besides."""
 
     id: str
     agent_id: str
     slot_ids: tuple[int, ...]
+    others: tuple[Part, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What it gets, by agent."""
+        return (Part(self.agent_id, self.slot_ids), *self.others)
 
 
 @record
@@ -74,10 +80,11 @@ class Scheduler(abc.ABC):
     1. **A pure function.** Equal snapshots give equal decisions. No I/O, clock or random numbers;
        nothing is remembered between two calls; the snapshot is not changed.
     2. **Nothing is lost.** Each request is either placed once or waits once, with one reason.
-    3. **Placements can be made as they are.** One agent of the request's pool that is not excluded;
+    3. **Placements can be made as they are.** One agent of the request's pool that is not excluded, or
+       several if none is wide enough, as :class:`~determined_service.base.spread.Spread` says, all at once;
        as many slots as wanted, enabled, free and given once; no group above its ``max_slots``; on an agent at
        most ``max_zero_slot_tasks`` allocations without slots. What is preempted runs, may be
-       preempted, was not before, and holds enabled slots of the agent for which the request then waits
+       preempted, was not before, and holds enabled slots of an agent for which the request then waits
        (:class:`~.reasons.SlotsComing`); or its group holds more than its ``max_slots`` (:mod:`~.limits`).
     4. **Reasons are true.** Each holds, with its numbers, for the snapshot after the placements.
        A request waits although it fits only as :class:`~.reasons.Behind` another one that

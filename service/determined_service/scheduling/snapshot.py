@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from determined_service.base.records import record
+from determined_service.base.spread import Spread
 
 MAX_ZERO_SLOT_TASKS = 100
 """Allocations without slots that one agent runs at a time, where its pool says nothing else."""
+
+
+class Part(NamedTuple):
+    """``slot_ids`` of one agent."""
+
+    agent_id: str
+    slot_ids: tuple[int, ...]
 
 
 @record
@@ -35,7 +44,7 @@ class Request:
     ``priority``: a lower number is more important.
     ``position``: the experiment's place in line, when it was submitted in seconds since 1970 unless somebody
     moved it. ``requested``: when the allocation came to wait, in seconds since 1970; of one that was stopped
-    for another and waits again, when it first did.
+    for another and waits again, when it first did. ``spread``: for when it is wider than every agent.
     """
 
     id: str
@@ -50,6 +59,7 @@ class Request:
     preemptible: bool = True
     requested: float = 0.0
     constraint: Constraint | None = None
+    spread: Spread = Spread.EVEN
 
 
 @record
@@ -73,7 +83,7 @@ class Agent:
 
 @record
 class Running:
-    """An allocation that holds ``slot_ids`` of an agent.
+    """An allocation that holds ``slot_ids`` of an agent; of a gang, ``others`` are on more agents.
 
     ``group``, ``max_slots``, ``priority``, ``weight``, ``position``, ``preemptible`` and
     ``requested``: as of the :class:`Request` that it was.
@@ -94,11 +104,18 @@ class Running:
     requested: float = 0.0
     stopping: bool = False
     stopping_for: str | None = None
+    others: tuple[Part, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What it holds, by agent."""
+        return (Part(self.agent_id, self.slot_ids), *self.others)
 
     @property
     def width(self) -> int:
         """How many slots it holds."""
-        return len(self.slot_ids)
+        width = len(self.slot_ids)
+        return width + sum(len(one.slot_ids) for one in self.others) if self.others else width
 
 
 @dataclass(frozen=True, slots=True)

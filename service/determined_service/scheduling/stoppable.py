@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from determined_service.base.records import record
-from determined_service.scheduling.free_slots import PoolSlots, Ranking
+from determined_service.scheduling.free_slots import Places, PoolSlots, Ranking
 from determined_service.scheduling.snapshot import Request, Running
 
 
@@ -45,8 +46,9 @@ class Stoppable:
     def __init__(
         self,
         opened: Callable[[str], int],
-        running: Iterable[tuple[Running, int, int]],
+        running: Iterable[tuple[Running, int, str, int]],
     ) -> None:
+        """``running``: with their levels, an agent, and how many slots of it they hold."""
         self._opened = opened
         self._held: dict[str, dict[str, _Holder]] = {}
         self._known: set[int] = set()  # the levels of what may be stopped
@@ -55,9 +57,9 @@ class Stoppable:
         self._rankings: dict[tuple[int, PoolSlots], Ranking] = {}
         # Agents whose number in the ranking is out of date: most are never asked for again.
         self._stale: dict[tuple[int, PoolSlots], set[str]] = {}
-        for number, (one, level, held) in enumerate(running):
+        for number, (one, level, agent_id, held) in enumerate(running):
             if held:
-                self._add(one.agent_id, _Holder(one, 2 * level, number, held))
+                self._add(agent_id, _Holder(one, 2 * level, number, held))
 
     def claimed(self, claim: Claim) -> None:
         """The claim of a request that has not been served yet gives way to all that are served before it."""
@@ -76,21 +78,45 @@ class Stoppable:
         return 0 if found is None else found.slots
 
     def find(
-        self, request: Request, level: int, slots: PoolSlots
-    ) -> tuple[str, list[Running | Claim]] | None:
-        """An agent of ``slots``, and what has to stop there for the request. None: nothing that may stop
-        would do."""
+        self, request: Request, level: int, slots: PoolSlots, gang: bool
+    ) -> tuple[Places, int] | None:
+        """Where in ``slots`` there is room for the request, all of it, if :meth:`victims` down to which
+        level stop. None: nothing that may stop would do."""
+        if gang:
+            return self._find_whole(request, level, slots)
         for one in self._levels:
             if one <= 2 * level:
                 return None
             agent_id = self._ranking(one, slots).least(request.slots, request.excluded)
             if agent_id is not None:
-                return agent_id, self._victims(agent_id, one, request.slots)
+                return ((agent_id, request.slots),), one
         return None
 
-    def _victims(self, agent_id: str, level: int, wanted: int) -> list[Running | Claim]:
+    def _find_whole(
+        self, request: Request, level: int, slots: PoolSlots
+    ) -> tuple[Places, int] | None:
+        """As :meth:`find`. The more may stop, the more agents can be had, so the level is found by halves."""
+        levels = [one for one in reversed(self._levels) if one > 2 * level]
+        found = None
+        low, high = 0, len(levels)
+        while low < high:
+            # First all that may stop: mostly nothing would do.
+            middle = low if found is None else (low + high) // 2
+            one = levels[middle]
+            opened = partial(self._number, level=one)
+            places = slots.whole(request, opened, lambda one: -self._opened(one))
+            if places is not None:
+                found, low = (places, one), middle + 1
+            elif found is None:
+                return None
+            else:
+                high = middle
+        return found
+
+    def victims(self, agent_id: str, level: int, wanted: int) -> list[Running | Claim]:
+        """What has to stop so that ``wanted`` slots of the agent are open, of ``level`` and above."""
         missing = wanted - self._opened(agent_id)
-        able = [one for one in self._held[agent_id].values() if one.level >= level]
+        able = [one for one in self._held.get(agent_id, {}).values() if one.level >= level]
         able.sort(key=lambda one: (one.level, one.number), reverse=True)
         chosen: list[_Holder] = []
         for one in able:

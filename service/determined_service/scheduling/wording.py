@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from determined_service.base.spread import Spread
 from determined_service.scheduling.reasons import (
     AgentsBusy,
     Behind,
@@ -12,12 +13,13 @@ from determined_service.scheduling.reasons import (
     GroupAtLimit,
     NoAgent,
     NoneAdmitted,
+    NotWhole,
     SlotsComing,
     TooFewFree,
     TooWide,
 )
 from determined_service.scheduling.scheduler import Waiting
-from determined_service.scheduling.snapshot import Constraint
+from determined_service.scheduling.snapshot import Constraint, Request
 
 NAMED = 8
 """How many agents, labels or values a sentence names."""
@@ -47,7 +49,7 @@ def in_words(waiting: Waiting) -> str:
             allowed = " that log policies allow" if request.excluded else ""
             widest_one = f"widest {such}agent{allowed} has {_count(widest, 'enabled slot')}"
             joint = "; the" if request.constraint else ", whose"
-            return f"{wanted}{joint} {widest_one}: no agent can run it"
+            return f"{wanted}{joint} {widest_one}: {_nowhere(request)}"
         case GroupAtLimit(used, limit):
             held = f"its experiment holds {used} of the {_count(limit, 'slot')}"
             return f"{wanted}; {held} that resources.max_slots allows"
@@ -55,17 +57,21 @@ def in_words(waiting: Waiting) -> str:
             return f"{wanted}: {_free(free, total)}"
         case Fragmented(free, total, most):
             return f"{wanted}: {_free(free, total)}, but at most {most} on one agent"
+        case NotWhole(free, total, whole):
+            equal = " of equal size" if request.spread is Spread.EVEN else ""
+            needs = f"wider than every agent, it needs whole agents{equal}, and those that are free"
+            return f"{wanted}: {_free(free, total)}; {needs} have {whole} slots together"
         case Behind(ahead, first, free, total):
             words = f"{wanted}: {_free(free, total)}, {ahead} ahead of it in the queue"
             if free < request.slots:
                 return words
             first_wants = f"the first of which wants {_count(first.slots, 'slot')}"
             return f"{words}, {first_wants} and does not fit yet"
-        case SlotsComing(agent_id, _, coming):
+        case SlotsComing(_, _, coming):
             held = "slot, which is" if coming == 1 else "slots, which are"
-            return (
-                f"{wanted}: agent {agent_id} frees {coming} {held} held by what was asked to stop"
-            )
+            names, many = _agents(waiting.reason)
+            frees = "free" if many else "frees"
+            return f"{wanted}: {names} {frees} {coming} {held} held by what was asked to stop"
         case AgentsBusy(agents, limit):
             each = "the pool's only agent" if agents == 1 else f"each of the pool's {agents} agents"
             return f"{wanted}; {each} runs {limit} allocations without slots, the most that it may"
@@ -91,8 +97,11 @@ def in_short(waiting: Waiting, jobs_ahead: int) -> str:
             return f"{wanted}, {free} free{ahead}"
         case Fragmented(free, _, most):
             return f"{wanted}, {free} free, but at most {most} on one agent{ahead}"
-        case SlotsComing(agent_id):
-            return f"{wanted}, agent {agent_id} is freeing them"
+        case NotWhole(free, _, whole):
+            return f"{wanted}, {free} free, but at most {whole} on whole agents{ahead}"
+        case SlotsComing():
+            names, many = _agents(waiting.reason)
+            return f"{wanted}, {names} {'are' if many else 'is'} freeing them"
         case AgentsBusy():
             return f"{wanted}, every agent runs as many tasks without slots as it may"
 
@@ -111,6 +120,21 @@ def admitted(constraint: Constraint) -> str:
 def listed(words: Sequence[str]) -> str:
     """The first of the words, with commas."""
     return ", ".join(words[:NAMED]) + (", …" if len(words) > NAMED else "")
+
+
+def _nowhere(request: Request) -> str:
+    if request.spread is Spread.NONE:
+        return "no agent can run it"
+    equal = " of equal size" if request.spread is Spread.EVEN else ""
+    return f"no agent can run it, nor do whole agents{equal} give {request.slots} slots"
+
+
+def _agents(coming: SlotsComing) -> tuple[str, bool]:
+    """The agents that free slots, in words, and whether there are several."""
+    names = [coming.agent_id, *coming.others]
+    if len(names) == 1:
+        return f"agent {names[0]}", False
+    return f"agents {listed(names)}", True
 
 
 def _free(free: int, total: int) -> str:

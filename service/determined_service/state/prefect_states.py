@@ -5,10 +5,13 @@ There are few state names, so that filters in the UI stay useful; details go int
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import sqlalchemy as sa
 
 from determined.common.wire import prefect
-from determined_service.state import states
+from determined_service.state import nodes, states
 from determined_service.state.change import Change
 
 SET_STATE = "set_state"
@@ -40,13 +43,14 @@ def experiment_of(entity: str) -> int:
     return int(entity.partition(":")[2])
 
 
-def assigned(change: Change, task_id: str, agent_id: str, slot_ids: list[int]) -> None:
-    slots = f", slots {', '.join(map(str, slot_ids))}" if slot_ids else ""
-    _set(change, task_entity(task_id), "PENDING", prefect.PENDING, f"on agent {agent_id}{slots}")
+def assigned(change: Change, task_id: str, places: Sequence[nodes.Place]) -> None:
+    """``places``: of a gang, one for each node."""
+    _set(change, task_entity(task_id), "PENDING", prefect.PENDING, nodes.in_words(places))
 
 
-def running(change: Change, task_id: str, run_id: int, agent_id: str | None) -> None:
-    where = f" on agent {agent_id}" if agent_id else ""
+def running(change: Change, task_id: str, run_id: int, agents: Sequence[str]) -> None:
+    """``agents``: of a gang, one for each node; empty: not known."""
+    where = f" on {nodes.agents_in_words(agents, len(agents))}" if agents else ""
     _set(change, task_entity(task_id), "RUNNING", prefect.RUNNING, f"leg {run_id}{where}")
 
 
@@ -70,7 +74,7 @@ def ended(change: Change, entity: str, state: str, message: str | None) -> None:
 
 
 _LIVE_LEG = sa.text(
-    "SELECT state, run_id, agent_id, slot_ids FROM allocations "
+    "SELECT id, state, run_id, agent_id, slot_ids FROM allocations "
     "WHERE task_id = :id AND state <> 'TERMINATED'"
 )
 
@@ -88,9 +92,15 @@ async def tell_present(
     elif leg.state == states.REQUESTED:
         awaiting_slots(change, task_id, queued)
     elif leg.state == states.ASSIGNED:
-        assigned(change, task_id, leg.agent_id, leg.slot_ids)
+        assigned(change, task_id, await _places(change, leg))
     else:
-        running(change, task_id, leg.run_id, leg.agent_id)
+        agents = [agent_id for agent_id, _ in await _places(change, leg) if agent_id]
+        running(change, task_id, leg.run_id, agents)
+
+
+async def _places(change: Change, leg: sa.Row[Any]) -> list[nodes.Place]:
+    gang = (await nodes.of_allocations(change.conn, [leg.id])).get(leg.id)
+    return [(one.agent_id, one.slot_ids) for one in gang or [leg]]
 
 
 def _set(change: Change, entity: str, type_: str, name: str, message: str) -> None:

@@ -14,7 +14,7 @@ from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.base import TaskFacts
 from determined_service.lifecycle.kinds.table import KINDS, facts_of, slot_kind
-from determined_service.state import states
+from determined_service.state import nodes, states
 from determined_service.views.secrets import Viewer
 from determined_service.views.values import SCHEDULER_TYPES, moment, state
 
@@ -152,6 +152,7 @@ async def running_summaries(
     )
     rows = found.all()
     facts = await facts_of(conn, {row.task_id: row.kind for row in rows})
+    gangs = await nodes.of_allocations(conn, [row.id for row in rows if row.nodes > 1])
     schedulers = {pool: scheduler_of(pool) for pool in {row.resource_pool for row in rows}}
     return {
         row.id: {
@@ -165,15 +166,15 @@ async def running_summaries(
             "schedulerType": SCHEDULER_TYPES[schedulers[row.resource_pool].type],
             "resources": [
                 {
-                    "resourcesId": row.id,
+                    "resourcesId": one.id,
                     "resourcesType": "RESOURCES_TYPE_UNSPECIFIED",
-                    "containerId": row.id,
+                    "containerId": one.id,
                     "allocationId": row.id,
-                    "agentDevices": {row.agent_id: {"devices": []}},
+                    "agentDevices": {one.agent_id: {"devices": []}},
                 }
-            ]
-            if row.agent_id
-            else [],
+                for one in gangs.get(row.id, [row])
+                if one.agent_id
+            ],
             "proxyPorts": [],
         }
         for row in rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from determined_registry.database.tables import (
 )
 from determined_service.base.errors import NotFound
 from determined_service.base.json import by_name
+from determined_service.state import nodes
 from determined_service.state.trial_tasks import FORMER, STARTED, TRIAL_TASKS, in_order, task_ids
 from determined_service.views.checkpoints import best_checkpoints
 from determined_service.views.values import display_state, moment, number, state
@@ -230,13 +231,21 @@ async def get_trial(conn: AsyncConnection, trial_id: int) -> dict[str, Any]:
 
 
 async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
-    rows = await conn.execute(
-        sa.select(legs, allocations.c.agent_id, allocations.c.slot_ids, allocations.c.exit_code)
+    found = await conn.execute(
+        sa.select(
+            legs,
+            allocations.c.agent_id,
+            allocations.c.slot_ids,
+            allocations.c.nodes,
+            allocations.c.exit_code,
+        )
         .outerjoin(allocations, allocations.c.id == legs.c.allocation_id)
         .join(TRIAL_TASKS, TRIAL_TASKS.c.task_id == legs.c.task_id)
         .where(TRIAL_TASKS.c.trial_id == trial_id)
         .order_by(legs.c.run_id)
     )
+    rows = found.all()
+    gangs = await nodes.of_allocations(conn, gang_ids(rows))
     return [
         {
             "runId": row.run_id,
@@ -248,6 +257,28 @@ async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
             "agentId": row.agent_id,
             "slotIds": row.slot_ids,
             "exitCode": row.exit_code,
+            "nodes": nodes_json(gangs.get(row.allocation_id, [])),
+        }
+        for row in rows
+    ]
+
+
+def gang_ids(rows: Iterable[sa.Row[Any]]) -> list[str]:
+    """The allocations of those legs that were gangs."""
+    return [row.allocation_id for row in rows if (row.nodes or 1) > 1]
+
+
+def nodes_json(rows: Iterable[sa.Row[Any]]) -> list[dict[str, Any]]:
+    """Of each node of a gang where it runs, and how it ended."""
+    return [
+        {
+            "agentId": row.agent_id,
+            "slotIds": row.slot_ids,
+            "address": row.address,
+            "state": state(row.state),
+            "exitCode": row.exit_code,
+            "exitSignal": row.exit_signal,
+            "reason": row.reason,
         }
         for row in rows
     ]

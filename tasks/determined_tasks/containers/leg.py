@@ -250,6 +250,8 @@ class _Leg:
         assert image is not None
         hooks = entrypoint.hooks_of(self.root / context_dir.WORKDIR, run_dir)
         command = entrypoint.in_container(self.spec.entrypoint, hooks=hooks)
+        if self.spec.nodes > 1:
+            command = entrypoint.after_meeting(command)
         body = plan.request(
             self.spec,
             self.place,
@@ -342,9 +344,9 @@ class _Leg:
         state: Mapping[str, Any] = ended["State"]
         if self._ended_with_engine(ended, bool(interrupted)):
             return infrastructure("the Docker engine was stopped, and the container with it")
-        pending = entrypoint.pending_hook(
-            self.root / context_dir.WORKDIR, self.root / context_dir.RUN_DIR
-        )
+        run_dir, pending = self.root / context_dir.RUN_DIR, None
+        if task_environment.has_met(run_dir, self.spec.nodes):
+            pending = entrypoint.pending_hook(self.root / context_dir.WORKDIR, run_dir)
         return ends.describe(
             state,
             image=self.image,

@@ -169,7 +169,7 @@ def test_trials_in_a_bridge_reach_the_service(cluster: LocalCluster, tmp_path: P
         if isinstance(engine, str):
             pytest.skip(engine)
         facts = json.loads((cluster.data_dir / "cluster.json").read_text())
-        proxy = Proxy("127.0.0.1", facts["master_port"], address=address)
+        proxy = Proxy("127.0.0.1", facts["master_port"], host_here=address)
         proxy.start()
         far = replace(
             cluster,

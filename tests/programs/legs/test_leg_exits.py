@@ -22,7 +22,13 @@ def test_success_reports_running_logs_and_exit_in_this_order(
     legs: LegRunner, service: FakeService, fork: bool
 ) -> None:
     ended = legs.run({"train.py": "print('hello')"}, fork=fork)
-    assert ended == {"exit_code": 0, "signal": None, "kind": "exited", "reason": None}
+    assert ended == {
+        "exit_code": 0,
+        "signal": None,
+        "kind": "exited",
+        "reason": None,
+        "agent_id": None,
+    }
     assert service.text("stdout") == "hello\n"
     told = [path.rpartition("/")[2] for path in service.paths() if path.startswith("/internal")]
     assert told == ["d1", "running", "logs", "exit"]
@@ -37,7 +43,13 @@ def test_exception_gives_a_traceback_of_user_code_only(
     script = "def f():\n    raise KeyError('lr')\n\nf()\n"
     ended = legs.run({"train.py": script}, fork=fork)
     reason = "KeyError: 'lr' (train.py, line 2: raise KeyError('lr'))"
-    assert ended == {"exit_code": 1, "signal": None, "kind": "exited", "reason": reason}
+    assert ended == {
+        "exit_code": 1,
+        "signal": None,
+        "kind": "exited",
+        "reason": reason,
+        "agent_id": None,
+    }
     shown = service.text("stderr")
     assert shown.startswith("Traceback (most recent call last):\n")
     assert shown.count("  File ") == 2
@@ -178,7 +190,8 @@ time.sleep(600)
     supervisor.send_signal(KILL_SIGNAL)
     assert supervisor.wait(TIMEOUT_S) == 0
     ended = service.exits["7.abc.1"]
-    assert ended == {"exit_code": None, "signal": 9, "kind": "exited", "reason": "as asked for"}
+    said = {"exit_code": None, "signal": 9, "kind": "exited", "reason": "as asked for"}
+    assert ended == said | {"agent_id": None}
     pids = [int(line.split()[1]) for line in service.text("stdout").splitlines()[:2]]
     assert not any(psutil.pid_exists(pid) for pid in pids)
 

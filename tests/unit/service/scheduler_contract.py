@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from determined_service.base.spread import Spread
 from determined_service.scheduling.reasons import (
     AgentsBusy,
     Behind,
@@ -21,6 +22,7 @@ from determined_service.scheduling.reasons import (
     GroupAtLimit,
     NoAgent,
     NoneAdmitted,
+    NotWhole,
     Reason,
     SlotsComing,
     TooFewFree,
@@ -31,6 +33,7 @@ from determined_service.scheduling.snapshot import (
     MAX_ZERO_SLOT_TASKS,
     Agent,
     Constraint,
+    Part,
     Request,
     Running,
     Snapshot,
@@ -51,8 +54,9 @@ AGENTS = st.builds(
     ),
     st.sampled_from([f"a{number}" for number in range(5)]),
     st.sampled_from(POOLS[:2]),
-    st.integers(0, 63),
-    st.integers(0, 63),
+    # Often of the same size, and free, so that gangs fit.
+    st.sampled_from([0b11, 0b1100, 0b1111]) | st.integers(0, 63),
+    st.just(0) | st.integers(0, 63),
     st.sampled_from([0, 1, MAX_ZERO_SLOT_TASKS - 1, MAX_ZERO_SLOT_TASKS]),
     st.sampled_from([{}, {"gpu": "a"}, {"gpu": "b"}, {"gpu": "b", "zone": "1"}]),
 )
@@ -67,7 +71,7 @@ CONSTRAINTS = (
 CONSTRAINT_OF = {1: CONSTRAINTS[0], 4: CONSTRAINTS[3]}
 GROUPS = {0: ("p", None), 1: ("p", 3), 2: ("q", 2), 3: ("nobody", 1), 4: ("p", 6), 5: ("q", 4)}
 REQUESTS = st.builds(
-    lambda slots, group, pool, excluded, priority, constraint: Request(
+    lambda slots, group, pool, excluded, priority, spread, constraint: Request(
         "",
         pool if group is None else GROUPS[group][0],
         slots,
@@ -78,13 +82,15 @@ REQUESTS = st.builds(
         weight=priority / 8,
         position=float(group or 0),
         preemptible=priority % 2 == 0,
+        spread=spread,
         constraint=constraint if group is None else CONSTRAINT_OF.get(group),
     ),
-    st.sampled_from([1, 1, 1, 2, 2, 3, 4, 0, 7]),
+    st.sampled_from([1, 1, 1, 2, 2, 3, 4, 0, 6, 7, 8]),
     st.none() | st.sampled_from(sorted(GROUPS)),
     st.sampled_from(POOLS),
     st.just([]) | st.lists(st.integers(0, 4), max_size=3),
     st.integers(1, 99),
+    st.sampled_from(list(Spread)),
     st.none() | st.sampled_from(CONSTRAINTS),
 )
 
@@ -106,7 +112,29 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             count = draw(st.integers(1, len(held)))
             running.append(_running(draw, f"h{len(running)}", agent, tuple(held[:count]), numbered))
             held = held[count:]
+    running = _joined(draw, running, {agent.id: agent.pool for agent in agents})
     return Snapshot(numbered, tuple(agents), used, tuple(running))
+
+
+def _joined(draw: st.DrawFn, running: list[Running], pool: dict[str, str]) -> list[Running]:
+    """``running``, of which some are now gangs on several agents of a pool."""
+    found: list[Running] = []
+    for one in running:
+        whole = next(
+            (
+                at
+                for at, other in enumerate(found)
+                if pool[other.agent_id] == pool[one.agent_id]
+                and one.agent_id not in [part.agent_id for part in other.parts]
+            ),
+            None,
+        )
+        if whole is None or not draw(st.booleans()):
+            found.append(one)
+        else:
+            others = (*found[whole].others, Part(one.agent_id, one.slot_ids))
+            found[whole] = replace(found[whole], others=others)
+    return found
 
 
 def _running(
@@ -140,7 +168,8 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
     requests = {request.id: request for request in snapshot.requests}
     found = []
     for agent in snapshot.agents:
-        mine = [one for one in decision.placements if one.agent_id == agent.id]
+        parts = [part for one in decision.placements for part in one.parts]
+        mine = [part for part in parts if part.agent_id == agent.id]
         slots = {slot for one in mine for slot in one.slot_ids}
         tasks = agent.zero_slot_tasks + sum(not one.slot_ids for one in mine)
         found.append(replace(agent, used=agent.used | slots, zero_slot_tasks=tasks))
@@ -148,7 +177,7 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
     for placement in decision.placements:
         group = requests[placement.id].group
         if group is not None:
-            used[group] += len(placement.slot_ids)
+            used[group] += sum(len(part.slot_ids) for part in placement.parts)
     left = tuple(one for one in snapshot.requests if one.id not in placed)
     stopped = {one.id: one.request_id for one in decision.preemptions}
     running = [
@@ -169,15 +198,35 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
                 one.position,
                 one.preemptible,
                 one.requested,
+                others=placement.others,
             )
         )
     return Snapshot(left, tuple(found), used, tuple(running))
 
 
-def usable(snapshot: Snapshot, one: Running) -> int:
-    """How many of the slots that ``one`` holds others may use after it."""
-    (agent,) = (agent for agent in snapshot.agents if agent.id == one.agent_id)
-    return len(set(one.slot_ids) & set(agent.slots))
+def usable(snapshot: Snapshot, one: Running, on: tuple[str, ...]) -> int:
+    """How many of the slots that ``one`` holds of the agents ``on`` others may use after it."""
+    enabled = {agent.id: set(agent.slots) for agent in snapshot.agents}
+    return sum(
+        len(set(part.slot_ids) & enabled[part.agent_id])
+        for part in one.parts
+        if part.agent_id in on
+    )
+
+
+def agents_of(reason: SlotsComing) -> tuple[str, ...]:
+    """The agents for which a request waits."""
+    return (reason.agent_id, *reason.others)
+
+
+def most_whole(request: Request, sizes: list[int]) -> int:
+    """The most slots that the request could use of agents of these sizes."""
+    even = [size * sizes.count(size) for size in set(sizes) if size and request.slots % size == 0]
+    if request.spread is Spread.NONE:
+        return 0
+    if request.spread is Spread.EVEN or max(even, default=0) >= request.slots:
+        return max(even, default=0)
+    return sum(sizes)
 
 
 def allowed(snapshot: Snapshot, request: Request) -> list[Agent]:
@@ -219,13 +268,18 @@ def true_reasons(snapshot: Snapshot, request: Request) -> dict[type[Any], Reason
         if all(agent.zero_slot_tasks >= MAX_ZERO_SLOT_TASKS for agent in mine):
             found.append(AgentsBusy(len(mine), MAX_ZERO_SLOT_TASKS))
     else:
-        if request.slots > widest:
+        gang = request.slots > widest
+        idle = [len(agent.slots) for agent in mine if len(agent.free()) == len(agent.slots)]
+        whole = most_whole(request, idle)
+        if gang and most_whole(request, [len(agent.slots) for agent in mine]) < request.slots:
             found.append(TooWide(widest))
         if request.max_slots is not None and used + request.slots > request.max_slots:
             found.append(GroupAtLimit(used, request.max_slots))
         if free < request.slots:
             found.append(TooFewFree(free, total))
-        elif most < request.slots:
+        elif gang and whole < request.slots:
+            found.append(NotWhole(free, total, whole))
+        elif not gang and most < request.slots:
             found.append(Fragmented(free, total, most))
     return {type(reason): reason for reason in found}
 
@@ -270,10 +324,25 @@ class SchedulerContract:
         decision = self.scheduler.decide(snapshot)
         for placement in decision.placements:
             request = requests[placement.id]
-            assert placement.agent_id in [agent.id for agent in allowed(snapshot, request)]
-            assert len(placement.slot_ids) == request.slots
-            for slot in placement.slot_ids:
-                free[placement.agent_id].remove(slot)
+            agents = {agent.id: agent for agent in allowed(snapshot, request)}
+            assert sum(len(part.slot_ids) for part in placement.parts) == request.slots
+            assert len({part.agent_id for part in placement.parts}) == len(placement.parts)
+            mine = [agents[part.agent_id] for part in placement.parts]
+            if len(mine) > 1:
+                assert request.slots > max(len(agent.slots) for agent in agents.values())
+                assert all(free[agent.id] == set(agent.slots) for agent in mine)
+                sizes = {len(part.slot_ids) for part in placement.parts}
+                whole = all(
+                    len(p.slot_ids) == len(a.slots)
+                    for p, a in zip(placement.parts, mine, strict=True)
+                )
+                assert request.spread is not Spread.NONE
+                assert request.spread is Spread.UNEVEN or (whole and len(sizes) == 1)
+                without_last = zip(placement.parts[:-1], mine[:-1], strict=True)
+                assert all(len(part.slot_ids) == len(agent.slots) for part, agent in without_last)
+            for part in placement.parts:
+                for slot in part.slot_ids:
+                    free[part.agent_id].remove(slot)
         then = after(snapshot, decision)
         for was, agent in zip(snapshot.agents, then.agents, strict=True):
             assert agent.zero_slot_tasks <= max(MAX_ZERO_SLOT_TASKS, was.zero_slot_tasks)
@@ -298,9 +367,8 @@ class SchedulerContract:
                 above.append(victim)
                 continue
             reason = waiting[preemption.request_id]
-            assert usable(snapshot, victim)
             assert isinstance(reason, SlotsComing)
-            assert reason.agent_id == victim.agent_id
+            assert usable(snapshot, victim, agents_of(reason))
         for group, (_, limit) in GROUPS.items():
             held = snapshot.used_by_group.get(group, 0)
             held -= sum(
@@ -342,20 +410,21 @@ class SchedulerContract:
                 assert request.slots > 0
                 line.append(request)
             elif isinstance(reason, SlotsComing):
-                (agent,) = (one for one in allowed(then, request) if one.id == reason.agent_id)
-                stopping = [
-                    usable(then, one)
-                    for one in then.running
-                    if one.stopping and one.agent_id == agent.id
-                ]
-                assert reason.free <= len(agent.free())
+                awaited = agents_of(reason)
+                those = [one for one in allowed(then, request) if one.id in awaited]
+                assert sorted(awaited) == sorted(one.id for one in those)
+                stopping = [usable(then, one, awaited) for one in then.running if one.stopping]
+                assert reason.free <= sum(len(agent.free()) for agent in those)
                 assert 0 < reason.coming <= sum(stopping)
                 assert reason.free + reason.coming >= request.slots
+                assert len(awaited) == 1 or request.slots > max(
+                    len(one.slots) for one in allowed(then, request)
+                )
                 assert not true.keys() & {TooWide, GroupAtLimit}
                 line.append(request)
             else:
                 assert true.get(type(reason)) == reason
-                if isinstance(reason, TooFewFree | Fragmented):
+                if isinstance(reason, TooFewFree | Fragmented | NotWhole):
                     assert not true.keys() & {TooWide, GroupAtLimit}
                     line.append(request)
 
@@ -374,7 +443,7 @@ class SchedulerContract:
                 if len(agent.free()) >= request.slots and agent.id not in kept:
                     # It waits for others of its group, or for slots that are being freed.
                     assert request.group is not None or isinstance(one.reason, SlotsComing)
-            if isinstance(one.reason, Behind | SlotsComing | TooFewFree | Fragmented):
+            if isinstance(one.reason, Behind | SlotsComing | TooFewFree | Fragmented | NotWhole):
                 line.append(request)
 
     @shared

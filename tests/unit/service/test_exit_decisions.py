@@ -8,11 +8,43 @@ import pytest
 
 from determined_service.lifecycle.exits import (
     LOST_IN_A_ROW,
+    Exit,
     ExitFacts,
     ExitKind,
     decide_exit,
     describe_exit,
+    of_gang,
 )
+
+CLEAN = Exit(ExitKind.EXITED, 0)
+AS_ASKED = Exit(ExitKind.EXITED, None, 9, "as asked for")
+GONE = Exit(ExitKind.INFRASTRUCTURE, reason="agent b lost for 31 s")
+BROKEN = Exit(ExitKind.EXITED, 3, None, "ValueError: no")
+
+# the ends of a gang's nodes in the order of their reports → what they come to
+GANGS: dict[str, tuple[list[tuple[str, Exit]], Exit]] = {
+    "all well": ([("b", CLEAN), ("a", CLEAN)], CLEAN),
+    "the first failure": (
+        [("a", CLEAN), ("c", BROKEN), ("b", AS_ASKED)],
+        Exit(ExitKind.EXITED, 3, None, "ValueError: no (on agent c)"),
+    ),
+    "a signal without a reason": (
+        [("b", Exit(ExitKind.EXITED, None, 11)), ("a", AS_ASKED)],
+        Exit(ExitKind.EXITED, None, 11, "on agent b"),
+    ),
+    "what was lost, though another failed for the want of it": ([("a", BROKEN), ("b", GONE)], GONE),
+    "what cannot start": (
+        [("a", Exit(ExitKind.FAILED_TO_START, reason="no train.py")), ("b", AS_ASKED)],
+        Exit(ExitKind.FAILED_TO_START, reason="no train.py (on agent a)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GANGS)
+def test_a_gang_ends_as_its_nodes_did(case: str) -> None:
+    ends, found = GANGS[case]
+    assert of_gang(ends) == found
+
 
 LOST = {"exit_code": None, "kind": ExitKind.INFRASTRUCTURE, "reason": "agent a lost for 31 s"}
 FAILED = {"exit_code": 3, "max_restarts": 1, "op_complete": False}

@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import replace
 
 from hypothesis import given
-from scheduler_contract import POOLS, SchedulerContract, allowed, snapshots
+from scheduler_contract import POOLS, SchedulerContract, allowed, most_whole, snapshots
 
 from determined.common.cluster_config import ClusterConfig
+from determined_service.base.spread import Spread
 from determined_service.scheduling.fair_share import FairShare
 from determined_service.scheduling.first_in_first_out import FirstInFirstOut
 from determined_service.scheduling.free_slots import Fit
@@ -17,7 +18,13 @@ from determined_service.scheduling.priority import Priority
 from determined_service.scheduling.reasons import Behind
 from determined_service.scheduling.round_robin import RoundRobin
 from determined_service.scheduling.scheduler import Placement
-from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Request, Snapshot
+from determined_service.scheduling.snapshot import (
+    MAX_ZERO_SLOT_TASKS,
+    Agent,
+    Part,
+    Request,
+    Snapshot,
+)
 
 CLUSTER = ClusterConfig.model_validate(
     {
@@ -122,14 +129,41 @@ def rule(snapshot: Snapshot) -> list[Placement]:
         limited = request.max_slots is not None and request.group is not None
         if limited and used[request.group] + request.slots > request.max_slots:
             continue
+        widest = max((len(one.slots) for one in agents), default=0)
         fitting = [one for one in agents if len(free[one.id]) >= request.slots]
+        if request.slots > widest:
+            idle = [one for one in agents if one.slots and free[one.id] == list(one.slots)]
+            fitting = whole(request, idle)
         if request.pool in blocked or not fitting:
-            if any(len(one.slots) >= request.slots for one in agents):
+            sizes = [len(one.slots) for one in agents]
+            if request.slots <= widest or most_whole(request, sizes) >= request.slots:
                 blocked.add(request.pool)
             continue
-        chosen = min(fitting, key=lambda one: (len(free[one.id]), one.id))
-        taken, free[chosen.id] = free[chosen.id][: request.slots], free[chosen.id][request.slots :]
+        if request.slots <= widest:
+            fitting = [min(fitting, key=lambda one: (len(free[one.id]), one.id))]
+        parts, missing = [], request.slots
+        for chosen in fitting:
+            taken, free[chosen.id] = free[chosen.id][:missing], free[chosen.id][missing:]
+            parts.append(Part(chosen.id, tuple(taken)))
+            missing -= len(taken)
         if request.group is not None:
             used[request.group] += request.slots
-        found.append(Placement(request.id, chosen.id, tuple(taken)))
+        found.append(Placement(request.id, *parts[0], tuple(parts[1:])))
     return found
+
+
+def whole(request: Request, idle: list[Agent]) -> list[Agent]:
+    """The agents that a gang gets of those that are free as a whole: as few as possible."""
+    idle = sorted(idle, key=lambda one: (-len(one.slots), one.id))
+    for first in idle:
+        size = len(first.slots)
+        equal = [one for one in idle if len(one.slots) == size]
+        divides = request.spread is not Spread.NONE and request.slots % size == 0
+        if divides and size * len(equal) >= request.slots:
+            return equal[: request.slots // size]
+    if request.spread is not Spread.UNEVEN:
+        return []
+    for count in range(1, len(idle) + 1):
+        if sum(len(one.slots) for one in idle[:count]) >= request.slots:
+            return idle[:count]
+    return []

@@ -8,13 +8,22 @@ from dataclasses import replace
 import pytest
 from scheduler_contract import after
 
+from determined_service.base.spread import Spread
 from determined_service.scheduling.fair_share import FairShare
+from determined_service.scheduling.first_in_first_out import FirstInFirstOut
 from determined_service.scheduling.priority import Priority
-from determined_service.scheduling.reasons import Behind, SlotsComing, TooFewFree
+from determined_service.scheduling.reasons import (
+    Behind,
+    NotWhole,
+    SlotsComing,
+    TooFewFree,
+    TooWide,
+)
 from determined_service.scheduling.round_robin import RoundRobin
 from determined_service.scheduling.scheduler import Decision, Scheduler
 from determined_service.scheduling.shares import Claimant, shares
 from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
+from determined_service.scheduling.wording import in_words
 
 
 class Play:
@@ -74,7 +83,8 @@ class Play:
         gone = [one for one in self.now.running if one.id in names]
         agents = []
         for agent in self.now.agents:
-            freed = {slot for one in gone if one.agent_id == agent.id for slot in one.slot_ids}
+            parts = [part for one in gone for part in one.parts if part.agent_id == agent.id]
+            freed = {slot for part in parts for slot in part.slot_ids}
             agents.append(replace(agent, used=agent.used - freed))
         used = Counter(self.now.used_by_group)
         for one in gone:
@@ -161,6 +171,80 @@ def test_without_preemption_priority_is_an_order() -> None:
     assert isinstance(pool.decision.waiting[1].reason, Behind)
     pool.end("first")
     assert pool.runs == {"important"}
+
+
+def test_a_gang_gets_all_its_agents_or_none() -> None:
+    pool = Play(Priority(), 2, 2, 2, 3)
+    pool.ask("small", 1)
+    pool.ask("gang", 6)
+    assert pool.runs == {"small"}
+    (one,) = pool.decision.waiting
+    assert one.reason == NotWhole(free=8, total=9, whole=4)
+    pool.end("small")
+    assert pool.runs == {"gang"}
+    parts = [(part.agent_id, part.slot_ids) for part in pool.now.running[0].parts]
+    assert parts == [("a0", (0, 1)), ("a1", (0, 1)), ("a2", (0, 1))]
+    pool.ask("odd", 5)
+    assert isinstance(pool.decision.waiting[0].reason, TooWide)
+    # One that may spread unevenly needs a part of its last agent only, and leaves the rest.
+    pool.end("gang")
+    pool.cancel("odd")
+    pool.ask("uneven", 6, spread=Spread.UNEVEN)
+    pool.ask("rest", 7, spread=Spread.UNEVEN)
+    assert pool.runs == {"uneven"}
+    pool.end("uneven")
+    parts = [(part.agent_id, len(part.slot_ids)) for part in pool.now.running[0].parts]
+    assert parts == [("a3", 3), ("a0", 2), ("a1", 2)]
+
+
+def test_what_wants_one_agent_never_spreads() -> None:
+    pool = Play(FirstInFirstOut(), 4, 4)
+    for name in ("a", "b"):
+        pool.ask(name, 3)
+    pool.ask("four", 4)
+    assert pool.runs == {"a", "b"}
+    pool.end("a", "b")
+    pool.ask("gang", 8)
+    pool.ask("alone", 8, spread=Spread.NONE)
+    pool.end("four")
+    assert pool.runs == {"gang"}
+    assert pool.decision.waiting[0].reason == TooWide(4)
+
+
+def test_agents_are_cleared_for_a_gang_and_a_gang_for_others() -> None:
+    pool = Play(Priority(preemption=True), 2, 2, 2)
+    pool.search(1, 5, priority=50)
+    pool.ask("gang", 4, priority=10)
+    # The agent with the one idle slot, and one more: no more is stopped than needed.
+    assert pool.runs == {"gang"} | names(1, 2, 3)
+    pool.ask("now", 1, priority=1)
+    assert pool.runs == {"gang", "now"} | names(1, 2), "the least important is stopped first"
+    pool.cancel(*names(1, 0, 1, 2, 3, 4))
+    pool.ask("first", 2, priority=1)
+    # Of a gang all nodes are stopped; it starts again when two agents are idle as a whole.
+    assert pool.runs == {"now", "first"}
+    assert isinstance(pool.decision.waiting[0].reason, TooFewFree)
+    pool.end("now")
+    assert pool.runs == {"first", "gang"}
+
+
+def test_agents_that_come_free_are_kept_for_the_gang_that_asked() -> None:
+    agents = tuple(Agent(name, "p", (0, 1), frozenset({0})) for name in "ab")
+    running = tuple(Running(f"old-{one.id}", one.id, (0,), priority=9) for one in agents)
+    gang, later = Request("gang", "p", 4, priority=1), Request("later", "p", 1, priority=5)
+    snapshot = Snapshot((gang, later), agents, running=running)
+    scheduler = Priority(preemption=True)
+    decision = scheduler.decide(snapshot)
+    assert {one.id for one in decision.preemptions} == {"old-a", "old-b"}
+    assert {one.request_id for one in decision.preemptions} == {"gang"}
+    assert decision.waiting[0].reason == SlotsComing("a", free=2, coming=2, others=("b",))
+    assert in_words(decision.waiting[0]).endswith(
+        "agents a, b free 2 slots, which are held by what was asked to stop"
+    )
+    assert not decision.placements
+    again = scheduler.decide(after(snapshot, decision))
+    assert (again.placements, again.preemptions) == ((), ())
+    assert again.waiting == decision.waiting
 
 
 def test_slots_that_come_free_are_for_the_one_that_asked() -> None:

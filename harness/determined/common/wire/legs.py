@@ -56,7 +56,8 @@ class LegSpec(Message):
     ``entrypoint`` is as in the experiment configuration. ``env`` holds ``DET_*`` variables that only the
     service knows, ``environment_variables`` the user's ``KEY=VALUE`` items. ``checkpoint`` describes the
     ``latest_checkpoint``. ``agent_user`` is the account linked to the owner; None: what the agent's
-    configuration says. ``defaults``: those in force when it starts.
+    configuration says. ``defaults``: those in force when it starts. ``nodes``: how many agents the
+    allocation is on; this one is number ``node``, and ``slot_ids`` are its part.
     """
 
     allocation_id: str
@@ -84,6 +85,8 @@ class LegSpec(Message):
     environment_variables: list[str] = field(default_factory=list)
     agent_user: AgentUser | None = None
     defaults: TaskDefaults = field(default_factory=TaskDefaults)
+    node: int = 0
+    nodes: int = 1
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""
@@ -94,10 +97,11 @@ class LegSpec(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class Started(Message):
-    """The report that the process runs, and where."""
+    """The report that the process runs, and where. ``agent_id``: which node of a gang it is."""
 
     pid: int | None = None
     host: str | None = None
+    agent_id: str | None = None
 
 
 class ExitKind(enum.StrEnum):
@@ -114,13 +118,14 @@ class ExitKind(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Exited(Message):
     """The report that the process is gone. ``reason``: in words, if more is known than the code or the
-    signal.
+    signal. ``agent_id``: which node of a gang it was.
     """
 
     exit_code: int | None = None
     signal: int | None = None
     kind: ExitKind = ExitKind.EXITED
     reason: str | None = None
+    agent_id: str | None = None
 
 
 # Of log lines there are millions: they are dicts on both sides.

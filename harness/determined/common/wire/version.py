@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from determined.__version__ import __version__
 
-VERSION = 2
+VERSION = 3
 OLDEST = 0
 
 ACCOUNTS = 2
 """From this version on an agent heeds ``LegSpec.agent_user``; an older one would start the task as itself."""
+
+GANGS = 3
+"""From this version on an agent heeds ``LegSpec.nodes``; an older one would start its part as a trial."""
 
 
 def refusal(agent_id: str, version: int, release: str) -> str | None:

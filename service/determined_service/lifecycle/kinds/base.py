@@ -107,7 +107,7 @@ class TaskKind(ABC):
 
 _LOCK_LEG = sa.text(
     """
-    SELECT a.id, a.task_id, a.run_id, a.state, a.agent_id, a.kill_requested_at,
+    SELECT a.id, a.task_id, a.run_id, a.state, a.agent_id, a.nodes, a.kill_requested_at,
            a.preempt_requested_at, k.state AS task_state
     FROM tasks k JOIN allocations a ON a.task_id = k.id
     WHERE a.id = :id
@@ -116,13 +116,16 @@ _LOCK_LEG = sa.text(
 )
 _ORDERS = sa.text(
     """
-    SELECT a.id, a.task_id, a.run_id, a.slot_ids, a.resource_pool, a.token, a.agent_id,
+    SELECT a.id, a.task_id, a.run_id, a.resource_pool, a.token, a.agent_id, a.nodes,
+           coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
            k.flow_run_id, k.name, k.config, u.username, u.agent_user_group AS account,
            g.slot_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
     JOIN users u ON u.id = k.owner_id
-    LEFT JOIN agents g ON g.id = a.agent_id
+    LEFT JOIN allocation_resources r
+        ON r.allocation_id = a.id AND r.agent_id = :agent_id AND a.nodes > 1
+    LEFT JOIN agents g ON g.id = coalesce(r.agent_id, a.agent_id)
     -- Without a token it has ended a moment ago.
     WHERE a.id = ANY(:ids) AND a.token IS NOT NULL
     """
@@ -151,7 +154,8 @@ class SlotKind(TaskKind):
     """A kind of task whose processes hold slots, or wait for some."""
 
     order_rows: ClassVar[sa.TextClause] = _ORDERS
-    """Selects what :meth:`order` needs of the allocations ``:ids``; for the core, what this one selects."""
+    """Selects what :meth:`order` needs of the allocations ``:ids`` on ``:agent_id``; for the core, what this
+    one selects."""
 
     @abstractmethod
     def order(self, row: sa.Row[Any]) -> dict[str, Any]:
@@ -161,10 +165,15 @@ class SlotKind(TaskKind):
         """
 
     async def orders(
-        self, conn: AsyncConnection, allocation_ids: Sequence[str], settings: Settings
+        self,
+        conn: AsyncConnection,
+        allocation_ids: Sequence[str],
+        settings: Settings,
+        agent_id: str | None = None,
     ) -> list[LegSpec]:
-        """The order of each allocation, in any order."""
-        found = await conn.execute(self.order_rows, {"ids": list(allocation_ids)})
+        """The order of each allocation, in any order; of a gang that for the node on ``agent_id``."""
+        given = {"ids": list(allocation_ids), "agent_id": agent_id}
+        found = await conn.execute(self.order_rows, given)
         return [
             LegSpec(
                 allocation_id=row.id,
@@ -173,6 +182,8 @@ class SlotKind(TaskKind):
                 run_id=row.run_id,
                 flow_run_id=row.flow_run_id,
                 slot_ids=row.slot_ids,
+                node=row.node,
+                nodes=row.nodes,
                 resource_pool=row.resource_pool,
                 session_token=row.token,
                 cluster_id=str(settings.cluster_id),

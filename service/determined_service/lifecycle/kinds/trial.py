@@ -61,7 +61,8 @@ _IDS = sa.text(
 )
 _SPECS = sa.text(
     """
-    SELECT a.id, a.task_id, t.experiment_id, t.id AS trial_id, a.run_id, a.slot_ids, a.resource_pool,
+    SELECT a.id, a.task_id, t.experiment_id, t.id AS trial_id, a.run_id, a.resource_pool,
+           a.nodes, coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
            a.token, a.agent_id, k.flow_run_id, t.hparams, t.seed,
            coalesce(t.latest_checkpoint, t.warm_start_checkpoint) AS checkpoint,
            -- Steps of a checkpoint of this trial; one taken from elsewhere starts from zero.
@@ -75,7 +76,9 @@ _SPECS = sa.text(
     JOIN users u ON u.id = k.owner_id
     JOIN trials t ON t.task_id = k.id
     JOIN experiments e ON e.id = t.experiment_id
-    LEFT JOIN agents g ON g.id = a.agent_id
+    LEFT JOIN allocation_resources r
+        ON r.allocation_id = a.id AND r.agent_id = :agent_id AND a.nodes > 1
+    LEFT JOIN agents g ON g.id = coalesce(r.agent_id, a.agent_id)
     LEFT JOIN checkpoints c ON c.uuid = coalesce(t.latest_checkpoint, t.warm_start_checkpoint)
     -- Without a token it has ended a moment ago.
     WHERE a.id = ANY(:ids) AND a.token IS NOT NULL
@@ -84,8 +87,8 @@ _SPECS = sa.text(
 # One statement locks in the order of the list after OF.
 _LOCK = sa.text(
     """
-    SELECT a.id, a.state, a.task_id, t.id AS trial_id, t.experiment_id, a.run_id, a.agent_id, a.started_at,
-           a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at, a.stopping_for,
+    SELECT a.id, a.state, a.task_id, t.id AS trial_id, t.experiment_id, a.run_id, a.agent_id, a.nodes,
+           a.started_at, a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at, a.stopping_for,
            (SELECT f.trial_id FROM allocations f WHERE f.id = a.stopping_for) AS stopping_for_trial,
            t.state AS trial_state, t.request_id, t.op_complete, t.closed, t.stop_requested,
            t.early_exit, t.restarts, e.state AS experiment_state,

@@ -1,0 +1,79 @@
+"""Over how many agents a request for slots spreads: the one rule, for scheduling and for refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
+from heapq import nsmallest
+
+
+class Spread(StrEnum):
+    """Over which agents a request may spread when no agent has as many slots as it wants. It gets whole
+    agents then: none of their slots may be held."""
+
+    NONE = "none"  # over none: it runs on one agent or not at all
+    EVEN = "even"  # over agents with the same number of slots
+    UNEVEN = "uneven"  # over any, the widest first; of the last one it may use a part only
+
+    @classmethod
+    def of(cls, single_node: bool | None, uneven: bool) -> Spread:
+        """By ``resources.is_single_node`` and ``scheduler.allow_heterogeneous_fits``."""
+        if single_node:
+            return cls.NONE
+        return cls.UNEVEN if uneven else cls.EVEN
+
+
+def most(wanted: int, widths: Mapping[int, int], spread: Spread) -> int:
+    """The most slots that a request for ``wanted`` can use of whole agents.
+
+    ``widths``: how many agents there are, by their slots. It fits if the answer is at least ``wanted``.
+    """
+    if spread is Spread.NONE:
+        return 0
+    even = max(
+        (width * count for width, count in widths.items() if _divides(width, wanted)), default=0
+    )
+    if spread is Spread.EVEN or even >= wanted:
+        return even
+    return sum(width * count for width, count in widths.items())
+
+
+def could_hold(wanted: int, widths: Mapping[int, int], spread: Spread) -> bool:
+    """Whether one agent is wide enough for ``wanted`` slots, or several are together."""
+    widest = max((width for width, count in widths.items() if count), default=0)
+    return wanted <= widest or most(wanted, widths, spread) >= wanted
+
+
+def choose(
+    wanted: int,
+    ready: Mapping[int, Collection[str]],
+    spread: Spread,
+    cost: Callable[[str], int] | None = None,
+) -> list[tuple[str, int]] | None:
+    """Agents, and how many slots of each, for ``wanted`` slots; None: they are not enough.
+
+    ``ready``: by their slots, the agents that can be had as a whole. As few agents as possible; among equal
+    ones those of the least ``cost``, then by name.
+    """
+
+    # Ids alone are compared twice as fast.
+    order = None if cost is None else (lambda agent_id: (cost(agent_id), agent_id))
+    if spread is Spread.NONE:
+        return None
+    for width in sorted(ready, reverse=True):
+        if _divides(width, wanted) and len(ready[width]) * width >= wanted:
+            return [(one, width) for one in nsmallest(wanted // width, ready[width], order)]
+    if spread is Spread.EVEN:
+        return None
+    found, missing = [], wanted
+    for width in sorted(ready, reverse=True):
+        for one in sorted(ready[width], key=order):
+            found.append((one, min(width, missing)))
+            missing -= width
+            if missing <= 0:
+                return found
+    return None
+
+
+def _divides(width: int, wanted: int) -> bool:
+    return width > 0 and wanted % width == 0
