@@ -32,8 +32,8 @@ bench: $(STAMP) ## prints figures; nothing is asserted
 FOR ?= 600
 SEED ?= $(shell date +%s)
 
-chaos: $(STAMP) ## searches on a cluster where processes die all the time, for FOR seconds
-	$(BIN)/python -m tests.chaos.run $(FOR) $(SEED)
+chaos: $(STAMP) ## searches on a cluster where processes die all the time, for FOR seconds; DOCKER=1: and containers
+	$(BIN)/python -m tests.chaos.run $(FOR) $(SEED) $(if $(DOCKER),--docker)
 
 BASE ?= python:3.11-slim
 IMAGES ?= harness service agent

@@ -30,7 +30,7 @@ os.environ[VISIBLE] = ""
 # The same examples in every run, and few: a finding must not depend on who runs the tests, and the minutes
 # of CI are counted. To search for more, other ones each time:
 # HYPOTHESIS_PROFILE=thorough pytest tests/unit/service tests/unit/searchers tests/unit/expconf
-# On a busy machine examples are made slowly, which says nothing of the tests.
+# (Too slow is what an example's making is on a machine that others keep busy.)
 hypothesis.settings.register_profile(
     "repeatable",
     derandomize=True,

@@ -16,6 +16,9 @@ import psutil
 from determined.common.api import errors
 from tests.chaos.world import AgentProcess, World, docker
 
+NEW_S = 10.0
+CONTAINERS_S = 5.0
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -55,7 +58,7 @@ def kill_flow(world: World, random: Random) -> bool:
 def kill_agent(world: World, random: Random) -> bool:
     """An agent alone; what it started goes on."""
     agent = random.choice(world.agents)
-    if agent.process is None:
+    if agent.process is None or _is_new(agent, random):
         return False
     agent.process.kill()
     agent.process.wait()
@@ -67,7 +70,7 @@ def kill_agent(world: World, random: Random) -> bool:
 def kill_machine(world: World, random: Random) -> bool:
     """An agent with everything it started, at once, as when its machine loses power."""
     agent = random.choice(world.agents)
-    if agent.process is None:
+    if agent.process is None or _is_new(agent, random):
         return False
     for process in _tree(agent):
         with contextlib.suppress(psutil.Error):
@@ -78,6 +81,11 @@ def kill_machine(world: World, random: Random) -> bool:
     time.sleep(random.uniform(0, 1))
     agent.start()
     return True
+
+
+def _is_new(agent: AgentProcess, random: Random) -> bool:
+    """Mostly, of an agent that was just started: on a slow machine none would ever get to its work."""
+    return time.monotonic() - agent.started < NEW_S and random.random() < 0.9
 
 
 def kill_component(name: str) -> Callable[[World, Random], bool]:
@@ -247,7 +255,13 @@ def restart_engine(world: World, random: Random) -> bool:
 
 
 def _containers(world: World) -> list[str]:
-    return [name for agent in world.agents for name in agent.containers()]
+    """Waits for some, but not for ever."""
+    deadline = time.monotonic() + CONTAINERS_S
+    while True:
+        found = [name for agent in world.agents for name in agent.containers()]
+        if found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
 
 
 def _to_container(random: Random, world: World, *command: str) -> bool:
@@ -347,7 +361,7 @@ FAULTS = [
 ]
 
 
-LANES = {"machines": 8.0, "network": 3.0, "cluster": 0.4, "containers": 0.4, "engine": 0.1}
+LANES = {"machines": 8.0, "network": 3.0, "cluster": 0.4, "containers": 0.8, "engine": 0.05}
 """Faults of different lanes happen at the same time; how many a second, were each over at once. With
 more of the last kind nothing would ever run that the others could hit."""
 

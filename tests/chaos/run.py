@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import psutil
 import psycopg
 
 from determined.common.api import errors
@@ -32,7 +35,13 @@ from tests.chaos.world import World
 
 AT_A_TIME = 2
 """Experiments that are open at the same time."""
-UNREACHABLE = (psycopg.Error, errors.APIException, ClusterError, subprocess.SubprocessError)
+UNREACHABLE = (
+    psycopg.Error,
+    errors.APIException,
+    ClusterError,
+    subprocess.SubprocessError,
+    psutil.Error,
+)
 LONG_RUN_S = 300.0
 """From here on some stops last for a minute."""
 END_S = 300.0
@@ -47,6 +56,8 @@ class Report:
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     verdict: oracle.Verdict = field(default_factory=oracle.Verdict)
+    broken: list[str] = field(default_factory=list)
+    """Faults that could not be made, and not because of another."""
 
     def lines(self) -> list[str]:
         verdict = self.verdict
@@ -99,6 +110,7 @@ def run(
             world.heal()
         world.wait_for_quiet(END_S)
         report.verdict = oracle.judge(world)
+        report.verdict.wrong += report.broken
         if look is not None:
             look(world, report.verdict)
     finally:
@@ -123,6 +135,10 @@ def _inject(
             happened = fault.inject(world, random)
         except UNREACHABLE:
             continue  # what it needed was just being killed
+        except Exception as error:
+            report.broken.append(f"{fault.name}: {type(error).__name__}: {error}")
+            traceback.print_exc()
+            continue
         if happened:
             report.faults[fault.name] += 1
             print(f"[{time.monotonic() - begin:6.1f}s] {fault.name}", flush=True)
@@ -151,6 +167,8 @@ def main(arguments: list[str]) -> int:
     seconds = float(arguments[0]) if arguments else 60.0
     seed = int(arguments[1]) if len(arguments) > 1 else int(time.time())
     folder = Path(tempfile.mkdtemp(prefix="determined-chaos-"))
+    # As Ctrl-C: nothing is left running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder.chmod(0o755)  # Postgres runs as another user when root is not allowed to
     try:
         with container_engine.own() if docker else contextlib.nullcontext() as engine:

@@ -48,6 +48,8 @@ class AgentProcess:
     engine: container_engine.Engine | None = None
     """Whose containers its trials run in; None: they are processes."""
     process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    """When, by the monotonic clock."""
     # Faults of different lanes may meet here.
     starting: threading.Lock = field(default_factory=threading.Lock)
 
@@ -61,6 +63,7 @@ class AgentProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "agent.json"
         path.write_text(json.dumps(self.settings))
+        self.started = time.monotonic()
         with (self.folder / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "determined_deployments.agent"],

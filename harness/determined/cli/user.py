@@ -19,6 +19,7 @@ from determined.cli.output import render
 from determined.cli.output.render import Column
 from determined.cli.printing import echo
 from determined.cli.state import state
+from determined.common.wire import limits
 
 if TYPE_CHECKING:
     from determined.common.api import Session
@@ -121,6 +122,11 @@ def change_password(
 def _named(session: Session, username: str) -> User:
     from determined.experimental._user import User
 
+    if len(username) > limits.NAME_CHARS:
+        raise CliError(
+            f"there is no user of that name: it has {len(username)} characters, and names have at most"
+            f" {limits.NAME_CHARS}"
+        )
     path = f"/api/v1/users/{quote(username, safe='')}/by-username"
     return User(session.get(path)["user"], session)
 

@@ -260,6 +260,29 @@ trials = sa.Table(
     sa.UniqueConstraint("experiment_id", "request_id"),
     sa.UniqueConstraint("experiment_id", "external_id"),
 )
+# Pages of an experiment's trials; its best one, whether small or large metrics are wanted (NaN is last).
+sa.Index("ix_trials_experiment", trials.c.experiment_id, trials.c.id)
+sa.Index(
+    "ix_trials_least_metric",
+    trials.c.experiment_id,
+    trials.c.searcher_metric_value,
+    trials.c.id,
+    postgresql_where=trials.c.searcher_metric_value.is_not(None),
+)
+sa.Index(
+    "ix_trials_greatest_metric",
+    trials.c.experiment_id,
+    sa.text("(- searcher_metric_value)"),
+    trials.c.id,
+    postgresql_where=trials.c.searcher_metric_value.is_not(None),
+)
+# Those that have not ended: what waits, what the reconciler looks through again and again.
+sa.Index(
+    "ix_trials_open",
+    trials.c.experiment_id,
+    trials.c.id,
+    postgresql_where=sa.text("state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"),
+)
 
 allocations = sa.Table(
     "allocations",
@@ -626,6 +649,40 @@ trial_sources = sa.Table(
     # The version under whose number it was found, which may have been deleted since. NULL: none was named.
     sa.Column("model_id", sa.ForeignKey("models.id", ondelete="SET NULL")),
     sa.Column("model_version", sa.Integer),
+)
+
+# What MLflow's clients say of experiments and runs and what has no column elsewhere
+# (determined_registry.mlflow); all else that MLflow shows is read from the tables above.
+mlflow_experiments = sa.Table(
+    "mlflow_experiments",
+    metadata,
+    sa.Column(
+        "experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True
+    ),
+    # Under which an MLflow client made it and finds it again. NULL: it was made otherwise.
+    sa.Column("name", sa.Text, unique=True),
+    # {key: text}
+    sa.Column("tags", JSONB, nullable=False, server_default=_json("{}")),
+)
+
+mlflow_runs = sa.Table(
+    "mlflow_runs",
+    metadata,
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True),
+    # An MLflow client started the trial, so that nothing but MLflow's own client gives signs of its life, and
+    # its metrics are called what the client called them, without their group.
+    sa.Column("native", sa.Boolean, nullable=False, server_default=sa.false()),
+    # NULL: a name is made from the trial's number.
+    sa.Column("name", sa.Text),
+    # What MLflow calls parameters: {key: text}. Of a native one they are the trial's hyperparameters instead.
+    sa.Column("params", JSONB, nullable=False, server_default=_json("{}")),
+    sa.Column("tags", JSONB, nullable=False, server_default=_json("{}")),
+    # The data sets that the run said it used, as MLflow's JSON.
+    sa.Column("inputs", JSONB, nullable=False, server_default=_json("[]")),
+    # Files in checkpoint storage that belong to no checkpoint: {path: bytes}
+    sa.Column("artifacts", JSONB, nullable=False, server_default=_json("{}")),
+    # Hidden since then, as MLflow's clients delete runs. NULL: shown.
+    sa.Column("deleted_at", TS),
 )
 
 task_logs = sa.Table(

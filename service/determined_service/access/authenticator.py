@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import hmac
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -29,7 +30,7 @@ from determined_service.access.principal import (
     RunRef,
     ended,
 )
-from determined_service.access.tokens import token_hash
+from determined_service.access.tokens import new_token, token_hash
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import Unauthenticated
@@ -39,6 +40,8 @@ from determined_service.base.settings import Settings
 REMEMBER_S = 1.0
 REMEMBER_MAX = 4096
 AGENT_USER = "determined"
+PASS = "pass."
+"""With this begins what :meth:`Authenticator.lend` makes; no token that is kept begins so."""
 
 _RUN_COUNT = sa.text(
     """
@@ -109,12 +112,32 @@ class Authenticator:
         self._agent_token = settings.agent_token.get_secret_value().encode()
         self._agent: Principal | None = None
         self._known: dict[str, _Remembered] = {}
+        self._passes: dict[str, Principal] = {}
+
+    @contextlib.contextmanager
+    def lend(self, principal: Principal) -> Iterator[str]:
+        """A token that means ``principal`` as long as the block lasts, and in this process only.
+
+        For a program of ours that answers the request in the subject's name: it never sees the subject's own
+        token, and what it keeps of this one is worth nothing.
+        """
+        token = f"{PASS}{new_token()}"
+        self._passes[token] = principal
+        try:
+            yield token
+        finally:
+            del self._passes[token]
 
     def is_agent(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self._agent_token)
 
     async def principal(self, token: str) -> Principal:
         """Raises Unauthenticated, or Conflict for an ended allocation."""
+        if token.startswith(PASS):
+            lent = self._passes.get(token)
+            if lent is None:
+                raise Unauthenticated("the request that this pass was made for has ended")
+            return lent
         known = self._known.get(token)
         if known is not None:
             if time.monotonic() < known.until and not known.changed.is_set():

@@ -297,6 +297,9 @@ async def work(conn: AsyncConnection, deletion_id: int, cluster_id: str) -> Dele
         unfinished_of = f"{cluster_id}.{row.experiment_id}."
         if row.kind in (EXPERIMENT_WHOLE, TENSORBOARD):
             discard = [f"{cluster_id}/tensorboard/experiment/{row.experiment_id}"]
+        if row.kind == EXPERIMENT_WHOLE:
+            # Files that MLflow's clients have logged (determined_registry.mlflow.artifacts).
+            discard.append(f"{cluster_id}/mlflow/experiment/{row.experiment_id}")
     places: dict[bytes, Place] = {}
 
     def place(storage: dict[str, Any]) -> Place:

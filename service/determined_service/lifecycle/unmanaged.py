@@ -25,6 +25,8 @@ from determined_service.state.task_kinds import TRIAL
 
 SILENT_S = 300.0
 """So long without a sign of life, and the trial's process is taken for dead."""
+MLFLOW_SILENT_S = 24 * 3600.0
+"""The same for runs of MLflow's clients, which give a sign of life only when they log something."""
 SILENT = "no sign of life of its process for 5 minutes"
 """The reason of such a trial; a heartbeat after all brings it back."""
 
@@ -108,15 +110,17 @@ _ACTIVE = sa.text(
 _SILENT = sa.text(
     """
     SELECT t.id, t.experiment_id FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    LEFT JOIN mlflow_runs m ON m.trial_id = t.id AND m.native
     WHERE e.unmanaged AND t.state = 'ACTIVE'
-      AND t.seen_at < now() - make_interval(secs => :silent)
+      AND t.seen_at < now() - make_interval(secs => CASE WHEN m.native THEN :mlflow_silent ELSE :silent END)
     ORDER BY t.id
     """
 )
 _STILL_SILENT = sa.text(
     """
-    SELECT 1 FROM trials t WHERE t.id = :id AND t.state = 'ACTIVE'
-      AND t.seen_at < now() - make_interval(secs => :silent)
+    SELECT 1 FROM trials t LEFT JOIN mlflow_runs m ON m.trial_id = t.id AND m.native
+    WHERE t.id = :id AND t.state = 'ACTIVE'
+      AND t.seen_at < now() - make_interval(secs => CASE WHEN m.native THEN :mlflow_silent ELSE :silent END)
     """
 )
 _ABANDONED = sa.text(
@@ -126,6 +130,7 @@ _ABANDONED = sa.text(
     WHERE e.unmanaged AND e.state = 'ACTIVE'
       AND e.start_time < now() - make_interval(secs => :silent)
       AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id)
+      AND NOT EXISTS (SELECT FROM mlflow_experiments x WHERE x.experiment_id = e.id AND x.name IS NOT NULL)
     """
 )
 _TASK = sa.text(
@@ -275,6 +280,24 @@ async def heard_of(
     return last
 
 
+async def reopen_or_end(change: Change, trial_id: int, state: str) -> None:
+    """What an MLflow client says of the ``state`` of a run: ACTIVE, COMPLETED, ERROR, CANCELED.
+
+    Unlike a script of ours it may go on with what has ended, in the same run. Raises NotFound, BadRequest
+    for a managed trial.
+    """
+    row = await _lock_trial(change, trial_id)
+    if state in states.TERMINAL:
+        words = {states.COMPLETED: "its run has finished", states.ERROR: "its run failed"}
+        await _end(change, trial_id, state, words.get(state, "its run was killed"))
+    elif row.state == states.ACTIVE:
+        await change.conn.execute(_SEEN, {"id": trial_id})
+        return
+    else:
+        await change.conn.execute(_REVIVE, {"id": trial_id})
+    await _follow(change, row.experiment_id, trial_id)
+
+
 async def cancel(change: Change, experiment_id: int, reason: str) -> None:
     """Ends the locked experiment and its trials here; their processes hear of it by their heartbeats."""
     found = await change.conn.execute(_ACTIVE, {"id": experiment_id})
@@ -298,13 +321,14 @@ async def end(change: Change, experiment_id: int, trial_ids: list[int], reason: 
 async def give_up_silent(db: Database, silent_s: float = SILENT_S) -> list[int]:
     """Trials without a sign of life for that long, now in error; experiments without a trial, too."""
     async with reader(db).connect() as conn:
-        found = list(await conn.execute(_SILENT, {"silent": silent_s}))
+        given = {"silent": silent_s, "mlflow_silent": max(silent_s, MLFLOW_SILENT_S)}
+        found = list(await conn.execute(_SILENT, given))
         await conn.execute(_ABANDONED, {"silent": silent_s})
     given_up = []
     for row in found:
         async with changing(db) as change:
             await _lock_experiment(change, row.experiment_id)
-            still = await change.conn.execute(_STILL_SILENT, {"id": row.id, "silent": silent_s})
+            still = await change.conn.execute(_STILL_SILENT, {"id": row.id, **given})
             if still.first() is None:
                 continue
             await _end(change, row.id, states.ERROR, SILENT)

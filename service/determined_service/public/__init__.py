@@ -13,6 +13,7 @@ from determined_service.ingest.logs import LogsQueue
 from determined_service.ingest.metrics import MetricsWriter
 from determined_service.ingest.reports import Batch
 from determined_service.lifecycle.progress import ProgressEvents
+from determined_service.mlflow.process import MlflowServer
 from determined_service.public import (
     agents,
     allocations,
@@ -33,6 +34,8 @@ from determined_service.public import (
     login,
     master,
     metrics,
+    mlflow_changes,
+    mlflow_pages,
     model_definitions,
     model_versions,
     models,
@@ -63,6 +66,7 @@ TAGS = [
     {"name": "Models", "description": "The model registry: models, versions, aliases."},
     {"name": "Logs", "description": "The output of tasks."},
     {"name": "Tasks", "description": "Everything that has allocations and logs."},
+    {"name": "MLflow", "description": "What MLflow's clients change, and MLflow's own pages."},
     {"name": "Health", "description": "Whether the service is up, and ready."},
 ]
 
@@ -104,6 +108,9 @@ def routers() -> list[Router]:
         model_versions,
         tasks,
         task_logs,
+        mlflow_changes,
+        # Last: its address has a part for everything.
+        mlflow_pages,
     )
     return [module.router for module in modules]
 
@@ -118,9 +125,13 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
     app.state.logs_queue = LogsQueue(app.state.db)
+    app.state.mlflow = MlflowServer(app.state.settings)
+    stack.push_async_callback(app.state.mlflow.close)
+    idle = app.state.mlflow.end_when_idle(app.state.settings.mlflow_idle_s)
     tasks_running = [
         asyncio.create_task(app.state.metrics_queue.run(), name="metrics"),
         asyncio.create_task(app.state.logs_queue.run(), name="logs"),
+        asyncio.create_task(idle, name="mlflow"),
     ]
 
     async def stop() -> None:

@@ -164,7 +164,7 @@ async def _page(
     )
     if states:
         statement = statement.where(c.state.in_(state_names(states)))
-    rows, pages = await fetch_page(conn, statement, *window)
+    rows, pages = await fetch_page(conn, statement, *window, key=c.uuid)
     return JsonResponse(
         {"checkpoints": [checkpoint_json(row, viewer) for row in rows], "pagination": pages}
     )

@@ -41,6 +41,7 @@ from determined_service.views.experiments import (
     get_experiment,
     require_experiment,
     select_experiments,
+    select_ids,
 )
 from determined_service.views.experiments import experiment_json as to_json
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
@@ -109,11 +110,13 @@ async def list_experiments(
     for bound, outside in ((lower, le), (lowest, lt), (upper, ge), (highest, gt)):
         if bound is not None:
             wanted.append(sa.not_(outside(e.id, bound)))
-    statement = (
-        select_experiments().where(*wanted).order_by(*ordered(SORT_KEYS, sortBy, orderBy, e.id))
-    )
+    order = ordered(SORT_KEYS, sortBy, orderBy, e.id)
+    statement = select_experiments().where(*wanted).order_by(*order)
+    keys = None
+    if sortBy != "SORT_BY_SEARCHER_METRIC_VAL":
+        keys = select_ids().where(*wanted).order_by(*order)
     async with db.tx() as conn:
-        rows, pages = await fetch_page(conn, statement, offset, limit)
+        rows, pages = await fetch_page(conn, statement, offset, limit, key=e.id, keys=keys)
     viewer = viewer_of(user)
     found = [to_json(row, viewer) for row in rows]
     return JsonResponse({"experiments": found, "pagination": pages})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
+
+from fastapi import Query
+from starlette.responses import Response
 
 from determined_service.access.dependencies import ExperimentReader
-from determined_service.base.bounds import Id
+from determined_service.base.bounds import Count, Id
+from determined_service.base.json import JsonResponse
 from determined_service.scheduling.explanation import explain
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SnapshotsOf
@@ -15,8 +19,17 @@ router = Router("Experiments", "/api/v1/experiments")
 
 @router.get("/{experiment_id}/explanation")
 async def get_explanation(
-    experiment_id: Id, user: ExperimentReader, db: Db, snapshots: SnapshotsOf
-) -> dict[str, Any]:
+    experiment_id: Id,
+    user: ExperimentReader,
+    db: Db,
+    snapshots: SnapshotsOf,
+    limit: Annotated[
+        Count | None,
+        Query(
+            ge=1, description="Of so many trials, the newest; and so much of what waits. None: all."
+        ),
+    ] = None,
+) -> Response:
     """Every leg of the experiment's trials, with the reason of its state in words and what it waits for."""
     async with db.tx() as conn:
-        return await explain(conn, experiment_id, snapshots)
+        return JsonResponse(await explain(conn, experiment_id, snapshots, limit))

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from determined.__version__ import __version__
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
+from determined_service.mlflow.process import is_installed
 from determined_service.web.router import Router
 from determined_service.web.state import SettingsOf
 
@@ -93,6 +94,20 @@ def doors(settings: Settings) -> list[Door]:
             found.append(Door("prefect", "Prefect's page", (text,), address))
     return [
         *found,
+        *(
+            [
+                Door(
+                    "mlflow",
+                    "MLflow",
+                    (
+                        "Experiments, charts, models. It asks for a user and a password of this cluster.",
+                    ),
+                    "/mlflow/",
+                )
+            ]
+            if is_installed()
+            else []
+        ),
         Door(
             "commands",
             "Commands",

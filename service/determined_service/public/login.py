@@ -16,12 +16,15 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.sessions import close_session, open_session
 from determined_service.access.targets import Kind
+from determined_service.access.throttle import LoginThrottle
 from determined_service.access.tokens import bearer_token
 from determined_service.base import passwords
 from determined_service.base.addresses import client_address, is_from_here
 from determined_service.base.bounds import Name, Password
+from determined_service.base.db import Database
 from determined_service.base.errors import Forbidden, Unauthenticated
 from determined_service.base.json import JsonResponse
+from determined_service.base.settings import Settings
 from determined_service.views.users import get_user, user_json
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, Throttle
@@ -45,6 +48,14 @@ async def login(
 
     Who sends wrong passwords gets 429 after some, with the seconds to wait in words and in `Retry-After`.
     """
+    token, row = await log_in(given, request, db, settings, throttle)
+    return JsonResponse({"token": token, "user": user_json(row)})
+
+
+async def log_in(
+    given: Login, request: Request, db: Database, settings: Settings, throttle: LoginThrottle
+) -> tuple[str, sa.Row[Any]]:
+    """The token of a new session, and the user. Raises Unauthenticated, Forbidden, TooManyRequests."""
     sent = given.password if given.isHashed else passwords.as_sent(given.password)
     with throttle.attempt(given.username, client_address(request)) as attempt:
         async with db.tx() as conn:
@@ -68,7 +79,7 @@ async def login(
     await renew_hash(db, row.id, row.password_hash, sent)
     async with db.tx() as conn:
         token = await open_session(conn, row.id)
-    return JsonResponse({"token": token, "user": user_json(row)})
+    return token, row
 
 
 @router.post("/auth/logout")

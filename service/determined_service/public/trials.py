@@ -55,16 +55,15 @@ async def list_trials(
     orderBy: OrderBy = "ORDER_BY_ASC",
 ) -> Response:
     """An experiment's trials."""
-    statement = (
-        select_trials()
-        .where(t.experiment_id == experiment_id)
-        .order_by(*ordered(SORT_KEYS, sortBy, orderBy, t.id))
-    )
-    if states:
-        statement = statement.where(state_filter(t.state, SHOWN_STATE, states))
+    mine, order = t.experiment_id == experiment_id, ordered(SORT_KEYS, sortBy, orderBy, t.id)
+    wanted = [mine, state_filter(t.state, SHOWN_STATE, states)] if states else [mine]
+    statement = select_trials().where(*wanted).order_by(*order)
+    keys = None
+    if SORT_KEYS[sortBy.removeprefix("SORT_BY_")] is t.id:
+        keys = sa.select(t.id).where(*wanted).order_by(*order)
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
-        rows, pages = await fetch_page(conn, statement, offset, limit)
+        rows, pages = await fetch_page(conn, statement, offset, limit, key=t.id, keys=keys)
         found = await trials_json(conn, rows)
     return JsonResponse({"trials": found, "pagination": pages})
 

@@ -17,7 +17,7 @@ from determined_registry.database.tables import allocations, experiments, legs, 
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle import unmanaged
 from determined_service.scheduling.reading import SnapshotReader
-from determined_service.scheduling.scheduler import Scheduler
+from determined_service.scheduling.scheduler import Decision, Scheduler
 from determined_service.scheduling.snapshot import Snapshot
 from determined_service.scheduling.wording import in_words
 from determined_service.search.drivers import DRIVER_QUIET_S
@@ -28,9 +28,14 @@ from determined_service.views.values import moment, state
 
 
 async def explain(
-    conn: AsyncConnection, experiment_id: int, snapshots: SnapshotReader
+    conn: AsyncConnection,
+    experiment_id: int,
+    snapshots: SnapshotReader,
+    limit: int | None = None,
 ) -> dict[str, Any]:
-    """``{"legs": […], "waiting": […]}``.
+    """``{"legs": […], "waiting": […], "waitingTotal": n}``.
+
+    ``limit``: the legs of so many trials, the newest, and so many of what waits, the first; None: all.
 
     Each leg has ``trialId``, ``runId``, ``state``, ``reason``, ``agentId``, ``slotIds``, ``exitCode``, its
     times and, of a gang, ``nodes``. What waits has ``trialId`` (null: the experiment itself), ``since``,
@@ -57,20 +62,37 @@ async def explain(
         raise NotFound(f"experiment {experiment_id} does not exist")
     waiting = _of_experiment(row)
     if row.unmanaged:
-        waiting += await _of_scripts(conn, experiment_id)
+        more, total = await _of_scripts(conn, experiment_id, limit)
     else:
-        waiting += await _of_trials(conn, experiment_id, snapshots)
-    return {"legs": await _legs(conn, experiment_id), "waiting": waiting}
+        more, total = await _of_trials(conn, experiment_id, snapshots, limit)
+    return {
+        "legs": await _legs(conn, experiment_id, limit),
+        "waiting": waiting + more,
+        "waitingTotal": len(waiting) + total,
+    }
 
 
-async def _legs(conn: AsyncConnection, experiment_id: int) -> list[dict[str, Any]]:
+async def _legs(
+    conn: AsyncConnection, experiment_id: int, limit: int | None
+) -> list[dict[str, Any]]:
     a = allocations.c
+    newest = (
+        sa.select(trials.c.id)
+        .where(trials.c.experiment_id == experiment_id)
+        .order_by(trials.c.id.desc())
+        .limit(limit)
+        .subquery()
+    )
     found = await conn.execute(
         sa.select(legs, trials.c.id.label("trial_id"), a.agent_id, a.slot_ids, a.nodes, a.exit_code)
         .join(TRIAL_TASKS, TRIAL_TASKS.c.task_id == legs.c.task_id)
         .join(trials, trials.c.id == TRIAL_TASKS.c.trial_id)
         .outerjoin(allocations, a.id == legs.c.allocation_id)
-        .where(trials.c.experiment_id == experiment_id)
+        .where(
+            trials.c.experiment_id == experiment_id
+            if limit is None
+            else trials.c.id.in_(sa.select(newest.c.id))
+        )
         .order_by(trials.c.id, legs.c.run_id)
     )
     rows = found.all()
@@ -118,58 +140,74 @@ def _of_experiment(row: sa.Row[Any]) -> list[dict[str, Any]]:
 
 _TRIALS = sa.text(
     """
-    SELECT t.id AS trial_id, t.op_complete, t.closed, a.id, a.state, a.agent_id, a.requested_at,
-           a.assigned_at, a.resource_pool, a.slots, a.preempt_requested_at, a.kill_requested_at,
+    SELECT w.*,
            coalesce((SELECT json_agg(json_build_object('agent', r.agent_id, 'state', r.state,
                                                        'address', r.address) ORDER BY r.node)
-                     FROM allocation_resources r WHERE r.allocation_id = a.id AND a.nodes > 1), '[]') AS gang,
+                     FROM allocation_resources r WHERE r.allocation_id = w.id AND w.nodes > 1), '[]') AS gang,
            (SELECT f.trial_id FROM allocations f
-            WHERE f.id = a.stopping_for AND f.id <> a.id) AS stopping_for,
+            WHERE f.id = w.stopped_for AND f.id <> w.id) AS stopping_for,
            greatest(
-               (SELECT max(l.end_time) FROM legs l WHERE l.task_id = t.task_id),
+               (SELECT max(l.end_time) FROM legs l WHERE l.task_id = w.task_id),
                (SELECT max(l.end_time) FROM tasks k JOIN legs l ON l.task_id = k.id
-                WHERE k.former_of = t.id)) AS last_end
-    FROM trials t LEFT JOIN allocations a ON a.task_id = t.task_id AND a.state <> 'TERMINATED'
-    WHERE t.experiment_id = :id AND t.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')
-    ORDER BY t.id
+                WHERE k.former_of = w.trial_id)) AS last_end
+    FROM (
+        SELECT t.id AS trial_id, t.task_id, a.id, a.state, a.agent_id, a.requested_at,
+               a.assigned_at, a.resource_pool, a.slots, a.preempt_requested_at, a.kill_requested_at,
+               a.stopping_for AS stopped_for, a.nodes, count(*) OVER () AS total
+        FROM trials t LEFT JOIN allocations a ON a.task_id = t.task_id AND a.state <> 'TERMINATED'
+        WHERE t.experiment_id = :id AND t.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')
+          AND CASE WHEN a.id IS NULL THEN t.op_complete AND NOT t.closed
+                   ELSE a.state <> 'RUNNING' OR a.preempt_requested_at IS NOT NULL
+                        OR a.kill_requested_at IS NOT NULL
+                        OR a.nodes > 1 AND EXISTS (
+                            SELECT FROM allocation_resources r WHERE r.allocation_id = a.id
+                            AND (r.state = 'TERMINATED' OR r.address IS NULL)) END
+        ORDER BY t.id LIMIT :limit
+    ) w
+    ORDER BY w.trial_id
     """
 )
 
 
 _SCRIPTS = sa.text(
     """
-    SELECT id, seen_at FROM trials
+    SELECT id, seen_at, count(*) OVER () AS total FROM trials
     WHERE experiment_id = :id AND state = 'ACTIVE'
       AND seen_at < now() - make_interval(secs => :quiet)
-    ORDER BY id
+    ORDER BY id LIMIT :limit
     """
 )
 
 
-async def _of_scripts(conn: AsyncConnection, experiment_id: int) -> list[dict[str, Any]]:
-    """Unmanaged trials wait only for their scripts, when these have been silent."""
-    given = {"id": experiment_id, "quiet": 1.5 * UNMANAGED_HEARTBEAT_S}
+async def _of_scripts(
+    conn: AsyncConnection, experiment_id: int, limit: int | None
+) -> tuple[list[dict[str, Any]], int]:
+    """Unmanaged trials wait only for their scripts, when these have been silent. Also how many do."""
+    given = {"id": experiment_id, "quiet": 1.5 * UNMANAGED_HEARTBEAT_S, "limit": limit}
     reason = (
         "its script has sent no heartbeat, though one is due every minute: the trial is set to ERROR "
         f"after {unmanaged.SILENT_S / 60:.0f} minutes without a heartbeat"
     )
-    rows = await conn.execute(_SCRIPTS, given)
-    return [_waits(row.id, row.seen_at, reason) for row in rows]
+    rows = list(await conn.execute(_SCRIPTS, given))
+    total = rows[0].total if rows else 0
+    return [_waits(row.id, row.seen_at, reason) for row in rows], total
 
 
 async def _of_trials(
-    conn: AsyncConnection, experiment_id: int, snapshots: SnapshotReader
-) -> list[dict[str, Any]]:
+    conn: AsyncConnection, experiment_id: int, snapshots: SnapshotReader, limit: int | None
+) -> tuple[list[dict[str, Any]], int]:
     found = []
-    rows = list(await conn.execute(_TRIALS, {"id": experiment_id}))
+    rows = list(await conn.execute(_TRIALS, {"id": experiment_id, "limit": limit}))
     queued = [row.id for row in rows if row.state == states.REQUESTED]
-    snapshot, why = Snapshot((), ()), dict[str, str]()
+    why, free_in = dict[str, str](), dict[str, int]()
     if queued:
         snapshot = await snapshots.read(conn)
-        why = why_queued(snapshots.schedulers, snapshot, queued)
+        decision = await snapshots.schedulers.decide_beside(snapshot)
+        why = _why(decision, queued)
+        pools = {row.resource_pool for row in rows if row.state == states.REQUESTED}
+        free_in = {pool: free_slots(snapshot, pool) for pool in pools}
     for row in rows:
         if row.state == states.REQUESTED:
-            free = free_slots(snapshot, row.resource_pool)
             found.append(
                 _waits(
                     row.trial_id,
@@ -177,7 +215,7 @@ async def _of_trials(
                     why[row.id],
                     resourcePool=row.resource_pool,
                     slotsWanted=row.slots,
-                    slotsFree=free,
+                    slotsFree=free_in[row.resource_pool],
                 )
             )
         elif row.kill_requested_at is not None:
@@ -197,12 +235,12 @@ async def _of_trials(
             found.append(_waits(row.trial_id, row.assigned_at, reason))
         elif row.state == states.RUNNING and (late := _late(row)) is not None:
             found.append(_waits(row.trial_id, row.assigned_at, late))
-        elif row.state is None and row.op_complete and not row.closed:
+        else:
             reason = (
                 "it has trained as far as it was asked to: the searcher decides whether it goes on"
             )
             found.append(_waits(row.trial_id, row.last_end, reason))
-    return found
+    return found, rows[0].total if rows else 0
 
 
 def _named(row: sa.Row[Any], *states_: str) -> str:
@@ -230,8 +268,12 @@ def why_queued(
     scheduler: Scheduler, snapshot: Snapshot, allocation_ids: Iterable[str]
 ) -> dict[str, str]:
     """Why these allocations have no slots, by their ids."""
+    return _why(scheduler.decide(snapshot), allocation_ids)
+
+
+def _why(decision: Decision, allocation_ids: Iterable[str]) -> dict[str, str]:
     found = dict.fromkeys(allocation_ids, "it is being given slots now")
-    for one in scheduler.decide(snapshot).waiting:
+    for one in decision.waiting:
         if one.request.id in found:
             found[one.request.id] = in_words(one)
     return found

@@ -25,7 +25,7 @@ from determined_service.submission import unpacking
 from determined_service.submission.model_definition import ModelDefinition
 from determined_service.submission.unpacking import read_submission
 
-INLINE_BYTES = 32 * limits.KIB
+READ_HERE_BYTES = 32 * limits.KIB
 """So little is read where it arrives: a thread of its own costs more."""
 SMALL_BYTES = 4 * limits.MIB
 LARGE_AT_ONCE = 2
@@ -64,7 +64,7 @@ async def take_in(request: Request) -> AsyncIterator[Intake]:
                 file.write(b"".join(parts))
         if file is None:
             raw = b"".join(parts)
-            if size <= INLINE_BYTES:
+            if size <= READ_HERE_BYTES:
                 yield Intake(read_submission(raw))
             else:
                 yield Intake(await aside(size, read_submission, raw))

@@ -15,16 +15,26 @@ from determined_service.views.values import display_state, moment, number, state
 e = experiments.c
 _mine = trials.c.experiment_id == e.id
 _kept = sa.and_(checkpoints.c.experiment_id == e.id, checkpoints.c.state != "DELETED")
-_signed = trials.c.searcher_metric_value * sa.case(
-    (e.config["searcher"]["smaller_is_better"].astext == "false", -1), else_=1
-)
-_best = (
-    sa.select(trials.c.id, trials.c.searcher_metric_value)
-    .where(_mine, trials.c.searcher_metric_value.is_not(None))
-    .order_by(_signed, trials.c.id)
-    .limit(1)
-    .lateral("best")
-)
+_metric = trials.c.searcher_metric_value
+_larger = e.config["searcher"]["smaller_is_better"].astext == "false"
+
+
+def _first(loss: sa.ColumnElement[Any], wanted: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    # As the index of the loss has it, so that Postgres reads one trial and not all of them.
+    ordered = (
+        sa.select(trials.c.id, _metric)
+        .where(_mine, _metric.is_not(None), wanted)
+        .order_by(loss, trials.c.id)
+        .limit(1)
+        .correlate(experiments)
+        .subquery()
+    )
+    return sa.select(ordered)
+
+
+_best = sa.union_all(
+    _first(_metric, sa.not_(sa.func.coalesce(_larger, False))), _first(-_metric, _larger)
+).lateral("best")
 
 SHOWN_STATE = display_state(e.state, allocations.c.experiment_id == e.id, e.unmanaged)
 NUM_TRIALS = sa.select(sa.func.count()).where(_mine).scalar_subquery()
@@ -72,6 +82,11 @@ def select_experiments() -> sa.Select[Any]:
         .join(users, users.c.id == e.owner_id)
         .outerjoin(_best, sa.true())
     )
+
+
+def select_ids() -> sa.Select[Any]:
+    """The ids alone, for all filters and orders but by the best metric."""
+    return sa.select(e.id).join(users, users.c.id == e.owner_id)
 
 
 def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from determined_tasks.containers.settings import LABEL_AGENT
 from determined_tasks.context_dir import ALLOCATIONS
 from determined_tasks.supervision import LegRecord
 from tests import container_engine
+from tests.chaos.proxy import Proxy
 from tests.local_cluster import DET, LocalCluster
 from tests.waiting import TIMEOUT_S, until
 
@@ -144,6 +146,47 @@ def test_a_container_outlives_its_agent_and_the_next_one_has_it(
         lines = [line for line in cluster.logs(experiment).splitlines() if "step " in line]
         assert [line.rpartition("step ")[2] for line in lines] == [str(i) for i in range(40)]
         until("no container is left", lambda: not one.containers())
+
+
+INSIDE = """
+import socket, determined as det
+with det.core.init() as core:
+    names = [name for _, name in socket.if_nameindex()]
+    print("master", det.get_cluster_info().master_url, "by", *sorted(names))
+    print("gateway", socket.gethostbyname("host.docker.internal"))
+    core.train.report_validation_metrics(1, {"loss": 1.0})
+"""
+
+
+def test_trials_in_a_bridge_reach_the_service(cluster: LocalCluster, tmp_path: Path) -> None:
+    """As on a machine that is not the service's: containers have a network of their own."""
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(container_engine.bridge())
+        if isinstance(found, str):
+            pytest.skip(found)
+        address, network = found
+        engine = stack.enter_context(container_engine.own(network=network))
+        if isinstance(engine, str):
+            pytest.skip(engine)
+        facts = json.loads((cluster.data_dir / "cluster.json").read_text())
+        proxy = Proxy("127.0.0.1", facts["master_port"], host_here=address)
+        proxy.start()
+        far = replace(
+            cluster,
+            env={
+                **cluster.env,
+                "DET_MASTER": proxy.url,
+                "DET_AGENT_TOKEN": facts["agent_token"],
+                "DOCKER_HOST": engine.host,
+            },
+        )
+        stack.enter_context(agents(far, "far"))
+        experiment = cluster.submit(tmp_path, SINGLE, train_py=INSIDE)
+        assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+        said = cluster.logs(experiment)
+        assert f"master {proxy.url} by eth0 lo\n" in said, said
+        assert f"gateway {address}" in said
+        until("no container is left", lambda: not container_engine.containers())
 
 
 def test_prefects_command_starts_an_agent(cluster: LocalCluster) -> None:

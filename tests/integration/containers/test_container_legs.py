@@ -172,6 +172,18 @@ os.write(1, b"no end")
     assert (x, y, last) == ("x" * (32 << 10), "y" * (16 << 10), "no end")
 
 
+async def test_the_last_line_of_a_process_that_ends_at_once_arrives(legs: ContainerLegs) -> None:
+    """The engine may store it after it told of the end."""
+    for number in range(5):
+        held = await legs.start({}, entrypoint=f"echo line {number}; echo -n last {number}")
+        assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
+        await held.clean_up()
+        assert legs.service.text("stdout").endswith(f"line {number}\nlast {number}")
+        shipped = [path for _, path, _ in legs.service.calls]
+        last_log = max(i for i, path in enumerate(shipped) if path.endswith("logs"))
+        assert last_log < max(i for i, path in enumerate(shipped) if path.endswith("exit"))
+
+
 HOOK = "export FROM_HOOK=yes\n"
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import ASHA, SINGLE
-from tests.integration.control.world import World, ok
+from tests.integration.control.world import CONFIG, World, ok
 
 
 async def explain(world: World, experiment_id: int) -> dict[str, Any]:
@@ -72,3 +74,55 @@ async def test_a_silent_driver_and_a_searcher_that_decides(world: World) -> None
 async def test_an_experiment_that_does_not_exist(world: World) -> None:
     answer = await world.user.get("/api/v1/experiments/99/explanation")
     assert answer.status_code == 404
+
+
+async def test_of_a_large_experiment_the_newest_legs_and_the_first_that_wait(world: World) -> None:
+    driver = await world.started(CONFIG)
+    await world.register(slots=1)
+    first = await world.launched()
+    await first.run_to_end()
+    while not await driver.step(5):
+        pass
+    whole = await explain(world, driver.experiment_id)
+    assert whole["waitingTotal"] == len(whole["waiting"])
+    path = f"/api/v1/experiments/{driver.experiment_id}/explanation"
+    part = ok(await world.user.get(path, params={"limit": 1}))
+    assert part["waitingTotal"] == whole["waitingTotal"]
+    assert part["waiting"] == whole["waiting"][:1]
+    newest = max(row["id"] for row in await world.rows("SELECT id FROM trials"))
+    assert whole["legs"][0]["trialId"] == first.id
+    assert {leg["trialId"] for leg in part["legs"]} <= {newest}
+    assert (await world.user.get(path, params={"limit": 0})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("smaller", "best"), [("true", 0.25), ("false", 0.75)], ids=["smaller", "larger"]
+)
+async def test_the_best_trial_is_never_one_without_a_number(
+    world: World, smaller: str, best: float
+) -> None:
+    config = CONFIG.replace("metric: loss", f"metric: loss, smaller_is_better: {smaller}")
+    experiment = await world.submit(config.replace("max_concurrent_trials: 2", ""), activate=False)
+    trials = await world.rows("SELECT id FROM trials ORDER BY id")
+    values = ["NaN", 0.75, 0.25, None]
+    for row, value in zip(trials, values, strict=True):
+        await world.rows(
+            "UPDATE trials SET searcher_metric_value = :value WHERE id = :id RETURNING id",
+            value=None if value is None else float(value),
+            id=row["id"],
+        )
+    found = ok(await world.user.get(f"/api/v1/experiments/{experiment}"))["experiment"]
+    assert found["bestTrialId"] == trials[values.index(best)]["id"]
+    assert found["bestTrialSearcherMetric"] == best
+    by_metric = {"sortBy": "SORT_BY_SEARCHER_METRIC_VAL", "orderBy": "ORDER_BY_DESC"}
+    (listed,) = ok(await world.user.get("/api/v1/experiments", params=by_metric))["experiments"]
+    assert listed["bestTrialId"] == found["bestTrialId"]
+    pages = [
+        ok(
+            await world.user.get(
+                f"/api/v1/experiments/{experiment}/trials", params={"offset": at, "limit": 1}
+            )
+        )["trials"]
+        for at in (0, 1, 2, -1)
+    ]
+    assert [page[0]["id"] for page in pages] == [trials[at]["id"] for at in (0, 1, 2, -1)]

@@ -50,6 +50,8 @@ async def test_a_browser_gets_a_page_that_names_the_doors(anonymous: httpx.Async
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     links = Links(answer.text)
+    if "/mlflow/" in links.addresses:  # where MLflow is installed
+        links.addresses.remove("/mlflow/")
     here = [address for address in links.addresses if address.startswith("/")]
     assert sorted(here) == ["/docs", "/health", "/openapi.json", "/ready"]
     assert [address for address in links.addresses if address not in here] == ["http://127.0.0.1:9"]
@@ -72,6 +74,7 @@ async def test_another_client_gets_json(anonymous: httpx.AsyncClient, accept: st
     assert answer.headers["vary"] == "Accept"
     found = answer.json()
     assert found["clusterName"] == NAME
+    found["links"].pop("mlflow", None)
     assert found["links"] == {
         "api": "/docs",
         "openapi": "/openapi.json",

@@ -409,3 +409,9 @@ def test_all_output_passes_one_module() -> None:
             ):
                 found.add((name, called))
     assert {one for one in found if one[0] != "printing.py"} <= allowed
+
+
+def test_the_password_of_a_name_that_nobody_can_have(det: Det) -> None:
+    done = det("user", "change-password", "x" * 100_000)
+    assert done.exit_code == 1
+    assert "100000 characters, and names have at most 1024" in " ".join(done.stderr.split())

@@ -43,6 +43,31 @@ def test_tables(det: Det, troubled: FakeService) -> None:
     assert "[5] line 5\n" not in result.stdout
 
 
+def test_of_many_trials_tables_show_the_newest(
+    det: Det, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("determined.cli.following.explanation.SHOWN", 2)
+    service.experiments[1] = experiment()
+    service.trials[1] = [
+        trial(3, "ERROR", restarts=1, reason="process exited with code 3"),
+        *(trial(number, "COMPLETED") for number in range(4, 9)),
+    ]
+    service.explanations[1] = {"legs": [], "waiting": [], "waitingTotal": 7}
+    result = det("e", "describe", 1)
+    assert result.exit_code == 0, result.stderr
+    blocks = result.stdout.split("\n\n")
+    shown = [line.split()[0] for line in blocks[1].splitlines()]
+    assert "7" in shown
+    assert "8" in shown
+    assert not {"3", "4", "5", "6"} & set(shown)
+    assert "the newest 2 of 6 trials" in result.stderr
+    assert "0 of 7 requests that wait" in result.stderr
+    assert "process exited with code 3" in result.stdout
+    assert service.explained_with == [{"limit": "2"}]
+    (document,) = json.loads(det("e", "describe", 1, "--json").stdout)
+    assert [one["id"] for one in document["trials"]] == [3, 4, 5, 6, 7, 8]
+
+
 def test_json_has_it_all(det: Det, troubled: FakeService) -> None:
     (document,) = json.loads(det("e", "describe", 1, "--json").stdout)
     assert document["id"] == 1

@@ -201,6 +201,7 @@ class FakeService:
         self.usage_csv = ""
         self.usage: list[Any] = []
         self.explanations: dict[int, Any] = {}
+        self.explained_with: list[dict[str, str]] = []
         self.pools: list[Any] = [{"name": "default", "defaultComputePool": True}]
         self.model_def = b""
         self.warnings: list[str] = []
@@ -369,6 +370,8 @@ class FakeService:
         listed = list(items)
         offset = int(request.url.params.get("offset", 0))
         limit = int(request.url.params.get("limit", 100))
+        if offset < 0:
+            offset = max(len(listed) + offset, 0)
         pagination = {"offset": offset, "limit": limit, "total": len(listed)}
         return {key: listed[offset : offset + limit], "pagination": pagination}
 
@@ -421,9 +424,12 @@ class FakeService:
         found = self.trials.get(int(id), [])
         if found and isinstance(found[0], list):
             found = found.pop(0) if len(found) > 1 else found[0]
+        if states := request.url.params.get_list("states"):
+            found = [one for one in found if one["state"] in states]
         return self._page(request, "trials", found)
 
     def _explanation(self, request: httpx.Request, id: str) -> Any:
+        self.explained_with.append(dict(request.url.params))
         return self.explanations.get(int(id), {"legs": [], "waiting": []})
 
     def _trial(self, request: httpx.Request, id: str) -> Any:

@@ -13,6 +13,8 @@ from determined.cli.output.runs import RUNS
 from determined.common.api import errors
 from determined.common.api.session import Session
 
+SHOWN = 200
+"""How many trials, and how many requests that wait, a description shows as a table."""
 LOGS_OF = 3
 """How many failed trials to show log tails for."""
 
@@ -31,19 +33,29 @@ FAILURES = (
 LAST_WORDS = (Column("Log", "line"),)
 
 
-def read(session: Session, experiment_id: int, trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def read(
+    session: Session,
+    experiment_id: int,
+    trials: Sequence[dict[str, Any]],
+    failed: Sequence[dict[str, Any]] | None = None,
+    limit: int | None = None,
+) -> dict[str, Any]:
     """Reads ``waiting`` and ``failures`` of the experiment, and adds ``legs`` to each trial.
 
     A failure has ``trialId``, ``restarts``, ``reason`` and ``lastLogs``: lines of text for the first
-    :data:`LOGS_OF` failures, None for the others.
+    :data:`LOGS_OF` failures, None for the others. ``failed``: the trials that failed; None: those of
+    ``trials``. ``limit``: ``trials`` are only so many, the newest, and so much of what waits is wanted;
+    ``waitingTotal`` says how much there is.
     """
-    found = session.get(f"/api/v1/experiments/{experiment_id}/explanation")
+    params = {} if limit is None else {"limit": limit}
+    found = session.get(f"/api/v1/experiments/{experiment_id}/explanation", params=params)
     by_trial: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for leg in found["legs"]:
         by_trial[leg["trialId"]].append(leg)
     for trial in trials:
         trial["legs"] = by_trial[trial["id"]]
-    failed = [trial for trial in trials if f.state(trial["state"]) == "ERROR"]
+    if failed is None:
+        failed = [trial for trial in trials if f.state(trial["state"]) == "ERROR"]
     failures = [
         {
             "trialId": trial["id"],
@@ -53,7 +65,10 @@ def read(session: Session, experiment_id: int, trials: Sequence[dict[str, Any]])
         }
         for number, trial in enumerate(failed)
     ]
-    return {"waiting": found["waiting"], "failures": failures}
+    waiting = {"waiting": found["waiting"], "failures": failures}
+    if limit is not None:
+        waiting["waitingTotal"] = found.get("waitingTotal", len(found["waiting"]))
+    return waiting
 
 
 def _last_logs(session: Session, trial_id: int) -> list[str]:

@@ -23,6 +23,8 @@ LOGS_BYTES = 64 * MIB
 """A batch of log lines, which may be a MiB each."""
 CHECKPOINT_BYTES = 16 * MIB
 """A report of a checkpoint, with the names, sizes and checksums of its files."""
+MLFLOW_FILE_BYTES = 5 * 1024 * MIB
+"""A file that an MLflow client logs; it goes from the socket to the disk."""
 SERVING_BYTES = 64 * MIB
 """Under ``/internal/v1``, with the agents' token."""
 

@@ -1,0 +1,1 @@
+"""MLflow's store over our tables beside MLflow's own."""

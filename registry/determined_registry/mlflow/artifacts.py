@@ -1,0 +1,329 @@
+"""Files of runs and checkpoints as MLflow's artifacts: one tree over checkpoint storage.
+
+=====================================  =======================================================================
+``checkpoints/<uuid>/…``               the checkpoint's files; of a `PyTorchTrial`'s there is an
+``MLmodel`` too,
+                                       which lies in no storage, so that MLflow can load it
+``trials/<id>/checkpoints/<uuid>/…``   the same by trial
+``trials/<id>/…``                      what the run has logged besides (``log_artifact``)
+``searches/<id>``, ``experiments/<id>``  empty
+=====================================  =======================================================================
+
+Lists come from the database; bytes from the storage, in whichever it is. Files are written for users whom the
+service allows to report for the trial, and for nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import shutil
+import tempfile
+import uuid as uuids
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from mlflow.entities import FileInfo
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+from mlflow.store.artifact.artifact_repo import ArtifactRepository
+
+from determined import errors, storage
+from determined.storage import StorageManager
+from determined.storage.base import Manifest
+from determined.storage.directory import DirectoryStorageManager
+from determined_registry.mlflow import configured, names
+from determined_registry.mlflow.database import SCHEME, Reader
+from determined_registry.mlflow.service import ask, invalid, missing, refuse
+
+CHECKPOINTS = "checkpoints"
+MLMODEL = "MLmodel"
+LOAD_FILE = "load_data.json"
+"""By this file a checkpoint of a `PyTorchTrial` is known."""
+LOADER = "determined.pytorch.mlflow_model"
+CONTENT = "content"
+
+_CHECKPOINT = """
+    SELECT c.uuid, c.state, c.resources, c.trial_id, c.report_time,
+           coalesce(c.storage, e.config -> 'checkpoint_storage') AS storage
+    FROM checkpoints c LEFT JOIN experiments e ON e.id = c.experiment_id
+    WHERE c.uuid = :uuid AND c.state <> 'DELETED'"""
+_TRIAL = """
+    SELECT t.id, t.experiment_id, coalesce(m.artifacts, '{}') AS artifacts,
+           e.config -> 'checkpoint_storage' AS storage,
+           coalesce((SELECT jsonb_agg(c.uuid ORDER BY c.report_time) FROM checkpoints c
+                     WHERE c.trial_id = t.id AND c.state NOT IN ('DELETED', 'ACTIVE')), '[]') AS checkpoints
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    LEFT JOIN mlflow_runs m ON m.trial_id = t.id WHERE t.id = :id"""
+
+
+class Artifacts(ArtifactRepository):
+    """The tree below ``artifact_uri``; see the module's docstring."""
+
+    def __init__(
+        self, artifact_uri: str, tracking_uri: str | None = None, registry_uri: str | None = None
+    ) -> None:
+        super().__init__(artifact_uri, tracking_uri, registry_uri)
+        self._db = Reader(artifact_uri)
+        self._cluster = ""
+
+    @classmethod
+    def of_server(cls) -> Artifacts:
+        """The one tree of the server that the service has started."""
+        return cls(f"{SCHEME}:///")
+
+    # Reading
+
+    def list_artifacts(self, path: str | None = None) -> list[FileInfo]:
+        """What lies in the folder ``path``; a file lies in no folder of its own."""
+        parts = _parts(path)
+        files, below = self._files(parts)
+        inside = "/".join(below)
+        found: dict[str, FileInfo] = {}
+        for name, size in files.items():
+            if inside and not name.startswith(f"{inside}/"):
+                continue
+            rest = name[len(inside) + 1 :] if inside else name
+            first, slash, _ = rest.partition("/")
+            if not first:
+                continue
+            shown = "/".join([*parts, first])
+            found[first] = FileInfo(shown, bool(slash), None if slash else size)
+        return [found[name] for name in sorted(found)]
+
+    def _files(self, parts: list[str]) -> tuple[Mapping[str, int], list[str]]:
+        """Every path and its bytes below the root that ``parts`` begin with, and the parts within it."""
+        if len(parts) < 2 or parts[0] in ("searches", "experiments"):
+            return {}, []
+        if parts[0] == CHECKPOINTS:
+            return self._resources(self._checkpoint(parts[1])), parts[2:]
+        trial = self._trial(parts)
+        if len(parts) > 3 and parts[2] == CHECKPOINTS:
+            return self._resources(self._checkpoint(parts[3], trial)), parts[4:]
+        listed = dict(trial.artifacts)
+        # A file without a name: each makes a folder of the list.
+        listed |= {f"{CHECKPOINTS}/{uuid}/": 0 for uuid in trial.checkpoints}
+        return listed, parts[2:]
+
+    def _resources(self, checkpoint: Any) -> dict[str, int]:
+        found = dict(checkpoint.resources)
+        if checkpoint.state == "ACTIVE":
+            found = _spooled(checkpoint.uuid)
+        if LOAD_FILE in found and MLMODEL not in found:
+            found[MLMODEL] = len(_mlmodel(checkpoint))
+        return found
+
+    def get_local_path(self, artifact_path: str) -> str | None:
+        """The file itself where the storage is a folder of this machine, so that it is sent without a
+        copy."""
+        checkpoint, path = self._in_checkpoint(artifact_path)
+        if checkpoint is None or path not in checkpoint.resources:
+            return None
+        manager = _manager(checkpoint.storage)
+        if not isinstance(manager, DirectoryStorageManager):
+            return None
+        with _explained(), manager.restore_path(str(checkpoint.uuid)) as folder:
+            return str(folder / path)
+
+    def _download_file(self, remote_file_path: str, local_path: str) -> None:
+        target = Path(local_path)
+        checkpoint, path = self._in_checkpoint(remote_file_path)
+        if checkpoint is None:
+            self._fetch(_parts(remote_file_path), target)
+        elif checkpoint.state == "ACTIVE":
+            raise missing(f"artifact {remote_file_path}")
+        elif path in checkpoint.resources:
+            with tempfile.TemporaryDirectory(dir=target.parent) as folder, _explained():
+                _manager(checkpoint.storage).download(
+                    str(checkpoint.uuid), Path(folder), lambda name: name == path
+                )
+                (Path(folder) / path).replace(target)
+        elif path == MLMODEL and LOAD_FILE in checkpoint.resources:
+            target.write_bytes(_mlmodel(checkpoint))
+        else:
+            raise missing(f"artifact {remote_file_path}")
+
+    def _fetch(self, parts: list[str], target: Path) -> None:
+        trial, path = self._own(parts)
+        if path not in trial.artifacts:
+            raise missing(f"artifact {'/'.join(parts)}")
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder, _explained():
+            _manager(trial.storage).fetch(self._key(trial, path), Path(folder))
+            (Path(folder) / CONTENT).replace(target)
+
+    def _in_checkpoint(self, path: str) -> tuple[Any, str]:
+        """The checkpoint that the file is in, and its path there; None: it is in none."""
+        parts = _parts(path)
+        if len(parts) > 2 and parts[0] == CHECKPOINTS:
+            return self._checkpoint(parts[1]), "/".join(parts[2:])
+        if len(parts) > 4 and parts[0] == "trials" and parts[2] == CHECKPOINTS:
+            return self._checkpoint(parts[3], self._trial(parts)), "/".join(parts[4:])
+        return None, ""
+
+    def _checkpoint(self, text: str, trial: Any = None) -> Any:
+        """The checkpoint of that uuid, which must be the trial's if one is named. Raises MlflowException."""
+        row = None
+        with contextlib.suppress(ValueError):
+            row = self._db.first(_CHECKPOINT, {"uuid": uuids.UUID(text)})
+        if row is None or (trial is not None and row.trial_id != trial.id):
+            raise missing(f"checkpoint {text}")
+        return row
+
+    def _trial(self, parts: list[str]) -> Any:
+        """The trial of ``trials/<id>/…``. Raises MlflowException (404)."""
+        number = names.number(parts[1]) if len(parts) > 1 and parts[0] == "trials" else None
+        row = None if number is None else self._db.first(_TRIAL, {"id": number})
+        if row is None:
+            raise missing(f"artifact {'/'.join(parts)}")
+        return row
+
+    def _own(self, parts: list[str]) -> tuple[Any, str]:
+        """The trial, and the path of a file that it has logged besides its checkpoints."""
+        return self._trial(parts), "/".join(parts[2:])
+
+    def _key(self, trial: Any, path: str) -> str:
+        """Where the file lies in storage: a folder of its own, as storages fetch folders."""
+        if not self._cluster:
+            self._cluster = str(self._db.first("SELECT id FROM cluster").id)
+        folder = f"{self._cluster}/mlflow/experiment/{trial.experiment_id}/trial/{trial.id}"
+        return f"{folder}/{path}"
+
+    # Writing
+
+    def log_artifact(self, local_file: str, artifact_path: str | None = None) -> None:
+        """Raises MlflowException (403) for a file of a complete checkpoint, which never changes."""
+        name = posixpath.join(artifact_path or "", Path(local_file).name)
+        parts = _parts(name)
+        size = Path(local_file).stat().st_size
+        if len(parts) > 2 and parts[0] == CHECKPOINTS:
+            checkpoint = self._checkpoint(parts[1])
+            _require_incomplete(checkpoint)
+            _require_reporter(checkpoint.trial_id)
+            target = _spool(checkpoint.uuid).joinpath(*parts[2:])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft = target.with_name(f".{uuids.uuid4().hex}")
+            shutil.copyfile(local_file, draft)
+            draft.replace(target)
+            return
+        trial, path = self._own(parts)
+        if not path or parts[2] == CHECKPOINTS:
+            refuse(
+                f"{name}: the folder {CHECKPOINTS} of a run holds its checkpoints: choose another"
+            )
+        _require_reporter(trial.id)
+        with _explained():
+            _manager(trial.storage).put(f"{self._key(trial, path)}/{CONTENT}", Path(local_file))
+        ask("PATCH", f"/api/v1/mlflow/runs/{trial.id}", {"artifacts": {path: size}})
+
+    def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> None:
+        """Every file below ``local_dir``."""
+        for file in sorted(Path(local_dir).rglob("*")):
+            if file.is_file():
+                folder = file.parent.relative_to(local_dir).as_posix()
+                self.log_artifact(str(file), posixpath.normpath(f"{artifact_path or ''}/{folder}"))
+
+    def delete_artifacts(self, artifact_path: str | None = None) -> None:
+        """Files that a run has logged besides its checkpoints."""
+        parts = _parts(artifact_path)
+        if not parts or parts[0] != "trials" or len(parts) < 3 or parts[2] == CHECKPOINTS:
+            refuse(
+                "a checkpoint's files never change: `det checkpoint delete` deletes the checkpoint"
+            )
+        trial, path = self._own(parts)
+        gone = [one for one in trial.artifacts if one == path or one.startswith(f"{path}/")]
+        if not gone:
+            raise missing(f"artifact {artifact_path}")
+        _require_reporter(trial.id)
+        ask("PATCH", f"/api/v1/mlflow/runs/{trial.id}", {"artifacts": dict.fromkeys(gone)})
+        manager = _manager(trial.storage)
+        with _explained():
+            for one in gone:
+                manager.discard(self._key(trial, one))
+
+    def store(self, checkpoint: uuids.UUID) -> Manifest:
+        """The files that were sent for the checkpoint go to its storage, all or none of them."""
+        row = self._checkpoint(str(checkpoint))
+        _require_reporter(row.trial_id)
+        folder = _spool(checkpoint)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _explained():
+            manager = _manager(row.storage)
+            manager.delete(str(checkpoint))
+            manifest = manager.upload(folder, str(checkpoint), lambda name: not _hidden(name))
+        self.forget(checkpoint)
+        return manifest
+
+    @staticmethod
+    def forget(checkpoint: uuids.UUID) -> None:
+        """Files that were sent for a checkpoint that will not be."""
+        shutil.rmtree(_spool(checkpoint), ignore_errors=True)
+
+
+def _parts(path: str | None) -> list[str]:
+    parts = [part for part in (path or "").split("/") if part not in ("", ".")]
+    if ".." in parts or any("\\" in part or "\0" in part for part in parts):
+        raise invalid(f"{path!r} is not the path of an artifact")
+    return parts
+
+
+def _hidden(name: str) -> bool:
+    return posixpath.basename(name).startswith(".")
+
+
+def _spool(checkpoint: uuids.UUID) -> Path:
+    return Path(configured.current().spool) / str(checkpoint)
+
+
+def _spooled(checkpoint: uuids.UUID) -> dict[str, int]:
+    if not configured.is_there():
+        return {}
+    folder = _spool(checkpoint)
+    return {
+        file.relative_to(folder).as_posix(): file.stat().st_size
+        for file in folder.rglob("*")
+        if file.is_file() and not _hidden(file.name)
+    }
+
+
+def _manager(section: Mapping[str, Any] | None) -> StorageManager:
+    if not section:
+        raise missing("the checkpoint storage of this experiment")
+    return storage.build(dict(section))
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except errors.CheckpointNotFound as error:
+        raise missing(str(error)) from error
+    except errors.StorageError as error:
+        raise MlflowException(str(error), TEMPORARILY_UNAVAILABLE) from error
+
+
+def _require_incomplete(checkpoint: Any) -> None:
+    if checkpoint.state != "ACTIVE":
+        refuse(
+            f"checkpoint {checkpoint.uuid} is complete, and its files never change: log another model"
+        )
+
+
+def _require_reporter(trial_id: int | None) -> None:
+    """Raises MlflowException (403) unless the service allows the user to report for the trial."""
+    if trial_id is None:
+        refuse("this checkpoint belongs to no trial: its files never change")
+    ask("PATCH", f"/api/v1/mlflow/runs/{trial_id}", {})
+
+
+def _mlmodel(checkpoint: Any) -> bytes:
+    """The ``MLmodel`` that makes ``mlflow.pyfunc.load_model`` build the trial's model again."""
+    described = {
+        "flavors": {
+            "python_function": {"loader_module": LOADER, "data": ".", "env": {}},
+        },
+        "model_uuid": checkpoint.uuid.hex,
+        "utc_time_created": checkpoint.report_time.strftime("%Y-%m-%d %H:%M:%S.%f"),
+    }
+    return yaml.safe_dump(described).encode()

@@ -1,0 +1,40 @@
+"""What the server's process was told when it was started; stores that MLflow makes elsewhere read it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """``db_url``: our database. ``spool``: a folder for uploads that are not complete; it outlives the
+    process. ``socket``: where to listen. ``secret``: what each request must carry."""
+
+    db_url: str
+    spool: str
+    socket: str = ""
+    secret: str = ""
+
+
+_current: Configuration | None = None
+
+
+def put(given: Configuration) -> None:
+    """Makes it what :func:`current` returns."""
+    global _current
+    _current = given
+
+
+def is_there() -> bool:
+    """Whether this process is a server that the service has started."""
+    return _current is not None
+
+
+def current() -> Configuration:
+    """Raises LookupError in a process that no service has started."""
+    if _current is None:
+        raise LookupError(
+            "determined+postgresql:/// stands for the database of a service: start MLflow by opening "
+            "<service>/mlflow, or name a database: determined+postgresql://user:password@host/database"
+        )
+    return _current

@@ -1,0 +1,63 @@
+"""Connections to our Postgres that read only."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from determined_registry.mlflow import configured
+
+SCHEME = "determined+postgresql"
+STATEMENT_MS = 60_000
+"""A statement that takes longer is stopped: nobody waits for its answer any more."""
+
+
+class Reader:
+    """Statements that read, each by itself. One pool for each process, made after its fork."""
+
+    def __init__(self, store_uri: str) -> None:
+        self._url = _database_url(store_uri)
+        self._lock = threading.Lock()
+        self._engine: sa.Engine | None = None
+        self._pid = 0
+
+    @property
+    def engine(self) -> sa.Engine:
+        with self._lock:
+            if self._engine is None or self._pid != os.getpid():
+                options = f"-c default_transaction_read_only=on -c statement_timeout={STATEMENT_MS}"
+                self._engine = sa.create_engine(
+                    self._url,
+                    pool_size=5,
+                    max_overflow=15,
+                    pool_pre_ping=True,
+                    isolation_level="AUTOCOMMIT",
+                    json_deserializer=orjson.loads,
+                    hide_parameters=True,
+                    connect_args={"options": options, "application_name": "determined-mlflow"},
+                )
+                self._pid = os.getpid()
+            return self._engine
+
+    def all(self, statement: str, given: Mapping[str, Any] | None = None) -> list[Any]:
+        """Every row of the answer. ``statement`` has its values as ``:name``."""
+        with self.engine.connect() as conn:
+            return list(conn.execute(sa.text(statement), given or {}))
+
+    def first(self, statement: str, given: Mapping[str, Any] | None = None) -> Any:
+        """The first row of the answer; None: there is none."""
+        with self.engine.connect() as conn:
+            return conn.execute(sa.text(statement), given or {}).first()
+
+
+def _database_url(store_uri: str) -> str:
+    """The URL with its driver. An address without a host stands for the database of the server's service."""
+    url = sa.make_url(store_uri.replace(SCHEME, "postgresql", 1))
+    if not url.host and not url.database and not url.query:
+        url = sa.make_url(configured.current().db_url)
+    return url.set(drivername="postgresql+psycopg").render_as_string(False)

@@ -1,0 +1,102 @@
+"""Changes: requests to the service, in the name of the user whose request asks for the change.
+
+The service gives each request that it passes on a pass, a token that is good for that request's time alone
+and means the same user. So the rules of access are the service's own, and this process holds nobody's token.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from typing import Any, NoReturn
+
+import httpx
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import (
+    INVALID_PARAMETER_VALUE,
+    PERMISSION_DENIED,
+    RESOURCE_ALREADY_EXISTS,
+    RESOURCE_DOES_NOT_EXIST,
+    TEMPORARILY_UNAVAILABLE,
+)
+
+from determined_registry.mlflow import configured
+
+PASS_HEADER = "x-determined-pass"
+USER_HEADER = "x-determined-user"
+SERVICE_HEADER = "x-determined-service"
+TIMEOUT_S = 60.0
+
+pass_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("pass", default="")
+"""The pass of the request that is being answered; empty: there is none."""
+
+user_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="")
+"""The name of the user who asks; empty: nobody has said it."""
+
+service_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("service", default="")
+"""The address of the service that has passed the request on."""
+
+_CODES = {
+    400: INVALID_PARAMETER_VALUE,
+    401: PERMISSION_DENIED,
+    403: PERMISSION_DENIED,
+    404: RESOURCE_DOES_NOT_EXIST,
+    # What another request has changed meanwhile, or an end that cannot be undone. INVALID_STATE would be a
+    # 500, which clients try again for minutes.
+    409: INVALID_PARAMETER_VALUE,
+    413: INVALID_PARAMETER_VALUE,
+    429: TEMPORARILY_UNAVAILABLE,
+    503: TEMPORARILY_UNAVAILABLE,
+}
+
+
+def refuse(sentence: str) -> NoReturn:
+    """Raises the refusal (403) of what has no meaning on our side; ``sentence`` says what to do instead."""
+    raise MlflowException(sentence, PERMISSION_DENIED)
+
+
+def missing(what: str) -> MlflowException:
+    """The refusal (404) of what does not exist."""
+    return MlflowException(f"{what} does not exist", RESOURCE_DOES_NOT_EXIST)
+
+
+def invalid(sentence: str) -> MlflowException:
+    """The refusal (400) of a request."""
+    return MlflowException(sentence, INVALID_PARAMETER_VALUE)
+
+
+@functools.cache
+def _client() -> httpx.Client:
+    return httpx.Client(timeout=TIMEOUT_S, trust_env=False)
+
+
+def ask(method: str, path: str, body: Any = None, *, taken: str = "") -> dict[str, Any]:
+    """The service's JSON answer to a request with that body; ``{}`` for an empty one.
+
+    Raises MlflowException with the service's own words. ``taken``: a conflict means that what is to be
+    made is there already, and this is its name.
+    """
+    token = pass_of_request.get()
+    if not configured.is_there() or not token:
+        refuse(
+            "this MLflow server reads the cluster's database and changes nothing: send changes to the "
+            "cluster's service, whose address with /mlflow is the MLFLOW_TRACKING_URI"
+        )
+    try:
+        address = service_of_request.get() + path
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = _client().request(method, address, json=body, headers=headers)
+    except httpx.HTTPError as error:
+        raise MlflowException(
+            f"the cluster's service does not answer: {error}", TEMPORARILY_UNAVAILABLE
+        ) from error
+    if answer.is_success:
+        found: dict[str, Any] = answer.json() if answer.content else {}
+        return found
+    try:
+        message = str(answer.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"the service answered {answer.status_code}"
+    if answer.status_code == 409 and taken:
+        raise MlflowException(message, RESOURCE_ALREADY_EXISTS)
+    raise MlflowException(message, _CODES.get(answer.status_code, TEMPORARILY_UNAVAILABLE))

@@ -1,0 +1,309 @@
+"""What MLflow's clients change of experiments and trials.
+
+A script that knows only MLflow makes an unmanaged experiment, and trials of it: it is `native` here. Its
+parameters are the trial's hyperparameters, its metrics go where all metrics go. What our tables have no place
+for (tags, names of runs, parameters that a managed trial logs beside its hyperparameters) is in
+`mlflow_runs` and `mlflow_experiments`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.wire import limits
+from determined_registry.database.tables import (
+    experiments,
+    mlflow_experiments,
+    mlflow_runs,
+    trials,
+)
+from determined_registry.mlflow.names import OWN_GROUP, flat, param_value
+from determined_service.base import topics
+from determined_service.base.checks import check_bytes
+from determined_service.base.errors import BadRequest, Conflict, NotFound
+from determined_service.ingest.reports import Batch
+from determined_service.ingest.streams import Position
+from determined_service.lifecycle import unmanaged
+from determined_service.state.change import Change
+
+_STREAMS = uuid.UUID("8b1d4a39-6ed7-4f1c-9a7e-5c1f0b7a9a44")
+GROUPS = ("training", "validation", "system")
+_VALIDATION = (
+    "val_",
+    "valid_",
+    "validation_",
+    "eval_",
+    "test_",
+    "val/",
+    "valid/",
+    "eval/",
+    "test/",
+)
+
+x = mlflow_experiments.c
+m = mlflow_runs.c
+
+_LOCK = sa.text(
+    """
+    SELECT t.id, t.experiment_id, t.state, t.run_count, t.hparams, e.unmanaged, e.archived,
+           coalesce(m.native, false) AS native, coalesce(m.params, '{}') AS params,
+           coalesce(m.tags, '{}') AS tags, coalesce(m.artifacts, '{}') AS artifacts,
+           coalesce(m.inputs, '[]') AS inputs, m.deleted_at
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id LEFT JOIN mlflow_runs m ON m.trial_id = t.id
+    WHERE t.id = :id FOR NO KEY UPDATE OF t
+    """
+)
+_FACTS = sa.text(
+    """
+    WITH seen AS (
+        UPDATE trials SET seen_at = now() WHERE id = :id AND seen_at < now() - interval '10 minutes'
+    )
+    SELECT t.run_count, coalesce(m.native, false) AS native, m.deleted_at IS NOT NULL OR e.archived AS
+    deleted,
+           e.config -> 'searcher' ->> 'metric' AS searcher_metric
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id LEFT JOIN mlflow_runs m ON m.trial_id = t.id
+    WHERE t.id = :id
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """What is to change of a run; None, and what is left out of ``tags`` and ``artifacts``, stays as it is.
+    There None removes a key. ``inputs`` are added."""
+
+    name: str | None = None
+    tags: Mapping[str, str | None] | None = None
+    params: Mapping[str, str] | None = None
+    inputs: Sequence[Mapping[str, Any]] | None = None
+    artifacts: Mapping[str, int | None] | None = None
+    deleted: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a report of metrics needs to know of its trial."""
+
+    run_count: int
+    native: bool
+    searcher_metric: str | None
+
+
+async def find_native(conn: AsyncConnection, name: str) -> int | None:
+    """The experiment that an MLflow client has made under that name."""
+    found: int | None = (
+        await conn.execute(sa.select(x.experiment_id).where(x.name == name))
+    ).scalar_one_or_none()
+    return found
+
+
+async def name_experiment(
+    change: Change, experiment_id: int, name: str, tags: Mapping[str, str]
+) -> None:
+    """A new experiment is an MLflow client's. Raises Conflict when there is one of that name."""
+    check_bytes(len(orjson.dumps(dict(tags))), limits.METADATA_BYTES, "tags")
+    made = await change.conn.execute(
+        insert(mlflow_experiments)
+        .values(experiment_id=experiment_id, name=name, tags=dict(tags))
+        .on_conflict_do_nothing()
+        .returning(x.experiment_id)
+    )
+    if made.first() is None:
+        raise Conflict(f"an experiment {name!r} already exists")
+
+
+async def change_experiment(
+    change: Change,
+    experiment_id: int,
+    *,
+    name: str | None = None,
+    tags: Mapping[str, str | None] | None = None,
+) -> None:
+    """Raises NotFound; Conflict when another experiment has the name."""
+    conn = change.conn
+    found = await conn.execute(
+        sa.select(experiments.c.id, x.name, x.tags)
+        .outerjoin(mlflow_experiments, x.experiment_id == experiments.c.id)
+        .where(experiments.c.id == experiment_id)
+        .with_for_update(key_share=True, of=experiments)
+    )
+    row = found.first()
+    if row is None:
+        raise NotFound(f"experiment {experiment_id} does not exist")
+    if name is not None:
+        if row.name is not None:
+            other = await find_native(conn, name)
+            if other not in (None, experiment_id):
+                raise Conflict(f"an experiment {name!r} already exists")
+            await conn.execute(
+                sa.update(mlflow_experiments)
+                .where(x.experiment_id == experiment_id)
+                .values(name=name)
+            )
+        # What MLflow shows of ours ends in its number.
+        shown = name.removesuffix(f" #{experiment_id}")
+        await conn.execute(
+            sa.update(experiments).where(experiments.c.id == experiment_id).values(name=shown)
+        )
+    if tags is not None:
+        after = _changed(row.tags or {}, tags, "tags")
+        await conn.execute(
+            insert(mlflow_experiments)
+            .values(experiment_id=experiment_id, tags=after)
+            .on_conflict_do_update(index_elements=[x.experiment_id], set_={"tags": after})
+        )
+    change.notify(topics.experiment(experiment_id))
+
+
+async def start_run(change: Change, experiment_id: int, name: str, tags: Mapping[str, str]) -> int:
+    """A new trial of an unmanaged experiment, which runs from now on. Raises as
+    :func:`unmanaged.put_trial`."""
+    check_bytes(len(orjson.dumps(dict(tags))), limits.METADATA_BYTES, "tags")
+    trial_id = await unmanaged.put_trial(change, experiment_id, {}, None)
+    await unmanaged.start(change, trial_id, False)
+    await change.conn.execute(
+        sa.insert(mlflow_runs).values(trial_id=trial_id, native=True, name=name, tags=dict(tags))
+    )
+    return trial_id
+
+
+async def change_run(change: Change, trial_id: int, given: RunChange) -> None:
+    """Raises NotFound; BadRequest for a parameter that has another value, and for what is too large."""
+    row = (await change.conn.execute(_LOCK, {"id": trial_id})).first()
+    if row is None:
+        raise NotFound(f"run {trial_id} does not exist")
+    values: dict[str, Any] = {}
+    if given.name is not None:
+        values["name"] = given.name
+    tags: dict[str, str | None] = dict(given.tags or {})
+    if given.name is not None and row.native:
+        tags["mlflow.runName"] = given.name
+    if tags:
+        values["tags"] = _changed(row.tags, tags, "tags")
+    if given.inputs:
+        values["inputs"] = [*row.inputs, *given.inputs]
+        check_bytes(len(orjson.dumps(values["inputs"])), limits.METADATA_BYTES, "inputs")
+    if given.artifacts:
+        values["artifacts"] = _changed(row.artifacts, given.artifacts, "artifacts")
+    if given.deleted is not None:
+        values["deleted_at"] = sa.func.now() if given.deleted else None
+    if given.params:
+        await _set_params(change, row, given.params, values)
+    if values:
+        await change.conn.execute(
+            insert(mlflow_runs)
+            .values(trial_id=trial_id, **values)
+            .on_conflict_do_update(index_elements=[m.trial_id], set_=values)
+        )
+        change.notify(topics.trial(trial_id))
+
+
+async def _set_params(
+    change: Change, row: Any, params: Mapping[str, str], values: dict[str, Any]
+) -> None:
+    known = {**dict(flat(row.hparams)), **row.params}
+    for key, value in params.items():
+        if known.get(key, value) != value:
+            raise BadRequest(
+                f"Changing param values is not allowed. Param with key='{key}' was already logged with "
+                f"value='{known[key]}' for run ID='{row.id}'. Attempted logging new value '{value}'."
+            )
+    new = {key: value for key, value in params.items() if key not in known}
+    if not new:
+        return
+    if not row.native:
+        values["params"] = _changed(row.params, new, "params")
+        return
+    after = {**row.hparams, **{key: param_value(value) for key, value in new.items()}}
+    check_bytes(len(orjson.dumps(after)), limits.METADATA_BYTES, "params")
+    await change.conn.execute(sa.update(trials).where(trials.c.id == row.id).values(hparams=after))
+
+
+def _changed(before: Mapping[str, Any], by: Mapping[str, Any], what: str) -> dict[str, Any]:
+    after = {key: value for key, value in {**before, **by}.items() if value is not None}
+    check_bytes(len(orjson.dumps(after)), limits.METADATA_BYTES, what)
+    return after
+
+
+async def set_state(change: Change, trial_id: int, state: str) -> None:
+    """What the script of a native run says of its state; it may go on after its end.
+
+    Raises NotFound; BadRequest for a run that the cluster runs.
+    """
+    await unmanaged.reopen_or_end(change, trial_id, state)
+
+
+async def facts(conn: AsyncConnection, trial_id: int) -> Facts:
+    """Raises NotFound; BadRequest for a run that is hidden."""
+    row = (await conn.execute(_FACTS, {"id": trial_id})).first()
+    if row is None:
+        raise NotFound(f"run {trial_id} does not exist")
+    if row.deleted:
+        raise BadRequest(
+            f"The run {trial_id} must be in the 'active' state. Current state is deleted."
+        )
+    return Facts(row.run_count, row.native, row.searcher_metric)
+
+
+def group_of(key: str, of: Facts) -> tuple[str, str]:
+    """The group and name under which a metric is kept.
+
+    A native run's is what the client called it, in the group that its name tells. In a trial of the
+    cluster's a name that begins with a group, or is that of the searcher's metric, means what a trial's
+    own report would.
+    """
+    if of.native:
+        group, slash, _ = key.partition("/")
+        if slash and group in GROUPS:
+            return group, key
+        return ("validation" if key.startswith(_VALIDATION) else "training"), key
+    if key == of.searcher_metric:
+        return "validation", key
+    group, slash, name = key.partition("/")
+    if slash and group in GROUPS and name:
+        return group, name
+    return OWN_GROUP, key
+
+
+def batch(
+    trial_id: int, of: Facts, metrics: Collection[tuple[str, float | str, int, int]], sent: bytes
+) -> Batch:
+    """The reports of metrics, each ``(key, value, milliseconds since 1970, step)``.
+
+    ``sent``: the request; the same one again changes nothing, as MLflow keeps a point once. Values of one
+    name that have one step and time are reports of their own. Raises BadRequest.
+    """
+    stream = uuid.uuid5(_STREAMS, f"{trial_id} {hashlib.sha256(sent).hexdigest()}")
+    found = Batch(trial_id, of.run_count, Position(stream, 0))
+    reports: dict[tuple[str, int, int, int], dict[str, Any]] = {}
+    seen: dict[tuple[str, int, int, str], int] = {}
+    groups: dict[str, tuple[str, str]] = {}
+    for key, value, moment, step in metrics:
+        known = groups.get(key)
+        if known is None:
+            known = groups[key] = group_of(key, of)
+        group, name = known
+        place = (group, step, moment, name)
+        turn = seen.get(place, 0)
+        seen[place] = turn + 1
+        reports.setdefault((group, step, moment, turn), {})[name] = value
+    for (group, step, moment, _), values in reports.items():
+        found.add(group, step, values, None, _iso(moment))
+    return found
+
+
+def _iso(millis: int) -> str:
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC).isoformat()
+    except (OverflowError, OSError, ValueError):
+        raise BadRequest(f"timestamp: {millis} is no number of milliseconds since 1970") from None

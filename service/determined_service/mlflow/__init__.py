@@ -1,0 +1,1 @@
+"""MLflow's server, a process of its own that the service starts, stands before and ends."""

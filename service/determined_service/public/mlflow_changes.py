@@ -1,0 +1,319 @@
+"""What MLflow's clients change: experiments and runs of theirs, tags, parameters, metrics.
+
+MLflow's server asks these routes in the name of whoever asks it; scripts that log metrics reach the last ones
+directly, by MLflow's own addresses, because those are the hot path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from determined.common.wire import limits
+from determined_service.access.dependencies import Gate, may, may_named
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.aside import aside
+from determined_service.base.bounds import Id, Name, Text
+from determined_service.base.db import Database
+from determined_service.base.errors import ApiError, BadRequest, Conflict
+from determined_service.base.json import JsonResponse
+from determined_service.lifecycle import experiments as experimenting
+from determined_service.lifecycle import mlflow_runs, unmanaged
+from determined_service.state import states
+from determined_service.state.change import changing, reader
+from determined_service.submission import submit
+from determined_service.web.request import INLINE_BYTES, parse_json
+from determined_service.web.router import Router
+from determined_service.web.state import Db, SettingsOf, metrics_queue
+
+router = Router("MLflow")
+api = "/api/v1/mlflow"
+
+METRICS, PARAMS, TAGS = 1000, 100, 100
+"""Of one request, as MLflow's own server takes them."""
+_STATES = {
+    "STATE_RUNNING": states.ACTIVE,
+    "STATE_COMPLETED": states.COMPLETED,
+    "STATE_ERROR": states.ERROR,
+    "STATE_CANCELED": states.CANCELED,
+}
+_KEY = re.compile(r"[/\w.\- :]{1,250}")
+
+Tags = Annotated[dict[Name, str | None], Field(max_length=1000)]
+Reporter = Annotated[Principal, may(Action.REPORT, Kind.TRIAL, "log to")]
+Changer = Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT)]
+
+
+class NewMlflowExperiment(BaseModel):
+    """``name``: by which MLflow's clients find it again."""
+
+    name: Name
+    tags: dict[Name, Text] = Field(default_factory=dict, max_length=1000)
+
+
+class MlflowExperimentChange(BaseModel):
+    """What is null stays as it is; a tag that is null goes. ``archived``: hidden."""
+
+    name: Name | None = None
+    tags: Tags | None = None
+    archived: bool | None = None
+
+
+class NewRun(BaseModel):
+    """A run that begins now."""
+
+    name: Name
+    tags: dict[Name, Text] = Field(default_factory=dict, max_length=1000)
+
+
+class RunChange(BaseModel):
+    """What is null stays as it is; a tag or an artifact that is null goes. ``artifacts``: path and bytes."""
+
+    name: Name | None = None
+    tags: Tags | None = None
+    inputs: Annotated[list[dict[str, Any]], Field(max_length=1000)] | None = None
+    artifacts: (
+        Annotated[
+            dict[str, Annotated[int, Field(ge=0, le=limits.INT64)] | None], Field(max_length=10_000)
+        ]
+        | None
+    ) = None
+    deleted: bool | None = None
+
+
+class RunState(BaseModel):
+    """One of STATE_RUNNING, STATE_COMPLETED, STATE_ERROR, STATE_CANCELED."""
+
+    state: Name
+
+
+@router.post(f"{api}/experiments")
+async def create_experiment(
+    given: NewMlflowExperiment,
+    user: Annotated[Principal, may(Action.CREATE, Kind.EXPERIMENT)],
+    db: Db,
+    settings: SettingsOf,
+) -> Response:
+    """An unmanaged experiment of an MLflow client's; 409 when there is one of this name, unless it is
+    empty of everything but the name and the same user asks again."""
+    text = json.dumps(
+        {
+            "name": given.name,
+            "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 1}},
+        }
+    )
+    config = await submit.completed(text, settings, unmanaged=True)
+    async with changing(db) as change:
+        known = await mlflow_runs.find_native(change.conn, given.name)
+        if known is not None:
+            raise Conflict(f"an experiment {given.name!r} already exists")
+        made = await unmanaged.put_experiment(
+            change, config, text, user.user_id, None, None, user.task
+        )
+        await mlflow_runs.name_experiment(change, made, given.name, given.tags)
+    return JsonResponse({"experimentId": made})
+
+
+@router.patch(f"{api}/experiments/{{experiment_id}}")
+async def change_experiment(
+    experiment_id: Id, given: MlflowExperimentChange, user: Changer, db: Db
+) -> Response:
+    """Names, tags, hides or shows an experiment."""
+    async with changing(db) as change:
+        if given.archived is not None:
+            await experimenting.archive(change, experiment_id, given.archived)
+        if given.name is not None or given.tags is not None:
+            await mlflow_runs.change_experiment(
+                change, experiment_id, name=given.name, tags=given.tags
+            )
+    return JsonResponse({})
+
+
+@router.post(f"{api}/experiments/{{experiment_id}}/runs")
+async def start_run(
+    experiment_id: Id,
+    given: NewRun,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "create runs in")],
+    db: Db,
+) -> Response:
+    """Starts a run in an unmanaged experiment: a trial whose process is outside of the cluster."""
+    async with changing(db) as change:
+        made = await mlflow_runs.start_run(change, experiment_id, given.name, given.tags)
+    return JsonResponse({"trialId": made})
+
+
+@router.patch(f"{api}/runs/{{trial_id}}")
+async def change_run(trial_id: Id, given: RunChange, user: Reporter, db: Db) -> Response:
+    """Changes what MLflow's clients say of a run. An empty change asks whether the user might."""
+    values = given.model_dump(exclude_none=True)
+    if given.tags is not None:
+        values["tags"] = given.tags
+    if given.artifacts is not None:
+        values["artifacts"] = given.artifacts
+    async with changing(db) as change:
+        await mlflow_runs.change_run(change, trial_id, mlflow_runs.RunChange(**values))
+    return JsonResponse({})
+
+
+@router.patch(f"{api}/runs/{{trial_id}}/state")
+async def set_state(trial_id: Id, given: RunState, user: Reporter, db: Db) -> Response:
+    """What the script of a run says of its state."""
+    if given.state not in _STATES:
+        raise BadRequest(f"state: expected one of {', '.join(_STATES)}, found {given.state[:80]!r}")
+    async with changing(db) as change:
+        await mlflow_runs.set_state(change, trial_id, _STATES[given.state])
+    return JsonResponse({})
+
+
+class Log:
+    """A batch as a request has it: metrics, parameters, tags; lists of objects with ``key`` and ``value``."""
+
+    def __init__(self, given: Any) -> None:
+        """Raises BadRequest."""
+        if not isinstance(given, dict):
+            raise BadRequest("the body must be an object")
+        self.metrics = [_metric(one) for one in _list(given, "metrics", METRICS)]
+        self.params = dict(_pair(one, "params") for one in _list(given, "params", PARAMS))
+        self.tags = dict(_pair(one, "tags") for one in _list(given, "tags", TAGS))
+
+
+def _list(given: dict[str, Any], name: str, most: int) -> Iterable[Any]:
+    found = given.get(name) or []
+    if not isinstance(found, list) or len(found) > most:
+        raise BadRequest(f"{name}: expected a list of at most {most}")
+    return found
+
+
+def _pair(one: Any, name: str) -> tuple[str, str]:
+    if not isinstance(one, dict):
+        raise BadRequest(f"{name}: expected objects with key and value")
+    key, value = one.get("key"), one.get("value", "")
+    if not isinstance(key, str) or not isinstance(value, str) or not _KEY.fullmatch(key):
+        raise BadRequest(f"{name}: expected keys and texts, found the key {str(key)[:80]!r}")
+    if len(value) > limits.TEXT_CHARS or "\0" in value:
+        raise BadRequest(
+            f"{name}.{key[:80]}: at most {limits.TEXT_CHARS} characters are allowed, and not NUL"
+        )
+    return key, value
+
+
+def _metric(one: Any) -> tuple[str, float | str, int, int]:
+    if not isinstance(one, dict):
+        raise BadRequest("metrics: expected objects with key, value, timestamp and step")
+    key, value = one.get("key"), one.get("value")
+    try:
+        # MLflow's clients send whole numbers as texts, as JSON of protocol buffers has them.
+        moment, step = int(one.get("timestamp", 0)), int(one.get("step") or 0)
+    except (TypeError, ValueError, OverflowError):
+        raise BadRequest(
+            f"metrics: timestamp and step of {str(key)[:80]!r} must be numbers"
+        ) from None
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise BadRequest(f"metrics: {str(key)[:80]!r} is not the name of a metric")
+    if type(value) is int:
+        value = float(value)
+    if type(value) is not float and value not in ("NaN", "Infinity", "-Infinity"):
+        raise BadRequest(f"metrics: the value of {key[:80]!r} must be a number")
+    return key, value, moment, step
+
+
+@router.post(f"{api}/runs/{{trial_id}}/batch")
+async def log_batch(trial_id: Id, request: Request, user: Reporter, db: Db) -> Response:
+    """Metrics, parameters and tags of a run at once, in MLflow's JSON. The same request again changes
+    nothing."""
+    raw = await request.body()
+    given = Log(await _parsed(raw))
+    await _store(request, db, user, trial_id, given, raw)
+    return JsonResponse({})
+
+
+async def _parsed(raw: bytes) -> Any:
+    return parse_json(raw) if len(raw) <= INLINE_BYTES else await aside(len(raw), parse_json, raw)
+
+
+async def _store(
+    request: Request, db: Database, user: Principal, trial_id: int, given: Log, raw: bytes
+) -> None:
+    async with reader(db).connect() as conn:
+        facts = await mlflow_runs.facts(conn, trial_id)
+    batch = mlflow_runs.batch(trial_id, facts, given.metrics, raw)
+    if user.allocation is not None:
+        batch.run_id = user.allocation.run_id
+        batch.allocation_id = user.allocation.id
+    if given.params or given.tags:
+        change_to = mlflow_runs.RunChange(
+            name=given.tags.get("mlflow.runName"), params=given.params, tags=given.tags
+        )
+        async with changing(db) as change:
+            await mlflow_runs.change_run(change, trial_id, change_to)
+    if batch.lines:
+        await metrics_queue(request).submit(batch)
+
+
+ToTrial = Annotated[Gate, may_named(Action.REPORT, Kind.TRIAL, "log to")]
+
+
+@router.post("/mlflow/api/2.0/mlflow/runs/log-batch")
+async def mlflow_log_batch(request: Request, gate: ToTrial, db: Db) -> Response:
+    """``log_batch`` of MLflow's clients."""
+    raw = await request.body()
+    return await _answered(request, gate, db, raw, lambda given: given)
+
+
+@router.post("/mlflow/api/2.0/mlflow/runs/log-metric")
+async def mlflow_log_metric(request: Request, gate: ToTrial, db: Db) -> Response:
+    """``log_metric`` of MLflow's clients."""
+    raw = await request.body()
+    return await _answered(
+        request,
+        gate,
+        db,
+        raw,
+        lambda given: {"metrics": [given]} if isinstance(given, dict) else given,
+    )
+
+
+async def _answered(request: Request, gate: Gate, db: Database, raw: bytes, read: Any) -> Response:
+    """In the words that MLflow's clients read; their refusals too."""
+    try:
+        given = await _parsed(raw)
+        if not isinstance(given, dict):
+            raise BadRequest("the body must be an object")
+        run_id = str(given.get("run_id") or given.get("run_uuid") or "")
+        if not re.fullmatch(r"\d{1,9}", run_id, re.ASCII):
+            return mlflow_error(404, f"run {run_id[:80]} does not exist or takes no metrics")
+        user = await gate.admit(int(run_id))
+        await _store(request, db, user, int(run_id), Log(read(given)), raw)
+    except ApiError as refusal:
+        return mlflow_error(refusal.status, refusal.message)
+    return JsonResponse({})
+
+
+_CODES = {
+    400: "INVALID_PARAMETER_VALUE",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "RESOURCE_DOES_NOT_EXIST",
+    409: "INVALID_PARAMETER_VALUE",
+    413: "INVALID_PARAMETER_VALUE",
+    429: "REQUEST_LIMIT_EXCEEDED",
+    503: "TEMPORARILY_UNAVAILABLE",
+}
+
+
+def mlflow_error(status: int, message: str) -> Response:
+    """A refusal as MLflow's clients read it."""
+    code = _CODES.get(status, "INTERNAL_ERROR")
+    body = orjson.dumps({"error_code": code, "message": message, "error": {"error": message}})
+    # A 409 is for MLflow's clients a request to repeat; this one would be refused for ever.
+    shown = 400 if status in (409, 413) else status
+    return Response(body, shown, media_type="application/json")

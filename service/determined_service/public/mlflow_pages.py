@@ -1,0 +1,217 @@
+"""MLflow's pages and its API for clients, behind the service's door: requests are passed on to its server.
+
+MLflow's server knows no users. Who asks is looked at here; the server gets the request without the client's
+token, and with a pass that means the same user until the request is answered.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+from typing import Annotated
+from urllib.parse import parse_qs
+
+import httpx
+import jinja2
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from pydantic import ValidationError
+from starlette.background import BackgroundTask
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from determined_service.access.authenticator import Authenticator
+from determined_service.access.browser import keep, may_in_browser
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.errors import (
+    BadRequest,
+    Forbidden,
+    TooManyRequests,
+    Unauthenticated,
+    Unavailable,
+)
+from determined_service.mlflow import passing
+from determined_service.mlflow.process import MlflowServer, is_installed
+from determined_service.public.login import Login, log_in
+from determined_service.public.mlflow_changes import mlflow_error
+from determined_service.web.router import Router
+from determined_service.web.state import Db, SettingsOf, Throttle
+
+router = Router("MLflow")
+
+Visitor = Annotated[Principal | None, may_in_browser(Action.READ, Kind.EXPERIMENT)]
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 26rem; margin: 4rem auto; padding: 0 1rem; }
+label, input, button { display: block; width: 100%; box-sizing: border-box; font: inherit; }
+input { margin: 0.25rem 0 1rem; padding: 0.4rem; }
+button { padding: 0.5rem; }
+.refused { color: #b00020; }
+code { font-size: 0.9em; }
+"""
+_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+HEADERS = {
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_FRAME = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>{{ style | safe }}</style>
+</head>
+<body>
+<h1>{{ title }}</h1>
+{% block body %}{% endblock %}
+</body>
+</html>
+"""
+_PAGES = jinja2.Environment(
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    loader=jinja2.DictLoader(
+        {
+            "frame": _FRAME,
+            # The form has no address of its own, so that what stands after "#" is still there afterwards.
+            "login": """{% extends "frame" %}{% block body %}
+<p>The experiments, trials and models of cluster {{ cluster }}. Log in as with <code>det user
+login</code>.</p> {% if refusal %}<p class="refused" role="alert">{{ refusal }}</p>{% endif %}
+<form method="post">
+<label for="username">User</label>
+<input id="username" name="username" value="{{ username }}" autocomplete="username" autofocus>
+<label for="password">Password</label>
+<input id="password" name="password" type="password" autocomplete="current-password">
+<button>Log in</button>
+</form>{% endblock %}""",
+            "missing": """{% extends "frame" %}{% block body %}
+<p>MLflow is not installed beside the service of cluster {{ cluster }}. Whoever runs the cluster installs
+it with</p> <p><code>pip install "determined-prefect[mlflow]"</code></p>
+<p>in the service's environment. Nothing else is needed: this page is MLflow's then.</p>{% endblock %}""",
+        }
+    ),
+)
+
+
+def _page(name: str, status: int, **values: str) -> HTMLResponse:
+    page = _PAGES.get_template(name).render(style=_STYLE, **values)
+    return HTMLResponse(page, status, headers=HEADERS)
+
+
+def _wants_page(request: Request) -> bool:
+    return request.method == "GET" and "text/html" in request.headers.get("accept", "")
+
+
+@router.get("/mlflow", include_in_schema=False)
+async def without_slash(visitor: Visitor) -> Response:
+    """MLflow's pages name what they need from the folder on."""
+    return RedirectResponse("/mlflow/", 307)
+
+
+@router.post("/mlflow/")
+async def log_in_here(
+    request: Request, db: Db, settings: SettingsOf, throttle: Throttle
+) -> Response:
+    """The form of the login page: the session's token becomes a cookie for MLflow's pages alone."""
+    given = parse_qs((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
+    try:
+        login = Login(
+            username=given.get("username", [""])[0], password=given.get("password", [""])[0]
+        )
+    except ValidationError as error:
+        raise BadRequest("username and password are texts") from error
+    try:
+        token, _ = await log_in(login, request, db, settings, throttle)
+    except (Unauthenticated, Forbidden, TooManyRequests) as refusal:
+        return _page(
+            "login",
+            refusal.status,
+            title="MLflow",
+            cluster=settings.cluster_name,
+            refusal=refusal.message,
+            username=login.username,
+        )
+    answer = RedirectResponse("/mlflow/", 303, headers={"Cache-Control": "no-store"})
+    keep(answer, request, token)
+    return answer
+
+
+@router.api_route(
+    "/mlflow/{path:path}",
+    methods=list(passing.METHODS),
+    include_in_schema=False,
+)
+async def pass_on(path: str, request: Request, visitor: Visitor, settings: SettingsOf) -> Response:
+    """MLflow's pages, and its REST API for `MLFLOW_TRACKING_URI=<service>/mlflow`."""
+    if visitor is None:
+        if _wants_page(request):
+            values = {"title": "MLflow", "cluster": settings.cluster_name}
+            return _page("login", 401, refusal="", username="", **values)
+        return mlflow_error(
+            401,
+            "not logged in: set MLFLOW_TRACKING_TOKEN to a token of the cluster, which "
+            "`det user token` prints",
+        )
+    if not is_installed():
+        if _wants_page(request):
+            return _page("missing", 501, title="MLflow", cluster=settings.cluster_name)
+        return mlflow_error(
+            501,
+            "MLflow is not installed beside the cluster's service: pip install "
+            '"determined-prefect[mlflow]" in its environment',
+        )
+    # As it came: what is escaped stays so.
+    raw = request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
+    below = raw.removeprefix("/mlflow/") if raw.startswith("/mlflow/") else path
+    if passing.is_closed(request.method, path) or passing.is_closed(request.method, below):
+        return mlflow_error(403, "this part of MLflow is closed on this cluster")
+    return await _passed_on(below, request, visitor)
+
+
+async def _passed_on(path: str, request: Request, visitor: Principal) -> Response:
+    auth: Authenticator = request.app.state.auth
+    server: MlflowServer = request.app.state.mlflow
+    stack = contextlib.AsyncExitStack()
+    try:
+        client = await stack.enter_async_context(server.client())
+        headers = passing.sent(request.headers)
+        headers["x-determined-pass"] = stack.enter_context(auth.lend(visitor))
+        headers["x-determined-user"] = visitor.username.encode("ascii", "replace").decode()
+        headers["x-determined-service"] = _own_address(request)
+        has_body = request.method not in ("GET", "HEAD")
+        query = f"?{request.url.query}" if request.url.query else ""
+        asked = client.build_request(
+            request.method,
+            f"/{path}{query}",
+            headers=headers,
+            content=request.stream() if has_body else None,
+        )
+        answer = await client.send(asked, stream=True)
+        stack.push_async_callback(answer.aclose)
+    except httpx.HTTPError as error:
+        await stack.aclose()
+        raise Unavailable(f"MLflow's server did not answer: {type(error).__name__}") from error
+    except BaseException:
+        await stack.aclose()
+        raise
+    return StreamingResponse(
+        answer.aiter_raw(),
+        answer.status_code,
+        headers=passing.returned(answer.headers, path),
+        background=BackgroundTask(stack.aclose),
+    )
+
+
+def _own_address(request: Request) -> str:
+    """Where this process listens, as the socket says: no header of the client's is believed."""
+    host, port = request.scope.get("server") or ("127.0.0.1", 0)
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

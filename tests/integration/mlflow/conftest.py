@@ -1,0 +1,85 @@
+"""A service behind a real socket, and MLflow's server behind it; one for the session, as it takes seconds."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+pytest.importorskip("mlflow")
+
+from determined_service.app import create_app
+from determined_service.base.settings import Settings
+from tests.integration.conftest import AGENT_TOKEN, _create, serve
+
+
+class Cluster:
+    """The service's address, and tokens of users."""
+
+    def __init__(self, app: FastAPI, url: str, db_url: str, folder: Path) -> None:
+        self._app = app
+        self.url = url
+        self.db_url = db_url
+        self.folder = folder
+        self.token = self.log_in("determined")
+
+    def log_in(self, name: str) -> str:
+        login = {"username": name, "password": "", "isHashed": True}
+        answer = httpx.post(f"{self.url}/api/v1/auth/login", json=login)
+        answer.raise_for_status()
+        return str(answer.json()["token"])
+
+    def api(self, token: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=180)
+
+    def server_pid(self) -> int:
+        """The process of MLflow's server; 0: there is none."""
+        return self._app.state.mlflow.pid or 0
+
+    @property
+    def tracking_uri(self) -> str:
+        return f"{self.url}/mlflow"
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    postgres_server: str, _migrated: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("mlflow")
+    db_url = _create(postgres_server, f"mlflow_{uuid.uuid4().hex[:8]}", _migrated)
+    settings = Settings.model_validate(
+        {
+            "db_url": db_url,
+            "agent_token": AGENT_TOKEN,
+            "data_dir": folder,
+            "default_checkpoint_storage": {
+                "type": "shared_fs",
+                "host_path": str(folder / "checkpoints"),
+            },
+        }
+    )
+    app = create_app(settings)
+    with serve(app) as url:
+        yield Cluster(app, url, db_url, folder)
+
+
+@pytest.fixture
+def tracking(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """MLflow's client in this process speaks with the service."""
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", cluster.token)
+    # A refusal is an answer: nothing here is to be asked for again.
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(cluster.tracking_uri)
+    yield cluster
+    while mlflow.active_run() is not None:
+        mlflow.end_run()
+    mlflow.set_tracking_uri(before)

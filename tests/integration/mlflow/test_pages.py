@@ -1,0 +1,131 @@
+"""The service's door before MLflow's pages: who gets in, what is closed, and when its server runs."""
+
+from __future__ import annotations
+
+import os
+
+import httpx
+import pytest
+
+from tests.integration.mlflow.conftest import Cluster
+from tests.waiting import until
+
+PAGE = {"Accept": "text/html"}
+
+
+def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
+    with httpx.Client(base_url=cluster.url, timeout=180) as browser:
+        page = browser.get("/mlflow/", headers=PAGE)
+        assert page.status_code == 401 and "<form" in page.text
+        refused = browser.get("/mlflow/api/2.0/mlflow/experiments/search")
+        assert refused.status_code == 401
+        assert "MLFLOW_TRACKING_TOKEN" in refused.json()["message"]
+        wrong = browser.post("/mlflow/", data={"username": "determined", "password": "x"})
+        assert wrong.status_code == 401 and "wrong user name" in wrong.text
+        right = browser.post("/mlflow/", data={"username": "determined", "password": ""})
+        assert right.status_code == 303 and right.headers["location"] == "/mlflow/"
+        cookie = right.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=strict" in cookie and "Path=/mlflow" in cookie
+        assert "<div id=" in browser.get("/mlflow/", headers=PAGE).text
+        # The cookie opens MLflow's pages and nothing else.
+        assert browser.get("/api/v1/me").status_code == 401
+        search = "/mlflow/ajax-api/2.0/mlflow/runs/search"
+        body = {"experiment_ids": ["1"]}
+        foreign = {"Sec-Fetch-Site": "cross-site"}
+        assert browser.post(search, json=body, headers=foreign).status_code == 403
+        assert browser.post(search, json=body).status_code == 403
+        own = {"Origin": cluster.url}
+        assert browser.post(search, json=body, headers=own).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "ajax-api/3.0/mlflow/assistant/config"),
+        ("POST", "ajax-api/3.0/mlflow/assistant/message"),
+        ("POST", "ajax-api/2.0/mlflow/gateway-proxy"),
+        ("GET", "ajax-api/2.0/mlflow/gateway-proxy?gateway_path=x"),
+        ("POST", "gateway/mlflow/v1/chat/completions"),
+        ("GET", "ajax-api/3.0/jobs/1"),
+        ("POST", "ajax-api/3.0/mlflow/jobs/cancel/1"),
+        ("POST", "api/2.0/mlflow/webhooks"),
+        ("POST", "ajax-api/3.0/mlflow/ui-telemetry"),
+        ("GET", "static-files/../ajax-api/3.0/mlflow/assistant/config"),
+        ("GET", "ajax-api/3.0/mlflow/%61ssistant/config"),
+    ],
+)
+def test_what_runs_commands_or_reaches_other_hosts_is_closed(
+    cluster: Cluster, method: str, path: str
+) -> None:
+    with cluster.api() as api:
+        answer = api.request(method, f"/mlflow/{path}", json={} if method == "POST" else None)
+    assert answer.status_code in (403, 404), answer.text
+    assert answer.status_code == 404 or "closed" in answer.text
+
+
+def test_runs_of_others_are_their_own(cluster: Cluster) -> None:
+    with cluster.api() as api:
+        made = api.post("/mlflow/api/2.0/mlflow/experiments/create", json={"name": "of mine"})
+        experiment = made.json()["experiment_id"]
+        run = api.post(
+            "/mlflow/api/2.0/mlflow/runs/create", json={"experiment_id": experiment}
+        ).json()["run"]["info"]["run_id"]
+    with cluster.api(cluster.log_in("admin")) as admin:
+        user = {"user": {"username": "mallory"}, "password": ""}
+        admin.post("/api/v1/users", json=user).raise_for_status()
+    with cluster.api(cluster.log_in("mallory")) as other:
+        assert other.get(f"/mlflow/api/2.0/mlflow/runs/get?run_id={run}").status_code == 200
+        for path, body in {
+            "runs/create": {"experiment_id": experiment},
+            "runs/set-tag": {"run_id": run, "key": "a", "value": "b"},
+            "runs/log-metric": {"run_id": run, "key": "a", "value": 1, "timestamp": 1, "step": 1},
+            "runs/log-batch": {"run_id": run, "tags": [{"key": "a", "value": "b"}]},
+            "runs/delete": {"run_id": run},
+            "experiments/set-experiment-tag": {
+                "experiment_id": experiment,
+                "key": "a",
+                "value": "b",
+            },
+        }.items():
+            answer = other.post(f"/mlflow/api/2.0/mlflow/{path}", json=body)
+            assert answer.status_code == 403, (path, answer.text)
+            assert "only its owner determined or an administrator may" in answer.text, path
+        put = other.put(f"/mlflow/api/2.0/mlflow-artifacts/artifacts/trials/{run}/x", content=b"x")
+        assert put.status_code == 403, put.text
+    with cluster.api() as api:
+        found = api.get(f"/mlflow/api/2.0/mlflow/runs/get?run_id={run}").json()["run"]
+        assert "metrics" not in found["data"]
+        assert "a" not in {tag["key"] for tag in found["data"]["tags"]}
+
+
+def test_the_server_is_started_again_when_it_was_killed(cluster: Cluster) -> None:
+    path = "/mlflow/api/2.0/mlflow/experiments/get?experiment_id=0"
+    with cluster.api() as api:
+        assert api.get(path).status_code == 200
+        pid = cluster.server_pid()
+        os.kill(pid, 9)
+        until("the server seen gone", lambda: cluster.server_pid() != pid)
+        assert api.get(path).status_code == 200
+        assert cluster.server_pid() not in (0, pid)
+
+
+def test_a_batch_that_is_sent_twice_is_stored_once(cluster: Cluster) -> None:
+    with cluster.api() as api:
+        made = api.post("/mlflow/api/2.0/mlflow/experiments/create", json={"name": "twice"})
+        run = api.post(
+            "/mlflow/api/2.0/mlflow/runs/create",
+            json={"experiment_id": made.json()["experiment_id"]},
+        ).json()["run"]["info"]["run_id"]
+        points = [
+            {"key": "a", "value": number, "timestamp": 1_700_000_000_000, "step": 0}
+            for number in range(3)
+        ]
+        for _ in range(2):
+            answer = api.post(
+                "/mlflow/api/2.0/mlflow/runs/log-batch", json={"run_id": run, "metrics": points}
+            )
+            assert answer.status_code == 200, answer.text
+        history = api.get(
+            "/mlflow/api/2.0/mlflow/metrics/get-history", params={"run_id": run, "metric_key": "a"}
+        ).json()
+        assert [point["value"] for point in history["metrics"]] == [0, 1, 2]

@@ -1,0 +1,60 @@
+"""Scripts that know only MLflow, against the service."""
+
+from __future__ import annotations
+
+import math
+
+import mlflow
+import pytest
+from mlflow.exceptions import MlflowException
+
+from tests.integration.mlflow.conftest import Cluster
+
+
+def test_a_script_of_mlflows_is_an_unmanaged_experiment(tracking: Cluster) -> None:
+    mlflow.set_experiment("first steps")
+    with mlflow.start_run(run_name="one", tags={"team": "vision"}) as run:
+        mlflow.log_param("lr", 0.1)
+        mlflow.log_params({"layers": 3, "act": "relu", "tiny": 1e-05, "odd": "1e-4"})
+        for step in range(5):
+            mlflow.log_metrics({"loss": 1 / (step + 1), "val_loss": 2.0 - step}, step=step)
+        mlflow.log_metric("strange", math.nan)
+        mlflow.log_metric("huge", math.inf)
+    found = mlflow.get_run(run.info.run_id)
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == "one"
+    assert found.data.params == {
+        "lr": "0.1",
+        "layers": "3",
+        "act": "relu",
+        "tiny": "1e-05",
+        "odd": "1e-4",
+    }
+    assert found.data.metrics["loss"] == pytest.approx(0.2)
+    assert found.data.metrics["val_loss"] == -2.0
+    assert math.isnan(found.data.metrics["strange"])
+    assert math.isinf(found.data.metrics["huge"])
+    assert found.data.tags["team"] == "vision"
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
+    assert [(one.step, one.value) for one in history] == [(s, 1 / (s + 1)) for s in range(5)]
+    with tracking.api() as api:
+        trial = api.get(f"/api/v1/trials/{run.info.run_id}").json()["trial"]
+        assert trial["state"] == "STATE_COMPLETED"
+        assert trial["hparams"] == {
+            "lr": 0.1,
+            "layers": 3,
+            "act": "relu",
+            "tiny": 1e-05,
+            "odd": "1e-4",
+        }
+        kept = trial["summaryMetrics"]
+        assert kept["validation_metrics"]["val_loss"]["count"] == 5
+
+
+def test_a_parameter_does_not_change(tracking: Cluster) -> None:
+    mlflow.set_experiment("parameters")
+    with mlflow.start_run():
+        mlflow.log_param("lr", 0.1)
+        mlflow.log_param("lr", 0.1)
+        with pytest.raises(MlflowException, match="not allowed"):
+            mlflow.log_param("lr", 0.2)
