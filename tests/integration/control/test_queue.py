@@ -9,7 +9,7 @@ import pytest
 
 from determined.common.cluster_config import ClusterConfig
 from determined_service.lifecycle import configuration
-from determined_service.scheduling import queue
+from determined_service.scheduling import placement, queue
 from determined_service.scheduling.placement import schedule_once
 from determined_service.scheduling.priority import Priority
 from determined_service.scheduling.reasons import GroupAtLimit
@@ -62,6 +62,10 @@ async def test_jobs_ahead_are_experiments_that_came_before(world: World) -> None
 async def test_many_who_ask_for_their_place_share_a_decision(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def idle(*_: object) -> None:
+        """The loop decides nothing, which it may do at any time after its rest."""
+
+    monkeypatch.setattr(placement, "schedule_once", idle)
     driver = await world.started(SINGLE)
     snapshots = []
 
@@ -69,7 +73,6 @@ async def test_many_who_ask_for_their_place_share_a_decision(
         snapshots.append(snapshot)
         return Priority().decide(snapshot)
 
-    # The loop sleeps: nothing has changed.
     monkeypatch.setattr(world.app.state.snapshots.schedulers, "decide", decide)
     monkeypatch.setattr(queue, "KEPT", 10_000)
     path = f"/api/v1/experiments/{driver.experiment_id}"
