@@ -96,5 +96,7 @@ def _delete(layout: Layout, state: ClusterState | None, reporter: Reporter) -> N
             shutil.rmtree(folder)
     for name in ("service.json", "agent.json"):
         (layout.root / name).unlink(missing_ok=True)
+    # A change of the configuration that was being applied is neither finished nor undone.
+    layout.earlier_config.unlink(missing_ok=True)
     layout.state.unlink(missing_ok=True)
     reporter.note(f"deleted the databases; checkpoint files stay in {layout.checkpoints}")
