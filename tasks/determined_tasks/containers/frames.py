@@ -64,13 +64,18 @@ def _nanoseconds(stamp: str) -> int:
 def mend(frames: Iterable[Frame]) -> Iterator[Frame]:
     """The frames with the ends of long lines, which the engine's ``local`` log leaves out.
 
-    It cuts lines at :data:`LARGEST` bytes. A smaller frame without an end is the last part of a line, or of
-    the stream if none follows.
+    It cuts lines at :data:`LARGEST` bytes, and what follows such a part without an end is the line's last
+    part. A frame without an end that follows none is what an engine that was stopped had read of a line: the
+    next engine (with live-restore) begins with the rest.
     """
     ended: dict[str, bool] = {}
+    is_part: dict[str, bool] = {}
     for frame in frames:
         lacks_end = ended.get(frame.stream, False)
-        ended[frame.stream] = len(frame.data) < LARGEST and not frame.data.endswith(b"\n")
+        has_end = frame.data.endswith(b"\n")
+        is_long = len(frame.data) >= LARGEST
+        ended[frame.stream] = is_part.get(frame.stream, False) and not (is_long or has_end)
+        is_part[frame.stream] = is_long and not has_end
         yield replace(frame, data=b"\n" + frame.data) if lacks_end else frame
 
 

@@ -41,6 +41,12 @@ def test_the_ends_of_long_lines_are_mended() -> None:
     assert text == b"%s\nnext\n%s\nend\nno end" % (b"x" * LARGEST + b"rest", b"y" * LARGEST)
 
 
+def test_a_line_that_an_engine_left_unfinished_goes_on_in_the_next_one() -> None:
+    parts = [b"112\n", b"113", b"\n", b"11", b"4\n", b"115\n"]
+    text = b"".join(frame.data for frame in mend(Frame("stdout", 0.0, part) for part in parts))
+    assert text == b"112\n113\n114\n115\n"
+
+
 class Link(ServiceLink):
     """Stores each number of a stream once, as the service does. Ends the pump after ``limit`` requests."""
 
