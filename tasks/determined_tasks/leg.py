@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from determined.common.api import errors
@@ -43,7 +42,7 @@ from determined_tasks.identity import Identity, IdentityError
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.service_link import ServiceLink
 from determined_tasks.streams import Streams
-from determined_tasks.supervision import KILL_SIGNAL, LegRecord, ProcessName, lock
+from determined_tasks.supervision import KILL_SIGNAL, LegRecord, ProcessName, heeding, lock
 from determined_tasks.task_environment import Place
 
 logger = logging.getLogger(__name__)
@@ -206,20 +205,14 @@ class _Leg:
             yield
             return
 
-        def handle(number: int, frame: FrameType | None) -> None:
+        def stop(number: int) -> None:
             if number == KILL_SIGNAL:
                 self.stop(LegResult(None, signal.SIGKILL, ExitKind.EXITED, "as asked for"))
             else:
                 self.stop(exit_reason.infrastructure("stopped together with its agent"))
 
-        for number in (KILL_SIGNAL, signal.SIGTERM):
-            signal.signal(number, handle)
-        try:
+        with heeding(stop):
             yield
-        finally:
-            # The last logs and the exit are still to be reported.
-            for number in (KILL_SIGNAL, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
 
     def _write_record(self) -> LegRecord:
         this = ProcessName.of(os.getpid())

@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -104,6 +104,22 @@ class LegRecord:
                 time.sleep(0.01)
         if self.tmp is not None:
             shutil.rmtree(self.tmp, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def heeding(stop: Callable[[int], None]) -> Iterator[None]:
+    """Within the block ``stop`` is called with KILL_SIGNAL or SIGTERM when one of them comes.
+
+    After it both are ignored: the last logs and the exit are still to be reported.
+    """
+    numbers = (KILL_SIGNAL, signal.SIGTERM)
+    for number in numbers:
+        signal.signal(number, lambda number, frame: stop(number))
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

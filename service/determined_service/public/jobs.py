@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -38,66 +39,63 @@ router = Router("Jobs", "/api/v1")
 MAX_UPDATES = 1000
 
 
-async def _page(
-    db: Database,
-    queue: Queue,
-    schedulers: PoolSchedulers,
-    pool: str,
-    states: list[str],
-    order: str,
-    offset: int,
-    limit: int,
-) -> dict[str, Any]:
-    seen = await queue.look()
-    async with reader(db).connect() as conn:
-        found = await list_jobs(conn, seen)
-        if pool:
-            await require_pool(conn, pool, "resourcePool")
-            found = [job for job in found if job.pool == pool]
-        if states:
-            found = [job for job in found if job.state in states]
-        if order == "ORDER_BY_DESC":
-            found.reverse()
-        start, end = window(len(found), offset, limit)
-        jobs = await jobs_json(conn, found[start:end], schedulers)
-    return {"jobs": jobs, "pagination": pagination(len(found), offset, limit)}
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which jobs are asked for."""
+
+    pool: str
+    states: list[str]
+    descending: bool
+    offset: int
+    limit: int
 
 
-@router.get("/job-queues-v2")
-async def list_queue(
-    user: ExperimentReader,
-    db: Db,
-    queue: QueueOf,
-    snapshots: SnapshotsOf,
+async def _read_wanted(
     states: Annotated[ManyNames, Query(default_factory=list)],
     resourcePool: Name = "",
     orderBy: OrderBy = "ORDER_BY_ASC",
     offset: Offset = 0,
     limit: Limit = 0,
+) -> _Wanted:
+    return _Wanted(resourcePool, states, orderBy == "ORDER_BY_DESC", offset, limit)
+
+
+Wanted = Annotated[_Wanted, Depends(_read_wanted)]
+
+
+async def _page(
+    db: Database, queue: Queue, schedulers: PoolSchedulers, wanted: _Wanted
+) -> dict[str, Any]:
+    seen = await queue.look()
+    async with reader(db).connect() as conn:
+        found = await list_jobs(conn, seen)
+        if wanted.pool:
+            await require_pool(conn, wanted.pool, "resourcePool")
+            found = [job for job in found if job.pool == wanted.pool]
+        if wanted.states:
+            found = [job for job in found if job.state in wanted.states]
+        if wanted.descending:
+            found.reverse()
+        start, end = window(len(found), wanted.offset, wanted.limit)
+        jobs = await jobs_json(conn, found[start:end], schedulers)
+    return {"jobs": jobs, "pagination": pagination(len(found), wanted.offset, wanted.limit)}
+
+
+@router.get("/job-queues-v2")
+async def list_queue(
+    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: Wanted
 ) -> JsonResponse:
     """Every job that waits for slots or holds some, pool by pool, in the order of service."""
-    found = await _page(
-        db, queue, snapshots.schedulers, resourcePool, states, orderBy, offset, limit
-    )
+    found = await _page(db, queue, snapshots.schedulers, wanted)
     return JsonResponse({**found, "jobs": [{"full": job} for job in found["jobs"]]})
 
 
 @router.get("/job-queues")
 async def list_queue_of_old(
-    user: ExperimentReader,
-    db: Db,
-    queue: QueueOf,
-    snapshots: SnapshotsOf,
-    states: Annotated[ManyNames, Query(default_factory=list)],
-    resourcePool: Name = "",
-    orderBy: OrderBy = "ORDER_BY_ASC",
-    offset: Offset = 0,
-    limit: Limit = 0,
+    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: Wanted
 ) -> JsonResponse:
     """As `/job-queues-v2`, in the form of Determined's older clients."""
-    return JsonResponse(
-        await _page(db, queue, snapshots.schedulers, resourcePool, states, orderBy, offset, limit)
-    )
+    return JsonResponse(await _page(db, queue, snapshots.schedulers, wanted))
 
 
 @router.get("/job-queues/stats")

@@ -420,12 +420,10 @@ class Line:
                     if held:
                         self._comes(part, held)
                         freed[part] = freed.get(part, 0) + held
-        for one, slots in wanted.items():
-            if self._slots.open_of(one) < slots:
-                for agent_id, claimed in places:
-                    own = min(freed.get(agent_id, 0), self._coming[agent_id])
-                    self._take(request, level, agent_id, claimed, own)
-                break
+        if any(self._slots.open_of(one) < slots for one, slots in wanted.items()):
+            for agent_id, claimed in places:
+                own = min(freed.get(agent_id, 0), self._coming[agent_id])
+                self._take(request, level, agent_id, claimed, own)
         return True
 
 

@@ -34,7 +34,8 @@ class Standing:
         # Agents that stuck requests may run on: of all levels, and of the last level only.
         self._kept = self._kept_last = _NOBODY
         self._level: int | None = None
-        self._stuck: list[tuple[int, frozenset[str]]] = []
+        # The lowest level of what is stuck, by the agents that it may run on.
+        self._stuck: dict[frozenset[str], int] = {}
         self._left: dict[tuple[frozenset[str], frozenset[str]], PoolSlots | None] = {}
 
     def add(self, request: Request) -> None:
@@ -73,7 +74,7 @@ class Standing:
             self._level, self._kept_last = level, _NOBODY
         self._kept_last = self._joined(self._kept_last, names)
         self._kept = self._joined(self._kept, names)
-        self._stuck.append((level, names))
+        self._stuck.setdefault(names, level)  # no later one is lower
 
     def _joined(self, one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
         # The object itself, which is quickly compared, where all agents are meant.
@@ -87,9 +88,7 @@ class Standing:
         is kept for lower levels. None: there is no such agent.
         """
         mine = self._slots.of(request.constraint)
-        kept = self._kept
-        if request.preemptible:
-            kept = self._kept_last if level == self._level else _NOBODY
+        kept = self._kept_from(level, request.preemptible)
         if not kept:
             return mine
         if kept is self._slots.names:
@@ -104,12 +103,14 @@ class Standing:
     def is_closed(self, level: int, preemptible: bool) -> bool:
         """Whether :meth:`open_to` gives None to every request of this level, which is at least that of those
         before it."""
-        kept = self._kept
-        if preemptible:
-            kept = self._kept_last if level == self._level else _NOBODY
-        return kept is self._slots.names
+        return self._kept_from(level, preemptible) is self._slots.names
+
+    def _kept_from(self, level: int, preemptible: bool) -> frozenset[str]:
+        if not preemptible:
+            return self._kept
+        return self._kept_last if level == self._level else _NOBODY
 
     def is_filling(self, agent_id: str, level: int) -> bool:
         """Whether what runs on the agent at this level does so only while something of a lower level is
         stuck that may run there."""
-        return any(stuck < level and agent_id in names for stuck, names in self._stuck)
+        return any(stuck < level and agent_id in names for names, stuck in self._stuck.items())

@@ -7,7 +7,6 @@ the exit: whatever is killed here, nothing runs twice and no line is lost.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
@@ -15,10 +14,9 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import orjson
@@ -43,10 +41,10 @@ from determined_tasks.containers.settings import ContainerSettings
 from determined_tasks.context_dir import ModelDefinitionError
 from determined_tasks.exit_reason import LegResult, failed_to_start, infrastructure
 from determined_tasks.identity import Identity, IdentityError
-from determined_tasks.leg import KILL_SIGNAL, fetch_model_def, read_place
+from determined_tasks.leg import fetch_model_def, read_place
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.service_link import ServiceLink
-from determined_tasks.supervision import LegRecord, ProcessName, lock
+from determined_tasks.supervision import KILL_SIGNAL, LegRecord, ProcessName, heeding, lock
 from determined_tasks.task_environment import Place
 
 if TYPE_CHECKING:
@@ -124,7 +122,7 @@ class _Leg:
         this = ProcessName.of(os.getpid())
         assert this is not None
         LegRecord(self.spec.allocation_id, self.spec.experiment_id, this).write(self.root)
-        with self._stop_on_signals():
+        with heeding(self._heed):
             if stop is not None:
                 self._heed(stop)
             self.reporter.begin()
@@ -152,19 +150,6 @@ class _Leg:
 
     def _allocation_ended(self) -> None:
         self._stop(infrastructure("the allocation had ended before its process ran"))
-
-    @contextlib.contextmanager
-    def _stop_on_signals(self) -> Iterator[None]:
-        def handle(number: int, frame: FrameType | None) -> None:
-            self._heed(number)
-
-        for number in (KILL_SIGNAL, signal.SIGTERM):
-            signal.signal(number, handle)
-        try:
-            yield
-        finally:
-            for number in (KILL_SIGNAL, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
 
     def _run(self) -> LegResult:
         from docker.errors import APIError

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -285,19 +285,42 @@ class Session:
         """DELETE; the parsed JSON."""
         return self._parsed("DELETE", path, **kwargs)
 
-    def stream_text(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[str]:
-        """GET of text, in pieces as it arrives. Raises MasterNotFoundException when it breaks off."""
-        timeout = httpx.Timeout(30.0, read=None)
+    @contextlib.contextmanager
+    def _opened(
+        self,
+        path: str,
+        *,
+        read_s: float | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        away: Collection[int] = (),
+    ) -> Iterator[httpx.Response]:
+        """GET, whose answer the block reads as it arrives; it may be silent for ``read_s`` seconds.
+
+        Raises what the status means; MasterNotFoundException for one of ``away``, and when the answer breaks
+        off, also within the block.
+        """
+        timeout = httpx.Timeout(30.0, read=read_s)
         try:
-            with self._client.stream("GET", path, params=params, timeout=timeout) as response:
+            with self._client.stream(
+                "GET", path, params=params, headers=headers, timeout=timeout
+            ) as response:
                 if response.status_code >= 400:
                     response.read()
-                    raise _failure(response)
-                yield from response.iter_text()
+                    failure = _failure(response)
+                    if response.status_code in away:
+                        raise errors.MasterNotFoundException(failure.message)
+                    raise failure
+                yield response
         except httpx.TransportError as error:
             raise errors.MasterNotFoundException(
                 f"lost the connection to the service at {self.master}: {no_answer.why(error)}"
             ) from error
+
+    def stream_text(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[str]:
+        """GET of text, in pieces as it arrives. Raises MasterNotFoundException when it breaks off."""
+        with self._opened(path, params=params) as response:
+            yield from response.iter_text()
 
     @contextlib.contextmanager
     def open(
@@ -308,20 +331,10 @@ class Session:
         Asks once. Raises MasterNotFoundException when nothing answers, also within the block when the answer
         breaks off or the service asks for another try (503).
         """
-        timeout = httpx.Timeout(30.0, read=STREAM_SILENCE_S)
-        try:
-            with self._client.stream("GET", path, headers=headers, timeout=timeout) as response:
-                if response.status_code >= 400:
-                    response.read()
-                    failure = _failure(response)
-                    if response.status_code in RETRY_STATUSES:
-                        raise errors.MasterNotFoundException(failure.message)
-                    raise failure
-                yield response
-        except httpx.TransportError as error:
-            raise errors.MasterNotFoundException(
-                f"lost the connection to the service at {self.master}: {no_answer.why(error)}"
-            ) from error
+        with self._opened(
+            path, read_s=STREAM_SILENCE_S, headers=headers, away=RETRY_STATUSES
+        ) as response:
+            yield response
 
     def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """GET of newline-delimited JSON, one parsed ``result`` at a time, as the lines arrive.
@@ -336,23 +349,14 @@ class Session:
     ) -> Iterator[list[Any]]:
         """Like :meth:`stream`: each time the results that arrived together, so that a reader knows when
         there is nothing more for now."""
-        timeout = httpx.Timeout(30.0, read=None)
-        try:
-            with self._client.stream("GET", path, params=params, timeout=timeout) as response:
-                if response.status_code >= 400:
-                    response.read()
-                    raise _failure(response)
-                pieces: list[bytes] = []
-                for chunk in response.iter_bytes():
-                    # Joined only at a line's end: a line may arrive in thousands of pieces.
-                    head, found, tail = chunk.rpartition(b"\n")
-                    if found:
-                        yield from _results(b"".join([*pieces, head]))
-                        pieces = [tail]
-                    else:
-                        pieces.append(chunk)
-                yield from _results(b"".join(pieces))
-        except httpx.TransportError as error:
-            raise errors.MasterNotFoundException(
-                f"lost the connection to the service at {self.master}: {no_answer.why(error)}"
-            ) from error
+        with self._opened(path, params=params) as response:
+            pieces: list[bytes] = []
+            for chunk in response.iter_bytes():
+                # Joined only at a line's end: a line may arrive in thousands of pieces.
+                head, found, tail = chunk.rpartition(b"\n")
+                if found:
+                    yield from _results(b"".join([*pieces, head]))
+                    pieces = [tail]
+                else:
+                    pieces.append(chunk)
+            yield from _results(b"".join(pieces))
