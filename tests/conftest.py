@@ -81,6 +81,8 @@ def gpu_env() -> dict[str, str]:
 
 # These need neither a cluster nor Postgres: their files go to whoever has nothing else to do.
 BY_FILE = ("programs/", "training/", "unit/")
+# These have a cluster of their own, and take minutes: whoever is through first takes them.
+OWN_CLUSTER = ("integration/test_cluster_configuration.py", "integration/test_several_machines.py")
 # These share one Postgres and start no cluster.
 WITH_DATABASE = ("integration/control/", "integration/registry/", "integration/service_api/")
 
@@ -94,7 +96,7 @@ class Shares(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0].removeprefix("tests/")
-        if path.startswith(BY_FILE):
+        if path.startswith((*BY_FILE, *OWN_CLUSTER)):
             return path
         if path.startswith(WITH_DATABASE):
             return "database"
