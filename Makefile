@@ -2,19 +2,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What `make run` needs, and what the tests need besides: a newcomer waits for the first only.
+LOCAL := $(VENV)/.local
 STAMP := $(VENV)/.installed
 
 .PHONY: run test check bench chaos images clean setup
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $(STAMP)
+define install
+$(PYTHON) -m venv $(VENV)
+$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(1)]"
+touch $@
+endef
 
-run: $(STAMP) ## the local cluster, the example search, and its best model put to work
+$(LOCAL): pyproject.toml constraints.txt
+	$(call install,local)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call install,dev)
+	touch $(LOCAL)
+
+run: $(LOCAL) ## the local cluster, the example search, and its best model put to work
 	$(BIN)/det flow run examples/digits/random.yaml examples/digits
 	$(BIN)/python examples/digits/classify.py
 
