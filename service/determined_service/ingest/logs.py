@@ -65,8 +65,8 @@ class LogLines:
         source: str | None = None,
     ) -> None:
         """Adds one line as it was printed, its newline included. Raises BadRequest."""
+        check_text(task_id, "task_id")
         for path, text in (
-            ("task_id", task_id),
             ("allocation_id", allocation_id),
             ("agent_id", agent_id),
             ("container_id", container_id),

@@ -23,6 +23,7 @@ from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
 from determined_service.base.bounds import Id, Name, Text
+from determined_service.base.checks import show
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest, Conflict
 from determined_service.base.json import JsonResponse
@@ -290,7 +291,7 @@ async def _answered(request: Request, gate: Gate, db: Database, raw: bytes, read
             raise BadRequest("the body must be an object")
         run_id = str(given.get("run_id") or given.get("run_uuid") or "")
         if not re.fullmatch(r"\d{1,9}", run_id, re.ASCII):
-            return mlflow_error(404, f"run {run_id[:80]} does not exist or takes no metrics")
+            return mlflow_error(404, f"run {show(run_id)} does not exist or takes no metrics")
         user = await gate.admit(int(run_id))
         await _store(request, db, user, int(run_id), Log(read(given)), raw)
     except ApiError as refusal:

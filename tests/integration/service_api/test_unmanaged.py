@@ -138,8 +138,11 @@ async def test_the_life_of_a_trial(user: httpx.AsyncClient) -> None:
     assert (await user.post("/api/v1/checkpoints", json=checkpoint)).status_code == 200
     line = {"task_id": found["taskId"], "log": "hello\n", "rank": "0"}
     assert (await user.post("/task-logs", json=[line])).status_code == 200
+    refused = await user.post("/task-logs", json=[line, line | {"task_id": None}])
+    assert refused.status_code == 400
+    assert "task_id: expected text" in refused.json()["message"]
     logs = await user.get(f"/api/v1/trials/{trial_id}/logs")
-    assert '"hello' in logs.text
+    assert logs.text.count('"hello') == 1
 
     assert (await say(user, trial_id)).status_code == 200
     assert (await say(user, trial_id, "COMPLETED")).status_code == 200
