@@ -157,6 +157,7 @@ class SearchDriver:
                 group,
                 experiment_id=self.experiment_id,
                 flow_run_id=self.flow_run_id,
+                owner=attached.experiment.owner,
             )
             runs.make(attached.trials_without_run)
             try:

@@ -40,11 +40,12 @@ class TrialRuns:
         *,
         experiment_id: int,
         flow_run_id: UUID,
+        owner: str | None = None,
     ) -> None:
         self._session = session
         self._group = group
         self._places = asyncio.Semaphore(AT_A_TIME)
-        opening = _open(client, experiment_id, flow_run_id)
+        opening = _open(client, experiment_id, flow_run_id, owner)
         self._factory = group.create_task(opening)
 
     def make(self, trials: Iterable[TrialRef]) -> None:
@@ -80,13 +81,15 @@ class TrialRuns:
         )
 
 
-async def _open(client: PrefectClient, experiment_id: int, flow_run_id: UUID) -> TrialRunFactory:
+async def _open(
+    client: PrefectClient, experiment_id: int, flow_run_id: UUID, owner: str | None
+) -> TrialRunFactory:
     """On a new cluster the first experiment may run before the deployment of trials is registered."""
     backoff = Backoff(*DEPLOYED_SECONDS)
     for tries_left in reversed(range(DEPLOYED_TRIES)):
         try:
             return await TrialRunFactory.open(
-                client, experiment_id=experiment_id, flow_run_id=flow_run_id
+                client, experiment_id=experiment_id, flow_run_id=flow_run_id, owner=owner
             )
         except ObjectNotFound:
             if not tries_left:

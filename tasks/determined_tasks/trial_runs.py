@@ -16,7 +16,13 @@ from prefect.client.schemas.objects import StateDetails, StateType
 from prefect.states import Pending, State
 from prefect.tasks import Task
 
-from determined.common.wire.prefect import AWAITING_SLOTS, FAR_FUTURE, TRIAL_DEPLOYMENT, TRIAL_FLOW
+from determined.common.wire.prefect import (
+    AWAITING_SLOTS,
+    FAR_FUTURE,
+    TRIAL_DEPLOYMENT,
+    TRIAL_FLOW,
+    experiment_tags,
+)
 from determined.common.wire.search import TrialRef
 
 
@@ -28,14 +34,20 @@ class TrialRunFactory:
     deployment_id: UUID
     experiment_id: int
     flow_run_id: UUID
+    owner: str | None = None
 
     @classmethod
     async def open(
-        cls, client: PrefectClient, *, experiment_id: int, flow_run_id: UUID
+        cls,
+        client: PrefectClient,
+        *,
+        experiment_id: int,
+        flow_run_id: UUID,
+        owner: str | None = None,
     ) -> TrialRunFactory:
         """Looks the ``trial`` deployment up once. Raises ObjectNotFound when it is not deployed."""
         deployment = await client.read_deployment_by_name(TRIAL_DEPLOYMENT)
-        return cls(client, deployment.id, experiment_id, flow_run_id)
+        return cls(client, deployment.id, experiment_id, flow_run_id, owner)
 
     async def create(self, trial: TrialRef) -> UUID:
         """The id of the child run of ``trial``; safe to repeat.
@@ -57,7 +69,7 @@ class TrialRunFactory:
             parent_task_run_id=parent.id,
             name=trial.name or f"trial-{trial_id}",
             idempotency_key=f"{self.experiment_id}/{request_id}",
-            tags=[f"experiment-{self.experiment_id}", f"trial-{trial_id}"],
+            tags=[*experiment_tags(self.experiment_id, self.owner), f"trial-{trial_id}"],
             state=State(
                 type=StateType.SCHEDULED,
                 name=AWAITING_SLOTS,

@@ -249,7 +249,7 @@ def plot_link(prefect: Prefect, experiment: int, run: str) -> str:
     found = until("the artifact", lambda: prefect.call("/artifacts/filter", wanted))
     (artifact,) = [one for one in found if one["key"] == f"determined-experiment-{experiment}"]
     assert artifact["type"] == "markdown"
-    link = re.fullmatch(r"\[Plot of experiment \d+\]\((http://\S+)\)", artifact["data"])
+    link = re.search(r"\[learning curves[^]]*\]\((http://\S+)\)", artifact["data"])
     assert link is not None, artifact["data"]
     return link.group(1)
 
@@ -274,6 +274,10 @@ def test_a_run_started_from_prefect_has_its_link_too(cluster: LocalCluster, tmp_
     experiment = next(
         one for one in newest_first if cluster.describe(one)["flowRunId"] == run["id"]
     )
+    named = f"{cluster.describe(experiment)['name']} #{experiment}"
+    path = f"/flow_runs/{run['id']}"
+    until("the run named", lambda: prefect.call(path)["name"], equals=named)
+    assert f"experiment-{experiment}" in prefect.call(path)["tags"]
     page = httpx.get(plot_link(prefect, experiment, run["id"]), timeout=TIMEOUT_S, trust_env=False)
     assert page.status_code == 200
     assert "<h2>Learning curves</h2>" in page.text

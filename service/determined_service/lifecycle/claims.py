@@ -74,6 +74,6 @@ async def correct_run(change: Change, trial_id: int) -> None:
     trial = found.one()
     if trial.state in states.TERMINAL:
         entity = prefect_states.task_entity(trial.task_id)
-        prefect_states.ended(change, entity, trial.state, trial.reason)
+        prefect_states.ended(change, entity, trial.state, trial.reason, again=True)
     else:
         await prefect_states.tell_present(change, trial.task_id, trial.reason)

@@ -109,6 +109,11 @@ async def activate(change: Change, experiment_id: int) -> None:
             prefect_states.awaiting_slots(change, row.task_id, "the experiment was activated")
 
 
+def run_name(name: str, experiment_id: int) -> str:
+    """What the run of an experiment is called in Prefect."""
+    return f"{name} #{experiment_id}"
+
+
 async def request_run(change: Change, experiment_id: int, name: str) -> None:
     """Has the mirror create the Prefect run that drives the search; repeated requests are one."""
     entity = prefect_states.experiment_entity(experiment_id)
@@ -117,7 +122,7 @@ async def request_run(change: Change, experiment_id: int, name: str) -> None:
         {"entity": entity, "kind": prefect_states.CREATE_RUN},
     )
     if waiting.first() is None:
-        change.tell_prefect(entity, prefect_states.CREATE_RUN, name=f"{name} #{experiment_id}")
+        change.tell_prefect(entity, prefect_states.CREATE_RUN, name=run_name(name, experiment_id))
 
 
 async def cancel(change: Change, experiment_id: int) -> None:
@@ -217,11 +222,12 @@ async def _end(change: Change, experiment_id: int, stopping: str) -> None:
         .where(searches.c.experiment_id == experiment_id)
     )
     row = found.one()
-    # A flow that drives the search sets the end of its own run.
+    entity = prefect_states.experiment_entity(experiment_id)
     if row.driver is None:
-        prefect_states.ended(
-            change, prefect_states.experiment_entity(experiment_id), to, row.reason
-        )
+        prefect_states.ended(change, entity, to, row.reason)
+    else:
+        # The flow that drives the search sets the end of its own run.
+        prefect_states.show_page(change, entity)
 
 
 async def archive(change: Change, experiment_id: int, archived: bool) -> None:

@@ -25,6 +25,7 @@ from determined_service.loops.reconciler import PASS_S, SUSPECT_S, Reconciler
 from determined_service.prefect.deletion_runs import DeletionRuns
 from determined_service.prefect.gateway import PrefectGateway
 from determined_service.prefect.mirror import Mirror
+from determined_service.prefect.pages.writing import RunPages
 from determined_service.prefect.work_pools import WorkPools
 from determined_service.scheduling.placement import schedule_forever
 from determined_service.scheduling.pools import PoolSchedulers
@@ -86,8 +87,10 @@ async def _lead(
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         tasks.create_task(_watch(lock), name="leader's lock")
         tasks.create_task(schedule_forever(db, hub, snapshots), name="scheduler")
+        pages = None
         if gateway is not None:
-            mirror = Mirror(db, hub, gateway, settings)
+            pages = RunPages(db, gateway, settings)
+            mirror = Mirror(db, hub, gateway, settings, pages)
             tasks.create_task(mirror.run(), name="mirror")
             deletions = DeletionRuns(db, gateway, settings)
             tasks.create_task(deletions.run(hub), name="deletions")
@@ -99,6 +102,7 @@ async def _lead(
             start_timeout_s=settings.start_timeout_s,
             stuck_run_s=settings.stuck_run_s,
             schedulers=schedulers,
+            pages=pages,
         )
         tasks.create_task(_reconcile(reconciler, hub), name="reconciler")
 

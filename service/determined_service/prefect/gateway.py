@@ -41,6 +41,10 @@ class RunGone(Exception):
     """Prefect does not know the run (any more): somebody deleted it."""
 
 
+class ArtifactGone(Exception):
+    """Prefect does not know the artifact (any more): somebody deleted it."""
+
+
 class NotDeployed(Exception):
     """The deployment does not exist yet: ``prefect deploy`` has not been run."""
 
@@ -67,6 +71,24 @@ class OpenRun:
     is_ours: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What a page shows. ``type``: ``markdown``, ``table`` (``data`` is a JSON list of rows) or ``progress``
+    (``data`` in percent). ``key``: of lower-case letters, digits and dashes; what has one is also listed on
+    Prefect's page of all artifacts.
+    """
+
+    key: str | None
+    type: str
+    data: str | float
+    description: str
+
+    @property
+    def called(self) -> str:
+        """By what it is found again among the artifacts of its run."""
+        return self.key or self.description
+
+
 class Gateway(Protocol):
     """The calls that the mirror and the reconciler need; implemented by :class:`PrefectGateway`, or by a
     fake in tests.
@@ -77,8 +99,17 @@ class Gateway(Protocol):
     ) -> tuple[UUID, str | None]:
         """Creates the run, once per ``key``; returns it and its work pool. Raises NotDeployed."""
 
-    async def put_artifact(self, run_id: UUID, key: str, markdown: str, description: str) -> None:
-        """Shows ``markdown`` among the run's artifacts; one that is there already stays."""
+    async def artifacts(self, run_id: UUID) -> dict[str, UUID]:
+        """The run's artifacts by :attr:`Artifact.called`."""
+
+    async def create_artifact(self, run_id: UUID, artifact: Artifact) -> UUID:
+        """Shows it among the run's artifacts; returns its id."""
+
+    async def update_artifact(self, artifact_id: UUID, artifact: Artifact) -> None:
+        """Gives the artifact its new content. Raises ArtifactGone."""
+
+    async def name_run(self, run_id: UUID, name: str, tags: Sequence[str]) -> None:
+        """Names the run and adds the tags. Raises RunGone."""
 
     async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
         """Sets the state whatever the present one is. Raises RunGone."""
@@ -226,29 +257,51 @@ class PrefectGateway:
         with contextlib.suppress(ObjectNotFound):
             await self._client.delete_flow_run(run_id)
 
-    async def put_artifact(self, run_id: UUID, key: str, markdown: str, description: str) -> None:
-        from prefect.client.schemas.filters import (
-            ArtifactFilter,
-            ArtifactFilterFlowRunId,
-            ArtifactFilterKey,
-        )
+    async def artifacts(self, run_id: UUID) -> dict[str, UUID]:
+        from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
-        of_run = ArtifactFilterFlowRunId(any_=[run_id])
-        wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=of_run)
-        if await self._client.read_artifacts(artifact_filter=wanted, limit=1):
-            return
+        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+        found = await self._client.read_artifacts(artifact_filter=of_run)
+        return {one.key or one.description or "": one.id for one in found}
+
+    async def create_artifact(self, run_id: UUID, artifact: Artifact) -> UUID:
         # Not create_artifact(): it would start a thread that tells Prefect of an event.
-        await self._client.request(
+        answer = await self._client.request(
             "POST",
             "/artifacts/",
             json={
-                "key": key,
-                "type": "markdown",
-                "data": markdown,
-                "description": description,
+                "key": artifact.key,
+                "type": artifact.type,
+                "data": artifact.data,
+                "description": artifact.description,
                 "flow_run_id": str(run_id),
             },
         )
+        return UUID(answer.json()["id"])
+
+    async def update_artifact(self, artifact_id: UUID, artifact: Artifact) -> None:
+        from httpx import HTTPStatusError
+
+        given = {"data": artifact.data, "description": artifact.description}
+        try:
+            await self._client.request(
+                "PATCH", "/artifacts/{id}", path_params={"id": artifact_id}, json=given
+            )
+        except HTTPStatusError as error:
+            if error.response.status_code != 404:
+                raise
+            raise ArtifactGone(artifact.called) from error
+
+    async def name_run(self, run_id: UUID, name: str, tags: Sequence[str]) -> None:
+        from prefect.exceptions import ObjectNotFound
+
+        try:
+            run = await self._client.read_flow_run(run_id)
+            # In the order in which they came; Prefect takes the whole list.
+            both = list(dict.fromkeys([*run.tags, *tags]))
+            await self._client.update_flow_run(run_id, name=name, tags=both)
+        except ObjectNotFound as error:
+            raise RunGone(str(run_id)) from error
 
     async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
         from prefect.client.schemas.objects import State, StateDetails, StateType

@@ -20,22 +20,25 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from determined.common.backoff import Backoff
+from determined.common.wire.prefect import experiment_tags
 from determined_registry.database.tables import experiments
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
-from determined_service.plots import links
 from determined_service.prefect.gateway import Gateway, NotDeployed, RunGone
+from determined_service.prefect.pages.writing import RunPages
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
 from determined_service.state.prefect_states import (
     CREATE_RUN,
     EXPERIMENT_ENTITY,
-    LINK_PLOT,
+    NAME_RUN,
     SET_STATE,
+    SHOW_PAGE,
     TASK_ENTITY,
     experiment_of,
+    task_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -46,8 +49,8 @@ HOLD_S = 1.0
 GAP_S = 0.05
 """Least time between two looks at the outbox."""
 SWEEP_S = 60.0
-LINK_ATTEMPTS = 3
-"""How often adding a link to a plot is tried, not counting the tries while Prefect is away."""
+PAGE_ATTEMPTS = 3
+"""How often a page is tried, not counting the tries while Prefect is away."""
 # The first wait and the longest: while Prefect does not answer, for one run that it refuses, and until
 # the agent of a new cluster has registered the deployments.
 AWAY_SECONDS = (0.5, 15.0)
@@ -68,6 +71,7 @@ class Row:
     age_s: float
     run_id: UUID | None
     experiment_state: str | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ def plan_deliveries(rows: Sequence[Row]) -> tuple[list[Delivery], float | None]:
     replaced: list[int] = []
     for place, row in enumerate(rows):
         passing = row.kind == SET_STATE and row.payload["type"] in PASSING
-        if passing and any(later.kind == SET_STATE for later in rows[place + 1 :]):
+        follows = any(later.kind == row.kind for later in rows[place + 1 :])
+        if follows and (passing or row.kind == SHOW_PAGE):
             replaced.append(row.id)
         elif passing and row.age_s < HOLD_S:
             return deliveries, HOLD_S - row.age_s
@@ -103,13 +108,14 @@ _ROWS = sa.text(
     f"""
     SELECT o.id, o.entity, o.kind, o.payload, o.attempts,
            extract(epoch FROM now() - o.created_at)::float8 AS age_s,
-           coalesce(k.flow_run_id, e.flow_run_id) AS run_id, e.state AS experiment_state
+           coalesce(k.flow_run_id, e.flow_run_id) AS run_id, e.state AS experiment_state, u.username AS owner
     FROM prefect_outbox o
     LEFT JOIN tasks k ON starts_with(o.entity, '{TASK_ENTITY}')
         AND k.id = substr(o.entity, {len(TASK_ENTITY) + 1})
     -- CASE, because a cast may be made before what stands beside it is looked at.
     LEFT JOIN experiments e ON e.id = CASE WHEN starts_with(o.entity, '{EXPERIMENT_ENTITY}')
         THEN split_part(o.entity, ':', 2)::int END
+    LEFT JOIN users u ON u.id = e.owner_id
     WHERE o.entity <> ALL(:busy) AND (k.id IS NULL OR k.flow_run_id IS NOT NULL)
     -- New runs first: somebody waits for them.
     ORDER BY o.kind <> '{CREATE_RUN}', o.id
@@ -121,11 +127,14 @@ _ROWS = sa.text(
 class Mirror:
     """One per cluster (the leader's); :meth:`run` goes on until it is cancelled."""
 
-    def __init__(self, db: Database, hub: Hub, gateway: Gateway, settings: Settings) -> None:
+    def __init__(
+        self, db: Database, hub: Hub, gateway: Gateway, settings: Settings, pages: RunPages
+    ) -> None:
         self._db = db
         self._hub = hub
         self._gateway = gateway
         self._settings = settings
+        self._pages = pages
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._under_way: set[int] = set()
         self._waits: dict[str, Backoff] = {}
@@ -200,8 +209,10 @@ class Mirror:
             for delivery in deliveries:
                 if delivery.row.kind == CREATE_RUN:
                     await self._create_run(delivery)
-                elif delivery.row.kind == LINK_PLOT:
-                    await self._link_plot(delivery)
+                elif delivery.row.kind == SHOW_PAGE:
+                    await self._show_page(delivery)
+                elif delivery.row.kind == NAME_RUN:
+                    await self._name_run(delivery)
                 else:
                     await self._set_state(delivery)
         except Exception as error:
@@ -268,7 +279,7 @@ class Mirror:
             experiment_id,
             key=f"determined-{self._settings.cluster_id}-experiment-{experiment_id}",
             name=row.payload["name"],
-            tags=["determined", f"experiment-{experiment_id}"],
+            tags=["determined", *experiment_tags(experiment_id, row.owner)],
         )
         async with changing(self._db) as change:
             await change.conn.execute(
@@ -279,26 +290,35 @@ class Mirror:
             await change.conn.execute(_DELETE, {"ids": list(delivery.ids)})
             await bump_pools(change, experiment_id, pool)
             change.notify(topics.experiment(experiment_id))
-            change.tell_prefect(row.entity, LINK_PLOT)
+            change.tell_prefect(row.entity, SHOW_PAGE)
 
-    async def _link_plot(self, delivery: Delivery) -> None:
-        """Add a link to the experiment's plot to the artifacts of its run."""
+    async def _show_page(self, delivery: Delivery) -> None:
+        """Write what the page of the run tells."""
         row = delivery.row
-        experiment_id = experiment_of(row.entity)
+        try:
+            if row.run_id is None:
+                pass  # no run, no page
+            elif row.entity.startswith(EXPERIMENT_ENTITY):
+                await self._pages.show_experiment(experiment_of(row.entity), row.run_id)
+            else:
+                again = bool(row.attempts or row.payload.get("again"))
+                await self._pages.show_trial(task_of(row.entity), row.run_id, again=again)
+        except Exception as error:
+            # The states that wait behind it matter more.
+            if self._gateway.is_away(error) or row.attempts < PAGE_ATTEMPTS:
+                raise
+            logger.warning("Prefect refuses the page of %s: %s", row.entity, error)
+        async with reader(self._db).connect() as conn:
+            await conn.execute(_DELETE, {"ids": list(delivery.ids)})
+
+    async def _name_run(self, delivery: Delivery) -> None:
+        """Name the run that submitted the experiment after it."""
+        row = delivery.row
         if row.run_id is not None:
-            address = links.link(self._settings, experiment_id)
-            try:
-                await self._gateway.put_artifact(
-                    row.run_id,
-                    key=f"determined-experiment-{experiment_id}",
-                    markdown=f"[Plot of experiment {experiment_id}]({address})",
-                    description="Learning curves, best metric, hyperparameters and rungs, always up to date.",
-                )
-            except Exception as error:
-                # The states that wait behind it matter more.
-                if self._gateway.is_away(error) or row.attempts < LINK_ATTEMPTS:
-                    raise
-                logger.warning("Prefect refuses the link to the plot of %s: %s", row.entity, error)
+            with contextlib.suppress(RunGone):
+                experiment_id = experiment_of(row.entity)
+                tags = ["determined", *experiment_tags(experiment_id, row.owner)]
+                await self._gateway.name_run(row.run_id, row.payload["name"], tags)
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 

@@ -42,7 +42,7 @@ class RunOwner(ABC):
 
     def tell_end(self, change: Change) -> None:
         """Has Prefect told the end of it (held, and ended) once more."""
-        prefect_states.ended(change, self.entity, self.state, self.reason)
+        prefect_states.ended(change, self.entity, self.state, self.reason, again=True)
 
     @abstractmethod
     async def tell_present(self, change: Change, queued: str) -> None:

@@ -24,7 +24,7 @@ from determined.common.wire.search import (
     ExperimentFacts,
     TrialRef,
 )
-from determined_registry.database.tables import experiments, searches, tasks, trials
+from determined_registry.database.tables import experiments, searches, tasks, trials, users
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.hub import CHANNEL
@@ -76,11 +76,13 @@ async def attach(
         )
     ).one()
     change.notify(topics.search(experiment_id))
-    config = (
+    config, owner = (
         await change.conn.execute(
-            sa.select(experiments.c.config).where(experiments.c.id == experiment_id)
+            sa.select(experiments.c.config, users.c.username)
+            .join(users, users.c.id == experiments.c.owner_id)
+            .where(experiments.c.id == experiment_id)
         )
-    ).scalar_one()
+    ).one()
     return Attached(
         experiment=ExperimentFacts(
             id=experiment.id,
@@ -90,6 +92,7 @@ async def attach(
             config=config,
             resource_pool=experiment.resource_pool,
             flow_run_id=flow_run_id or experiment.flow_run_id,
+            owner=owner,
         ),
         snapshot=saved.snapshot,
         snapshot_event_id=saved.snapshot_event_id,

@@ -16,7 +16,8 @@ from determined_service.state.change import Change
 
 SET_STATE = "set_state"
 CREATE_RUN = "create_experiment_run"
-LINK_PLOT = "link_plot"
+NAME_RUN = "name_run"
+SHOW_PAGE = "show_page"
 
 _ENDS = {
     states.COMPLETED: ("COMPLETED", prefect.COMPLETED),
@@ -43,6 +44,11 @@ def experiment_of(entity: str) -> int:
     return int(entity.partition(":")[2])
 
 
+def task_of(entity: str) -> str:
+    """The id of the task that ``entity`` names."""
+    return entity.removeprefix(TASK_ENTITY)
+
+
 def assigned(change: Change, task_id: str, places: Sequence[nodes.Place]) -> None:
     """``places``: of a gang, one for each node."""
     _set(change, task_entity(task_id), "PENDING", prefect.PENDING, nodes.in_words(places))
@@ -67,10 +73,20 @@ def paused(change: Change, task_id: str, message: str) -> None:
     _set(change, task_entity(task_id), "PAUSED", prefect.PAUSED, message)
 
 
-def ended(change: Change, entity: str, state: str, message: str | None) -> None:
-    """``state``: COMPLETED, CANCELED or ERROR of the task or experiment ``entity``."""
+def ended(
+    change: Change, entity: str, state: str, message: str | None, *, again: bool = False
+) -> None:
+    """``state``: COMPLETED, CANCELED or ERROR of the task or experiment ``entity``; ``again``: Prefect was
+    told before.
+    """
     type_, name = _ENDS[state]
     _set(change, entity, type_, name, message or "")
+    show_page(change, entity, again=again)
+
+
+def show_page(change: Change, entity: str, *, again: bool = False) -> None:
+    """Has the page of the run written; ``again``: there may be one."""
+    change.tell_prefect(entity, SHOW_PAGE, again=again)
 
 
 _LIVE_LEG = sa.text(

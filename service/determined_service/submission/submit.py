@@ -18,7 +18,7 @@ from determined_service.base import topics
 from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
-from determined_service.lifecycle.experiments import request_run
+from determined_service.lifecycle.experiments import request_run, run_name
 from determined_service.lifecycle.pools import require_pool
 from determined_service.scheduling.capacity import check_slots
 from determined_service.search import beginning
@@ -211,7 +211,9 @@ async def store(
     change.notify(topics.experiment(experiment_id))
     if submission.flow_run_id is not None:
         entity = prefect_states.experiment_entity(experiment_id)
-        change.tell_prefect(entity, prefect_states.LINK_PLOT)
+        named = run_name(config["name"], experiment_id)
+        change.tell_prefect(entity, prefect_states.NAME_RUN, name=named)
+        prefect_states.show_page(change, entity)
     elif submission.activate:
         await request_run(change, experiment_id, config["name"])
     return experiment_id

@@ -13,6 +13,7 @@ from determined_service.deleting.erasure import erase, runs_of
 from determined_service.lifecycle import tasks as tasking
 from determined_service.prefect.gateway import Gateway
 from determined_service.prefect.mirror import Mirror
+from determined_service.prefect.pages.writing import RunPages
 from determined_service.prefect.run_owners import find_owners
 from determined_service.search import beginning
 from determined_service.state.change import changing
@@ -185,8 +186,11 @@ class SlowPrefect:
     async def create_experiment_run(self, *args: Any, **how: Any) -> tuple[uuid.UUID, None]:
         return uuid.uuid4(), None
 
-    async def put_artifact(self, *args: Any, **how: Any) -> None:
-        pass
+    async def artifacts(self, *args: Any, **how: Any) -> dict[str, uuid.UUID]:
+        return {}
+
+    async def create_artifact(self, *args: Any, **how: Any) -> uuid.UUID:
+        return uuid.uuid4()
 
     def is_away(self, error: BaseException) -> bool:
         return False
@@ -198,7 +202,9 @@ async def test_a_state_that_is_on_its_way_is_not_told_twice(world: World) -> Non
     ok(await world.agent.post(path, json={"flow_run_id": RUN}))
     await fail(world, driver, first)
     state, prefect, woken = world.app.state, SlowPrefect(), asyncio.Event()
-    mirror = Mirror(state.db, state.hub, cast(Gateway, prefect), state.settings)
+    gateway = cast(Gateway, prefect)
+    pages = RunPages(state.db, gateway, state.settings)
+    mirror = Mirror(state.db, state.hub, gateway, state.settings, pages)
     await mirror._dispatch(woken)
 
     async def told() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from asgi_lifespan import LifespanManager
 from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun, State, StateDetails, StateType
 
 from determined.common.wire.prefect import FAR_FUTURE
@@ -18,11 +20,12 @@ from determined_service.app import create_app
 from determined_service.base.settings import Settings
 from determined_service.loops.reconciler import Reconciler
 from determined_service.prefect.gateway import PrefectGateway, RunGone
+from determined_service.prefect.pages.writing import RunPages
 from tests.integration.conftest import AGENT_TOKEN, client_of
 from tests.integration.control.prefect_server import with_prefect
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
-from tests.integration.control.world import Driver, World, ok
+from tests.integration.control.world import Driver, Trial, World, ok
 from tests.waiting import TIMEOUT_S, until_async
 
 RunOf = Callable[[uuid.UUID], Awaitable[FlowRun]]
@@ -77,9 +80,79 @@ async def test_an_experiment_gets_its_run_and_agents_are_told_to_look(
     assert run.deployment_id == deployments["experiment"]
     assert run.state is not None
     assert run.state.type == StateType.SCHEDULED
-    assert f"experiment-{experiment}" in run.tags
-    # Then the link to its plots. (Its trial has no run, as there is no flow to make one.)
+    assert sorted(run.tags) == ["determined", f"experiment-{experiment}", "owner-determined"]
+    # Then its page. (Its trial has no run, as there is no flow to make one.)
     await outbox_delivered(world, "experiment:")
+
+
+async def shown(client: PrefectClient, run_id: uuid.UUID) -> dict[str, Any]:
+    """The data of the run's artifacts by their type; there is one of each."""
+    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+    found = await client.read_artifacts(artifact_filter=of_run)
+    assert len({one.type for one in found}) == len(found)
+    return {str(one.type): one.data for one in found}
+
+
+async def report(world: World, trial: Trial, loss: float) -> None:
+    """A validation after eight steps of the trial's present leg."""
+    found = {"group": "validation", "steps_completed": 8, "metrics": {"loss": loss}}
+    batch = {"run_id": trial.spec["run_id"], "reports": [found]}
+    ok(await world.user.post(f"/api/v1/trials/{trial.id}/metrics/batch", json=batch))
+
+
+async def test_pages_tell_what_became_of_an_experiment_and_its_trial(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    driver, trial = await begin(world, SINGLE.replace("name: scripted", "name: '[a](b)'"))
+    run = await create_trial_run(client, deployments["trial"])
+    path = f"/internal/v1/trials/{trial.id}/run"
+    ok(await world.agent.post(path, json={"flow_run_id": str(run)}))
+    lines = {"task_id": trial.spec["task_id"], "lines": [{"t": 1.0, "log": "``` it failed\n"}]}
+    ok(await world.agent.post("/internal/v1/logs", json=lines))
+    ok(await trial.exited(exit_code=1))
+    trial = await world.launched()
+    await outbox_delivered(world, "task:")
+    # After a failure, before the next leg ends.
+    assert "``` it failed" in (await shown(client, run))["markdown"]
+    ok(await trial.started())
+    await report(world, trial, 0.1)
+    ok(await trial.complete(8, 0.1))
+    ok(await trial.exited())
+    assert await driver.drive() == "COMPLETED"
+    await outbox_delivered(world)
+    page = (await shown(client, run))["markdown"]
+    assert "| validation | loss | 0\\.1 |" in page
+    assert "**COMPLETED** after 8 steps, 1 restart" in page
+    of_experiment = await shown(client, await experiment_run(world, driver.experiment_id))
+    assert of_experiment["progress"] == 100
+    assert "**COMPLETED**" in of_experiment["markdown"]
+    assert r"\[a\]\(b\)" in of_experiment["markdown"]
+    (row,) = json.loads(of_experiment["table"])
+    assert (row["trial"], row["state"], row["loss"], row["steps"]) == (
+        trial.id,
+        "COMPLETED",
+        "0.1",
+        8,
+    )
+
+
+async def test_the_page_of_an_experiment_that_runs_is_written_now_and_then(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    _, trial = await begin(world)
+    (row,) = await world.rows("SELECT id FROM experiments ORDER BY id DESC LIMIT 1")
+    run = await experiment_run(world, row["id"])
+    await outbox_delivered(world, "experiment:")
+    state = world.app.state
+    async with PrefectGateway(state.settings) as gateway:
+        pages = RunPages(state.db, gateway, state.settings, pass_s=0)
+        await report(world, trial, 0.25)
+
+        async def told() -> bool:
+            await pages.look()  # one call each time, of what has been shown longest
+            return "0\\.25" in (await shown(client, run))["markdown"]
+
+        await until_async("the best metric on the page", told)
 
 
 async def test_a_missing_deployment_is_waited_for(world: World, client: PrefectClient) -> None:

@@ -97,8 +97,8 @@ async def test_a_prefect_run_submits_one_experiment(world: World) -> None:
     ids = await asyncio.gather(*(world.submit(flowRunId=run) for _ in range(3)))
     assert len(set(ids)) == 1
     assert str((await world.experiment(ids[0]))["flow_run_id"]) == run
-    # The run exists: none is to be made, but linked to its plots.
-    assert await world.told_prefect(f"experiment:{ids[0]}") == ["link_plot"]
+    # The run exists: none is to be made, but it is named after the experiment.
+    assert await world.told_prefect(f"experiment:{ids[0]}") == [f"scripted #{ids[0]}"]
 
 
 async def test_source_checkpoint_is_where_trials_start(world: World) -> None:

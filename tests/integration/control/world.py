@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 
 from determined.common.api import Session
+from determined_service.state.prefect_states import SHOW_PAGE
 from tests.integration.control.driver import Driver
 from tests.waiting import until_async
 
@@ -201,8 +202,11 @@ class World:
         return [row["event"] for row in rows]
 
     async def told_prefect(self, entity: str) -> list[str]:
+        """Names of states and kinds of what waits to be told, without pages."""
         rows = await self.rows(
-            "SELECT kind, payload FROM prefect_outbox WHERE entity = :e ORDER BY id", e=entity
+            "SELECT kind, payload FROM prefect_outbox WHERE entity = :e AND kind <> :page ORDER BY id",
+            e=entity,
+            page=SHOW_PAGE,
         )
         return [row["payload"].get("name", row["kind"]) for row in rows]
 

@@ -61,7 +61,9 @@ def test_runs_are_created_first() -> None:
     assert told("create_experiment_run", age_s=0) == ["create_experiment_run"]
 
 
-def test_a_link_to_the_plot_replaces_no_state() -> None:
-    assert told("create_experiment_run", "link_plot") == ["create_experiment_run", "link_plot"]
-    assert told("paused", "link_plot") == ["Paused", "link_plot"]
-    assert told("paused", "link_plot", "running") == ["link_plot", "Running"]
+def test_a_page_replaces_no_state_and_the_last_page_is_written() -> None:
+    assert told("create_experiment_run", "show_page") == ["create_experiment_run", "show_page"]
+    assert told("paused", "show_page") == ["Paused", "show_page"]
+    assert told("paused", "show_page", "running") == ["show_page", "Running"]
+    found, _ = plan_deliveries(rows("show_page", "running", "completed", "show_page"))
+    assert [delivery.ids for delivery in found] == [(1, 2), (3,), (4,)]

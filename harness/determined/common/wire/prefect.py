@@ -30,3 +30,8 @@ PAUSED = "Paused"
 COMPLETED = "Completed"
 CANCELLED = "Cancelled"
 FAILED = "Failed"
+
+
+def experiment_tags(experiment_id: int, owner: str | None) -> list[str]:
+    """What the runs of an experiment and of its trials are found by."""
+    return [f"experiment-{experiment_id}", *([f"owner-{owner}"] if owner else [])]

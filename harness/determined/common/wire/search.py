@@ -58,6 +58,7 @@ class ExperimentFacts(Message):
     name: str | None = None
     resource_pool: str | None = None
     flow_run_id: UUID | None = None
+    owner: str | None = None
 
 
 @checked

@@ -262,6 +262,8 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
             .where(trials.c.id == row.trial_id)
             .values(restarts=trials.c.restarts + 1)
         )
+        # Why it failed, and the end of its log, before the next leg begins.
+        prefect_states.show_page(change, prefect_states.task_entity(row.task_id))
     match decision.next:
         case Next.END:
             assert decision.trial_state is not None

@@ -1,0 +1,159 @@
+"""Writes the pages: of a run that ended (:class:`Mirror` asks), and of experiments while they run.
+
+What is written while an experiment runs is rare, as each call costs Prefect some 10 ms of CPU: at most one
+for an experiment in ten seconds, and only of what has changed. Nothing of it is stored here: after a restart
+of the service the artifacts are found again by their keys or descriptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from determined_service.base.db import Database
+from determined_service.base.settings import Settings
+from determined_service.prefect.gateway import Artifact, ArtifactGone, Gateway
+from determined_service.prefect.pages.experiment import ExperimentPage, experiment_page
+from determined_service.prefect.pages.trial import trial_page
+from determined_service.state.change import reader
+
+logger = logging.getLogger(__name__)
+
+PASS_S = 10.0
+MOST = 20
+"""How many experiments one pass looks at; the others come in the next ones, the longest unseen first."""
+
+_RUNNING = sa.text(
+    "SELECT id, flow_run_id FROM experiments WHERE state NOT IN ('COMPLETED', 'CANCELED', 'ERROR') "
+    "AND flow_run_id IS NOT NULL AND NOT unmanaged"
+)
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What a run's page has; ``ids`` None: not known yet. ``digests`` and ``at`` (of each) by key."""
+
+    ids: dict[str, UUID] | None = None
+    digests: dict[str, bytes] = field(default_factory=dict)
+    at: dict[str, float] = field(default_factory=dict)
+    looked_at: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class RunPages:
+    """One per cluster (the leader's)."""
+
+    def __init__(
+        self, db: Database, gateway: Gateway, settings: Settings, *, pass_s: float = PASS_S
+    ) -> None:
+        self._db = db
+        self._gateway = gateway
+        self._settings = settings
+        self._pass_s = pass_s
+        self._next_pass = 0.0
+        self._shown: dict[int, _Shown] = {}
+
+    async def look(self) -> None:
+        """Writes what has changed on the pages of experiments that run; may be called as often as one
+        likes. What Prefect refuses is tried again in a later pass."""
+        now = time.monotonic()
+        if now < self._next_pass:
+            return
+        self._next_pass = now + self._pass_s
+        async with reader(self._db).connect() as conn:
+            running = {row.id: row.flow_run_id for row in await conn.execute(_RUNNING)}
+        self._shown = {key: shown for key, shown in self._shown.items() if key in running}
+        for key in running:
+            self._shown.setdefault(key, _Shown())
+        for key in sorted(running, key=lambda one: self._shown[one].looked_at)[:MOST]:
+            self._shown[key].looked_at = now
+            try:
+                await self._show(key, running[key], self._shown[key], most=1)
+            except Exception as error:
+                if self._gateway.is_away(error):
+                    return
+                logger.warning("Prefect refuses the page of experiment %s: %s", key, error)
+
+    async def show_experiment(self, experiment_id: int, run_id: UUID) -> None:
+        """Writes all of the experiment's page."""
+        # Kept until a look() after the end: the next pass of one that runs knows what was written.
+        shown = self._shown.setdefault(experiment_id, _Shown())
+        await self._show(experiment_id, run_id, shown)
+
+    async def show_trial(self, task_id: str, run_id: UUID, *, again: bool) -> None:
+        """Writes the page of the trial with the task; ``again``: it may have one."""
+        async with reader(self._db).connect() as conn:
+            page = await trial_page(conn, task_id)
+        if page is None:
+            return
+        artifact = Artifact(
+            None,  # thousands of trials would bury everything else on the page of all artifacts
+            "markdown",
+            page.text,
+            f"Trial {page.trial_id}: metrics, checkpoints, the end of its log.",
+        )
+        # A trial of one leg has no page before its end: nothing to look for, in most cases.
+        again = again or page.legs > 1
+        known = (await self._gateway.artifacts(run_id)).get(artifact.called) if again else None
+        await self._put(run_id, artifact, known)
+
+    async def _show(
+        self, experiment_id: int, run_id: UUID, shown: _Shown, most: int | None = None
+    ) -> None:
+        # Read under the lock: whoever writes last has read last.
+        async with shown.lock:
+            async with reader(self._db).connect() as conn:
+                page = await experiment_page(conn, self._settings, experiment_id)
+            if page is None:
+                return
+            changed = [
+                one
+                for one in _artifacts(experiment_id, page)
+                if shown.digests.get(one.called) != _digest(one)
+            ]
+            changed.sort(key=lambda one: shown.at.get(one.called, 0.0))
+            for artifact in changed[:most]:
+                if shown.ids is None:
+                    shown.ids = await self._gateway.artifacts(run_id)
+                ids, shown.ids = (
+                    shown.ids,
+                    None,
+                )  # not known when the call fails: it may have been heard
+                ids[artifact.called] = await self._put(run_id, artifact, ids.get(artifact.called))
+                shown.ids = ids
+                shown.digests[artifact.called] = _digest(artifact)
+                shown.at[artifact.called] = time.monotonic()
+
+    async def _put(self, run_id: UUID, artifact: Artifact, known: UUID | None) -> UUID:
+        if known is not None:
+            try:
+                await self._gateway.update_artifact(known, artifact)
+            except ArtifactGone:
+                pass  # somebody deleted it
+            else:
+                return known
+        return await self._gateway.create_artifact(run_id, artifact)
+
+
+def _artifacts(experiment_id: int, page: ExperimentPage) -> Sequence[Artifact]:
+    return [
+        Artifact(
+            f"determined-experiment-{experiment_id}",
+            "markdown",
+            page.summary,
+            "The experiment, its best trial, and where to look.",
+        ),
+        Artifact(None, "progress", page.progress, "How far the search is."),
+        Artifact(None, "table", page.trials, "Its trials, the best first."),
+    ]
+
+
+def _digest(artifact: Artifact) -> bytes:
+    return hashlib.sha256(f"{artifact.type}\0{artifact.data}".encode()).digest()
