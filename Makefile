@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What `make run` needs, and what the tests need besides: a newcomer waits for the first only.
 LOCAL := $(VENV)/.local
+SOURCES := harness searchers registry service tasks flows deployments
 STAMP := $(VENV)/.installed
 
 .PHONY: run test check bench chaos images clean setup
@@ -28,7 +29,9 @@ run: $(LOCAL) ## the local cluster, the example search, and its best model put t
 	$(BIN)/det flow run examples/digits/random.yaml examples/digits
 	$(BIN)/python examples/digits/classify.py
 
+# Where PYTHONDONTWRITEBYTECODE is set, each of the processes that the tests start would compile the sources anew.
 test: $(STAMP) ## every suite, two processes side by side (tests/conftest.py)
+	$(BIN)/python -m compileall -q $(SOURCES)
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 check: $(STAMP) ## style and types

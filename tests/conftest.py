@@ -79,28 +79,30 @@ def gpu_env() -> dict[str, str]:
     return environment_with_gpus()
 
 
-# These need neither a cluster nor Postgres: their files go to whoever has nothing else to do.
-BY_FILE = ("programs/", "training/", "unit/")
-# These have a cluster of their own, and take minutes: whoever is through first takes them.
-OWN_CLUSTER = ("integration/test_cluster_configuration.py", "integration/test_several_machines.py")
-# These share one Postgres and start no cluster.
-WITH_DATABASE = ("integration/control/", "integration/registry/", "integration/service_api/")
+# The tests of each of these share what takes long to start: a Docker engine, a Prefect server, an
+# installation of the published client.
+TOGETHER = (
+    ("chaos/",),
+    ("compat/",),
+    ("integration/containers/",),
+    ("integration/control/",),
+    ("integration/deployments/",),
+    ("integration/mlflow/",),
+    ("integration/registry/", "integration/service_api/"),
+    ("integration/storage/",),
+)
 
 
 class Shares(LoadScopeScheduling):
-    """How `make test` shares the tests out to its two processes.
+    """How `make test` shares the tests out to its two processes, each of which has a cluster of its own.
 
-    Each has a cluster of its own, one for `tests/integration`, the other for the suites beside it and, when
-    these are through, for what needs none: about half of the time each.
+    Whoever is through takes the next file, or what stays together, in the order of collection: the suites
+    with clusters come first, and files that last a second or two come last, so that both end together.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0].removeprefix("tests/")
-        if path.startswith((*BY_FILE, *OWN_CLUSTER)):
-            return path
-        if path.startswith(WITH_DATABASE):
-            return "database"
-        return "integration" if path.startswith("integration/") else "others"
+        return next((folders[0] for folders in TOGETHER if path.startswith(folders)), path)
 
 
 @pytest.hookimpl(optionalhook=True)

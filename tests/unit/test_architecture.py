@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,10 +62,21 @@ ALLOWED: dict[str, set[str]] = {
 }
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Everything in the module; each file is read once for all tests."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
+def files_of(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.py"))
+
+
 def imports_of(path: Path, package: str) -> Iterator[str]:
     """The absolute names of the modules that ``path`` imports, wherever in the file."""
     module_parts = (package, *path.relative_to(PACKAGES[package]).with_suffix("").parts)
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -175,7 +187,7 @@ def service_imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module, path in files.items():
         found[module] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for alias in node.names:
                     name = f"{node.module}.{alias.name}"
@@ -221,7 +233,7 @@ def test_routes_change_no_rows(room: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in files
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if writes(node)
     ]
     assert wrong == []

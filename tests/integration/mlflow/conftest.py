@@ -14,7 +14,7 @@ pytest.importorskip("mlflow")
 
 from determined_service.app import create_app
 from determined_service.base.settings import Settings
-from tests.integration.conftest import AGENT_TOKEN, _create, serve
+from tests.integration.conftest import AGENT_TOKEN, Template, _create, serve
 
 
 class Cluster:
@@ -48,10 +48,10 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def cluster(
-    postgres_server: str, _migrated: str, tmp_path_factory: pytest.TempPathFactory
+    postgres_server: str, template: Template, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("mlflow")
-    db_url = _create(postgres_server, f"mlflow_{uuid.uuid4().hex[:8]}", _migrated)
+    db_url = _create(postgres_server, f"mlflow_{uuid.uuid4().hex[:8]}", template.name)
     settings = Settings.model_validate(
         {
             "db_url": db_url,

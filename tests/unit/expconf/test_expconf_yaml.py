@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
 from determined.expconf import ConfigError, document, load_yaml, read_yaml
+from tests.costly import costly
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,7 @@ JSON = st.recursive(
 )
 
 
+@costly
 @given(st.dictionaries(KEYS, JSON), st.booleans())
 def test_json_is_read_as_json(data: dict, pretty: bool) -> None:
     assert load_yaml(json.dumps(data, indent=2 if pretty else None)).data == data

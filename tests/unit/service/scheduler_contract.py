@@ -39,6 +39,7 @@ from determined_service.scheduling.snapshot import (
     Snapshot,
 )
 from determined_service.scheduling.wording import in_short, in_words
+from tests.costly import costly
 
 POOLS = ("p", "q", "nobody")
 
@@ -290,8 +291,11 @@ def _settled(one: Waiting) -> Waiting | tuple[Request, type[Reason]]:
 
 
 # One test for every scheduler; each class stands for itself, and examples are not kept.
+# Each of nine schedulers is held against each promise, by snapshots of its own: few for each are many.
 # On a machine that others keep busy a snapshot takes long to make.
-shared = settings(suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+shared = settings(
+    costly, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
+)
 
 
 class SchedulerContract:
