@@ -41,17 +41,16 @@ def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "ajax-api/3.0/mlflow/assistant/config"),
+        ("PUT", "ajax-api/3.0/mlflow/assistant/config"),
         ("POST", "ajax-api/3.0/mlflow/assistant/message"),
         ("POST", "ajax-api/2.0/mlflow/gateway-proxy"),
-        ("GET", "ajax-api/2.0/mlflow/gateway-proxy?gateway_path=x"),
         ("POST", "gateway/mlflow/v1/chat/completions"),
         ("GET", "ajax-api/3.0/jobs/1"),
         ("POST", "ajax-api/3.0/mlflow/jobs/cancel/1"),
         ("POST", "api/2.0/mlflow/webhooks"),
         ("POST", "ajax-api/3.0/mlflow/ui-telemetry"),
-        ("GET", "static-files/../ajax-api/3.0/mlflow/assistant/config"),
-        ("GET", "ajax-api/3.0/mlflow/%61ssistant/config"),
+        ("GET", "static-files/../ajax-api/3.0/mlflow/assistant/sessions/1/stream"),
+        ("GET", "ajax-api/3.0/mlflow/%61ssistant/sessions/1/stream"),
     ],
 )
 def test_what_runs_commands_or_reaches_other_hosts_is_closed(
