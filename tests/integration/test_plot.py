@@ -249,7 +249,7 @@ def plot_link(prefect: Prefect, experiment: int, run: str) -> str:
     found = until("the artifact", lambda: prefect.call("/artifacts/filter", wanted))
     (artifact,) = [one for one in found if one["key"] == f"determined-experiment-{experiment}"]
     assert artifact["type"] == "markdown"
-    link = re.fullmatch(r"\[Plot of experiment \d+\]\((http://\S+)\)", artifact["data"])
+    link = re.match(r"\[Plot of experiment \d+\]\((http://\S+)\)", artifact["data"])
     assert link is not None, artifact["data"]
     return link.group(1)
 

@@ -384,7 +384,7 @@ def _version(row: Any) -> ModelVersion:
         source=row.source or f"mlflow-artifacts:/checkpoints/{row.checkpoint_uuid}",
         run_id=None if row.trial_id is None else str(row.trial_id),
         tags=[
-            ModelVersionTag(key, str(value)) for key, value in {**_lineage(row), **row.tags}.items()
+            ModelVersionTag(key, str(value)) for key, value in {**row.tags, **_lineage(row)}.items()
         ],
         aliases=list(row.aliases),
         model_id=names.model_id_of(row.checkpoint_uuid),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from determined.common.wire.legs import ExitKind
-from determined_service.base import topics
+from determined_service.base import pages, topics
 from determined_service.base.errors import Conflict
 from determined_service.lifecycle.exits import Exit, of_gang
 from determined_service.lifecycle.kinds.table import lock_leg, slot_kind
@@ -99,6 +99,8 @@ async def _start(change: Change, allocation_id: str, pid: int | None) -> None:
         if leg.nodes > 1:
             agents = await _agents(change, allocation_id)
         prefect_states.running(change, leg.task_id, leg.run_id, agents)
+        if leg.run_id == 1 and leg.trial_id is not None and pages.has_mlflow():
+            prefect_states.linked(change, leg.task_id, leg.experiment_id, leg.trial_id)
     await kind.started(change, leg)
 
 

@@ -20,8 +20,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from determined.common.backoff import Backoff
+from determined.common.wire import mlflow
 from determined_registry.database.tables import experiments
-from determined_service.base import topics
+from determined_service.base import pages, topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
@@ -33,6 +34,7 @@ from determined_service.state.prefect_states import (
     CREATE_RUN,
     EXPERIMENT_ENTITY,
     LINK_PLOT,
+    LINK_TRIAL,
     SET_STATE,
     TASK_ENTITY,
     experiment_of,
@@ -201,7 +203,9 @@ class Mirror:
                 if delivery.row.kind == CREATE_RUN:
                     await self._create_run(delivery)
                 elif delivery.row.kind == LINK_PLOT:
-                    await self._link_plot(delivery)
+                    await self._link_experiment(delivery)
+                elif delivery.row.kind == LINK_TRIAL:
+                    await self._link_trial(delivery)
                 else:
                     await self._set_state(delivery)
         except Exception as error:
@@ -281,24 +285,43 @@ class Mirror:
             change.notify(topics.experiment(experiment_id))
             change.tell_prefect(row.entity, LINK_PLOT)
 
-    async def _link_plot(self, delivery: Delivery) -> None:
-        """Add a link to the experiment's plot to the artifacts of its run."""
+    async def _link_experiment(self, delivery: Delivery) -> None:
+        """Links to the experiment's plot, and to its trials in MLflow where that is served."""
+        experiment_id = experiment_of(delivery.row.entity)
+        address = links.link(self._settings, experiment_id)
+        markdown = f"[Plot of experiment {experiment_id}]({address})"
+        description = "Learning curves, best metric, hyperparameters and rungs, always up to date."
+        if pages.has_mlflow():
+            page = mlflow.experiment(experiment_id)
+            markdown += f"\n\n{self._in_mlflow(f'Experiment {experiment_id}', page)}"
+        key = f"determined-experiment-{experiment_id}"
+        await self._link(delivery, key, markdown, description)
+
+    async def _link_trial(self, delivery: Delivery) -> None:
+        """A link to the trial's page in MLflow."""
+        given = delivery.row.payload
+        trial_id = given["trial_id"]
+        page = mlflow.trial(given["experiment_id"], trial_id)
+        markdown = self._in_mlflow(f"Trial {trial_id}", page)
+        description = "Its metrics, hyperparameters and checkpoints."
+        await self._link(delivery, f"determined-trial-{trial_id}", markdown, description)
+
+    def _in_mlflow(self, what: str, page: str) -> str:
+        return f"[{what} in MLflow]({pages.of_service(self._settings)}{page})"
+
+    async def _link(self, delivery: Delivery, key: str, markdown: str, description: str) -> None:
+        """Adds ``markdown`` to the artifacts of the run, if there is one."""
         row = delivery.row
-        experiment_id = experiment_of(row.entity)
         if row.run_id is not None:
-            address = links.link(self._settings, experiment_id)
             try:
                 await self._gateway.put_artifact(
-                    row.run_id,
-                    key=f"determined-experiment-{experiment_id}",
-                    markdown=f"[Plot of experiment {experiment_id}]({address})",
-                    description="Learning curves, best metric, hyperparameters and rungs, always up to date.",
+                    row.run_id, key=key, markdown=markdown, description=description
                 )
             except Exception as error:
                 # The states that wait behind it matter more.
                 if self._gateway.is_away(error) or row.attempts < LINK_ATTEMPTS:
                     raise
-                logger.warning("Prefect refuses the link to the plot of %s: %s", row.entity, error)
+                logger.warning("Prefect refuses the link of %s: %s", row.entity, error)
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 

@@ -17,6 +17,7 @@ from determined_service.state.change import Change
 SET_STATE = "set_state"
 CREATE_RUN = "create_experiment_run"
 LINK_PLOT = "link_plot"
+LINK_TRIAL = "link_trial"
 
 _ENDS = {
     states.COMPLETED: ("COMPLETED", prefect.COMPLETED),
@@ -52,6 +53,12 @@ def running(change: Change, task_id: str, run_id: int, agents: Sequence[str]) ->
     """``agents``: of a gang, one for each node; empty: not known."""
     where = f" on {nodes.agents_in_words(agents, len(agents))}" if agents else ""
     _set(change, task_entity(task_id), "RUNNING", prefect.RUNNING, f"leg {run_id}{where}")
+
+
+def linked(change: Change, task_id: str, experiment_id: int, trial_id: int) -> None:
+    """The run of the trial gets a link to the trial's page."""
+    given = {"experiment_id": experiment_id, "trial_id": trial_id}
+    change.tell_prefect(task_entity(task_id), LINK_TRIAL, **given)
 
 
 def awaiting_slots(change: Change, task_id: str, message: str) -> None:
