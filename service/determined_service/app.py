@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
+from sqlalchemy import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 from determined.__version__ import __version__
-from determined_registry.database import migrate
+from determined_registry.database import migrate, mlflow_role
 from determined_service import internal, public
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.targets import Owners
@@ -33,6 +36,8 @@ from determined_service.scheduling.reading import SnapshotReader
 from determined_service.web.bounds import Bounds
 from determined_service.web.router import mount
 
+logger = logging.getLogger(__name__)
+
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
@@ -40,10 +45,25 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def _let_mlflow_read(settings: Settings) -> None:
+    """The role of MLflow's server gets its rights: a migration may have brought tables that it shows."""
+    if settings.mlflow_db_url is None:
+        return
+    role = make_url(settings.mlflow_db_url).username
+    if not role or role == make_url(settings.db_url).username:
+        return
+    try:
+        await asyncio.to_thread(mlflow_role.grant, settings.db_url, role)
+    except SQLAlchemyError as error:
+        # MLflow's pages say so then; the cluster works without them.
+        logger.warning("the role %s of mlflow_db_url cannot be given its rights: %s", role, error)
+
+
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     await asyncio.to_thread(migrate.upgrade, settings.db_url)
+    await _let_mlflow_read(settings)
     db = Database(settings.db_url)
     hub = Hub(settings.db_url)
     async with contextlib.AsyncExitStack() as stack:

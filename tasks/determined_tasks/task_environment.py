@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from determined.common.wire import mlflow
 from determined.common.wire.legs import AgentUser, LegSpec
 from determined_tasks import identity
 from determined_tasks.context_dir import ContextDir
@@ -92,6 +93,7 @@ def variables(
     found = _task_variables(spec, place, workdir, run_dir, resources_type)
     if spec.trial_id is not None:
         found.update(_trial_variables(spec))
+        found.update(_mlflow_variables(spec, place))
     return found
 
 
@@ -146,6 +148,20 @@ def _trial_variables(spec: LegSpec) -> dict[str, str]:
     if spec.latest_checkpoint:
         variables["DET_LATEST_CHECKPOINT"] = spec.latest_checkpoint
     return variables
+
+
+def _mlflow_variables(spec: LegSpec, place: Place) -> dict[str, str]:
+    """By which MLflow's client logs to the trial's own run, with the trial's own rights.
+
+    None of them where the user names another server: it must not be sent this cluster's token.
+    """
+    if not spec.mlflow or mlflow.TRACKING_URI in spec.user_environment():
+        return {}
+    return {
+        mlflow.TRACKING_URI: place.master.rstrip("/") + mlflow.HOME,
+        mlflow.TRACKING_TOKEN: spec.session_token,
+        mlflow.RUN_ID: str(spec.trial_id),
+    }
 
 
 def has_met(run_dir: Path, nodes: int) -> bool:

@@ -14,9 +14,10 @@ import pytest
 
 
 @contextlib.contextmanager
-def open_browser(profile: Path, *, log: bool = False) -> Iterator[Any]:
+def open_browser(profile: Path, *, log: bool = False, network: bool = False) -> Iterator[Any]:
     """Headless chromium with the profile directory ``profile``; installed from Debian's packages where
-    that is possible. ``log``: keeps what pages say on their console, for ``get_log("browser")``."""
+    that is possible. ``log``: keeps what pages say on their console, for ``get_log("browser")``.
+    ``network``: that, and events of the browser's devtools, for ``get_log("performance")``."""
     webdriver = pytest.importorskip("selenium.webdriver")
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -46,6 +47,8 @@ def open_browser(profile: Path, *, log: bool = False) -> Iterator[Any]:
         options.add_argument(argument)
     if log:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    if network:
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     driver = webdriver.Chrome(options=options, service=service)
     try:

@@ -109,6 +109,12 @@ def test_the_service_and_prefect_own_their_databases_and_nothing_else(data):
             connection.rollback()
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute("COPY (SELECT 1) TO PROGRAM 'cat'")
+    reader = databases.mlflow_url(state)
+    with psycopg.connect(reader) as connection:
+        assert connection.execute(RIGHTS).fetchall() == [(False,)]
+        assert connection.execute("SHOW transaction_read_only").fetchall() == [("on",)]
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        psycopg.connect(databases.on_server(reader, "prefect"))
     other = databases.on_server(databases.url(state, "determined"), "prefect")
     with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
         psycopg.connect(other)
@@ -135,7 +141,7 @@ def test_a_cluster_of_the_release_before_is_moved(data):
     cluster_down(data)
     layout = Layout.of(data)
     record = json.loads(layout.state.read_text())
-    del record["db_passwords"]
+    del record["db_passwords"], record["mlflow_db_password"]
     layout.state.write_text(json.dumps(record))
 
     state = cluster_up(data, components=both)

@@ -20,6 +20,8 @@ of this package use it.
 """
 OWNERS = {"prefect": "prefect_owner", "determined": "determined_owner"}
 """Each database's role, with no rights beyond that database."""
+MLFLOW = "mlflow_reader"
+"""The role of MLflow's server. What it may read the service grants, which owns the tables."""
 NAMES = DATABASES
 MOVE_WAITS = "20s"
 """How long a table that somebody uses is waited for."""
@@ -38,6 +40,14 @@ def url(state: ClusterState, database: str) -> str:
         return on_server(state.external_db_url, database)
     login = f"{OWNERS[database]}:{state.db_passwords[database]}"
     return f"postgresql://{login}@{HOST}:{state.postgres_port}/{database}"
+
+
+def mlflow_url(state: ClusterState) -> str | None:
+    """Our database for MLflow's server; None: on an external server, where roles are not ours to make."""
+    if state.external_db_url:
+        return None
+    login = f"{MLFLOW}:{state.mlflow_db_password}"
+    return f"postgresql://{login}@{HOST}:{state.postgres_port}/determined"
 
 
 def on_server(server_url: str, database: str) -> str:
@@ -130,6 +140,8 @@ def ensure_owners(
                 on_server(address, name), autocommit=True, connect_timeout=10
             ) as connection:
                 moved = _ensure_owner(connection, name, state.db_passwords[name])
+                if name == "determined":
+                    _ensure_reader(connection, state.mlflow_db_password)
             if moved:
                 note(f"{moved} tables and types of {name} belong to the role {OWNERS[name]} now")
     except psycopg.Error as error:
@@ -141,14 +153,7 @@ def ensure_owners(
 def _ensure_owner(
     connection: psycopg.Connection[tuple[object, ...]], database: str, password: str
 ) -> int:
-    role = sql.Identifier(OWNERS[database])
-    known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [OWNERS[database]])
-    if known.fetchone() is None:
-        connection.execute(sql.SQL("CREATE ROLE {}").format(role))
-    # All of it each time: whatever was changed by hand, or left half-done, is right again.
-    rights = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
-    statement = sql.SQL(f"ALTER ROLE {{}} {rights} PASSWORD {{}}")
-    connection.execute(statement.format(role, sql.Literal(password)))
+    role = _ensure_role(connection, OWNERS[database], password)
     name = sql.Identifier(database)
     connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(name))
     connection.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(name, role))
@@ -162,6 +167,26 @@ def _ensure_owner(
             )
         )
     return len(found)
+
+
+def _ensure_role(
+    connection: psycopg.Connection[tuple[object, ...]], name: str, password: str
+) -> sql.Identifier:
+    role = sql.Identifier(name)
+    known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [name])
+    if known.fetchone() is None:
+        connection.execute(sql.SQL("CREATE ROLE {}").format(role))
+    # All of it each time: whatever was changed by hand, or left half-done, is right again.
+    rights = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
+    statement = sql.SQL(f"ALTER ROLE {{}} {rights} PASSWORD {{}}")
+    connection.execute(statement.format(role, sql.Literal(password)))
+    return role
+
+
+def _ensure_reader(connection: psycopg.Connection[tuple[object, ...]], password: str) -> None:
+    role = _ensure_role(connection, MLFLOW, password)
+    connection.execute(sql.SQL("GRANT CONNECT ON DATABASE determined TO {}").format(role))
+    connection.execute(sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(role))
 
 
 # What belongs to somebody else, and neither to the system nor to an extension. Indexes, row types and the

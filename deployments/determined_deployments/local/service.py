@@ -19,6 +19,7 @@ def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
         "host": HOST,
         "port": state.master_port,
         "db_url": databases.url(state, "determined"),
+        "mlflow_db_url": databases.mlflow_url(state),
         "prefect_api_url": state.prefect_api_url,
         "prefect_auth": state.prefect_auth,
         "data_dir": str(layout.root),

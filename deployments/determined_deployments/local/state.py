@@ -44,6 +44,8 @@ class ClusterState(BaseModel):
         default_factory=lambda: {name: secrets.token_urlsafe(24) for name in DATABASES}
     )
     """Of each database's owner."""
+    mlflow_db_password: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
+    """Of the role as which MLflow's server reads."""
     passwords: dict[str, str] = Field(
         default_factory=lambda: {user: secrets.token_urlsafe(15) for user in USERS}
     )

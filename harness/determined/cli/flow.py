@@ -83,7 +83,7 @@ def run(
 
 
 def _follow(shared: State, experiment_id: int, json: bool) -> None:
-    from determined.cli.following import follow, live
+    from determined.cli.following import follow, live, pages
 
     start = time.monotonic()
     try:
@@ -101,6 +101,9 @@ def _follow(shared: State, experiment_id: int, json: bool) -> None:
             echo(line)
         if document["best"] and document["best"]["checkpoint"]:
             talk(f"get the checkpoint: det checkpoint download {document['best']['checkpoint']}")
+        config = tracker.experiment.get("config") or {}
+        if page := pages.in_mlflow(shared.session, experiment_id, config):
+            talk(f"look at it in MLflow: {page}")
     if tracker.state != "COMPLETED":
         raise typer.Exit(1)
 

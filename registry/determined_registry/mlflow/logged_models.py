@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from mlflow.entities import LoggedModel, LoggedModelStatus, Metric
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS, MLFLOW_USER
 from mlflow.utils.search_utils import SearchLoggedModelsPaginationToken, SearchLoggedModelsUtils
 
 from determined_registry.mlflow import names
@@ -18,11 +20,17 @@ KEY = "mlflow"
 _SELECT = """
     SELECT c.uuid, c.experiment_id, c.trial_id, c.state, c.report_time, c.steps_completed,
            c.metadata AS user_metadata, c.reason, t.hparams, m.params, coalesce(m.native, false) AS native,
+           u.username,
+           (SELECT jsonb_agg(jsonb_build_object('name', r.name, 'version', v.version::text)
+                ORDER BY r.name, v.version)
+            FROM model_versions v JOIN models r ON r.id = v.model_id
+            WHERE v.checkpoint_uuid = c.uuid) AS versions,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(x.group_name, x.metrics,
                 round(extract(epoch FROM x.end_time) * 1000)) ORDER BY x.id), '[]')
             FROM metrics x WHERE x.trial_id = c.trial_id AND x.group_name = 'validation'
               AND x.steps_completed = c.steps_completed AND NOT x.archived) AS reports
-    FROM checkpoints c JOIN trials t ON t.id = c.trial_id LEFT JOIN mlflow_runs m ON m.trial_id = t.id
+    FROM checkpoints c JOIN trials t ON t.id = c.trial_id JOIN experiments e ON e.id = t.experiment_id
+    JOIN users u ON u.id = e.owner_id LEFT JOIN mlflow_runs m ON m.trial_id = t.id
     WHERE c.state <> 'DELETED'"""
 _STATUS = {
     "ACTIVE": LoggedModelStatus.PENDING,
@@ -101,7 +109,11 @@ def _entity(row: Any) -> LoggedModel:
         tags = {
             f"metadata.{key}": names.param_text(value) for key, value in row.user_metadata.items()
         }
-        tags["determined.checkpoint"] = str(row.uuid)
+        tags |= {"determined.checkpoint": str(row.uuid), MLFLOW_USER: row.username}
+    # The registry knows them, whatever a client has said when it registered one.
+    tags.pop(MLFLOW_MODEL_VERSIONS, None)
+    if row.versions:
+        tags[MLFLOW_MODEL_VERSIONS] = json.dumps(row.versions)
     metrics = [
         Metric(
             names.shown_key(group, name, row.native),

@@ -33,6 +33,7 @@ from mlflow.utils.validation import (
     _validate_registered_model_tag,
 )
 
+from determined.expconf.masking import masked_for_others
 from determined_registry.mlflow import names
 from determined_registry.mlflow.database import Reader
 from determined_registry.mlflow.service import ask, invalid, missing, refuse
@@ -60,12 +61,14 @@ _MODELS = f"""
     FROM models m"""
 _VERSIONS = f"""
     SELECT v.model_id, m.name, v.version, v.created_at, v.updated_at, v.comment, v.checkpoint_uuid, v.source,
-           u.username, c.trial_id, {_tags("v")}
+           u.username, c.trial_id, c.steps_completed, c.experiment_id, e.name AS experiment,
+           e.config -> 'data' AS data, e.model_def_hash, coalesce(r.native, false) AS native, {_tags("v")}
            || CASE WHEN v.name = '' THEN '{{}}' ELSE jsonb_build_object('determined.name', v.name) END AS
            tags, coalesce((SELECT jsonb_agg(a.alias ORDER BY a.alias) FROM model_aliases a
                      WHERE a.model_id = v.model_id AND a.version = v.version), '[]') AS aliases
     FROM model_versions v JOIN models m ON m.id = v.model_id JOIN users u ON u.id = v.owner_id
-    JOIN checkpoints c ON c.uuid = v.checkpoint_uuid"""
+    JOIN checkpoints c ON c.uuid = v.checkpoint_uuid LEFT JOIN experiments e ON e.id = c.experiment_id
+    LEFT JOIN mlflow_runs r ON r.trial_id = c.trial_id"""
 _UUID = "[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 _SOURCES = (
     re.compile(r"models:/(?P<model>m-[0-9a-f]{32})/?"),
@@ -350,6 +353,25 @@ def _model(row: Any, latest: list[ModelVersion]) -> RegisteredModel:
     )
 
 
+def _lineage(row: Any) -> dict[str, str]:
+    """Where the version comes from, as tags; of what an MLflow client logged, its run says all of it."""
+    if row.native:
+        return {}
+    found = {
+        "checkpoint": row.checkpoint_uuid,
+        "steps": row.steps_completed,
+        "trial": row.trial_id,
+        "experiment": names.experiment_name(row.experiment or "", row.experiment_id)
+        if row.experiment_id is not None
+        else None,
+        "code": row.model_def_hash,
+    }
+    # Whoever reads tags is not asked whose experiment it is.
+    data = masked_for_others({"data": row.data or {}})["data"]
+    found |= {f"data.{key}": value for key, value in names.flat(data)}
+    return {f"determined.{key}": str(value) for key, value in found.items() if value is not None}
+
+
 def _version(row: Any) -> ModelVersion:
     return ModelVersion(
         name=row.name,
@@ -361,7 +383,9 @@ def _version(row: Any) -> ModelVersion:
         current_stage="None",
         source=row.source or f"mlflow-artifacts:/checkpoints/{row.checkpoint_uuid}",
         run_id=None if row.trial_id is None else str(row.trial_id),
-        tags=[ModelVersionTag(key, str(value)) for key, value in row.tags.items()],
+        tags=[
+            ModelVersionTag(key, str(value)) for key, value in {**row.tags, **_lineage(row)}.items()
+        ],
         aliases=list(row.aliases),
         model_id=names.model_id_of(row.checkpoint_uuid),
     )

@@ -61,10 +61,26 @@ class Guarded:
             await send({"type": "http.response.start", "status": 403, "headers": []})
             await send({"type": "http.response.body", "body": b"ask the cluster's service\n"})
             return
+        if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
+            await _send_page(send, scope["method"] == "GET")
+            return
         service.pass_of_request.set(headers.get(service.PASS_HEADER.encode(), b"").decode())
         service.user_of_request.set(headers.get(service.USER_HEADER.encode(), b"").decode())
         service.service_of_request.set(headers.get(service.SERVICE_HEADER.encode(), b"").decode())
         await self._app(scope, receive, send)
+
+
+async def _send_page(send: Any, with_body: bool) -> None:
+    from determined_registry.mlflow import front_page
+
+    page = front_page.page()
+    headers = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-length", str(len(page)).encode()),
+        (b"cache-control", b"no-cache"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": page if with_body else b""})
 
 
 def main() -> None:

@@ -34,8 +34,8 @@ class Settings(BaseModel):
     db_url: str
     """``postgresql://user:password@host:port/database`` (or ``?host=/socket/dir``)."""
     mlflow_db_url: str | None = None
-    """The same database for MLflow's server, as a role that may read what it shows and no more. None: as
-    ``db_url``, in sessions that read only."""
+    """The same database for MLflow's server, as a role that gets the right to read what it shows and no more,
+    each time the service starts. None: as ``db_url``, in sessions that read only."""
     mlflow_idle_s: float = 900.0
     """Seconds without a request after which MLflow's server is ended; the next one starts it."""
     prefect_api_url: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import unquote
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -20,6 +21,17 @@ _CLOSED = re.compile(
 _CLOSED_TO_CHANGES = re.compile(
     rf"{_API}/(?:mlflow/)?(?:gateway|webhooks|mcp[^/]*|ui-telemetry|workspaces|scorers)(?:/|$)",
     re.IGNORECASE,
+)
+# What MLflow's pages ask without being told to. A refusal would be an error on their console; this is what
+# they get where there is no gateway, no assistant and no user management.
+_NOTHING: tuple[tuple[re.Pattern[str], Any], ...] = tuple(
+    (re.compile(pattern), answer)
+    for pattern, answer in (
+        (rf"{_API}/mlflow/gateway-proxy", {"endpoints": []}),
+        (rf"{_API}/mlflow/assistant/config", {"providers": {}, "projects": {}}),
+        (rf"{_API}/mlflow/assistant/providers", {"providers": [], "resolved": None}),
+        (rf"{_API}/mlflow/users/current", {}),
+    )
 )
 _FILES = re.compile(
     rf"{_API}/mlflow-artifacts/artifacts/|(?:model-versions/)?get-artifact"
@@ -57,6 +69,14 @@ def is_closed(method: str, path: str) -> bool:
     plain = posixpath.normpath("/" + unquote(path)).lstrip("/")
     changes = method not in ("GET", "HEAD")
     return bool(_CLOSED.match(plain) or (changes and _CLOSED_TO_CHANGES.match(plain)))
+
+
+def nothing(method: str, path: str) -> Any:
+    """The answer of something that there is not here, whose absence MLflow's pages understand; None: it is
+    nothing like that."""
+    if method != "GET":
+        return None
+    return next((answer for pattern, answer in _NOTHING if pattern.fullmatch(path)), None)
 
 
 def is_file(path: str) -> bool:

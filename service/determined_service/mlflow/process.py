@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import logging
 import os
@@ -36,11 +35,6 @@ REQUEST_S = httpx.Timeout(10.0, read=600.0, write=600.0)
 CONNECTIONS = 64
 LOG = "mlflow.log"
 SECRET_HEADER = "x-determined-secret"
-
-
-def is_installed() -> bool:
-    """Whether MLflow is there; it is not imported."""
-    return importlib.util.find_spec("mlflow") is not None
 
 
 class MlflowServer:

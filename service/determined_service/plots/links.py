@@ -10,10 +10,10 @@ import base64
 import hashlib
 import hmac
 
+from determined_service.base import pages
 from determined_service.base.settings import Settings
 
 PATH = "/plots/experiments/{experiment_id}/{key}"
-_ANY_HOST = ("0.0.0.0", "::", "")
 
 
 def key_of(settings: Settings, experiment_id: int) -> str:
@@ -31,9 +31,5 @@ def is_key(settings: Settings, experiment_id: int, key: str) -> bool:
 
 def link(settings: Settings, experiment_id: int) -> str:
     """The page's address."""
-    base = settings.public_url
-    if base is None:
-        host = "127.0.0.1" if settings.host in _ANY_HOST else settings.host
-        base = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
     path = PATH.format(experiment_id=experiment_id, key=key_of(settings, experiment_id))
-    return f"{base.rstrip('/')}{path}"
+    return f"{pages.of_service(settings)}{path}"

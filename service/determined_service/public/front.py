@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from determined.__version__ import __version__
 from determined_service.base.json import JsonResponse
+from determined_service.base.pages import has_mlflow
 from determined_service.base.settings import Settings
-from determined_service.mlflow.process import is_installed
 from determined_service.web.router import Router
 from determined_service.web.state import SettingsOf
 
@@ -105,7 +105,7 @@ def doors(settings: Settings) -> list[Door]:
                     "/mlflow/",
                 )
             ]
-            if is_installed()
+            if has_mlflow()
             else []
         ),
         Door(

@@ -25,7 +25,7 @@ from determined_service.base.aside import aside
 from determined_service.base.bounds import Id, Name, Text
 from determined_service.base.checks import show
 from determined_service.base.db import Database
-from determined_service.base.errors import ApiError, BadRequest, Conflict
+from determined_service.base.errors import ApiError, BadRequest, Conflict, Forbidden
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import mlflow_runs, unmanaged
@@ -155,6 +155,11 @@ async def start_run(
 @router.patch(f"{api}/runs/{{trial_id}}")
 async def change_run(trial_id: Id, given: RunChange, user: Reporter, db: Db) -> Response:
     """Changes what MLflow's clients say of a run. An empty change asks whether the user might."""
+    if given.deleted is not None and user.allocation is not None:
+        raise Forbidden(
+            f"this is the token of allocation {user.allocation.id}, which reports for trial {trial_id} and "
+            "may neither hide nor restore it: only its owner, logged in, or an administrator may"
+        )
     values = given.model_dump(exclude_none=True)
     if given.tags is not None:
         values["tags"] = given.tags

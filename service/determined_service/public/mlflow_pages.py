@@ -32,8 +32,10 @@ from determined_service.base.errors import (
     Unauthenticated,
     Unavailable,
 )
+from determined_service.base.json import JsonResponse
+from determined_service.base.pages import has_mlflow
 from determined_service.mlflow import passing
-from determined_service.mlflow.process import MlflowServer, is_installed
+from determined_service.mlflow.process import MlflowServer
 from determined_service.public.login import Login, log_in
 from determined_service.public.mlflow_changes import mlflow_error
 from determined_service.web.router import Router
@@ -159,7 +161,7 @@ async def pass_on(path: str, request: Request, visitor: Visitor, settings: Setti
             "not logged in: set MLFLOW_TRACKING_TOKEN to a token of the cluster, which "
             "`det user token` prints",
         )
-    if not is_installed():
+    if not has_mlflow():
         if _wants_page(request):
             return _page("missing", 501, title="MLflow", cluster=settings.cluster_name)
         return mlflow_error(
@@ -170,6 +172,8 @@ async def pass_on(path: str, request: Request, visitor: Visitor, settings: Setti
     # As it came: what is escaped stays so.
     raw = request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
     below = raw.removeprefix("/mlflow/") if raw.startswith("/mlflow/") else path
+    if (nothing := passing.nothing(request.method, path)) is not None:
+        return JsonResponse(nothing)
     if passing.is_closed(request.method, path) or passing.is_closed(request.method, below):
         return mlflow_error(403, "this part of MLflow is closed on this cluster")
     return await _passed_on(below, request, visitor)

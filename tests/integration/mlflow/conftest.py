@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
+import sqlalchemy as sa
 from fastapi import FastAPI
 
 pytest.importorskip("mlflow")
@@ -16,15 +18,29 @@ from determined_service.app import create_app
 from determined_service.base.settings import Settings
 from tests.integration.conftest import AGENT_TOKEN, Template, _create, serve
 
+WATCHING = """
+import sys
+if "determined_registry.mlflow.server" in sys.orig_argv:
+    watched = ("socket.connect", "socket.getaddrinfo", "socket.sendto", "subprocess.Popen", "os.fork",
+               "os.posix_spawn", "os.system", "pty.spawn")
+    def watch(event, given):
+        if event in watched:
+            with open({path!r}, "a") as file:
+                file.write(event + " " + repr(given[1:] if event.startswith("socket.c") else given) + "\\n")
+    sys.addaudithook(watch)
+"""
+"""A ``sitecustomize`` that writes down to whom MLflow's server speaks, and what it starts."""
+
 
 class Cluster:
     """The service's address, and tokens of users."""
 
-    def __init__(self, app: FastAPI, url: str, db_url: str, folder: Path) -> None:
+    def __init__(self, app: FastAPI, url: str, db_url: str, folder: Path, reader_url: str) -> None:
         self._app = app
         self.url = url
         self.db_url = db_url
         self.folder = folder
+        self.reader_url = reader_url
         self.token = self.log_in("determined")
 
     def log_in(self, name: str) -> str:
@@ -52,9 +68,15 @@ def cluster(
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("mlflow")
     db_url = _create(postgres_server, f"mlflow_{uuid.uuid4().hex[:8]}", template.name)
+    # MLflow's server reads as a role of its own, so every test here says whether its rights are enough.
+    role = f"mlflow_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'of-mlflow'")
+    reader = sa.make_url(db_url).set(username=role, password="of-mlflow")
     settings = Settings.model_validate(
         {
             "db_url": db_url,
+            "mlflow_db_url": reader.render_as_string(False),
             "agent_token": AGENT_TOKEN,
             "data_dir": folder,
             "default_checkpoint_storage": {
@@ -63,9 +85,14 @@ def cluster(
             },
         }
     )
+    (folder / "watching").mkdir()
+    (folder / "watching" / "sitecustomize.py").write_text(
+        WATCHING.format(path=str(folder / "watched.txt"))
+    )
     app = create_app(settings)
-    with serve(app) as url:
-        yield Cluster(app, url, db_url, folder)
+    with pytest.MonkeyPatch.context() as patch, serve(app) as url:
+        patch.setenv("PYTHONPATH", str(folder / "watching"))
+        yield Cluster(app, url, db_url, folder, reader.render_as_string(False))
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 import httpx
+import psycopg
 import pytest
 
+from determined_registry.database import mlflow_role
 from tests.integration.mlflow.conftest import Cluster
 from tests.waiting import until
 
@@ -41,17 +43,16 @@ def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "ajax-api/3.0/mlflow/assistant/config"),
+        ("PUT", "ajax-api/3.0/mlflow/assistant/config"),
         ("POST", "ajax-api/3.0/mlflow/assistant/message"),
         ("POST", "ajax-api/2.0/mlflow/gateway-proxy"),
-        ("GET", "ajax-api/2.0/mlflow/gateway-proxy?gateway_path=x"),
         ("POST", "gateway/mlflow/v1/chat/completions"),
         ("GET", "ajax-api/3.0/jobs/1"),
         ("POST", "ajax-api/3.0/mlflow/jobs/cancel/1"),
         ("POST", "api/2.0/mlflow/webhooks"),
         ("POST", "ajax-api/3.0/mlflow/ui-telemetry"),
-        ("GET", "static-files/../ajax-api/3.0/mlflow/assistant/config"),
-        ("GET", "ajax-api/3.0/mlflow/%61ssistant/config"),
+        ("GET", "static-files/../ajax-api/3.0/mlflow/assistant/sessions/1/stream"),
+        ("GET", "ajax-api/3.0/mlflow/%61ssistant/sessions/1/stream"),
     ],
 )
 def test_what_runs_commands_or_reaches_other_hosts_is_closed(
@@ -109,6 +110,38 @@ def test_the_server_is_started_again_when_it_was_killed(cluster: Cluster) -> Non
         assert cluster.server_pid() not in (0, pid)
 
 
+def test_its_role_reads_what_it_shows_and_changes_nothing(cluster: Cluster) -> None:
+    """With its session's own limits taken off, as somebody would who has the role's password."""
+    with psycopg.connect(cluster.reader_url, autocommit=True) as connection:
+        connection.execute("SET default_transaction_read_only = off")
+        tables = [
+            str(row[0])
+            for row in connection.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+            )
+        ]
+        readable = set()
+        for table in tables:
+            for statement in (
+                f"SELECT * FROM {table} LIMIT 0",
+                f"DELETE FROM {table}",
+                f"TRUNCATE {table}",
+                f"INSERT INTO {table} DEFAULT VALUES",
+            ):
+                try:
+                    connection.execute(statement)
+                except psycopg.errors.InsufficientPrivilege:
+                    continue
+                assert statement.startswith("SELECT"), statement
+                readable.add(table)
+        assert readable == set(mlflow_role.READS)
+        connection.execute("SELECT id, username FROM users")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT password_hash FROM users")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("CREATE TABLE mine (a int)")
+
+
 def test_a_batch_that_is_sent_twice_is_stored_once(cluster: Cluster) -> None:
     with cluster.api() as api:
         made = api.post("/mlflow/api/2.0/mlflow/experiments/create", json={"name": "twice"})
@@ -129,3 +162,17 @@ def test_a_batch_that_is_sent_twice_is_stored_once(cluster: Cluster) -> None:
             "/mlflow/api/2.0/mlflow/metrics/get-history", params={"run_id": run, "metric_key": "a"}
         ).json()
         assert [point["value"] for point in history["metrics"]] == [0, 1, 2]
+
+
+def test_it_speaks_to_the_service_alone_and_starts_nothing(cluster: Cluster) -> None:
+    """Its telemetry, job engine, gateway and assistant would: Python says of each connection and process."""
+    with cluster.api() as api:
+        made = api.post("/mlflow/api/2.0/mlflow/experiments/create", json={"name": "watched"})
+        assert made.status_code == 200, made.text
+    lines = (cluster.folder / "watched.txt").read_text().splitlines()
+    service = f"127.0.0.1', {httpx.URL(cluster.url).port}"
+    asked = [line for line in lines if line.startswith("socket.") and service in line]
+    # What Python's `platform` and `ctypes` ask about the machine.
+    harmless = [line for line in lines if "('uname'," in line or "('/sbin/ldconfig'," in line]
+    assert asked  # to make the experiment
+    assert set(lines) - set(asked) - set(harmless) == set()

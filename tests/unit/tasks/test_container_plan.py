@@ -248,3 +248,30 @@ def test_a_network_that_is_not_there() -> None:
     ended = ends.not_created(404, "network lab not found", "x")
     assert ended.kind is ExitKind.FAILED_TO_START
     assert "names a network that the agent's machine does not have" in str(ended.reason)
+
+
+MLFLOW = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN", "MLFLOW_RUN_ID")
+
+
+@pytest.mark.parametrize(
+    ("fields", "users", "values"),
+    [
+        ({}, [], (None, None, None)),
+        ({"mlflow": True}, [], ("http://m:1/mlflow", "token-of-leg", "7")),
+        ({"mlflow": True, "trial_id": None}, [], (None, None, None)),
+        # Another server gets neither this cluster's token nor its numbers.
+        (
+            {"mlflow": True},
+            ["MLFLOW_TRACKING_URI=http://own"],
+            ("http://own", None, None),
+        ),
+        ({"mlflow": True}, ["MLFLOW_RUN_ID="], ("http://m:1/mlflow", "token-of-leg", "")),
+    ],
+)
+def test_mlflow_finds_the_trials_own_run(
+    fields: dict[str, Any], users: list[str], values: tuple[str | None, ...]
+) -> None:
+    given = {"trial_id": 7, "session_token": "token-of-leg", **fields}
+    order = leg(**given, environment_variables=users)
+    env = plan.environment(order, PLACE, SETTINGS, [], None)
+    assert tuple(env.get(name) for name in MLFLOW) == values

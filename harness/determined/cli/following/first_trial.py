@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from determined.cli.errors import CliError, talk
+from determined.cli.following import pages
 from determined.cli.output import format as f
 from determined.cli.output import log_lines
 from determined.common.api.patience import patiently
@@ -54,6 +55,8 @@ def follow_first_trial(
                 )
             return
         if has_ended:
+            if page := pages.in_mlflow(session, experiment.id, whole["config"]):
+                talk(f"look at it in MLflow: {page}")
             return
         sleep(_INTERVAL_S)
 

@@ -57,7 +57,8 @@ class LegSpec(Message):
     service knows, ``environment_variables`` the user's ``KEY=VALUE`` items. ``checkpoint`` describes the
     ``latest_checkpoint``. ``agent_user`` is the account linked to the owner; None: what the agent's
     configuration says. ``defaults``: those in force when it starts. ``nodes``: how many agents the
-    allocation is on; this one is number ``node``, and ``slot_ids`` are its part.
+    allocation is on; this one is number ``node``, and ``slot_ids`` are its part. ``mlflow``: the service
+    serves MLflow, so that the trial's script may log to its run by MLflow's functions.
     """
 
     allocation_id: str
@@ -87,6 +88,7 @@ class LegSpec(Message):
     defaults: TaskDefaults = field(default_factory=TaskDefaults)
     node: int = 0
     nodes: int = 1
+    mlflow: bool = False
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.wire.legs import ExitKind
 from determined_registry.database.tables import legs, trials
 from determined_searchers import ExitReason
-from determined_service.base import topics
+from determined_service.base import pages, topics
 from determined_service.base.errors import NotFound
 from determined_service.base.json import by_name
 from determined_service.deleting.damage import checkpoint_facts
@@ -163,6 +163,7 @@ class Trial(SlotKind):
             "latest_checkpoint": row.checkpoint and str(row.checkpoint),
             "steps_completed": row.steps_completed,
             "checkpoint": checkpoint_facts(row),
+            "mlflow": pages.has_mlflow(),
             "environment_variables": _variables(environment, row.slot_type or "cpu"),
         }
 

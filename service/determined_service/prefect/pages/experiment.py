@@ -12,7 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.printable import one_line
+from determined.common.wire import mlflow
 from determined_registry.database.tables import experiments, trials
+from determined_service.base import pages
 from determined_service.base.settings import Settings
 from determined_service.plots import links
 from determined_service.plots.hparams import flatten
@@ -127,6 +129,7 @@ async def experiment_page(
                             "plots",
                             f"[learning curves, hyperparameters, rungs]({plots})",
                         ),
+                        *_in_mlflow(settings, experiment_id, searcher, least),
                         ("on a terminal", f"`det experiment describe {experiment_id}`"),
                     ]
                 ),
@@ -194,6 +197,15 @@ async def _versions(conn: AsyncConnection, experiment_id: int) -> list[tuple[str
         for row in rows
     ]
     return [("model versions", "; ".join(words))] if words else []
+
+
+def _in_mlflow(
+    settings: Settings, experiment_id: int, searcher: dict[str, Any], least: bool
+) -> list[tuple[str, str]]:
+    if not pages.has_mlflow():
+        return []
+    page = mlflow.experiment(experiment_id, searcher.get("metric"), least)
+    return [("in MLflow", f"[its trials]({pages.of_service(settings)}{markdown.address(page)})")]
 
 
 def _labels(labels: Sequence[str]) -> list[tuple[str, str]]:

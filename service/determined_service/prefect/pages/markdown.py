@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -23,6 +24,11 @@ def text(value: object, most: int = MOST_CHARACTERS) -> str:
 
 def cut(value: str, most: int) -> str:
     return value if len(value) <= most else f"{value[: most - 1]}…"
+
+
+def address(url: str) -> str:
+    """``url`` between the parentheses of a link."""
+    return "".join(quote(one, safe="") if one in "()<> \\" else one for one in url)
 
 
 def number(value: object) -> str:

@@ -12,6 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.printable import one_line, without_colours
 from determined.common.util import sizeof_fmt
+from determined.common.wire import mlflow
+from determined_service.base import pages
+from determined_service.base.settings import Settings
 from determined_service.plots.hparams import flatten
 from determined_service.prefect.pages import markdown
 
@@ -58,7 +61,7 @@ class TrialPage:
     text: str
 
 
-async def trial_page(conn: AsyncConnection, task_id: str) -> TrialPage | None:
+async def trial_page(conn: AsyncConnection, settings: Settings, task_id: str) -> TrialPage | None:
     """What the page tells now; None: no trial has the task (any more), or the trial has never run."""
     given = {
         "task_id": task_id,
@@ -75,6 +78,7 @@ async def trial_page(conn: AsyncConnection, task_id: str) -> TrialPage | None:
         [
             f"## Trial {trial.id} of experiment {trial.experiment_id}: {markdown.text(trial.name)}",
             _how_it_is(trial),
+            *_in_mlflow(settings, trial),
             *_section(
                 "Metrics",
                 ["group", "metric", "last", "least", "greatest", "reports"],
@@ -94,6 +98,13 @@ def _how_it_is(trial: sa.Row[Any]) -> str:
     if trial.restarts:
         words += f", {trial.restarts} restart{'s' if trial.restarts > 1 else ''}"
     return words + (f": {markdown.text(trial.reason, 1000)}" if trial.reason else "")
+
+
+def _in_mlflow(settings: Settings, trial: sa.Row[Any]) -> list[str]:
+    if not pages.has_mlflow():
+        return []
+    page = mlflow.trial(trial.experiment_id, trial.id)
+    return [f"[Trial {trial.id} in MLflow]({pages.of_service(settings)}{page})"]
 
 
 def _section(title: str, header: Sequence[str], rows: list[Sequence[Any]]) -> list[str]:

@@ -90,7 +90,7 @@ class RunPages:
     async def show_trial(self, task_id: str, run_id: UUID, *, again: bool) -> None:
         """Writes the page of the trial with the task; ``again``: it may have one."""
         async with reader(self._db).connect() as conn:
-            page = await trial_page(conn, task_id)
+            page = await trial_page(conn, self._settings, task_id)
         if page is None:
             return
         artifact = Artifact(

@@ -1,0 +1,27 @@
+"""Addresses of MLflow's pages below the service's own, and the variables by which its client finds it."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+HOME = "/mlflow"
+TRACKING_URI = "MLFLOW_TRACKING_URI"
+TRACKING_TOKEN = "MLFLOW_TRACKING_TOKEN"
+RUN_ID = "MLFLOW_RUN_ID"
+
+
+def experiment(
+    experiment_id: int, metric: str | None = None, smaller_is_better: bool = True
+) -> str:
+    """The table of its trials. ``metric``: the validation metric by which they stand, the best first; without
+    one they are folded away behind their search."""
+    page = f"{HOME}/#/experiments/{experiment_id}/runs"
+    if not metric:
+        return page
+    key = quote(f"metrics.`validation/{metric}`", safe="")
+    return f"{page}?orderByKey={key}&orderByAsc={'true' if smaller_is_better else 'false'}"
+
+
+def trial(experiment_id: int, trial_id: int) -> str:
+    """The run that the trial is."""
+    return f"{HOME}/#/experiments/{experiment_id}/runs/{trial_id}"

@@ -1,0 +1,49 @@
+"""The role as which MLflow's server reads: what it shows, and nothing else."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from determined_registry.database.migrate import engine_url
+
+READS = (
+    "checkpoints",
+    "cluster",
+    "experiments",
+    "metric_summaries",
+    "metrics",
+    "mlflow_experiments",
+    "mlflow_runs",
+    "model_aliases",
+    "model_versions",
+    "models",
+    "tasks",
+    "trials",
+)
+COLUMNS = {"users": ("id", "username")}
+"""Of these tables these columns alone: there are passwords beside them."""
+
+
+def grant(db_url: str, role: str) -> None:
+    """Gives ``role`` these rights in the database ``db_url``, and takes all others on tables there.
+
+    ``db_url`` is the tables' owner's. What changes is changed at once; the same rights again change nothing.
+    Raises sqlalchemy.exc.ProgrammingError where there is no such role.
+    """
+    engine = sa.create_engine(engine_url(db_url), poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        # Two that grant at once would be refused ("tuple concurrently updated").
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('mlflow_role'))"))
+        name = connection.dialect.identifier_preparer.quote(role)
+        statements = [f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {name}"]
+        # A right to columns outlasts the revocation of the table's.
+        statements += [
+            f"REVOKE ALL ({', '.join(COLUMNS[table])}) ON {table} FROM {name}" for table in COLUMNS
+        ]
+        statements += [f"GRANT SELECT ON {', '.join(READS)} TO {name}"]
+        statements += [
+            f"GRANT SELECT ({', '.join(columns)}) ON {table} TO {name}"
+            for table, columns in COLUMNS.items()
+        ]
+        for statement in statements:
+            connection.execute(sa.text(statement))

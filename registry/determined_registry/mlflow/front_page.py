@@ -1,0 +1,35 @@
+"""MLflow's page as this cluster shows it: with what works here in front, and without what is closed.
+
+MLflow's page begins as one for language models, with its assistant open. Neither is anything here, so the
+page gets a few lines that make "model training" its first view and leave the assistant out. What a user has
+chosen stays.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+# The names are of its local storage: key and version, as its hook for settings writes them.
+_ADDED = """
+<script>
+for (const [key, value] of [
+  ["mlflow.workflowType_v1", "machine_learning"],
+  ["mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", true],
+  ["mlflow.settings.telemetry.enabled_v1", false],
+]) {
+  try { if (localStorage.getItem(key) === null) localStorage.setItem(key, JSON.stringify(value)); } catch {}
+}
+</script>
+<style>[data-assistant-ui="true"], [href="#/gateway"] { display: none !important; }</style>
+"""
+
+
+@functools.cache
+def page() -> bytes:
+    """The HTML of MLflow's one page. Raises OSError where MLflow has no pages."""
+    import mlflow.server
+
+    folder = Path(mlflow.server.__file__).parent / mlflow.server.REL_STATIC_DIR
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    return text.replace("</head>", f"{_ADDED}</head>", 1).encode()

@@ -1,0 +1,25 @@
+"""Where people find the service's pages, and whether MLflow's are among them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+from determined_service.base.settings import Settings
+
+_ANY_HOST = ("0.0.0.0", "::", "")
+
+
+def of_service(settings: Settings) -> str:
+    """The service's address for browsers, without a slash at its end."""
+    base = settings.public_url
+    if base is None:
+        host = "127.0.0.1" if settings.host in _ANY_HOST else settings.host
+        base = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    return base.rstrip("/")
+
+
+@functools.cache
+def has_mlflow() -> bool:
+    """Whether MLflow is installed beside the service; it is not imported."""
+    return importlib.util.find_spec("mlflow") is not None

@@ -1,0 +1,51 @@
+"""The line that leads from an experiment to its page in MLflow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from determined.cli.following import pages
+from determined.common.api import errors
+
+SEARCH = {"searcher": {"name": "random", "metric": "val loss", "smaller_is_better": True}}
+SINGLE = {"searcher": {"name": "single", "metric": "x"}}
+
+
+class Service:
+    """Answers what the page is made of."""
+
+    master = "http://m:1"
+
+    def __init__(self, **answers: Any) -> None:
+        self._answers = answers
+
+    def get(self, path: str, **kwargs: Any) -> Any:
+        found = self._answers["trials" if path.endswith("/trials") else "links"]
+        if isinstance(found, Exception):
+            raise found
+        return {"trials" if path.endswith("/trials") else "links": found}
+
+
+@pytest.mark.parametrize(
+    ("service", "config", "page"),
+    [
+        (
+            Service(links={"mlflow": "/mlflow/"}),
+            SEARCH,
+            "/mlflow/#/experiments/3/runs?orderByKey=metrics.%60validation%2Fval%20loss%60&orderByAsc=true",
+        ),
+        (
+            Service(links={"mlflow": "/mlflow/"}, trials=[{"id": 9}]),
+            SINGLE,
+            "/mlflow/#/experiments/3/runs/9",
+        ),
+        (Service(links={"api": "/docs"}), SEARCH, None),
+        (Service(links=errors.MasterNotFoundException("away")), SEARCH, None),
+        (Service(links={"mlflow": "/mlflow/"}), {}, None),
+    ],
+)
+def test_it_is_there_where_mlflow_is_served(service: Any, config: Any, page: str | None) -> None:
+    found = pages.in_mlflow(service, 3, config)
+    assert found == (page and service.master + page)
