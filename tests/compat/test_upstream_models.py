@@ -69,9 +69,9 @@ found = {
     "experiment": refusal(lambda: experiment.delete()),
     "unknown": refusal(lambda: model.register_version(args[2])),
 }
-for mode in ("direct", "master"):
-    path = version.checkpoint.download(os.path.join(args[3], mode), mode=mode)
-    found[mode] = open(os.path.join(path, "state.txt")).read()
+for mode in (client.DownloadMode.DIRECT, client.DownloadMode.MASTER):
+    path = version.checkpoint.download(os.path.join(args[3], mode.value), mode=mode)
+    found[mode.value] = open(os.path.join(path, "state.txt")).read()
 other.unarchive()
 version.delete()
 found["left"] = [one.model_version for one in model.list_versions()]
