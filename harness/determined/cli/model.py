@@ -381,8 +381,10 @@ def set_alias(ctx: typer.Context, name: Name, alias: Alias, version: Number) -> 
 @aliases.command("delete|rm")
 def delete_alias(ctx: typer.Context, name: Name, alias: Alias) -> None:
     """Delete an alias. The version and the alias's history stay."""
-    before = state(ctx).session.delete(path(name, "aliases", alias))["fromVersion"]
-    talk(f"deleted alias {alias!r} of model {name!r}, which stood for version {before}")
+    before = state(ctx).session.delete(path(name, "aliases", alias)).get("fromVersion")
+    # Not known when the answer was lost on its way.
+    stood_for = "" if before is None else f", which stood for version {before}"
+    talk(f"deleted alias {alias!r} of model {name!r}{stood_for}")
 
 
 @aliases.command("history")

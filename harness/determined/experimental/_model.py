@@ -269,9 +269,11 @@ class Model:
         before: int | None = answer["fromVersion"]
         return before
 
-    def delete_alias(self, alias: str) -> int:
-        """Returns the version that it stood for. Raises NotFoundException."""
-        before: int = self._session.delete(self._alias(alias))["fromVersion"]
+    def delete_alias(self, alias: str) -> int | None:
+        """Returns the version that it stood for; None when that answer was lost on its way. Raises
+        NotFoundException.
+        """
+        before: int | None = self._session.delete(self._alias(alias)).get("fromVersion")
         self.aliases = {name: number for name, number in self.aliases.items() if name != alias}
         return before
 
