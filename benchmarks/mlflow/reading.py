@@ -34,11 +34,12 @@ INSERT INTO trials (experiment_id, request_id, task_id, state, hparams, seed)
     FROM generate_series(1, {RUNS}) n;
 INSERT INTO metric_summaries
     (trial_id, group_name, metric, type, count, finite_count, last, last_steps)
-    SELECT n, 'training', m, 'number', 1, 1, to_jsonb((n * 7919 % 10007) / 10007.0), 1
-    FROM generate_series(1, {RUNS}) n, unnest(ARRAY['loss', 'accuracy', 'time']) m;
+    SELECT n, 'training', m, 'number', c, c, to_jsonb((n * 7919 % 10007) / 10007.0), c
+    FROM generate_series(1, {RUNS}) n, unnest(ARRAY['loss', 'accuracy', 'time']) m,
+        LATERAL (SELECT CASE n WHEN 1 THEN {POINTS} ELSE 1 END AS c) AS reports;
 INSERT INTO metrics (trial_id, run_id, group_name, steps_completed, end_time, metrics)
     SELECT n, 1, 'training', 1, now(), jsonb_build_object('loss', 1.0 / n, 'accuracy', 0.5, 'time', 1)
-    FROM generate_series(1, {RUNS}) n;
+    FROM generate_series(2, {RUNS}) n;
 INSERT INTO metrics (trial_id, run_id, group_name, steps_completed, end_time, metrics)
     SELECT 1, 1, 'training', s, timestamptz '2026-01-01' + s * interval '1 s',
            jsonb_build_object('loss', 1.0 / s, 'accuracy', 0.5, 'time', 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,9 @@ from tests.compat.upstream_client import UpstreamClient
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_models_by_the_published_sdk(upstream: UpstreamClient, submitted: Submitted) -> None:
+def test_models_by_the_published_sdk(
+    upstream: UpstreamClient, submitted: Submitted, tmp_path: Path
+) -> None:
     script = """
 from determined.common.api import errors
 
@@ -66,6 +69,9 @@ found = {
     "experiment": refusal(lambda: experiment.delete()),
     "unknown": refusal(lambda: model.register_version(args[2])),
 }
+for mode in (client.DownloadMode.DIRECT, client.DownloadMode.MASTER):
+    path = version.checkpoint.download(os.path.join(args[3], mode.value), mode=mode)
+    found[mode.value] = open(os.path.join(path, "state.txt")).read()
 other.unarchive()
 version.delete()
 found["left"] = [one.model_version for one in model.list_versions()]
@@ -76,7 +82,7 @@ found["gone"] = [one.name for one in client.list_models(name=name)]
 show(found)
 """
     name = f"digits {uuid.uuid4().hex[:8]}"
-    found = upstream.sdk(script, name, submitted.id, uuid.uuid4())
+    found = upstream.sdk(script, name, submitted.id, uuid.uuid4(), tmp_path)
     assert (found["none"], found["versions"]) == (None, [1, 2])
     facts = ["handwritten", {"b": {"c": 2}}, ["x", "y"], "determined", 1, False, True]
     assert found["model"] == [name, *facts]
@@ -94,6 +100,8 @@ show(found)
     assert f"is version 1 of model '{name}'" in found["held"]
     assert "cannot be deleted, because checkpoint" in found["experiment"]
     assert "NotFoundException" in found["unknown"]
+    assert found["direct"] == found["master"]
+    assert found["master"] in ("0.1 6", "0.02 6")
     assert (found["left"], found["next"], found["gone"]) == ([2], 3, [])
 
 

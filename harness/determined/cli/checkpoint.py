@@ -13,7 +13,7 @@ from determined.cli.experiment.lists import CHECKPOINTS
 from determined.cli.following.deletion import wait_for_deletion
 from determined.cli.groups import group
 from determined.cli.output import render
-from determined.cli.output.downloads import record, report
+from determined.cli.output.downloads import Mode, download_one
 from determined.cli.output.render import Column, Section
 from determined.cli.state import state
 
@@ -108,22 +108,7 @@ def download(
     uuid: Uuid,
     output_dir: OutputDir = None,
     quiet: Quiet = False,
-    mode: Annotated[
-        str,
-        typer.Option(
-            "--mode",
-            metavar="MODE",
-            help="direct (from the storage), master (through the service) or auto",
-        ),
-    ] = "auto",
+    mode: Mode = "auto",
 ) -> None:
     """Download a checkpoint to checkpoints/<UUID>, or to DIR."""
-    from determined.experimental.client import DownloadMode
-
-    try:
-        chosen_mode = DownloadMode(mode)
-    except ValueError:
-        raise typer.BadParameter(f"--mode {mode!r}: must be direct, master or auto") from None
-    checkpoint = state(ctx).client.get_checkpoint(uuid)
-    path = checkpoint.download(str(output_dir) if output_dir is not None else None, chosen_mode)
-    report([record(checkpoint, path)], quiet)
+    download_one(state(ctx).client.get_checkpoint(uuid), output_dir, mode, quiet)

@@ -10,12 +10,13 @@ from urllib.parse import quote
 import typer
 
 from determined.cli import completion
-from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.arguments.options import Csv, Json, OutputDir, Quiet, chosen
 from determined.cli.errors import CliError, talk
 from determined.cli.experiment.lists import CHECKPOINTS
 from determined.cli.groups import group
 from determined.cli.output import differences, render
 from determined.cli.output import format as f
+from determined.cli.output.downloads import Mode, download_one
 from determined.cli.output.render import Column, Format, Record, Section
 from determined.cli.state import state
 
@@ -29,7 +30,12 @@ LATEST = "-1"
 Name = Annotated[
     str, typer.Argument(help="the model's name or id", autocompletion=completion.models)
 ]
-Version = Annotated[str, typer.Argument(help="a version's number, or an alias", metavar="VERSION")]
+Version = Annotated[
+    str,
+    typer.Argument(
+        help="a version's number, or an alias (@champion or champion)", metavar="VERSION"
+    ),
+]
 Number = Annotated[int, typer.Argument(help="a version's number", metavar="VERSION", min=1)]
 Workspace = Annotated[
     str | None,
@@ -113,11 +119,15 @@ def path(name: object, *parts: object) -> str:
     return "/".join(words)
 
 
+def _is_number(version: str) -> bool:
+    return version.isascii() and version.isdecimal()
+
+
 def _version_path(name: str, version: str) -> str:
-    """By number, or by alias."""
-    if version.isascii() and version.isdecimal():
+    """By number, or by alias, which may be written with an "@" before it."""
+    if _is_number(version):
         return path(name, "versions", version)
-    return path(name, "aliases", version)
+    return path(name, "aliases", version.removeprefix("@"))
 
 
 @app.command("create")
@@ -250,6 +260,32 @@ def register_version(
     render.show(VERSIONS, [document["modelVersion"]], fmt, document=document)
 
 
+@app.command("download")
+def download(
+    ctx: typer.Context,
+    name: Name,
+    version: Annotated[
+        str,
+        typer.Argument(
+            help="a number or an alias (@champion or champion); default: the latest version",
+            metavar="[VERSION]",
+            show_default=False,
+        ),
+    ] = LATEST,
+    output_dir: OutputDir = None,
+    quiet: Quiet = False,
+    mode: Mode = "auto",
+) -> None:
+    """Download the checkpoint of a version to checkpoints/<UUID>, or to DIR."""
+    number = int(version) if version == LATEST or _is_number(version) else None
+    wanted = version.removeprefix("@") if number is None else number
+    found = state(ctx).client.get_model(name).get_version(wanted)
+    if found is None:
+        raise CliError(f"model {name!r} has no versions yet: det model register-version NAME UUID")
+    assert found.checkpoint is not None
+    download_one(found.checkpoint, output_dir, mode, quiet)
+
+
 @app.command("delete-version")
 def delete_version(ctx: typer.Context, name: Name, version: Number) -> None:
     """Delete a version and its aliases. Its checkpoint stays, and may be deleted again."""
@@ -345,8 +381,10 @@ def set_alias(ctx: typer.Context, name: Name, alias: Alias, version: Number) -> 
 @aliases.command("delete|rm")
 def delete_alias(ctx: typer.Context, name: Name, alias: Alias) -> None:
     """Delete an alias. The version and the alias's history stay."""
-    before = state(ctx).session.delete(path(name, "aliases", alias))["fromVersion"]
-    talk(f"deleted alias {alias!r} of model {name!r}, which stood for version {before}")
+    before = state(ctx).session.delete(path(name, "aliases", alias)).get("fromVersion")
+    # Not known when the answer was lost on its way.
+    stood_for = "" if before is None else f", which stood for version {before}"
+    talk(f"deleted alias {alias!r} of model {name!r}{stood_for}")
 
 
 @aliases.command("history")

@@ -275,10 +275,11 @@ class Experiment:
         """
         self._delete_tensorboard_files()
 
-    def _delete_tensorboard_files(self) -> int:
-        """Starts the deletion; returns its id."""
+    def _delete_tensorboard_files(self) -> int | None:
+        """Starts the deletion; returns its id, None when all is deleted already."""
         answer = self._session.delete(f"{self._path}/tensorboard-files")
-        return int(answer["deletionId"])
+        deletion_id: int | None = answer.get("deletionId")
+        return deletion_id
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> str:
         """Writes the experiment's plot, an HTML page that needs no network, to ``experiment_<id>.html``.
@@ -319,15 +320,14 @@ class Experiment:
 
     def add_label(self, label: str) -> None:
         """Adds a label; if the experiment has it already, nothing changes."""
-        self._label("PUT", label)
+        self.labels = set(self._session.put(self._label(label))["labels"])
 
     def remove_label(self, label: str) -> None:
         """Removes a label; if the experiment does not have it, nothing changes."""
-        self._label("DELETE", label)
+        self.labels = set(self._session.delete(self._label(label)).get("labels", ()))
 
-    def _label(self, method: str, label: str) -> None:
-        path = f"{self._path}/labels/{quote(label, safe='')}"
-        self.labels = set(self._session.request(method, path).json()["labels"])
+    def _label(self, label: str) -> str:
+        return f"{self._path}/labels/{quote(label, safe='')}"
 
     def _patch(self, **changes: Any) -> None:
         answer = self._session.patch(self._path, json={"id": self._id, **changes})

@@ -14,7 +14,7 @@ from determined.common.api import pages
 from determined.common.api.session import Session
 from determined.common.nonfinite import numbers
 from determined.experimental._checkpoint import Checkpoint
-from determined.experimental._enums import OrderBy
+from determined.experimental._enums import DownloadMode, OrderBy
 from determined.experimental._metrics import TrialMetrics, parse_reports, parse_time
 
 MODELS = "/api/v1/models"
@@ -33,7 +33,7 @@ class ModelVersion:
     Attributes:
         model_name, model_id: its model.
         model_version, model_version_id: its number, from 1 on, and its id among all versions of all models.
-        checkpoint: its :class:`Checkpoint`; ``checkpoint.download()`` fetches the files.
+        checkpoint: its :class:`Checkpoint`.
         name, comment, notes, metadata, labels: what users noted.
         tags: ``{key: text}``, as MLflow has them.
         aliases: the names that stand for this version now.
@@ -91,6 +91,13 @@ class ModelVersion:
     def reload(self) -> None:
         """Fetches all attributes again. Raises NotFoundException."""
         self._fill(self._session.get(self._path)["modelVersion"])
+
+    def download(self, path: str | None = None, mode: DownloadMode = DownloadMode.AUTO) -> str:
+        """``checkpoint.download(path, mode)``, see :meth:`Checkpoint.download`."""
+        if self.checkpoint is None:
+            self.reload()
+        assert self.checkpoint is not None
+        return self.checkpoint.download(path, mode)
 
     def set_name(self, name: str) -> None:
         """Gives the version a second name."""
@@ -262,9 +269,11 @@ class Model:
         before: int | None = answer["fromVersion"]
         return before
 
-    def delete_alias(self, alias: str) -> int:
-        """Returns the version that it stood for. Raises NotFoundException."""
-        before: int = self._session.delete(self._alias(alias))["fromVersion"]
+    def delete_alias(self, alias: str) -> int | None:
+        """Returns the version that it stood for; None when that answer was lost on its way. Raises
+        NotFoundException.
+        """
+        before: int | None = self._session.delete(self._alias(alias)).get("fromVersion")
         self.aliases = {name: number for name, number in self.aliases.items() if name != alias}
         return before
 

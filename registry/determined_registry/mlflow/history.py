@@ -18,19 +18,48 @@ PAGE = f"""
     SELECT p.moment, p.step, p.value FROM ({POINTS}) AS p WHERE p.value IS NOT NULL
     ORDER BY p.moment, p.step, p.value LIMIT :limit OFFSET :offset"""
 
-# Of each run so many points, spread evenly over its reports: the first of each of so many equal parts, and
-# the last one of all.
+_NUMBERS = """
+    x.trial_id = :trial AND NOT x.archived AND x.steps_completed BETWEEN :first AND :last
+      AND CASE jsonb_typeof(x.metrics -> cast(:metric AS text)) WHEN 'number' THEN true
+          WHEN 'boolean' THEN true WHEN 'string'
+          THEN x.metrics ->> cast(:metric AS text) IN ('NaN', 'Infinity', '-Infinity') ELSE false END"""
+"""The reports whose value is a number: those of :data:`POINTS`, without making anything of them."""
+
+_OF_CHOSEN = f"""
+    SELECT round(extract(epoch FROM x.end_time) * 1000)::bigint AS moment, x.steps_completed AS step,
+           {VALUE.format(last="(x.metrics -> cast(:metric AS text))")} AS value
+    FROM chosen c JOIN metrics x ON x.id = c.id
+    ORDER BY x.steps_completed, x.end_time, x.id"""
+
 SAMPLE = f"""
-    WITH every AS (
-        SELECT p.*, ntile(:most) OVER ordered AS part, row_number() OVER ordered AS place,
-               count(*) OVER () AS total
-        FROM ({POINTS} AND x.steps_completed BETWEEN :first AND :last) AS p
-        WHERE p.value IS NOT NULL
-        WINDOW ordered AS (ORDER BY p.step, p.moment, p.value)
-    ), firsts AS (
-        SELECT DISTINCT ON (part) * FROM every ORDER BY part, place
-    )
-    SELECT moment, step, value FROM (
-        SELECT * FROM firsts WHERE total <= :most OR part < :most
-        UNION SELECT * FROM every WHERE place = total
-    ) AS chosen ORDER BY place"""
+    WITH every AS MATERIALIZED (
+        SELECT x.id, row_number() OVER (ORDER BY x.steps_completed, x.end_time, x.id) - 1 AS place
+        FROM metrics x WHERE x.group_name = ANY(cast(:groups AS text[])) AND {_NUMBERS}
+    ), parts AS (
+        SELECT count(*) AS total, count(*) / :most AS size, count(*) % :most AS larger FROM every
+    ), chosen AS (
+        SELECT id FROM every, parts
+        WHERE total <= :most OR place = total - 1 OR (place < total - size AND
+            CASE WHEN place < larger * (size + 1) THEN place % (size + 1)
+                 ELSE (place - larger * (size + 1)) % size END = 0)
+    ) {_OF_CHOSEN}"""
+"""So many points, spread evenly over the reports, as MLflow's own store chooses them: of so many parts the
+first report each, of the last part the last. ``larger`` parts have a report more. Reads every report."""
+
+SAMPLE_STEPS = f"""
+    WITH ends AS (
+        SELECT (SELECT x.steps_completed FROM metrics x WHERE x.group_name = :group AND {_NUMBERS}
+                ORDER BY x.steps_completed LIMIT 1) AS low,
+               (SELECT x.steps_completed FROM metrics x WHERE x.group_name = :group AND {_NUMBERS}
+                ORDER BY x.steps_completed DESC LIMIT 1) AS high
+    ), chosen AS (
+        SELECT DISTINCT found.id
+        FROM ends, generate_series(0, cast(:most AS bigint) - 1) AS part CROSS JOIN LATERAL (
+            SELECT x.id FROM metrics x WHERE x.group_name = :group AND {_NUMBERS}
+              AND x.steps_completed >= CASE WHEN part = :most - 1 THEN high ELSE
+                  low + part * ((high - low + 1) / :most) + least(part, (high - low + 1) % :most) END
+            ORDER BY x.steps_completed LIMIT 1
+        ) AS found
+    ) {_OF_CHOSEN}"""
+"""The same of the steps: of each part the next report from its first step on. Fewer points where the steps
+of the reports are not spread evenly. Others are looked at only where the metric is not in each."""

@@ -41,21 +41,23 @@ _SEARCH_TAGS = f"""
     || CASE WHEN e.notes = '' THEN '{{}}' ELSE jsonb_build_object('mlflow.note.content', e.notes) END
     || {_LABELS}"""
 
+# LEFT JOIN, though every owner and task is there: Postgres leaves such a join out where no column of it is
+# asked for.
 TRIALS = f"""
     SELECT t.id AS trial_id, e.id AS experiment_id, t.id::text AS run_id,
            {_STATUS.format(state="t.state")} AS status, k.start_time, t.end_time,
            (m.deleted_at IS NOT NULL OR e.archived) AS deleted, u.username,
            coalesce(m.name, 'trial-' || t.id) AS run_name, coalesce(m.native, false) AS native,
            t.hparams, m.params, {_TRIAL_TAGS} AS tags, m.inputs
-    FROM trials t JOIN experiments e ON e.id = t.experiment_id JOIN tasks k ON k.id = t.task_id
-    JOIN users u ON u.id = e.owner_id LEFT JOIN mlflow_runs m ON m.trial_id = t.id"""
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id LEFT JOIN tasks k ON k.id = t.task_id
+    LEFT JOIN users u ON u.id = e.owner_id LEFT JOIN mlflow_runs m ON m.trial_id = t.id"""
 SEARCHES = f"""
     SELECT NULL::integer AS trial_id, e.id AS experiment_id, '{names.SEARCH}' || e.id AS run_id,
            {_STATUS.format(state="e.state")} AS status, e.start_time, e.end_time,
            e.archived AS deleted, u.username, e.name AS run_name, false AS native,
            jsonb_build_object('searcher', e.config -> 'searcher') AS hparams, NULL::jsonb AS params,
            {_SEARCH_TAGS} AS tags, NULL::jsonb AS inputs
-    FROM experiments e JOIN users u ON u.id = e.owner_id"""
+    FROM experiments e LEFT JOIN users u ON u.id = e.owner_id"""
 
 VALUE = """
     CASE jsonb_typeof({last}) WHEN 'number' THEN ({last})::float8
@@ -100,7 +102,7 @@ class Query:
     given: dict[str, Any] = field(default_factory=dict)
     joins: list[str] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)
-    order: list[str] = field(default_factory=list)
+    order: list[tuple[str, str]] = field(default_factory=list)
     _metrics: dict[str, str] = field(default_factory=dict)
     _uses_tags: bool = False
 
@@ -118,6 +120,7 @@ class Query:
             group = self.bind([place[0] for place in places])
             name = self.bind([place[1] for place in places])
             own = self.bind(key)
+            known = self.bind(sorted({key, *(place[1] for place in places)}))
             last = VALUE.format(last="s.last")
             self.joins.append(
                 f"""
@@ -128,7 +131,7 @@ class Query:
                     LEFT JOIN unnest(cast({group} AS text[]), cast({name} AS text[]))
                         WITH ORDINALITY AS place(group_name, metric, rank)
                         ON place.group_name = s.group_name AND place.metric = s.metric
-                    WHERE t.experiment_id = ANY(:experiments)
+                    WHERE t.experiment_id = ANY(:experiments) AND s.metric = ANY(cast({known} AS text[]))
                       AND CASE WHEN m.native THEN s.metric = cast({own} AS text)
                                ELSE place.rank IS NOT NULL END
                     ORDER BY s.trial_id, place.rank
@@ -193,18 +196,17 @@ class Query:
         direction = "ASC" if ascending else "DESC"
         if kind == "metric":
             value = self.metric(key)
-            self.order.append(
-                f"CASE WHEN {value} IS NULL THEN 2 WHEN {value} = 'NaN' THEN 1 ELSE 0 END"
-            )
+            rank = f"CASE WHEN {value} IS NULL THEN 2 WHEN {value} = 'NaN' THEN 1 ELSE 0 END"
+            self.order.append((rank, "ASC"))
         else:
             value = {"parameter": self.param, "tag": self.tag, "attribute": self.attribute}[kind](
                 key
             )
-            self.order.append(f"({value}) IS NULL")
+            self.order.append((f"({value}) IS NULL", "ASC"))
             if kind != "attribute" or key not in ("start_time", "end_time"):
                 # As Python compares texts, whatever the database's collation.
                 value = f'({value}) COLLATE "C"'
-        self.order.append(f"{value} {direction}")
+        self.order.append((value, direction))
 
     def page(self, stages: set[str], limit: int | None, offset: int) -> tuple[str, dict[str, Any]]:
         """The statement and its parameters; its rows are ``(trial_id, experiment_id)``, of a search without
@@ -218,14 +220,25 @@ class Query:
         wanted = list(self.wanted)
         if len(stages) == 1:
             wanted.append("r.deleted" if "deleted" in stages else "NOT r.deleted")
-        order = [*self.order, "r.start_time DESC", "r.trial_id NULLS FIRST", "r.experiment_id"]
+        order = self.order or [("r.start_time", "DESC")]
+        columns = "".join(f", {value} AS o{number}" for number, (value, _) in enumerate(order))
+        sorting = ", ".join(f"o{number} {way}" for number, (_, way) in enumerate(order))
+        # Of runs that are equal so far the younger one comes first. When they began stands in another table,
+        # in which only those are looked up that may be on the page.
+        most = "" if limit is None else "FETCH FIRST (:limit + :offset) ROWS WITH TIES"
         given = {**self.given, "experiments": self.experiments, "limit": limit, "offset": offset}
         statement = f"""
-            SELECT r.trial_id, r.experiment_id FROM (
-                {trials} WHERE e.id = ANY(:experiments)
-                UNION ALL
-                {searches} WHERE e.id = ANY(:experiments) AND {IS_SEARCH}
-            ) AS r {" ".join(self.joins)}
-            {f"WHERE {' AND '.join(wanted)}" if wanted else ""}
-            ORDER BY {", ".join(order)} LIMIT :limit OFFSET :offset"""
+            SELECT page.trial_id, page.experiment_id FROM (
+                SELECT r.trial_id, r.experiment_id{columns} FROM (
+                    {trials} WHERE t.experiment_id = ANY(:experiments)
+                    UNION ALL
+                    {searches} WHERE e.id = ANY(:experiments) AND {IS_SEARCH}
+                ) AS r {" ".join(self.joins)}
+                {f"WHERE {' AND '.join(wanted)}" if wanted else ""}
+                ORDER BY {sorting} {most}
+            ) AS page
+            JOIN experiments e ON e.id = page.experiment_id
+            LEFT JOIN trials t ON t.id = page.trial_id LEFT JOIN tasks k ON k.id = t.task_id
+            ORDER BY {sorting}, CASE WHEN t.id IS NULL THEN e.start_time ELSE k.start_time END DESC,
+                page.trial_id NULLS FIRST, page.experiment_id LIMIT :limit OFFSET :offset"""
         return statement, given

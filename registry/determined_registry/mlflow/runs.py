@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mlflow.entities import (
@@ -60,6 +61,30 @@ _IN_RUN = """
     FROM trials t JOIN experiments e ON e.id = t.experiment_id
     LEFT JOIN mlflow_runs m ON m.trial_id = t.id WHERE t.id = :id"""
 _ALL_STEPS = (-(2**62), 2**62)
+_WHERE_REPORTED = """
+    SELECT s.group_name, s.metric, s.count, s.count >= (
+        SELECT max(o.count) FROM metric_summaries o
+        WHERE o.trial_id = s.trial_id AND o.group_name = s.group_name) AS always
+    FROM metric_summaries s WHERE s.trial_id = :trial AND s.metric = ANY(:names)"""
+_MANY = 4
+"""Of so many times as many points as are wanted those that are wanted are looked up one by one."""
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Where the points of a metric are; ``given`` is for the statements in :mod:`history`."""
+
+    given: dict[str, Any]
+    groups: Sequence[Any]
+
+    @property
+    def count(self) -> int:
+        return sum(one.count for one in self.groups)
+
+    @property
+    def are_in_every_report(self) -> bool:
+        """Of one group."""
+        return len(self.groups) == 1 and bool(self.groups[0].always)
 
 
 class Runs:
@@ -220,22 +245,20 @@ class Runs:
             raise missing(f"run {run_id}")
         return row
 
-    def _points(self, run_id: str, key: str) -> dict[str, Any] | None:
+    def _points(self, run_id: str, key: str) -> _Points | None:
         """The trial, groups and metric that ``key`` means in the run; None: there is nothing of it."""
         if names.search_of(run_id) is not None:
             return None
         row = self.trial(run_id)
         places = names.places(key, row.native)
         found = self._db.all(
-            "SELECT group_name, metric FROM metric_summaries "
-            "WHERE trial_id = :trial AND metric = ANY(:names)",
-            {"trial": row.id, "names": [name for _, name in places]},
+            _WHERE_REPORTED, {"trial": row.id, "names": [name for _, name in places]}
         )
-        there = {(one.group_name, one.metric) for one in found}
         for group, name in places:
-            groups = [one for one, metric in there if metric == name and group in ("", one)]
+            groups = [one for one in found if one.metric == name and group in ("", one.group_name)]
             if groups:
-                return {"trial": row.id, "groups": groups, "metric": name}
+                named = [one.group_name for one in groups]
+                return _Points({"trial": row.id, "groups": named, "metric": name}, groups)
         return None
 
     def history(
@@ -243,14 +266,14 @@ class Runs:
     ) -> tuple[list[Metric], str | None]:
         """What the run reported of the metric, by time; a page of it, and the next page's token."""
         offset = SearchUtils.parse_start_offset_from_page_token(page_token)
-        given = self._points(run_id, key)
-        if given is None:
+        points = self._points(run_id, key)
+        if points is None:
             found = self.get(run_id)
             if key in found.data.metrics:
                 return [one for one in found.data._metric_objs if one.key == key], None
             return [], None
         more = None if limit is None else limit + 1
-        rows = self._db.all(history.PAGE, {**given, "limit": more, "offset": offset})
+        rows = self._db.all(history.PAGE, {**points.given, "limit": more, "offset": offset})
         token = None
         if limit is not None and len(rows) > limit:
             rows = rows[:limit]
@@ -260,13 +283,19 @@ class Runs:
     def sample(
         self, run_id: str, key: str, most: int, steps: tuple[int, int] | None
     ) -> list[MetricWithRunId]:
-        """At most so many points of the metric, spread evenly over its steps."""
-        given = self._points(run_id, key)
-        if given is None:
+        """At most so many points of the metric, spread evenly over its steps or reports."""
+        points = self._points(run_id, key)
+        if points is None:
             found = [one for one in self.get(run_id).data._metric_objs if one.key == key]
             return [MetricWithRunId(one, run_id) for one in found]
         first, last = steps or _ALL_STEPS
-        rows = self._db.all(history.SAMPLE, {**given, "most": most, "first": first, "last": last})
+        given = {**points.given, "most": most, "first": first, "last": last}
+        rows: list[Any] = []
+        if points.are_in_every_report and points.count > most * _MANY and most > 1:
+            (group,) = points.given["groups"]
+            rows = self._db.all(history.SAMPLE_STEPS, {**given, "group": group})
+        if len(rows) < most:
+            rows = self._db.all(history.SAMPLE, given)
         return [
             MetricWithRunId(Metric(key, value, moment, step), run_id)
             for moment, step, value in rows

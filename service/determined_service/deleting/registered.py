@@ -39,7 +39,8 @@ async def refuse_registered(conn: AsyncConnection, of: sa.ColumnElement[bool], w
     )
     more = "; and more" if len(held) > NAMED else ""
     first = held[0]
+    which = "the version" if len(held) == 1 else "each version"
     raise Conflict(
-        f"{what}, because {named}{more}. Delete the version first (det model delete-version "
+        f"{what}, because {named}{more}. Delete {which} first (det model delete-version "
         f"{first.model!r} {first.version}), or the whole model"
     )

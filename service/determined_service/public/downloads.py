@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Header, Request
+from fastapi import Depends, Header, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from determined_service.access.dependencies import CheckpointReader
-from determined_service.access.principal import Principal
 from determined_service.base.aside import aside
 from determined_service.base.errors import response as refusal
 from determined_service.base.ids import parse_uuid
@@ -85,17 +85,30 @@ class _Stream(StreamingResponse):
             self._reading.close()
 
 
-async def _find(
-    db: Db, viewer_of: ViewerOf, user: Principal, uuid: str, path: str | None = None
-) -> Source:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a request asks for, and who takes a turn to get it."""
+
+    source: Source
+    readers: Readers
+    user: int
+
+    async def read(self, question: Question) -> Reading:
+        return await self.readers.read(question, self.user)
+
+
+async def _wanted(
+    request: Request, uuid: str, user: CheckpointReader, db: Db, viewer_of: ViewerOf
+) -> _Wanted:
+    """The checkpoint, with the file that the address names if it names one."""
     wanted = parse_uuid(uuid, "checkpoint")
     async with db.tx() as conn:
-        return await find_source(conn, wanted, viewer_of(user), path)
+        path = request.path_params.get("path")
+        source = await find_source(conn, wanted, viewer_of(user), path)
+    return _Wanted(source, request.app.state.readers, user.user_id or 0)
 
 
-async def _read(request: Request, user: Principal, question: Question) -> Reading:
-    readers: Readers = request.app.state.readers
-    return await readers.read(question, user.user_id or 0)
+Wanted = Annotated[_Wanted, Depends(_wanted)]
 
 
 def _wanted_archive(accept: str) -> tuple[str, str, str] | None:
@@ -110,11 +123,7 @@ def _wanted_archive(accept: str) -> tuple[str, str, str] | None:
 
 @router.get("/checkpoints/{uuid}", response_class=Response)
 async def download_archive(
-    request: Request,
-    uuid: str,
-    user: CheckpointReader,
-    db: Db,
-    viewer_of: ViewerOf,
+    wanted: Wanted,
     accept: Annotated[str, Header(description="application/gzip, zip or x-tar")] = "",
 ) -> Response:
     """All files in one archive: `tar.gz`, `zip` or `tar`, as `Accept` says. Each file is compared with its
@@ -124,9 +133,8 @@ async def download_archive(
         known = ", ".join(dict.fromkeys(_ARCHIVES))
         return refusal(406, 3, "InvalidArgument", f"Accept: {accept[:100]!r}: expected {known}")
     media_type, form, suffix = kind
-    source = await _find(db, viewer_of, user, uuid)
-    reading = await _read(request, user, source.question(form))
-    name = f"{source.uuid}.{suffix}"
+    reading = await wanted.read(wanted.source.question(form))
+    name = f"{wanted.source.uuid}.{suffix}"
     return _Stream(
         reading,
         media_type=media_type,
@@ -140,58 +148,36 @@ def _listing(source: Source) -> dict[str, Any]:
 
 
 @router.get("/api/v1/checkpoints/{uuid}/files")
-async def list_files(uuid: str, user: CheckpointReader, db: Db, viewer_of: ViewerOf) -> Response:
+async def list_files(wanted: Wanted) -> Response:
     """The files that can be downloaded, with sizes, checksums, and where each begins in
     `/api/v1/checkpoints/{uuid}/contents`."""
-    source = await _find(db, viewer_of, user, uuid)
+    source = wanted.source
     size = len(source.resources) + len(source.checksums)
     return JsonResponse(await aside(size, _listing, source))
 
 
 @router.get("/api/v1/checkpoints/{uuid}/contents", response_class=Response)
 async def download_contents(
-    request: Request,
-    uuid: str,
-    user: CheckpointReader,
-    db: Db,
-    viewer_of: ViewerOf,
-    range_header: RangeHeader = None,
-    if_range: IfRange = None,
+    wanted: Wanted, range_header: RangeHeader = None, if_range: IfRange = None
 ) -> Response:
     """All files one after the other, in the order of `/api/v1/checkpoints/{uuid}/files`. A `Range` resumes a
     download that broke off."""
-    source = await _find(db, viewer_of, user, uuid)
-    return await _bytes(request, user, source, source.size, None, (range_header, if_range))
+    return await _bytes(wanted, wanted.source.size, None, (range_header, if_range))
 
 
 @router.get("/api/v1/checkpoints/{uuid}/files/{path:path}", response_class=Response)
 async def download_file(
-    request: Request,
-    uuid: str,
-    path: str,
-    user: CheckpointReader,
-    db: Db,
-    viewer_of: ViewerOf,
-    range_header: RangeHeader = None,
-    if_range: IfRange = None,
+    wanted: Wanted, path: str, range_header: RangeHeader = None, if_range: IfRange = None
 ) -> Response:
     """One file, or the `Range` of it."""
-    source = await _find(db, viewer_of, user, uuid, path)
-    return await _bytes(
-        request, user, source, source.file_size or 0, path, (range_header, if_range)
-    )
+    return await _bytes(wanted, wanted.source.file_size or 0, path, (range_header, if_range))
 
 
 async def _bytes(
-    request: Request,
-    user: Principal,
-    source: Source,
-    size: int,
-    path: str | None,
-    asked: tuple[str | None, str | None],
+    wanted: _Wanted, size: int, path: str | None, asked: tuple[str | None, str | None]
 ) -> Response:
     range_header, if_range = asked
-    etag = f'"{source.version}"'
+    etag = f'"{wanted.source.version}"'
     if if_range is not None and if_range != etag:
         range_header = None
     try:
@@ -200,18 +186,18 @@ async def _bytes(
         answer = refusal(416, 3, "InvalidArgument", f"Range: {range_header!r}: {error}")
         answer.headers["Content-Range"] = f"bytes */{size}"
         return answer
-    wanted = part or layout.Range(0, size)
+    sent = part or layout.Range(0, size)
     headers = {
         **_HEADERS,
         "Accept-Ranges": "bytes",
-        "Content-Length": str(len(wanted)),
+        "Content-Length": str(len(sent)),
         "ETag": etag,
         "Content-Disposition": "attachment",
     }
     if part is not None:
         headers["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{size}"
-    question = source.question("bytes", path=path, start=wanted.start, end=wanted.end)
-    reading = await _read(request, user, question)
+    question = wanted.source.question("bytes", path=path, start=sent.start, end=sent.end)
+    reading = await wanted.read(question)
     return _Stream(
         reading,
         status_code=200 if part is None else 206,

@@ -16,13 +16,13 @@ from determined_service.base.db import Database
 from determined_service.base.errors import NotFound
 from determined_service.state.change import reader
 
-PIECE_BYTES = 3 * 64 * limits.KIB
+PIECE_BYTES = 3 * 256 * limits.KIB
 """Of an archive at once: a multiple of three, so that the pieces in base64 are the whole in base64."""
+_HEAD_BYTES = 3 * 64 * limits.KIB
+"""The first piece, which is read with the hash and is mostly all."""
 
-_PIECE = sa.select(
-    sa.func.substring(
-        model_definitions.c.archive, sa.bindparam("start", type_=sa.Integer), PIECE_BYTES
-    )
+_PIECE = (
+    "SELECT substring(archive, %s::integer, %s::integer) FROM model_definitions WHERE hash = %s"
 )
 
 
@@ -41,14 +41,24 @@ class Archive:
         """
         yield self.head
         at = len(self.head)
-        wanted = _PIECE.where(model_definitions.c.hash == self.hash)
         while at < self.size:
-            async with reader(db).connect() as conn:
-                found = (await conn.execute(wanted, {"start": at + 1})).scalar_one_or_none()
+            found = await self._piece(db, at)
             if not found:
                 raise NotFound(f"model definition {self.hash} does not exist any more")
-            yield bytes(found)
+            yield found
             at += len(found)
+
+    async def _piece(self, db: Database, at: int) -> bytes:
+        """From the byte ``at`` on; empty when the definition is deleted.
+
+        Past SQLAlchemy, which has no way to ask for binary answers: as text a byte is two digits, and their
+        reading was four fifths of what a download cost the service.
+        """
+        async with reader(db).connect() as conn:
+            driver: Any = (await conn.get_raw_connection()).driver_connection
+            cursor = await driver.execute(_PIECE, (at + 1, PIECE_BYTES, self.hash), binary=True)
+            row = await cursor.fetchone()
+        return row[0] if row is not None else b""
 
     async def save(self, db: Database, file: IO[bytes]) -> None:
         """Writes all of it to ``file``, which is at its beginning then."""
@@ -61,7 +71,7 @@ async def find_archive(db: Database, of: sa.ColumnElement[Any]) -> Archive | Non
     """The archive whose hash is ``of``, a text or a subquery; None: there is none."""
     c = model_definitions.c
     size = sa.func.octet_length(c.archive)
-    head = sa.func.substring(c.archive, 1, PIECE_BYTES)
+    head = sa.func.substring(c.archive, 1, _HEAD_BYTES)
     async with reader(db).connect() as conn:
         row = (await conn.execute(sa.select(c.hash, size, head).where(c.hash == of))).first()
     return None if row is None else Archive(row[0], row[1], bytes(row[2]))
@@ -73,8 +83,8 @@ def in_base64(size: int) -> int:
 
 
 def base64_json(name: str, size: int, pieces: AsyncIterator[bytes]) -> Response:
-    """The answer ``{name: …}`` with ``pieces`` in base64. Each but the last has :data:`PIECE_BYTES`; together
-    they have ``size`` bytes.
+    """The answer ``{name: …}`` with ``pieces`` in base64. Each but the last has a multiple of three bytes;
+    together they have ``size``.
 
     A client is told the length first, so it notices when the rest does not come.
     """

@@ -41,7 +41,7 @@ class Trained:
 
 @pytest.fixture
 def trained(service_url: str, database_url: str, tmp_path: Path) -> Trained:
-    return asyncio.run(make_rows(database_url, tmp_path / "storage"))
+    return asyncio.run(make_rows(database_url, tmp_path / "checkpoints"))
 
 
 async def make_rows(database_url: str, storage: Path) -> Trained:
@@ -179,7 +179,7 @@ def test_the_sdk(own: Determined, trained: Trained, database_url: str, tmp_path:
     assert again.checkpoint is not None
     assert again.checkpoint.training is not None
     assert again.checkpoint.training.hparams == {"lr": 0.2, "net": {"depth": 3}}
-    folder = again.checkpoint.download(str(tmp_path / "best"))
+    folder = again.download(str(tmp_path / "best"))
     assert (Path(folder) / "weights").read_text() == "2"
 
     asyncio.run(say_that_it_uses(database_url, trained, model_id))
@@ -256,7 +256,7 @@ def rows(*args: object) -> list[dict[str, Any]]:
     return list(csv.DictReader(io.StringIO(said(*args, "--csv"))))
 
 
-def test_det(own: Determined, trained: Trained) -> None:
+def test_det(own: Determined, trained: Trained, tmp_path: Path) -> None:
     first, second = trained.checkpoints
     made = json.loads(said("model", "create", "digits", "--description", "hand", "--json"))
     assert (made["name"], made["description"]) == ("digits", "hand")
@@ -305,6 +305,12 @@ def test_det(own: Determined, trained: Trained) -> None:
     assert found["configuration"] == []
     assert "differ in nothing" in det("m", "diff", "digits", 2, "champion").stderr
     assert "no alias 'none'" in det("m", "diff", "digits", 2, "none").stderr
+
+    for mode in ("direct", "master"):
+        folder = tmp_path / mode
+        said("m", "download", "digits", "@champion", "-o", folder, "--mode", mode)
+        assert (folder / "weights").read_text() == "2"
+    assert "no versions yet" in det("m", "download", "b").stderr
 
     history = rows("m", "alias", "history", "digits", "champion")
     assert [(row["From Version"], row["To Version"], row["Moved By"]) for row in history] == [

@@ -201,8 +201,8 @@ OTHERS = {
     *("experiment validate", "experiment schema", "experiment plot", "experiment delete"),
     *("experiment delete-tb-files", "experiment download", "experiment download-model-def"),
     *("experiment download-tensorboard", "checkpoint delete", "checkpoint rm", "preview-search"),
-    *("checkpoint download", "trial download", "trial support-bundle", "user login", "user logout"),
-    *("user change-password", "agent start"),
+    *("checkpoint download", "trial download", "model download", "trial support-bundle"),
+    *("user login", "user logout", "user change-password", "agent start"),
 }
 
 

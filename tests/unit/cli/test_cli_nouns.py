@@ -21,6 +21,7 @@ from tests.unit.sdk.fake_service import (
     checkpoint,
     experiment,
     log_line,
+    model_version,
     trial,
 )
 
@@ -74,13 +75,17 @@ def stored(service: FakeService, tmp_path: Path) -> dict[str, Any]:
         service.checkpoints.append(found)
     service.experiments[1] = experiment()
     service.trials[1] = [trial(3)]
-    return dict(service.checkpoints[0])
+    good, late = service.checkpoints
+    service.versions = [model_version(2, checkpoint=late), model_version(1, checkpoint=good)]
+    return dict(good)
 
 
 @pytest.mark.parametrize(
     ("args", "uuid"),
     [
         (["c", "download", "good"], "good"),
+        (["m", "download", "digits"], "late"),
+        (["m", "download", "digits", 1, "--mode", "direct"], "good"),
         (["t", "download", 3, "--best"], "good"),
         (["t", "download", 3, "--latest"], "late"),
         (["t", "download", 3, "--uuid", "late"], "late"),
@@ -130,6 +135,7 @@ def test_wrong_choices_are_usage_errors(det: Det, stored: dict[str, Any]) -> Non
         ["t", "download", 3, "--latest", "--sort-by", "x", "--smaller-is-better", "true"],
         ["t", "download", 3, "--best", "--sort-by", "x", "--smaller-is-better", "maybe"],
         ["c", "download", "good", "--mode", "sideways"],
+        ["m", "download", "digits", 1, "--mode", "sideways"],
     ):
         assert det(*args).exit_code == 2, args
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -57,3 +58,35 @@ def test_a_proxys_page_about_a_service_that_is_down_is_not_repeated() -> None:
     proxy = session(b"<h1>Bad Gateway</h1>", status=502, kind="text/html")
     with pytest.raises(errors.APIException, match=r"^HTTP 502$"):
         proxy.get("/api/v1/me")
+
+
+@pytest.mark.parametrize(
+    ("first", "body", "done"),
+    [
+        (httpx.ReadError("lost"), None, True),
+        (503, None, True),
+        (httpx.ConnectError("refused"), None, False),
+        (httpx.ReadError("lost"), {"checkpointUuids": ["u"]}, False),
+        (None, None, False),
+    ],
+)
+def test_a_repeated_delete_that_finds_nothing_is_done(
+    monkeypatch: pytest.MonkeyPatch, first: Exception | int | None, body: object, done: bool
+) -> None:
+    """Unless the service has not heard of the first one."""
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    answers = [first, 404] if first is not None else [404]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        given = answers.pop(0)
+        if isinstance(given, Exception):
+            raise given
+        return httpx.Response(given or 500, json={"message": "not found: no such model"})
+
+    one = Session(URL, transport=httpx.MockTransport(answer), max_retries=1)
+    if done:
+        assert one.delete("/api/v1/models/digits", json=body) == {}
+    else:
+        with pytest.raises(errors.NotFoundException, match="no such model"):
+            one.delete("/api/v1/models/digits", json=body)
+    assert answers == []

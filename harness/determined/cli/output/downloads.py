@@ -29,6 +29,15 @@ SmallerIsBetter = Annotated[
     ),
 ]
 
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="direct (from the storage), master (through the service) or auto",
+    ),
+]
+
 DOWNLOADED = (
     Column("Experiment ID", "experiment_id"),
     Column("Trial ID", "trial_id"),
@@ -52,6 +61,21 @@ def ranking(sort_by: str | None, smaller_is_better: str | None) -> tuple[str | N
     if (sort_by is None) != (smaller_is_better is None):
         raise typer.BadParameter("give both of --sort-by and --smaller-is-better, or neither")
     return sort_by, None if smaller_is_better is None else _boolean(smaller_is_better)
+
+
+def download_one(checkpoint: Checkpoint, directory: Path | None, mode: str, quiet: bool) -> None:
+    """Downloads ``checkpoint`` to ``directory`` (default ``checkpoints/<uuid>``) and reports it.
+
+    ``mode`` is what was typed. Raises a usage error for an unknown one.
+    """
+    from determined.experimental.client import DownloadMode
+
+    try:
+        how = DownloadMode(mode)
+    except ValueError:
+        raise typer.BadParameter(f"--mode {mode!r}: must be direct, master or auto") from None
+    path = checkpoint.download(str(directory) if directory is not None else None, how)
+    report([record(checkpoint, path)], quiet)
 
 
 def download_all(checkpoints: Iterable[Checkpoint], directory: Path, quiet: bool) -> None:

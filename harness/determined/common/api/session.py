@@ -33,6 +33,8 @@ RETRY_STATUSES = frozenset({502, 503, 504})
 RETRY_SECONDS = (0.1, 5.0)
 STREAM_SILENCE_S = 180.0
 """A stream of bytes may pause so long, for example while the service reads from a slow storage."""
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+"""After these the service has not heard of the request."""
 SAID_AFTER = 7
 """After this many retries (some ten seconds), say why the request still waits."""
 
@@ -141,7 +143,8 @@ class Session:
 
     ``max_retries`` is the number of repetitions after a connection failure or a 502, 503, 504, with waits
     that grow from 0.1 s to 5 s. POST is repeated too, because the platform's requests may be repeated
-    safely. The only exception, creating an experiment, is sent with ``max_retries=0``. ``timeout`` and
+    safely. The only exception, creating an experiment, is sent with ``max_retries=0``. A DELETE that may have
+    reached the service is done when its repetition finds nothing: its answer is empty (204). ``timeout`` and
     ``connect_timeout`` (default: the same) are seconds. Thread-safe; not to be shared across a fork.
 
     Published scripts give a user and a certificate, too: ``Session(master, username, token, cert,
@@ -224,6 +227,9 @@ class Session:
             headers["Content-Type"] = "application/json"
         retries = self.max_retries if max_retries is None else max_retries
         backoff = Backoff(*RETRY_SECONDS)
+        # A request with a list of what to delete gets the same answer again.
+        names_one = method == "DELETE" and content is None
+        perhaps_done = False
         for attempt in range(retries + 1):
             last = attempt == retries
             try:
@@ -240,9 +246,13 @@ class Session:
                     raise errors.MasterNotFoundException(
                         f"no answer from the service at {self.master}: {no_answer.why(error)}"
                     ) from error
+                perhaps_done |= not isinstance(error, _NOT_SENT)
             else:
                 if response.status_code < 400:
                     return response
+                if names_one and perhaps_done and response.status_code == 404:
+                    return httpx.Response(204, request=response.request)
+                perhaps_done = True
                 if last or response.status_code not in RETRY_STATUSES:
                     raise _failure(response)
             if attempt == SAID_AFTER:
