@@ -18,7 +18,7 @@ from determined_service.scheduling.snapshot import Snapshot
 from determined_service.state.change import reader
 from tests.waiting import until_async
 
-GROUPS, TRIALS, STEPS = 4, 12, 120
+GROUPS, TRIALS, STEPS = 4, 12, 400
 FILL = f"""
 INSERT INTO pools (name) VALUES ('default') ON CONFLICT DO NOTHING;
 INSERT INTO agents (id, resource_pool, host, version, slot_type, session, last_heartbeat)
@@ -98,18 +98,17 @@ async def look(db: Database, kept: SnapshotReader) -> Snapshot:
         return await kept.read(conn)
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_over_random_histories_with_transactions_that_end_late(
-    db: Database, database_url: str, seed: int
+async def test_over_a_random_history_with_transactions_that_end_late(
+    db: Database, database_url: str
 ) -> None:
-    stream, kept = random.Random(seed), snapshots()
+    stream, kept = random.Random(7), snapshots()
     seen: list[Snapshot] = []
     with psycopg.connect(database_url) as one, psycopg.connect(database_url) as other:
         # Each has its own trials and experiments, so that none waits for the other.
         for _ in range(STEPS):
             half = stream.choice((0, 1))
             conn = (one, other)[half]
-            statement = stream.choice(CHANGES).format(
+            statement = stream.choice([*CHANGES, *CHANGES[:1] * 3]).format(
                 trial=1 + 2 * stream.randrange(TRIALS // 2) + half,
                 group=1 + 2 * stream.randrange(GROUPS // 2) + half,
                 n=stream.randrange(1, 4),
