@@ -23,7 +23,7 @@ from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, OpenRun, RunGone
 from determined_service.prefect.run_owners import RunOwner, find_owners, mirrored_kinds
 from determined_service.scheduling.explanation import why_queued
-from determined_service.scheduling.reading import SnapshotReader, live_allocations
+from determined_service.scheduling.reading import SnapshotReader
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
 
@@ -154,8 +154,8 @@ class PrefectWatch:
                 await owner.tell_present(change, await self._why_queued(change, owner))
 
     async def _why_queued(self, change: Change, owner: RunOwner) -> str:
-        live = await live_allocations(change.conn)
-        waiting = (row for row in live if row.state == states.REQUESTED)
+        live = await self._snapshots.live(change.conn)
+        waiting = (row for row in live.rows.values() if row.state == states.REQUESTED)
         mine = next((row.id for row in waiting if row.task_id == owner.task_id), None)
         if mine is None:
             return ""

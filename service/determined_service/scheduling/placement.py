@@ -20,7 +20,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import Conflict
 from determined_service.base.hub import Hub
 from determined_service.lifecycle import allocations as allocating
-from determined_service.scheduling.reading import SnapshotReader, live_allocations
+from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.scheduler import Decision, Placement, Preemption
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change, changing, reader
@@ -80,15 +80,14 @@ async def assign(change: Change, placement: Placement) -> bool:
 async def schedule_once(db: Database, snapshots: SnapshotReader) -> Decision:
     """Makes the placements and preemptions that are due now; returns those that were made."""
     async with reader(db).connect() as conn:
-        rows = await live_allocations(conn)
+        live = await snapshots.live(conn)
         # What runs is of interest where something waits for it, or may hold too much.
-        if all(row.state != states.REQUESTED and row.max_slots is None for row in rows):
+        if not live.is_waited_for:
             return Decision((), ())
-        snapshot = await snapshots.read(conn, rows)
+        snapshot = await snapshots.read(conn, live)
     decision = await snapshots.schedulers.decide_beside(snapshot)
     if not decision.placements and not decision.preemptions:
         return decision
-    task_of = {row.id: row.task_id for row in rows}
     due: list[Placement | Preemption] = [*decision.placements, *decision.preemptions]
     placed, stopped = [], []
     async with changing(db) as change:
@@ -99,7 +98,7 @@ async def schedule_once(db: Database, snapshots: SnapshotReader) -> Decision:
                     stopped.append(one)
             elif await assign(change, one):
                 placed.append(one)
-                prefect_states.assigned(change, task_of[one.id], one.parts)
+                prefect_states.assigned(change, live.rows[one.id].task_id, one.parts)
     return Decision(tuple(placed), decision.waiting, tuple(stopped))
 
 

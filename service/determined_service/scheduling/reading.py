@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import orjson
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.base.spread import Spread
 from determined_service.scheduling.constraints import constraint_of
+from determined_service.scheduling.kept import KeptAllocations, Live, Owner, Row
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.snapshot import (
     Agent,
@@ -24,49 +26,12 @@ from determined_service.scheduling.snapshot import (
 )
 from determined_service.state import states
 
-_LIVE = sa.text(
-    """
-    WITH live AS MATERIALIZED (
-        SELECT id, state, task_id, trial_id, experiment_id, resource_pool, slots, priority,
-               preemptible, coalesce(in_line_since, requested_at) AS since, assigned_at,
-               agent_id, slot_ids, nodes, stopping_for,
-               preempt_requested_at IS NOT NULL OR kill_requested_at IS NOT NULL AS stopping
-        FROM allocations WHERE state <> 'TERMINATED'
-    ), owner AS MATERIALIZED (
-        -- Once for each experiment: to take a long configuration apart costs more than all else.
-        SELECT id, coalesce(queue_position, extract(epoch FROM start_time)::float8) AS position,
-               (config #>> '{resources,max_slots}')::int AS max_slots,
-               coalesce((config #>> '{resources,weight}')::float8, 1) AS weight,
-               config #>> '{resources,placement}' AS placement,
-               coalesce((config #>> '{resources,is_single_node}')::bool, false) AS single_node,
-               CASE WHEN config #>> '{searcher,name}' = 'custom' THEN submitted_by END AS runner
-        FROM experiments WHERE id IN (SELECT experiment_id FROM live)
-    ), gang AS MATERIALIZED (
-        SELECT allocation_id, jsonb_agg(jsonb_build_array(agent_id, slot_ids) ORDER BY node) AS parts
-        FROM allocation_resources WHERE allocation_id IN (SELECT id FROM live WHERE nodes > 1)
-        GROUP BY allocation_id
-    ), banned AS MATERIALIZED (
-        SELECT trial_id, array_agg(DISTINCT agent_id) AS agents FROM log_policy_matches
-        WHERE action = 'exclude_node' AND agent_id IS NOT NULL
-          AND trial_id IN (SELECT trial_id FROM live WHERE state = 'REQUESTED')
-        GROUP BY trial_id
-    )
-    SELECT w.id, w.state, w.task_id, w.experiment_id, w.resource_pool, w.slots, w.priority, w.preemptible,
-           extract(epoch FROM w.since)::float8 AS since, w.agent_id, w.slot_ids,
-           w.stopping_for, w.stopping,
-           coalesce(o.position, extract(epoch FROM w.since)::float8) AS position,
-           o.max_slots, coalesce(o.weight, 1) AS weight, o.placement,
-           coalesce(o.single_node, true) AS single_node, g.parts, o.runner, b.agents AS excluded
-    FROM live w
-    LEFT JOIN gang g ON g.allocation_id = w.id
-    LEFT JOIN owner o ON o.id = w.experiment_id
-    LEFT JOIN banned b ON b.trial_id = w.trial_id
-    ORDER BY coalesce(w.assigned_at, w.since), w.trial_id, w.id
-    """
-)
+MOST_CONSTRAINTS = 1000
+
 _AGENTS = sa.text(
     """
-    SELECT g.id, g.resource_pool, g.labels, s.ids AS slots
+    SELECT coalesce(json_agg(
+        json_build_array(g.id, g.resource_pool, g.labels, s.ids) ORDER BY g.id), '[]')::text
     FROM agents g
     LEFT JOIN (
         SELECT agent_id, array_agg(slot_id ORDER BY slot_id) AS ids
@@ -74,119 +39,172 @@ _AGENTS = sa.text(
     ) s ON s.agent_id = g.id
     WHERE g.enabled AND NOT g.draining
       AND g.last_heartbeat > now() - make_interval(secs => :timeout)
-    ORDER BY g.id
     """
 )
 
 
-async def live_allocations(conn: AsyncConnection) -> list[sa.Row[Any]]:
-    """Every allocation that has not ended: what waits in the order in which it came, what runs in the order
-    in which it was placed."""
-    return list(await conn.execute(_LIVE))
+class _Pool(NamedTuple):
+    """What the cluster's configuration says of a pool."""
+
+    priority: int
+    spread: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a scheduler sees of each allocation (None: it holds slots of no agent), in the order of ``Live``;
+    of which look, and what else than ``Live`` it was made of."""
+
+    number: int
+    pools: Mapping[str, _Pool]
+    runners: Mapping[str, tuple[int, float]]
+    seen: Mapping[str, Request | Running | None]
 
 
 class SnapshotReader:
     """Reads snapshots for the loop and for whoever explains what it decides.
 
     ``schedulers``: whose pools have default priorities. ``agent_timeout_s``: how long an agent may be silent.
+    For one process and one database; what has not changed since the last look is not read again.
     """
 
     def __init__(self, schedulers: PoolSchedulers, agent_timeout_s: float) -> None:
         self.schedulers = schedulers
         self.agent_timeout_s = agent_timeout_s
+        self._kept = KeptAllocations()
+        self._made = _Made(0, {}, {}, {})
+        self._constraints: dict[str, Constraint | None] = {}
 
-    async def read(
-        self, conn: AsyncConnection, live: Sequence[sa.Row[Any]] | None = None
-    ) -> Snapshot:
-        """This moment's snapshot, from ``live`` if the caller has read that."""
-        rows = await live_allocations(conn) if live is None else live
+    async def live(self, conn: AsyncConnection) -> Live:
+        """Every allocation that has not ended."""
+        return await self._kept.read(conn)
+
+    async def read(self, conn: AsyncConnection, live: Live | None = None) -> Snapshot:
+        """This moment's snapshot, of ``live`` if the caller has read that."""
+        if live is None:
+            live = await self.live(conn)
         agents = await conn.execute(_AGENTS, {"timeout": self.agent_timeout_s})
-        return self._snapshot(rows, list(agents))
+        return self._snapshot(live, orjson.loads(agents.scalar_one()))
 
-    def _snapshot(self, rows: Sequence[sa.Row[Any]], agents: Sequence[sa.Row[Any]]) -> Snapshot:
-        runners = self._runners(rows)
-        defaults: dict[str, int] = {}
-        spreads: dict[str, Spread] = {}
-        constraints: dict[str | None, Constraint | None] = {None: None}
+    def _snapshot(self, live: Live, agents: list[Any]) -> Snapshot:
+        seen = self._make(live)
+        requests = tuple(one for one in seen.values() if type(one) is Request)
+        running = tuple(one for one in seen.values() if type(one) is Running)
         used_by_group: Counter[int] = Counter()
         used: dict[str, set[int]] = {}
         tasks: Counter[str] = Counter()
-        requests: list[Request] = []
-        running: list[Running] = []
-        for (
-            key, state, task, group, pool, slots, priority, preemptible, since, agent, slot_ids,
-            stopping_for, stopping, position, limit, weight, placement, single_node,
-            parts, _, excluded,
-        ) in rows:  # fmt: skip
-            # Unpacked, because reading thousands of rows by their columns' names takes twice as long.
-            if priority is None:
-                if pool not in defaults:
-                    defaults[pool] = self.schedulers.default_priority(pool)
-                priority = defaults[pool]
-            if task in runners:
-                first, place = runners[task]
-                priority, position = min(priority, first), min(position, place)
-            if state == states.REQUESTED:
-                banned = frozenset(excluded or ())
-                if placement not in constraints:
-                    constraints[placement] = constraint_of(orjson.loads(placement))
-                requests.append(
-                    Request(
-                        key, pool, slots, group, limit, banned, priority, weight, position,
-                        preemptible, since, constraints[placement],
-                        Spread.NONE if single_node else self._spread(pool, spreads),
-                    )
-                )  # fmt: skip
-                continue
-            others = () if parts is None else tuple(Part(a, tuple(ids)) for a, ids in parts[1:])
-            if group is not None:
-                used_by_group[group] += len(slot_ids) + sum(len(one.slot_ids) for one in others)
-            if agent is None:
-                continue
-            used.setdefault(agent, set()).update(slot_ids)
-            tasks[agent] += not slot_ids
-            for part in others:
-                used.setdefault(part.agent_id, set()).update(part.slot_ids)
-            running.append(
-                Running(
-                    key, agent, tuple(slot_ids), group, limit, priority, weight, position,
-                    preemptible, since, stopping, stopping_for, others,
-                )
-            )  # fmt: skip
+        if len(requests) + len(running) < len(seen):
+            for key, one in seen.items():
+                row = live.rows[key]
+                if one is None and row.experiment_id is not None:
+                    used_by_group[row.experiment_id] += len(row.slot_ids)
+        for one in running:
+            if one.group is not None:
+                used_by_group[one.group] += one.width
+            used.setdefault(one.agent_id, set()).update(one.slot_ids)
+            if not one.slot_ids:
+                tasks[one.agent_id] += 1
+            for agent_id, slot_ids in one.others:
+                used.setdefault(agent_id, set()).update(slot_ids)
+        nobody = frozenset[int]()
+        limits = {
+            pool: self.schedulers.max_zero_slot_tasks(pool) for pool in {a[1] for a in agents}
+        }
         return Snapshot(
-            tuple(requests),
+            requests,
             tuple(
                 Agent(
-                    one.id,
-                    one.resource_pool,
-                    tuple(one.slots or ()),
-                    frozenset(used.get(one.id, ())),
-                    tasks[one.id],
-                    self.schedulers.max_zero_slot_tasks(one.resource_pool),
-                    one.labels,
+                    key, pool, tuple(slots or ()), frozenset(used[key]) if key in used else nobody,
+                    tasks[key], limits[pool], labels,
                 )
-                for one in agents
+                for key, pool, labels, slots in agents
             ),
             used_by_group,
-            tuple(running),
-        )
+            running,
+        )  # fmt: skip
 
-    def _spread(self, pool: str, known: dict[str, Spread]) -> Spread:
-        if pool not in known:
-            known[pool] = Spread.of(False, self.schedulers.config(pool).allow_heterogeneous_fits)
-        return known[pool]
+    def _make(self, live: Live) -> Mapping[str, Request | Running | None]:
+        """What a scheduler sees of each allocation: of one that is as it was, the same object as before."""
+        before = self._made
+        runners = self._runners(live)
+        pools = {pool: self._pool(pool) for pool in {row.pool for row in live.rows.values()}}
+        if (
+            live.number
+            and live.number == before.number
+            and (pools, runners) == (before.pools, before.runners)
+        ):
+            return before.seen
+        is_next = live.number == before.number + 1 and live.changed is not None
+        if is_next and runners == before.runners and pools.items() <= before.pools.items():
+            assert live.changed is not None
+            changed, known = live.changed, before.seen
+            seen = {
+                key: self._seen(row, live, pools, runners) if key in changed else known[key]
+                for key, row in live.rows.items()
+            }
+        else:
+            seen = {key: self._seen(row, live, pools, runners) for key, row in live.rows.items()}
+        if live.number > before.number:
+            self._made = _Made(live.number, pools, runners, seen)
+        return seen
 
-    def _runners(self, rows: Sequence[sa.Row[Any]]) -> dict[str, tuple[int, float]]:
+    def _seen(
+        self,
+        row: Row,
+        live: Live,
+        pools: Mapping[str, _Pool],
+        runners: Mapping[str, tuple[int, float]],
+    ) -> Request | Running | None:
+        owner = None if row.experiment_id is None else live.owners.get(row.experiment_id)
+        owner = owner or Owner(row.since, None, 1.0, None, True, None)
+        pool = pools[row.pool]
+        priority = pool.priority if row.priority is None else row.priority
+        position = owner.position
+        if (runner := runners.get(row.task_id)) is not None:
+            priority, position = min(priority, runner[0]), min(position, runner[1])
+        if row.state == states.REQUESTED:
+            banned = frozenset[str]() if row.trial_id is None else live.banned.get(row.trial_id)
+            return Request(
+                row.id, row.pool, row.slots, row.experiment_id, owner.max_slots, banned or frozenset(),
+                priority, owner.weight, position, row.preemptible, row.since,
+                self._constraint(owner.placement), Spread.NONE if owner.single_node else pool.spread,
+            )  # fmt: skip
+        if row.agent_id is None:
+            return None
+        return Running(
+            row.id, row.agent_id, tuple(row.slot_ids), row.experiment_id, owner.max_slots, priority,
+            owner.weight, position, row.preemptible, row.since, row.stopping, row.stopping_for,
+            tuple(Part(agent, tuple(slots)) for agent, slots in live.parts.get(row.id, ())[1:]),
+        )  # fmt: skip
+
+    def _constraint(self, placement: str | None) -> Constraint | None:
+        if placement is None:
+            return None
+        if placement not in self._constraints:
+            if len(self._constraints) >= MOST_CONSTRAINTS:
+                self._constraints.clear()
+            self._constraints[placement] = constraint_of(orjson.loads(placement))
+        return self._constraints[placement]
+
+    def _pool(self, pool: str) -> _Pool:
+        config = self.schedulers.config(pool)
+        return _Pool(config.default_priority, Spread.of(False, config.allow_heterogeneous_fits))
+
+    def _runners(self, live: Live) -> dict[str, tuple[int, float]]:
         """The tasks that run custom searches: a search waits for its runner, which therefore has the
         search's priority, if that is better than its own, and the place right before it."""
         found: dict[str, tuple[int, float]] = {}
-        for row in rows:
-            if row[-2] is None:
+        runner_of = {key: one for key, one in live.owners.items() if one.runner is not None}
+        if not runner_of:
+            return found
+        for row in live.rows.values():
+            owner = None if row.experiment_id is None else runner_of.get(row.experiment_id)
+            if owner is None or owner.runner is None:
                 continue
             priority = row.priority
             if priority is None:
-                priority = self.schedulers.default_priority(row.resource_pool)
-            place = math.nextafter(row.position, -math.inf)
-            known = found.get(row.runner, (priority, place))
-            found[row.runner] = (min(known[0], priority), min(known[1], place))
+                priority = self.schedulers.default_priority(row.pool)
+            place = math.nextafter(owner.position, -math.inf)
+            known = found.get(owner.runner, (priority, place))
+            found[owner.runner] = (min(known[0], priority), min(known[1], place))
         return found
