@@ -201,8 +201,11 @@ class World:
         return [row["event"] for row in rows]
 
     async def told_prefect(self, entity: str) -> list[str]:
+        # Links to MLflow's pages are there where MLflow is installed.
         rows = await self.rows(
-            "SELECT kind, payload FROM prefect_outbox WHERE entity = :e ORDER BY id", e=entity
+            "SELECT kind, payload FROM prefect_outbox WHERE entity = :e AND kind <> 'link_trial' "
+            "ORDER BY id",
+            e=entity,
         )
         return [row["payload"].get("name", row["kind"]) for row in rows]
 
