@@ -33,6 +33,7 @@ _NOTHING: tuple[tuple[re.Pattern[str], Any], ...] = tuple(
         (rf"{_API}/mlflow/users/current", {}),
     )
 )
+_SEARCHES = re.compile(rf"{_API}/mlflow/(?:[^/]+/)*search(?:-[a-z]+)?|graphql")
 _FILES = re.compile(
     rf"{_API}/mlflow-artifacts/artifacts/|(?:model-versions/)?get-artifact"
     rf"|{_API}/mlflow/(?:get-trace-artifact|logged-models/[^/]+/artifacts/files)"
@@ -77,6 +78,11 @@ def nothing(method: str, path: str) -> Any:
     if method != "GET":
         return None
     return next((answer for pattern, answer in _NOTHING if pattern.fullmatch(path)), None)
+
+
+def only_reads(method: str, path: str) -> bool:
+    """Whether the request changes nothing, and so may be sent twice."""
+    return method in ("GET", "HEAD") or (method == "POST" and _SEARCHES.fullmatch(path) is not None)
 
 
 def is_file(path: str) -> bool:

@@ -31,6 +31,8 @@ START_S = 180.0
 """MLflow takes 5 to 20 s to be imported, more on a machine that is at its limit."""
 LOOK_S = 0.1
 STOP_S = 10.0
+SEEN_S = 2.0
+"""In which a process that was killed is seen to be gone."""
 REQUEST_S = httpx.Timeout(10.0, read=600.0, write=600.0)
 CONNECTIONS = 64
 LOG = "mlflow.log"
@@ -73,6 +75,17 @@ class MlflowServer:
         finally:
             self._asking -= 1
             self._used = time.monotonic()
+
+    async def has_ended(self, pid: int | None) -> bool:
+        """Whether the process ``pid`` is gone. A kill is not seen at once, so this looks for a moment."""
+        process = self._process
+        if process is None or process.pid != pid:
+            return True
+        try:
+            await asyncio.wait_for(process.wait(), SEEN_S)
+        except TimeoutError:
+            return False
+        return True
 
     async def end_when_idle(self, idle_s: float) -> None:
         """For ever: ends the process once nobody has asked for so many seconds."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+from collections.abc import AsyncIterator
 from typing import Annotated
 from urllib.parse import parse_qs
 
@@ -180,6 +181,26 @@ async def pass_on(path: str, request: Request, visitor: Visitor, settings: Setti
 
 
 async def _passed_on(path: str, request: Request, visitor: Principal) -> Response:
+    server: MlflowServer = request.app.state.mlflow
+    repeatable = passing.only_reads(request.method, path)
+    body = await request.body() if repeatable else request.stream()
+    pid = server.pid
+    try:
+        return await _asked(path, request, visitor, body)
+    except httpx.TransportError as error:
+        # Killed this moment: what only reads is asked again of the one that is started then.
+        if not (repeatable and await server.has_ended(pid)):
+            raise Unavailable(f"MLflow's server did not answer: {type(error).__name__}") from error
+    try:
+        return await _asked(path, request, visitor, body)
+    except httpx.TransportError as error:
+        raise Unavailable(f"MLflow's server did not answer: {type(error).__name__}") from error
+
+
+async def _asked(
+    path: str, request: Request, visitor: Principal, body: bytes | AsyncIterator[bytes]
+) -> Response:
+    """Raises httpx.TransportError."""
     auth: Authenticator = request.app.state.auth
     server: MlflowServer = request.app.state.mlflow
     stack = contextlib.AsyncExitStack()
@@ -192,16 +213,10 @@ async def _passed_on(path: str, request: Request, visitor: Principal) -> Respons
         has_body = request.method not in ("GET", "HEAD")
         query = f"?{request.url.query}" if request.url.query else ""
         asked = client.build_request(
-            request.method,
-            f"/{path}{query}",
-            headers=headers,
-            content=request.stream() if has_body else None,
+            request.method, f"/{path}{query}", headers=headers, content=body if has_body else None
         )
         answer = await client.send(asked, stream=True)
         stack.push_async_callback(answer.aclose)
-    except httpx.HTTPError as error:
-        await stack.aclose()
-        raise Unavailable(f"MLflow's server did not answer: {type(error).__name__}") from error
     except BaseException:
         await stack.aclose()
         raise
