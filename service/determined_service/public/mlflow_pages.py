@@ -171,7 +171,7 @@ async def pass_on(path: str, request: Request, visitor: Visitor, settings: Setti
     raw = request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
     below = raw.removeprefix("/mlflow/") if raw.startswith("/mlflow/") else path
     if passing.is_closed(request.method, path) or passing.is_closed(request.method, below):
-        return mlflow_error(403, "this part of MLflow is closed on this cluster")
+        return mlflow_error(403, passing.CLOSED)
     return await _passed_on(below, request, visitor)
 
 
