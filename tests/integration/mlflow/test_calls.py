@@ -43,7 +43,7 @@ def test_answers_are_those_of_mlflows_store(
     asked = {
         name: call
         for name, call in calls().items()
-        if name not in LONG and group_of(name) != "traces"
+        if name not in LONG and group_of(name) != "traces" and not name.startswith("scripts.")
     }
     theirs = json.loads(ANSWERS.read_text())
     ours = answers(Side(tracking.tracking_uri, tmp_path), asked)
