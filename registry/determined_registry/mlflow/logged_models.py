@@ -16,6 +16,8 @@ from determined_registry.mlflow.service import missing
 
 KEY = "mlflow"
 """What MLflow's clients say of a model stands under this key of the checkpoint's metadata."""
+STEP = "step"
+"""There: at which step the run has logged the model, if its client has said it."""
 
 _SELECT = """
     SELECT c.uuid, c.experiment_id, c.trial_id, c.state, c.report_time, c.steps_completed,

@@ -23,7 +23,6 @@ from mlflow.prompt.constants import IS_PROMPT_TAG_KEY
 from mlflow.prompt.registry_utils import add_prompt_filter_string
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS
 from mlflow.store.entities.paged_list import PagedList
-from mlflow.store.model_registry.abstract_store import AbstractStore
 from mlflow.utils.search_utils import SearchModelUtils, SearchModelVersionUtils, SearchUtils
 from mlflow.utils.validation import (
     _validate_model_alias_name,
@@ -35,6 +34,7 @@ from mlflow.utils.validation import (
 
 from determined.expconf.masking import masked_for_others
 from determined_registry.mlflow import names
+from determined_registry.mlflow.absent import NO_PROMPTS, AbsentFromRegistry
 from determined_registry.mlflow.database import Reader
 from determined_registry.mlflow.service import ask, invalid, missing, refuse
 
@@ -79,7 +79,7 @@ _SOURCES = (
 )
 
 
-class RegistryStore(AbstractStore):
+class RegistryStore(AbsentFromRegistry):
     """MLflow's view of models, versions, aliases and tags; see the module's docstring."""
 
     def __init__(self, store_uri: str, tracking_uri: str | None = None) -> None:
@@ -134,7 +134,7 @@ class RegistryStore(AbstractStore):
         for tag in tags or ():
             _validate_registered_model_tag(tag.key, tag.value)
         if IS_PROMPT_TAG_KEY in given:
-            refuse("prompts are not kept here: send them to a tracking server of MLflow's own")
+            refuse(NO_PROMPTS)
         if self._db.first("SELECT 1 FROM models WHERE lower(name) = lower(:name)", {"name": name}):
             raise MlflowException(
                 f"Registered Model (name={name}) already exists.", RESOURCE_ALREADY_EXISTS
@@ -310,18 +310,6 @@ class RegistryStore(AbstractStore):
         _validate_model_alias_name(alias)
         if alias in self.get_registered_model(name).aliases:
             ask("DELETE", f"{_path(name)}/aliases/{quote(alias, safe='')}")
-
-    # What our side has nothing of
-
-    def list_webhooks(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return PagedList([], None)
-
-    def list_webhooks_by_event(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return PagedList([], None)
-
-    def create_prompt(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises MlflowException (403)."""
-        refuse("prompts are not kept here: send them to a tracking server of MLflow's own")
 
     def _await_model_version_creation(self, mv: Any, await_creation_for: Any) -> None:
         """A version is complete when it is there."""

@@ -26,6 +26,7 @@ from mlflow.utils.search_utils import SearchUtils
 
 from determined_registry.mlflow import history, inputs, names
 from determined_registry.mlflow.database import Reader
+from determined_registry.mlflow.logged_models import KEY, STEP
 from determined_registry.mlflow.run_rows import IS_SEARCH, SEARCHES, TRIALS, Query
 from determined_registry.mlflow.service import invalid, missing
 
@@ -50,8 +51,10 @@ _BEST = """
     ORDER BY t.experiment_id,
         CASE WHEN coalesce((e.config -> 'searcher' ->> 'smaller_is_better')::boolean, true)
             THEN t.searcher_metric_value ELSE -t.searcher_metric_value END, t.id"""
-_OUTPUTS = """
-    SELECT c.trial_id, c.uuid, c.steps_completed FROM checkpoints c
+_OUTPUTS = f"""
+    SELECT c.trial_id, c.uuid,
+           coalesce((c.metadata -> '{KEY}' ->> '{STEP}')::bigint, c.steps_completed) AS step
+    FROM checkpoints c
     WHERE c.trial_id = ANY(:trials) AND c.state NOT IN ('DELETED', 'ERROR')
     ORDER BY c.trial_id, c.report_time, c.uuid"""
 _IN_RUN = """
@@ -189,7 +192,7 @@ class Runs:
                     )
             for one in self._db.all(_OUTPUTS, {"trials": trials}):
                 model = names.model_id_of(one.uuid)
-                outputs[one.trial_id].append(LoggedModelOutput(model, one.steps_completed))
+                outputs[one.trial_id].append(LoggedModelOutput(model, one.step))
         searches = [row.experiment_id for row in rows if row.trial_id is None]
         if searches:
             for one in self._db.all(_BEST, {"experiments": searches}):

@@ -1,8 +1,8 @@
 """The tracking store: experiments, runs, metrics and logged models over our tables.
 
 It reads everything. It writes what has a meaning on our side, by requests to the service; the rest it refuses
-(403) with a sentence that says what to do instead. What MLflow has beyond training (traces, scorers,
-gateways) is empty, so that its pages work.
+(403) with a sentence that says what to do instead. What MLflow has beyond training is
+:mod:`determined_registry.mlflow.absent`'s.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from mlflow.store.tracking import (
     SEARCH_MAX_RESULTS_DEFAULT,
     SEARCH_MAX_RESULTS_THRESHOLD,
 )
-from mlflow.store.tracking.abstract_store import AbstractStore
 from mlflow.utils.name_utils import _generate_random_name
 from mlflow.utils.validation import (
     _validate_batch_log_data,
@@ -35,9 +34,10 @@ from mlflow.utils.validation import (
 )
 
 from determined_registry.mlflow import inputs, names, service
+from determined_registry.mlflow.absent import Absent
 from determined_registry.mlflow.database import Reader
 from determined_registry.mlflow.experiments import DEFAULT, Experiments
-from determined_registry.mlflow.logged_models import KEY, LoggedModels
+from determined_registry.mlflow.logged_models import KEY, STEP, LoggedModels
 from determined_registry.mlflow.runs import Runs, status_of
 from determined_registry.mlflow.service import invalid, refuse
 
@@ -51,7 +51,7 @@ _STATES = {
 }
 
 
-class TrackingStore(AbstractStore):
+class TrackingStore(Absent):
     """MLflow's view of experiments, trials, metrics and checkpoints; see the module's docstring."""
 
     def __init__(self, store_uri: str) -> None:
@@ -281,11 +281,20 @@ class TrackingStore(AbstractStore):
             self._change_run(self._active(run_id), {"inputs": kept})
 
     def log_outputs(self, run_id: str, models: Sequence[Any]) -> None:
-        """A checkpoint is an output of its trial anyway."""
+        """At which step. A checkpoint is an output of its trial anyway, and of no other's.
+
+        Raises MlflowException (403) for the model of another run.
+        """
         trial = self._active(run_id)
-        for one in models:
-            if self._models.row(one.model_id).trial_id != trial.id:
-                refuse(f"model {one.model_id} is the output of another run")
+        rows = [self._models.row(one.model_id) for one in models]
+        for one, row in zip(models, rows, strict=True):
+            if row.trial_id != trial.id:
+                refuse(
+                    f"model {one.model_id} is the output of run {row.trial_id}: log it to that run"
+                )
+        for one, row in zip(models, rows, strict=True):
+            if one.step != row.steps_completed:
+                self._say(row, {STEP: one.step})
 
     def record_logged_model(self, run_id: str, mlflow_model: Any) -> None:
         """Clients before MLflow 3 say so in a tag, which nobody reads any more."""
@@ -441,6 +450,11 @@ class TrackingStore(AbstractStore):
     def log_logged_model_params(self, model_id: str, params: Sequence[Any]) -> None:
         self._say(self._models.row(model_id), {"params": {one.key: one.value for one in params}})
 
+    def set_model_versions_tags(self, name: str, version: Any, model_id: str) -> None:
+        """The tag of a model that says as which version it is registered."""
+        # A number, as MLflow's own store and clients write it.
+        super().set_model_versions_tags(name, int(version), model_id)
+
     def delete_logged_model(self, model_id: str) -> None:
         """Hides it; `det checkpoint delete` removes its files."""
         row = self._models.row(model_id)
@@ -461,35 +475,6 @@ class TrackingStore(AbstractStore):
         path = f"/api/v1/checkpoints/{row.uuid}/metadata"
         service.ask("POST", path, {"checkpoint": {"metadata": metadata}})
 
-    # What our side has nothing of
-
-    def _search_datasets(self, experiment_ids: Sequence[str]) -> list[Any]:
-        return []
-
-    def search_datasets(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return _nothing()
-
-    def search_traces(self, *args: Any, **kwargs: Any) -> tuple[list[Any], None]:
-        return [], None
-
-    def query_trace_metrics(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return _nothing()
-
-    def batch_get_traces(self, *args: Any, **kwargs: Any) -> list[Any]:
-        return []
-
-    def batch_get_trace_infos(self, *args: Any, **kwargs: Any) -> list[Any]:
-        return []
-
-    def find_completed_sessions(self, *args: Any, **kwargs: Any) -> list[Any]:
-        return []
-
-    def list_scorers(self, experiment_id: str) -> list[Any]:
-        return []
-
-    def list_scorers_across_experiments(self, experiment_ids: Sequence[str]) -> list[Any]:
-        return []
-
     def filter_active_experiment_ids(self, experiment_ids: Sequence[str]) -> list[str]:
         found = []
         for one in experiment_ids:
@@ -500,81 +485,6 @@ class TrackingStore(AbstractStore):
             if known.lifecycle_stage == LifecycleStage.ACTIVE:
                 found.append(str(one))
         return found
-
-    def get_online_scoring_configs(self, scorer_ids: Sequence[str]) -> list[Any]:
-        return []
-
-    def get_active_online_scorers(self) -> list[Any]:
-        return []
-
-    def search_issues(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return _nothing()
-
-    def list_label_schemas(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return _nothing()
-
-    def list_review_queues(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return _nothing()
-
-    def list_gateway_endpoints(self, *args: Any, **kwargs: Any) -> list[Any]:
-        return []
-
-    def list_secret_infos(self, *args: Any, **kwargs: Any) -> list[Any]:
-        return []
-
-    def list_gateway_model_definitions(self, *args: Any, **kwargs: Any) -> list[Any]:
-        return []
-
-    def list_gateway_guardrails(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return _nothing()
-
-    def list_endpoint_bindings(self, *args: Any, **kwargs: Any) -> list[Any]:
-        return []
-
-    def list_budget_policies(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return _nothing()
-
-    def search_mcp_servers(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return _nothing()
-
-    def search_mcp_access_endpoints(self, *args: Any, **kwargs: Any) -> PagedList[Any]:
-        return _nothing()
-
-    def link_traces_to_run(self, trace_ids: Sequence[str], run_id: str) -> None:
-        """Raises MlflowException (403)."""
-        _no_traces()
-
-    def start_trace(self, trace_info: Any) -> Any:
-        """Raises MlflowException (403)."""
-        _no_traces()
-
-    def get_trace_info(self, trace_id: str) -> Any:
-        """Raises MlflowException (404)."""
-        raise service.missing(f"trace {trace_id}")
-
-    def get_trace(self, trace_id: str, *, allow_partial: bool = False) -> Any:
-        """Raises MlflowException (404)."""
-        raise service.missing(f"trace {trace_id}")
-
-    def log_spans(
-        self, location: str, spans: Sequence[Any], tracking_uri: str | None = None
-    ) -> Any:
-        """Raises MlflowException (403)."""
-        _no_traces()
-
-    def _delete_traces(self, *args: Any, **kwargs: Any) -> int:
-        return 0
-
-
-def _no_traces() -> None:
-    refuse(
-        "traces are not kept here: turn them off with mlflow.tracing.disable(), or send them to a tracking "
-        "server of MLflow's own"
-    )
-
-
-def _nothing() -> PagedList[Any]:
-    return PagedList([], None)
 
 
 def _check_page(max_results: int) -> None:

@@ -230,10 +230,13 @@ async def _end(change: Change, experiment_id: int, stopping: str) -> None:
         prefect_states.show_page(change, entity)
 
 
-async def archive(change: Change, experiment_id: int, archived: bool) -> None:
-    """Hides an ended experiment from lists, or shows it again. Raises Conflict, NotFound."""
+async def archive(
+    change: Change, experiment_id: int, archived: bool, *, unended: bool = False
+) -> None:
+    """Hides an ended experiment from lists, or shows it again; ``unended``: one that has not ended, too.
+    Raises Conflict, NotFound."""
     experiment = await lock_experiment(change, experiment_id)
-    if experiment.state not in states.TERMINAL:
+    if experiment.state not in states.TERMINAL and not unended:
         raise Conflict(
             f"experiment {experiment_id} is {experiment.state}: only an experiment that has "
             f"ended can be archived"

@@ -107,6 +107,14 @@ async def find_native(conn: AsyncConnection, name: str) -> int | None:
     return found
 
 
+async def is_native(conn: AsyncConnection, experiment_id: int) -> bool:
+    """Whether an MLflow client has made the experiment."""
+    found = await conn.execute(
+        sa.select(x.experiment_id).where(x.experiment_id == experiment_id, x.name.is_not(None))
+    )
+    return found.first() is not None
+
+
 async def name_experiment(
     change: Change, experiment_id: int, name: str, tags: Mapping[str, str]
 ) -> None:
@@ -191,7 +199,7 @@ async def change_run(change: Change, trial_id: int, given: RunChange) -> None:
     if tags:
         values["tags"] = _changed(row.tags, tags, "tags")
     if given.inputs:
-        values["inputs"] = [*row.inputs, *given.inputs]
+        values["inputs"] = _once([*row.inputs, *given.inputs])
         check_bytes(len(orjson.dumps(values["inputs"])), limits.METADATA_BYTES, "inputs")
     if given.artifacts:
         values["artifacts"] = _changed(row.artifacts, given.artifacts, "artifacts")
@@ -206,6 +214,16 @@ async def change_run(change: Change, trial_id: int, given: RunChange) -> None:
             .on_conflict_do_update(index_elements=[m.trial_id], set_=values)
         )
         change.notify(topics.trial(trial_id))
+
+
+def _once(inputs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Each data set and model once, as it was said first: clients ask again, and MLflow's store does so."""
+    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for one in inputs:
+        of = one.get("dataset")
+        data = (of.get("name"), of.get("digest")) if isinstance(of, dict) else (None, None)
+        found.setdefault((one.get("model_id"), *data), one)
+    return list(found.values())
 
 
 async def _set_params(

@@ -12,14 +12,14 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _API = r"(?:ajax-)?api/[\d.]+"
 # What runs commands or code, spends money or reaches other hosts in the cluster's name.
 _CLOSED = re.compile(
-    rf"{_API}/(?:mlflow/)?(?:assistant|gateway-proxy|jobs|demo|prompt-optimization|genai)(?:/|$)"
+    rf"{_API}/(?:mlflow/)?(?:assistant|gateway-proxy|jobs|demo|prompt-optimization|genai|workspaces)(?:/|$)"
     rf"|{_API}/mlflow/(?:runs/create-promptlab-run|(?:issues|scorer|genai/evaluate)/invoke)(?:/|$)"
     r"|gateway(?:/|$)",
     re.IGNORECASE,
 )
 # What may be looked at, and is empty.
 _CLOSED_TO_CHANGES = re.compile(
-    rf"{_API}/(?:mlflow/)?(?:gateway|webhooks|mcp[^/]*|ui-telemetry|workspaces|scorers)(?:/|$)",
+    rf"{_API}/(?:mlflow/)?(?:gateway|webhooks|mcp[^/]*|ui-telemetry|scorers)(?:/|$)",
     re.IGNORECASE,
 )
 # What MLflow's pages ask without being told to. A refusal would be an error on their console; this is what
@@ -34,6 +34,10 @@ _NOTHING: tuple[tuple[re.Pattern[str], Any], ...] = tuple(
     )
 )
 _SEARCHES = re.compile(rf"{_API}/mlflow/(?:[^/]+/)*search(?:-[a-z]+)?|graphql")
+CLOSED = (
+    "MLflow's assistant, gateway, jobs, workspaces, webhooks, MCP servers and scorers are closed on this "
+    "cluster: use a tracking server of MLflow's own for them"
+)
 _FILES = re.compile(
     rf"{_API}/mlflow-artifacts/artifacts/|(?:model-versions/)?get-artifact"
     rf"|{_API}/mlflow/(?:get-trace-artifact|logged-models/[^/]+/artifacts/files)"

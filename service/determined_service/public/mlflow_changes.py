@@ -131,7 +131,9 @@ async def change_experiment(
     """Names, tags, hides or shows an experiment."""
     async with changing(db) as change:
         if given.archived is not None:
-            await experimenting.archive(change, experiment_id, given.archived)
+            # What an MLflow client has made ends with its last run, and has none at first.
+            native = await mlflow_runs.is_native(change.conn, experiment_id)
+            await experimenting.archive(change, experiment_id, given.archived, unended=native)
         if given.name is not None or given.tags is not None:
             await mlflow_runs.change_experiment(
                 change, experiment_id, name=given.name, tags=given.tags
@@ -188,7 +190,10 @@ class Log:
         if not isinstance(given, dict):
             raise BadRequest("the body must be an object")
         self.metrics = [_metric(one) for one in _list(given, "metrics", METRICS)]
-        self.params = dict(_pair(one, "params") for one in _list(given, "params", PARAMS))
+        params = [_pair(one, "params") for one in _list(given, "params", PARAMS)]
+        self.params = dict(params)
+        if len(self.params) < len(params):
+            raise BadRequest("params: each key may be there once")
         self.tags = dict(_pair(one, "tags") for one in _list(given, "tags", TAGS))
 
 
@@ -218,10 +223,11 @@ def _metric(one: Any) -> tuple[str, float | str, int, int]:
     key, value = one.get("key"), one.get("value")
     try:
         # MLflow's clients send whole numbers as texts, as JSON of protocol buffers has them.
-        moment, step = int(one.get("timestamp", 0)), int(one.get("step") or 0)
-    except (TypeError, ValueError, OverflowError):
+        moment, step = int(one["timestamp"]), int(one.get("step") or 0)
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise BadRequest(
-            f"metrics: timestamp and step of {str(key)[:80]!r} must be numbers"
+            f"metrics: {str(key)[:80]!r} needs a timestamp, in ms since 1970; it and step must be whole "
+            f"numbers"
         ) from None
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise BadRequest(f"metrics: {str(key)[:80]!r} is not the name of a metric")
@@ -294,7 +300,9 @@ async def _answered(request: Request, gate: Gate, db: Database, raw: bytes, read
         given = await _parsed(raw)
         if not isinstance(given, dict):
             raise BadRequest("the body must be an object")
-        run_id = str(given.get("run_id") or given.get("run_uuid") or "")
+        run_id = given.get("run_id") or given.get("run_uuid")
+        if not isinstance(run_id, str):
+            raise BadRequest("run_id: expected the id of a run, as a text")
         if not re.fullmatch(r"\d{1,9}", run_id, re.ASCII):
             return mlflow_error(404, f"run {show(run_id)} does not exist or takes no metrics")
         user = await gate.admit(int(run_id))

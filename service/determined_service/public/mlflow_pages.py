@@ -176,7 +176,7 @@ async def pass_on(path: str, request: Request, visitor: Visitor, settings: Setti
     if (nothing := passing.nothing(request.method, path)) is not None:
         return JsonResponse(nothing)
     if passing.is_closed(request.method, path) or passing.is_closed(request.method, below):
-        return mlflow_error(403, "this part of MLflow is closed on this cluster")
+        return mlflow_error(403, passing.CLOSED)
     return await _passed_on(below, request, visitor)
 
 

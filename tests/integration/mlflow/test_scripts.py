@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import runpy
+from pathlib import Path
 
 import mlflow
 import pytest
@@ -58,3 +60,21 @@ def test_a_parameter_does_not_change(tracking: Cluster) -> None:
         mlflow.log_param("lr", 0.1)
         with pytest.raises(MlflowException, match="not allowed"):
             mlflow.log_param("lr", 0.2)
+
+
+def test_the_example(tracking: Cluster) -> None:
+    """What a team has, unchanged: a checkpoint of ours that is registered, and answers when it is loaded."""
+    example = Path(__file__).parents[3] / "examples" / "mlflow_script" / "train.py"
+    run = runpy.run_path(str(example))["run"]
+    found = mlflow.get_run(run.info.run_id)
+    assert found.info.status == "FINISHED"
+    assert found.data.metrics["val_accuracy"] > 0.9
+    client = mlflow.MlflowClient()
+    assert len(client.get_metric_history(run.info.run_id, "accuracy")) == 10
+    version = client.get_model_version("digits-by-mlflow", "1")
+    assert version.run_id == run.info.run_id
+    with tracking.api() as api:
+        path = "/api/v1/models/digits-by-mlflow/versions/1"
+        kept = api.get(path).json()["modelVersion"]["checkpoint"]
+        assert kept["state"] == "STATE_COMPLETED"
+        assert kept["training"]["trialId"] == int(run.info.run_id)
