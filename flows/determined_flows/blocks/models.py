@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -75,6 +76,7 @@ async def evaluate(
     model_dir: str | Path,
     config: dict[str, Any] | str | Path | None = None,
     *,
+    includes: Iterable[str | Path] = (),
     cluster: DeterminedCluster = HERE,
 ) -> Evaluation:
     """Scores a checkpoint by a function of yours, in a trial of its own on the cluster.
@@ -84,7 +86,7 @@ async def evaluate(
         function: ``module:function`` within ``model_dir``, called as ``function(path, hparams)`` with the
             downloaded checkpoint's directory and the hyperparameters of its trial. It returns a mapping of
             names to numbers, or to lists of one number for each example.
-        model_dir: the directory with the code.
+        model_dir: the directory with the code; ``includes``: further files and directories.
         config: an experiment configuration whose ``environment``, ``resources`` and storage count.
 
     Raises ExperimentFailed when the function does; ConfigError, ContextError.
@@ -96,7 +98,7 @@ async def evaluate(
         {"evaluate": function, "checkpoints": {"challenger": checkpoint}},
     )
     with cluster.session() as session:
-        planned = plan(read_config(given), model_dir, ())
+        planned = plan(read_config(given), model_dir, includes)
         made = await asyncio.to_thread(submit_planned, session, planned)
         await wait_until_ended(session, made.id, check=True)
         return await asyncio.to_thread(_scores, session, made.id, checkpoint)

@@ -25,7 +25,12 @@ def write(folder: Path, text: str) -> Path:
 
 def test_our_own_file_has_no_mistake() -> None:
     entries, mistakes = prefect_yaml.read(deploy.default_prefect_yaml())
-    assert {entry.config["name"] for entry in entries} == {"experiment", "trial", "checkpoint-gc"}
+    assert {entry.config["name"] for entry in entries} == {
+        "experiment",
+        "trial",
+        "checkpoint-gc",
+        "retrain",
+    }
     assert mistakes == []
 
 

@@ -20,8 +20,8 @@ class Scores:
     """One metric of both models, as means over the held-out data.
 
     ``champion`` is None when there was no champion, ``examples`` 0 when no score for each example was given.
-    ``gain_low`` is the lower bound of the gain at the rule's confidence, of the rule's metric only. A number that
-    is not finite is None.
+    ``gain_low`` is the lower bound of the gain at the rule's confidence, of the rule's metric only. A
+    number that is not finite is None.
     """
 
     challenger: float | None
