@@ -16,7 +16,7 @@ from determined_service.base import topics
 from determined_service.base.bounds import BigId
 from determined_service.base.json import JsonResponse
 from determined_service.retraining import runs, steps
-from determined_service.state.change import changing
+from determined_service.state.change import changing, reader
 from determined_service.views.models import find_model
 from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf, SettingsOf
@@ -53,6 +53,8 @@ async def advance(
     settings: SettingsOf,
 ) -> Response:
     """Takes the steps that can be taken, and answers where the run is; waits until that has changed."""
+    async with reader(db).connect() as conn:
+        await runs.seen(conn, run_id)
     last = await steps.advance(db, settings, run_id)
 
     async def changed() -> bool | None:

@@ -106,6 +106,13 @@ async def begin(
     return int(made.scalar_one())
 
 
+async def seen(conn: AsyncConnection, run_id: int) -> None:
+    """Its flow has asked."""
+    await conn.execute(
+        sa.update(retraining_runs).where(r.id == run_id).values(seen_at=sa.func.now())
+    )
+
+
 async def update(change: Change, run_id: int, **values: Any) -> None:
     """Writes what a step has found out."""
     await change.conn.execute(
