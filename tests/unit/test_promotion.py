@@ -143,6 +143,6 @@ def test_the_quantile_is_student_s() -> None:
 def test_a_challenger_that_is_no_better_is_rarely_promoted(
     case: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most the stated 5 % (and three standard deviations of 200 decisions); the benchmark has the thousand."""
+    """At most 5 %, and three standard deviations of 200 decisions; the benchmark has the thousand."""
     monkeypatch.setattr(bootstrap, "RESAMPLES", 1_000)
     assert promotions(case, 200, seed=1) <= 200 * 0.05 + 3 * math.sqrt(200 * 0.05 * 0.95)
