@@ -63,7 +63,7 @@ CASES = (
     Case("equal accuracy 0.6, independent", accuracies(0.6, 0.6, 0.0), 50),
     Case("0.02 better, least gain 0.02", accuracies(0.9, 0.92, 0.8), 1_000, min_gain=0.02),
     Case("equal losses, long tail", losses(0.0), 100),
-    Case("equal losses, long tail", losses(0.0), 1_000),
+    Case("equal losses, long tail", losses(0.0), 300),
     Case("0.02 worse accuracy", accuracies(0.9, 0.88, 0.8), 1_000),
     Case("0.02 better accuracy", accuracies(0.9, 0.92, 0.8), 1_000, better=True),
     Case("0.05 better accuracy", accuracies(0.9, 0.95, 0.8), 1_000, better=True),
