@@ -48,12 +48,15 @@ async def put(
 ) -> int:
     """Makes the model's retraining, or replaces it (its history stays); the model's id.
 
-    Raises NotFound, BadRequest.
+    Raises NotFound, BadRequest; Conflict while a run is open, which goes by what there was at its beginning.
     """
     conn = change.conn
     # Locked, so that two requests come one after the other.
     locked = await modelling.apply(conn, registry.find_model, model, lock=True)
     model_id: int = locked.id
+    before = await conn.execute(sa.select(t.id).where(t.model_id == model_id).with_for_update())
+    if (retraining_id := before.scalar_one_or_none()) is not None:
+        await _require_quiet(change, retraining_id)
     planned = await submit.plan(conn, submission, prepared, settings.cluster)
     if planned.model_definition is not None:
         await store_definition(conn, planned.model_definition)
@@ -67,13 +70,19 @@ async def put(
         "next_at": plan.next_after(now, now),
         "created_at": now,
     }
-    known = await conn.execute(
-        sa.update(retrainings).where(t.model_id == model_id).values(values).returning(t.id)
-    )
-    if known.first() is None:
+    if retraining_id is not None:
+        await conn.execute(sa.update(retrainings).where(t.id == retraining_id).values(values))
+    else:
         await conn.execute(sa.insert(retrainings).values(model_id=model_id, **values))
     change.notify(topics.RETRAININGS)
     return model_id
+
+
+async def _require_quiet(change: Change, retraining_id: int) -> None:
+    if await _newest(change, retraining_id, runs.r.state.in_(runs.OPEN)) is not None:
+        raise Conflict(
+            "a run of this retraining is open: wait for its end, or end it (`det retrain cancel`)"
+        )
 
 
 async def pause(change: Change, model_id: int, paused: bool) -> None:
@@ -209,6 +218,5 @@ async def _before(change: Change, model_id: int, alias: str, standing: int) -> i
 async def delete(change: Change, model_id: int) -> None:
     """The model is not trained again any more, and its history goes. Raises Conflict while a run is open."""
     retraining = await runs.find(change.conn, model_id, lock=True)
-    if await _newest(change, retraining.id, runs.r.state.in_(runs.OPEN)) is not None:
-        raise Conflict("a run of this retraining is open: end it first (`det retrain cancel`)")
+    await _require_quiet(change, retraining.id)
     await change.conn.execute(sa.delete(retrainings).where(t.id == retraining.id))
