@@ -44,6 +44,13 @@ def losses(gain: float) -> Draw:
     return draw
 
 
+def rarely_much_worse(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The challenger is mostly a little better and rarely much worse, and no better on average."""
+    worse = random.exponential(1.0, count) - 1.0
+    common = random.random(count)
+    return common, common - worse
+
+
 @dataclass(frozen=True)
 class Case:
     """``better``: the true gain is above the least gain of the rule."""
@@ -64,6 +71,7 @@ CASES = (
     Case("0.02 better, least gain 0.02", accuracies(0.9, 0.92, 0.8), 1_000, min_gain=0.02),
     Case("equal losses, long tail", losses(0.0), 100),
     Case("equal losses, long tail", losses(0.0), 300),
+    Case("mostly a little better, rarely much worse", rarely_much_worse, 100),
     Case("0.02 worse accuracy", accuracies(0.9, 0.88, 0.8), 1_000),
     Case("0.02 better accuracy", accuracies(0.9, 0.92, 0.8), 1_000, better=True),
     Case("0.05 better accuracy", accuracies(0.9, 0.95, 0.8), 1_000, better=True),
