@@ -268,22 +268,22 @@ async def test_a_submission_with_a_key_is_one_experiment(user: httpx.AsyncClient
     assert other["experiment"]["id"] != ok(asked[0])["experiment"]["id"]
 
 
-@pytest.mark.parametrize(
-    ("plan", "words"),
-    [
-        ({"evaluate": "os.system('x')"}, "expected module:function"),
-        ({"rule": {"metric": "a", "confidence": 2}}, "rule.confidence: 2.0 is not above"),
-        ({"schedule": {"interval_s": 1}}, "schedule.interval_s: expected 10 to"),
-        ({"schedule": {"cron": "x"}}, "schedule.cron"),
-        ({"schedule": {"cron": "0 3 * * *", "every": 1}}, "every"),
-        ({"data_version": "a:b", "data_files": ["x"]}, "not both"),
-        ({"alias": "latest/1"}, "alias"),
-    ],
-)
-async def test_a_plan_that_cannot_work_is_refused(
-    again: Retraining, plan: dict[str, Any], words: str
-) -> None:
-    body = {"config": CONFIG, "plan": {**PLAN, **plan}}
-    answer = await again.user.put(RETRAINING, json=body)
-    assert answer.status_code == 400
-    assert words in answer.text
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"evaluate": "os.system('x')"}, "expected module:function"),
+    ({"rule": {"metric": "a", "confidence": 2}}, "rule.confidence: 2.0 is not above"),
+    ({"schedule": {"interval_s": 1}}, "schedule.interval_s: expected 10 to"),
+    ({"schedule": {"cron": "x"}}, "schedule.cron"),
+    ({"schedule": {"cron": "0 3 * * *", "every": 1}}, "every"),
+    ({"data_version": "a:b", "data_files": ["x"]}, "not both"),
+    ({"alias": "latest/1"}, "alias"),
+]
+
+
+async def test_a_plan_that_cannot_work_is_refused(again: Retraining) -> None:
+    for plan, words in WRONG:
+        body = {"config": CONFIG, "plan": {**PLAN, **plan}}
+        answer = await again.user.put(RETRAINING, json=body)
+        assert (answer.status_code, words in answer.text) == (400, True), answer.text
+    await again.run()
+    answer = await again.user.put(RETRAINING, json={"config": CONFIG, "plan": PLAN})
+    assert (answer.status_code, "a run of this retraining is open" in answer.text) == (409, True)
