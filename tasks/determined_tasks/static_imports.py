@@ -7,6 +7,7 @@ script or module, and of those of the program's own modules that it imports ther
 from __future__ import annotations
 
 import ast
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ def _start(words: list[str], workdir: Path) -> Path | None:
 
 def _launched(words: list[str], workdir: Path) -> Path | None:
     """The file that a launcher of the platform's runs: the script, or the trial class's module."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in itertools.pairwise([*words, ""]):
         if word.endswith(".py"):
             return workdir / word
         if word == "--trial":

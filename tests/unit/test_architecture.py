@@ -35,6 +35,8 @@ PRINTABLE = {"determined.common.printable"}
 WIRE = {"determined.common.wire"}
 # The cluster's own configuration, which `det` checks before the service reads it.
 CLUSTER = {"determined.common.cluster_config"}
+# The rule by which a newly trained model is promoted, which the evaluation's process uses as well.
+PROMOTION = {"determined.common.promotion"}
 CLIENT = CONFIG | {"determined.common"}
 # Who runs where checkpoint storage is reached: legs verify, a flow deletes, a reader hands out.
 STORAGE = {"determined.storage", "determined.errors"}
@@ -50,13 +52,16 @@ ALLOWED: dict[str, set[str]] = {
     | BACKOFF
     | PRINTABLE
     | CLUSTER
+    | PROMOTION
     | WIRE
     # Of the service only the process that reads checkpoint files; see the test below.
     | STORAGE,
     "determined_tasks": {"determined_tasks", "determined_searchers"} | CLIENT | STORAGE,
     "determined_flows": {"determined_flows", "determined_tasks", "determined_searchers"}
     | CLIENT
-    | STORAGE,
+    | STORAGE
+    # The blocks are for users' flows, and use what users have.
+    | {"determined.experimental"},
     # Agents run legs, so they use the tasks; flows they know by name only.
     "determined_deployments": {"determined_deployments", "determined_tasks"} | CLIENT,
 }
@@ -163,6 +168,7 @@ ROOMS = [
     "search",
     "scheduling",
     "submission",
+    "retraining",
     "prefect",
     "loops",
     "mlflow",

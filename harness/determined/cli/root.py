@@ -39,6 +39,10 @@ class Root(LazyGroup):
             "groups of agents, and how their slots are given out",
         ),
         "resources|res": ("determined.cli.resources", "accounting: who used which slots, when"),
+        "retrain": (
+            "determined.cli.retrain",
+            "models that are trained again on a schedule, and promoted only when they are better",
+        ),
         "slot|s": ("determined.cli.slot", "the GPUs or CPU cores of the agents"),
         "trial|t": ("determined.cli.trial", "training runs with one set of hyperparameters each"),
         "user|u": ("determined.cli.user", "users, login and logout"),

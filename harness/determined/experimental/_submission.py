@@ -94,6 +94,8 @@ class Submission:
     template: str | None = None
     parent_id: int | None = None
     activate: bool = True
+    idempotency_key: str | None = None
+    """Sent again with the same key, the submission is answered with the experiment that it made before."""
 
     @property
     def size(self) -> int:
@@ -109,6 +111,7 @@ class Submission:
             "template": self.template,
             "parentId": self.parent_id,
             "activate": self.activate,
+            "idempotencyKey": self.idempotency_key,
         }
         return {name: value for name, value in body.items() if value is not None}
 
@@ -138,10 +141,10 @@ class Submission:
 
     def send(self, session: Session) -> Submitted:
         """Submits the experiment. Raises BadRequestException if the service refuses it."""
-        # Not repeated: if the first answer got lost, a second request would create a second experiment.
-        answer = session.post(
-            "/api/v1/experiments", json=self.body(), timeout=_TIMEOUT_S, max_retries=0
-        )
+        # Not repeated without a key: if the first answer got lost, a second request would create a second
+        # experiment.
+        tries = {} if self.idempotency_key is not None else {"max_retries": 0}
+        answer = session.post("/api/v1/experiments", json=self.body(), timeout=_TIMEOUT_S, **tries)
         made = Experiment._from_json(answer["experiment"], session, answer.get("config"))
         return Submitted(made, warnings_of(answer))
 

@@ -10,6 +10,8 @@ RECONCILER = "reconciler"
 """Makes the reconciler's next pass come soon."""
 DELETIONS = "deletions"
 """There is something to delete from checkpoint storage, or a deletion has ended."""
+RETRAININGS = "retrainings"
+"""A model is to be trained again, or a run of that has changed."""
 
 CLUSTER = "cluster"
 """Another cluster configuration is in force."""

@@ -35,6 +35,7 @@ _ROWS = (
     DELETE FROM model_definitions m USING gone
     WHERE m.hash = gone.model_def_hash AND NOT EXISTS (
         SELECT FROM experiments e WHERE e.model_def_hash = m.hash AND e.id <> :id)
+      AND NOT EXISTS (SELECT FROM retrainings r WHERE r.model_def_hash = m.hash)
     """,
 )
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from determined_service.internal import agents, allocations, cluster, custom_search, search, storage
+from determined_service.internal import (
+    agents,
+    allocations,
+    cluster,
+    custom_search,
+    retraining,
+    search,
+    storage,
+)
 from determined_service.lifecycle.agents import Heartbeats, KillReminders
 from determined_service.search.drivers import Drivers
 from determined_service.web.router import Router
@@ -19,6 +27,7 @@ def routers() -> list[Router]:
         search.router,
         storage.router,
         custom_search.router,
+        retraining.router,
     ]
 
 

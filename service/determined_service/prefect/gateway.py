@@ -19,6 +19,8 @@ from determined.common.wire.prefect import (
     EXPERIMENT_DEPLOYMENT,
     EXPERIMENT_FLOW,
     FAR_FUTURE,
+    RETRAINING_DEPLOYMENT,
+    RETRAINING_FLOW,
     SCHEDULED,
     TRIAL_FLOW,
 )
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 FLOWS = (EXPERIMENT_FLOW, TRIAL_FLOW)
 """The names of our flows and of their deployments."""
-DEPLOYED = (*FLOWS, DELETION_FLOW)
+DEPLOYED = (*FLOWS, DELETION_FLOW, RETRAINING_FLOW)
 PAGE = 200
 MAX_PAGES = 25
 
@@ -171,6 +173,12 @@ class PrefectGateway:
         """As :meth:`create_experiment_run`, of the flow that deletes from checkpoint storage."""
         parameters = {"deletion_id": deletion_id}
         return await self._create_run(DELETION_DEPLOYMENT, parameters, key, name, tags)
+
+    async def create_retraining_run(
+        self, run_id: int, *, key: str, name: str, tags: Sequence[str]
+    ) -> tuple[UUID, str | None]:
+        """As :meth:`create_experiment_run`, of the flow that trains a model again."""
+        return await self._create_run(RETRAINING_DEPLOYMENT, {"run_id": run_id}, key, name, tags)
 
     async def _create_run(
         self, deployment: str, parameters: dict[str, Any], key: str, name: str, tags: Sequence[str]

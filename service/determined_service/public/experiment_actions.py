@@ -23,7 +23,7 @@ from determined_service.access.dependencies import Gate, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import Id, Name
+from determined_service.base.bounds import Id, IdempotencyKey, Name
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
@@ -49,8 +49,8 @@ Creator = Annotated[Principal, may(Action.CREATE, Kind.EXPERIMENT)]
 
 
 class NewExperiment(BaseModel):
-    """``CreateExperimentRequest``; ours: ``flowRunId``. Unknown fields are ignored, as upstream, and ``null``
-    is the same as left out."""
+    """``CreateExperimentRequest``; ours: ``flowRunId``, ``idempotencyKey``. Unknown fields are ignored, as
+    upstream, and ``null`` is the same as left out."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -82,6 +82,11 @@ class NewExperiment(BaseModel):
         default=None,
         description="The Prefect run that submits the experiment and will drive its search.",
     )
+    idempotency_key: IdempotencyKey | None = Field(
+        default=None,
+        description="Made up by the sender: another request of the same user with the same key is answered "
+        "with the same experiment, whatever else it holds.",
+    )
 
     _packed: ModelDefinition | None = PrivateAttr(None)
 
@@ -95,6 +100,7 @@ class NewExperiment(BaseModel):
             project_id=self.project_id,
             template=self.template,
             flow_run_id=self.flow_run_id,
+            idempotency_key=self.idempotency_key,
         )
 
 
@@ -134,8 +140,8 @@ async def create_experiment(
         return await create_unmanaged(given, None, user, db, settings)
     viewer = viewer_of(user)
     submission = given.submission()
-    run = submission.flow_run_id
-    if run is not None and (known := await _submitted_by(db, run)) is not None:
+    known = await _submitted(db, submission, user.user_id)
+    if known is not None:
         return await _answer(db, known, viewer, (), snapshots)
     prepared = await submit.prepare(submission, settings)
     if given.validate_only:
@@ -158,7 +164,7 @@ async def create_experiment(
             experiment_id = await submit.store(change, plan, submission, user.user_id, user.task)
             found = await get_experiment(change.conn, experiment_id, viewer)
     except Conflict:
-        known = None if run is None else await _submitted_by(db, run)
+        known = await _submitted(db, submission, user.user_id)
         if known is None:
             raise
         return await _answer(db, known, viewer, (), snapshots)
@@ -233,9 +239,11 @@ async def continue_experiment(
     return await _answer(db, given.id, viewer_of(user), warnings, snapshots)
 
 
-async def _submitted_by(db: Database, flow_run_id: uuid.UUID) -> int | None:
+async def _submitted(db: Database, submission: submit.Submission, owner_id: int) -> int | None:
+    if submission.flow_run_id is None and submission.idempotency_key is None:
+        return None
     async with reader(db).connect() as conn:
-        return await submit.find_by_run(conn, flow_run_id)
+        return await submit.find_submitted(conn, submission, owner_id)
 
 
 def _remarks(

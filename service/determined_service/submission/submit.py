@@ -50,6 +50,8 @@ class Submission:
     project_id: int | None = None
     template: str | None = None
     flow_run_id: uuid.UUID | None = None
+    idempotency_key: str | None = None
+    """Of a submission that may be sent again: one experiment for each key of an owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +149,34 @@ async def _of_parent(conn: AsyncConnection, submission: Submission) -> str | Non
     return model_def_hash
 
 
-async def find_by_run(conn: AsyncConnection, flow_run_id: uuid.UUID) -> int | None:
-    """The experiment that the Prefect run ``flow_run_id`` has submitted already."""
-    found = await conn.execute(
-        sa.select(experiments.c.id).where(experiments.c.flow_run_id == flow_run_id)
-    )
+async def find_submitted(
+    conn: AsyncConnection, submission: Submission, owner_id: int
+) -> int | None:
+    """The experiment that this submission has made already: that of its Prefect run, or of its key."""
+    if submission.flow_run_id is not None:
+        wanted = experiments.c.flow_run_id == submission.flow_run_id
+    elif submission.idempotency_key is not None:
+        wanted = sa.and_(
+            experiments.c.owner_id == owner_id,
+            experiments.c.idempotency_key == submission.idempotency_key,
+        )
+    else:
+        return None
+    found = await conn.execute(sa.select(experiments.c.id).where(wanted))
     return found.scalar_one_or_none()
+
+
+async def _once(conn: AsyncConnection, submission: Submission, owner_id: int) -> None:
+    """Two requests of one submission are one experiment: the second waits here, then raises Conflict."""
+    key = submission.idempotency_key and f"{owner_id}/{submission.idempotency_key}"
+    one = submission.flow_run_id or key
+    if one is None:
+        return
+    await conn.execute(
+        sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:one, 0))"), {"one": str(one)}
+    )
+    if await find_submitted(conn, submission, owner_id) is not None:
+        raise Conflict(f"{one} has submitted its experiment already")
 
 
 async def store(
@@ -166,8 +190,8 @@ async def store(
 
     ``submitted_by``: the task whose process submits it.
 
-    Returns its id. Raises Conflict when the Prefect run has submitted an experiment meanwhile, BadRequest
-    when the resource pool has gone.
+    Returns its id. Raises Conflict when the same submission has made an experiment meanwhile, BadRequest when
+    the resource pool has gone.
     """
     conn = change.conn
     # Again: it may have left the cluster configuration meanwhile.
@@ -175,16 +199,7 @@ async def store(
     definition = plan.model_definition
     if definition is not None:
         await store_definition(conn, definition)
-    if submission.flow_run_id is not None:
-        # Two requests of one run are one experiment: the second waits here, then sees it.
-        await conn.execute(
-            sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:run, 0))"),
-            {"run": str(submission.flow_run_id)},
-        )
-        if await find_by_run(conn, submission.flow_run_id) is not None:
-            raise Conflict(
-                f"Prefect run {submission.flow_run_id} has submitted its experiment already"
-            )
+    await _once(conn, submission, owner_id)
     config = plan.config
     found = await conn.execute(
         _INSERT,
@@ -202,6 +217,7 @@ async def store(
             "project_id": submission.project_id or 1,
             "resource_pool": plan.resource_pool,
             "flow_run_id": submission.flow_run_id,
+            "idempotency_key": submission.idempotency_key,
             "progress": plan.beginning.progress,
         },
     )

@@ -30,6 +30,8 @@ from determined_registry.database.tables import (
     model_aliases,
     model_versions,
     models,
+    retraining_runs,
+    retrainings,
     search_events,
     slots,
     task_logs,
@@ -48,7 +50,7 @@ from tests.integration.service_api.world import SEARCHER, Leg, World, report
 
 TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_events, task_logs]
 TABLES += [trials, users, agents, slots, models, model_versions, model_aliases]
-TABLES += [model_alias_history, trial_sources]
+TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs]
 PASSED_OVER = (401, 403, 404, 500)
 
 
@@ -122,6 +124,7 @@ MEETING = f"{ALLOCATION}/resources/{{resources_id}}/rendezvous"
 MODEL = f"{API}/models/{{model_name}}"
 VERSION = f"{MODEL}/versions/{{version}}"
 ALIAS = f"{MODEL}/aliases/{{alias}}"
+RETRAINING = f"{MODEL}/retraining"
 VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 LOSS = {"key": "loss", "value": 0.5, "timestamp": "1700000000000", "step": "1"}
@@ -194,6 +197,15 @@ REQUESTS: dict[Address, Asked] = {
     ("PATCH", f"{VERSION}/tags"): just({"tags": {"stage": "other"}}),
     ("PUT", ALIAS): just({"version": 1}),
     ("DELETE", ALIAS): Asked(),
+    ("PUT", RETRAINING): just(
+        {"config": "entrypoint: x", "plan": {"evaluate": "a:b", "rule": {"metric": "accuracy"}}}
+    ),
+    ("DELETE", RETRAINING): Asked(),
+    ("PATCH", RETRAINING): just({"paused": True}),
+    ("POST", f"{RETRAINING}/runs"): just({"force": True}),
+    ("POST", f"{RETRAINING}/cancel"): Asked(),
+    ("POST", f"{RETRAINING}/approve"): just({"approve": True}),
+    ("POST", f"{RETRAINING}/rollback"): just({"version": 1}),
     ("POST", f"{API}/trial-source-info"): Asked(
         lambda mine: {
             "trialSourceInfo": {
@@ -293,6 +305,10 @@ async def model_of(
         registry.create_model(conn, name, owner_id, submitted_by=submitted_by)
         registry.register_version(conn, name, checkpoint, owner_id)
         registry.set_alias(conn, name, "champion", 1, owner_id)
+        model = registry.find_model(conn, name)
+        plan = {"evaluate": "a:b", "rule": {"metric": "accuracy"}}
+        retraining = {"model_id": model.id, "owner_id": owner_id, "plan": plan, "config": "{}"}
+        conn.execute(insert(retrainings).values(retraining))
         return name
 
     async with world.db.tx() as conn:

@@ -121,10 +121,20 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     hparams[EVIL] = LONG
     move = {"alias": EVIL, "fromVersion": 1, "toVersion": 2, "username": EVIL, "time": None}
     service.moves = [move]
+    run = {
+        "id": 1,
+        "state": "KEPT",
+        "reason": LONG,
+        "cause": EVIL,
+        "endTime": "2026-01-01T00:00:00Z",
+    }
+    service.retraining_runs = [run]
+    plan = {"schedule": {"cron": EVIL}}
+    service.retrainings = [{"model": EVIL, "username": EVIL, "plan": plan, "lastRun": run}]
     return service
 
 
-CONFIG = "config.yaml"
+CONFIG, PLAN = "config.yaml", "plan.yaml"
 # Commands that show what the service says, with their arguments.
 SHOWING = {
     "agent disable": [EVIL],
@@ -182,6 +192,16 @@ SHOWING = {
     "resources aggregated": ["2026-01-01", "2026-01-31"],
     "resources allocations": ["2026-01-01", "2026-01-31"],
     "resources raw": ["2026-01-01", "2026-01-31"],
+    "retrain create": [PLAN],
+    "retrain list": [],
+    "retrain run": [EVIL],
+    "retrain history": [EVIL],
+    "retrain pause": [EVIL],
+    "retrain resume": [EVIL],
+    "retrain cancel": [EVIL],
+    "retrain approve": [EVIL],
+    "retrain rollback": [EVIL],
+    "retrain delete": [EVIL],
     "slot disable": [EVIL, "0"],
     "slot enable": [EVIL, "0"],
     "slot list": [],
@@ -236,6 +256,7 @@ def test_commands_show_control_characters_as_text(
     det: Det, name: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / CONFIG).write_text(GOOD)
+    (tmp_path / PLAN).write_text(f"{{model: m, experiment: {CONFIG}}}")
     monkeypatch.setattr(printing, "is_terminal", lambda out: terminal)
     result = det(*name.split(), *SHOWING[name])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

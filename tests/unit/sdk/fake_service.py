@@ -212,6 +212,8 @@ class FakeService:
         self.model: dict[str, Any] = model()
         self.versions: list[Any] = []
         self.moves: list[Any] = []
+        self.retrainings: list[Any] = []
+        self.retraining_runs: list[Any] = []
         self.refusal: Refused | None = None
         self.away = False
         self._numbers = itertools.count(1)
@@ -287,6 +289,33 @@ class FakeService:
                 r"/api/v1/models/([^/]+)/alias-history",
                 lambda r, _: self._page(r, "moves", self.moves),
             ),
+            (
+                "GET",
+                "/api/v1/retrainings",
+                lambda r: self._page(r, "retrainings", self.retrainings),
+            ),
+            (
+                "GET",
+                r"/api/v1/models/([^/]+)/retraining/runs",
+                lambda r, _: self._page(r, "runs", self.retraining_runs),
+            ),
+            (
+                "POST",
+                r"/api/v1/models/([^/]+)/retraining/(?:runs|cancel|approve)",
+                lambda *_: {"runId": 1},
+            ),
+            (
+                "POST",
+                r"/api/v1/models/([^/]+)/retraining/rollback",
+                lambda *_: {"fromVersion": 2, "toVersion": 1},
+            ),
+            (
+                "PUT",
+                r"/api/v1/models/([^/]+)/retraining",
+                lambda *_: {"retraining": self.retrainings[0]},
+            ),
+            ("PATCH", r"/api/v1/models/([^/]+)/retraining", lambda *_: {}),
+            ("DELETE", r"/api/v1/models/([^/]+)/retraining", lambda *_: {}),
         ]
         self.transport = httpx.MockTransport(self._handle)
 

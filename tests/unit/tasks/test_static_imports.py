@@ -77,3 +77,7 @@ def test_what_cannot_be_read_names_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text, encoding="latin-1")
     assert static_imports.read("python3 train.py", tmp_path) == []
     assert static_imports.read("python3 absent.py", tmp_path) == []
+
+
+def test_a_module_that_is_not_the_programs_own_names_nothing(tmp_path: Path) -> None:
+    assert static_imports.read("python3 -m determined.evaluation", tmp_path) == []

@@ -72,6 +72,8 @@ NOTES_CHARS = 500_000
 """The notes of an experiment."""
 LABELS = 200
 """Labels of one experiment."""
+KEY_CHARS = 200
+"""The idempotency key of a submission: it is in an index of the database."""
 PASSWORD_CHARS = 4_096
 MANY_IDS = 10_000
 """Ids in one request that acts on many things."""

@@ -27,6 +27,8 @@ TRIAL_RUN = f"{PREFIX}/trials/{{trial_id}}/run"
 DELETION = f"{PREFIX}/deletions/{{deletion_id}}"
 DELETED = f"{DELETION}/deleted"
 DELETION_END = f"{DELETION}/end"
+RETRAINING_RUNS = f"{PREFIX}/retraining-runs"
+ADVANCE_RETRAINING = f"{RETRAINING_RUNS}/{{run_id}}/advance"
 CLUSTER_CONFIG = f"{PREFIX}/cluster-config"
 KNOWN_CHECKPOINTS = f"{PREFIX}/checkpoints/known"
 

@@ -7,11 +7,13 @@ import datetime
 EXPERIMENT_FLOW = "experiment"
 TRIAL_FLOW = "trial"
 DELETION_FLOW = "checkpoint-gc"
+RETRAINING_FLOW = "retrain"
 
 # A deployment has the name of its flow (prefect.yaml).
 EXPERIMENT_DEPLOYMENT = f"{EXPERIMENT_FLOW}/{EXPERIMENT_FLOW}"
 TRIAL_DEPLOYMENT = f"{TRIAL_FLOW}/{TRIAL_FLOW}"
 DELETION_DEPLOYMENT = f"{DELETION_FLOW}/{DELETION_FLOW}"
+RETRAINING_DEPLOYMENT = f"{RETRAINING_FLOW}/{RETRAINING_FLOW}"
 
 EXPERIMENT_ENTRYPOINT = "determined_flows.experiment.run_experiment"
 

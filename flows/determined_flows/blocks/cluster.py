@@ -1,0 +1,60 @@
+"""Which cluster the blocks ask, and as whom."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from prefect.blocks.core import Block
+from pydantic import Field, SecretStr
+
+from determined.common import master
+from determined.common.api import Session, authentication
+
+
+class DeterminedCluster(Block):
+    """A cluster and a login at it. Prefect stores the password and the token encrypted.
+
+    With neither a user nor a token the login of the machine that runs the flow counts (``det user login``,
+    ``DET_USER`` and ``DET_PASS``, or the local cluster of this account).
+    """
+
+    _block_type_name = "Determined Cluster"
+    _block_type_slug = "determined-cluster"
+    _description = "The address of a cluster, and a login at it."
+
+    master: str | None = Field(
+        default=None,
+        title="Address",
+        description="Such as http://host:8080; nothing: DET_MASTER, or the local cluster.",
+    )
+    user: str | None = Field(default=None, description="The name of a user of the cluster.")
+    password: SecretStr | None = Field(default=None, description="The password of that user.")
+    token: SecretStr | None = Field(
+        default=None, description="A token instead of a user and a password."
+    )
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """A session with the service, open within the block.
+
+        Raises ValueError when the login is incomplete, UnauthenticatedException when it is refused,
+        MasterNotFoundException when nothing answers.
+        """
+        with self._open() as session:
+            yield session
+
+    def _open(self) -> Session:
+        if self.token is not None:
+            return Session(master.find(self.master).url, self.token.get_secret_value())
+        if (self.user is None) != (self.password is None):
+            raise ValueError(
+                f"the block {self._block_type_name!r} names a user without a password, or a password "
+                "without a user: give both, or a token, or none of them"
+            )
+        password = None if self.password is None else self.password.get_secret_value()
+        return authentication.connect(self.master, self.user, password)
+
+
+HERE = DeterminedCluster()
+"""The cluster and the login of the machine that runs the flow."""

@@ -1,0 +1,244 @@
+"""``det retrain``: models that are trained again, and promoted only when they are better."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from determined.cli import completion
+from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.errors import CliError, talk
+from determined.cli.groups import group
+from determined.cli.model import path
+from determined.cli.output import format as f
+from determined.cli.output import render
+from determined.cli.output.render import Column, Format, Record
+from determined.cli.state import state
+
+app = group(
+    "Models that are trained again, and promoted only when they are better.", default="list"
+)
+
+Model = Annotated[
+    str, typer.Argument(help="the model's name or id", autocompletion=completion.models)
+]
+
+RETRAININGS = (
+    Column("Model", "model"),
+    Column("Owner", "username"),
+    Column("Schedule", lambda r: _schedule(r["plan"].get("schedule"))),
+    Column("Paused", "paused"),
+    Column("Next", f.field("nextTime", f.time)),
+    Column("Last Run", lambda r: (r.get("lastRun") or {}).get("id")),
+    Column("State", lambda r: (r.get("lastRun") or {}).get("state")),
+    Column("Reason", lambda r: (r.get("lastRun") or {}).get("reason")),
+)
+RUNS = (
+    Column("Run", "id"),
+    Column("Started", f.field("startTime", f.time)),
+    Column("Ended", f.field("endTime", f.time)),
+    Column("Cause", "cause"),
+    Column("State", "state"),
+    Column("Failed At", "failedStep"),
+    Column("Version", "version"),
+    Column("Champion", "championVersion"),
+    Column("Experiment", "trainingExperimentId"),
+    Column("Reason", "reason"),
+)
+
+
+def _schedule(given: Record | None) -> str | None:
+    found = {name: value for name, value in (given or {}).items() if value is not None}
+    return ", ".join(f"{name} {value}" for name, value in found.items()) or None
+
+
+def _path(model: str, *parts: object) -> str:
+    return path(model, "retraining", *parts)
+
+
+@app.command("create")
+def create(
+    ctx: typer.Context,
+    plan_file: Annotated[
+        Path,
+        typer.Argument(
+            help="the plan: model, experiment, evaluate, rule, schedule", metavar="PLAN.yaml"
+        ),
+    ],
+    model_dir: Annotated[
+        Path | None, typer.Argument(help="the directory with the code of training and evaluation")
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option("--cron", help="instead of the plan's schedule", metavar="CRON")
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option("--interval", help="seconds, instead of the plan's schedule", metavar="S"),
+    ] = None,
+    approve: Annotated[
+        bool, typer.Option("--approve", help="a person must approve each promotion")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Have a model trained again; a plan that there is already is replaced, its history stays."""
+    from determined.common.api.errors import NotFoundException
+
+    plan, model, config = _read(plan_file)
+    if cron is not None or interval is not None:
+        plan["schedule"] = {"cron": cron} if cron is not None else {"interval_s": interval}
+    if approve:
+        plan["approval"] = True
+    submission = _planned(config, model_dir)
+    session = state(ctx).session
+    try:
+        session.get(path(model))
+    except NotFoundException:
+        state(ctx).client.create_model(model)
+    body = {
+        "config": submission.config.text,
+        "modelDefinition": submission.body()["modelDefinition"],
+        "plan": plan,
+    }
+    document = session.put(_path(model), json=body, timeout=300.0)
+    fmt = chosen(json, csv=False)
+    render.show(RETRAININGS, [document["retraining"]], fmt, document=document)
+    if fmt is Format.TABLE:
+        talk(f"train it now: det retrain run {model}")
+
+
+def _planned(config: Any, model_dir: Path | None) -> Any:
+    from determined.experimental import _submission
+
+    return _submission.plan(_submission.read_config(config), model_dir, ())
+
+
+def _read(file: Path) -> tuple[dict[str, Any], str, Any]:
+    """The plan, the model's name, and the experiment configuration (a path or a mapping)."""
+    from determined import expconf
+
+    plan = dict(expconf.read_yaml(file).data)
+    model, config = plan.pop("model", None), plan.pop("experiment", None)
+    if not isinstance(model, str):
+        raise CliError(f"{file}: model: give the name of the model that is trained again")
+    if isinstance(config, str):
+        return plan, model, file.parent / config
+    if not isinstance(config, dict):
+        raise CliError(
+            f"{file}: experiment: give an experiment configuration, or the path of one beside {file.name}"
+        )
+    return plan, model, config
+
+
+@app.command("list|ls")
+def list_retrainings(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
+    """List the models that are trained again."""
+    from determined.common.api import pages
+
+    found = list(pages.read(state(ctx).session, "/api/v1/retrainings", "retrainings"))
+    render.show(RETRAININGS, found, chosen(json, csv), what="retrainings")
+
+
+@app.command("run")
+def run(
+    ctx: typer.Context,
+    model: Model,
+    force: Annotated[
+        bool, typer.Option("--force", help="train although the data has not changed")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="do not wait for the end")] = False,
+) -> None:
+    """Train the model again now; print what becomes of it."""
+    made = state(ctx).session.post(_path(model, "runs"), json={"force": force})["runId"]
+    talk(f"retraining run {made} of {model}")
+    if not detach:
+        _follow(ctx, model, made)
+
+
+def _follow(ctx: typer.Context, model: str, run_id: int) -> None:
+    import time
+
+    from determined.common.api.patience import patiently
+
+    session = state(ctx).session
+    seen = None
+    while True:
+        listed = patiently(lambda: session.get(_path(model, "runs"), params={"limit": 20}))["runs"]
+        now = next(one for one in listed if one["id"] == run_id)
+        if now["state"] != seen:
+            seen = now["state"]
+            talk(f"run {run_id}: {seen}")
+        if now["endTime"] or seen == "WAITING_FOR_APPROVAL":
+            break
+        time.sleep(1.0)
+    talk(f"run {run_id}: {now['reason']}")
+    if seen == "WAITING_FOR_APPROVAL":
+        talk(f"approve it: det retrain approve {model}")
+    if seen in ("FAILED", "CANCELED"):
+        raise typer.Exit(1)
+
+
+@app.command("history")
+def history(ctx: typer.Context, model: Model, json: Json = False, csv: Csv = False) -> None:
+    """Show each time that the model was trained again or rolled back, and why it was promoted or not."""
+    from determined.common.api import pages
+
+    found = list(pages.read(state(ctx).session, _path(model, "runs"), "runs"))
+    render.show(RUNS, found, chosen(json, csv), document={"runs": found}, what="runs")
+
+
+@app.command("pause")
+def pause(ctx: typer.Context, model: Model) -> None:
+    """Let the schedule rest; a run that is open goes on."""
+    state(ctx).session.patch(_path(model), json={"paused": True})
+    talk(f"the retraining of {model} is paused: det retrain resume {model}")
+
+
+@app.command("resume")
+def resume(ctx: typer.Context, model: Model) -> None:
+    """Let the schedule go on; what was missed while it was paused is not caught up."""
+    state(ctx).session.patch(_path(model), json={"paused": False})
+    talk(f"the retraining of {model} goes on")
+
+
+@app.command("cancel")
+def cancel(ctx: typer.Context, model: Model) -> None:
+    """End the open run and kill its experiment; the champion stays."""
+    ended = state(ctx).session.post(_path(model, "cancel"), json={})["runId"]
+    talk(f"canceled retraining run {ended} of {model}")
+
+
+@app.command("approve")
+def approve(
+    ctx: typer.Context,
+    model: Model,
+    reject: Annotated[bool, typer.Option("--reject", help="keep the champion instead")] = False,
+) -> None:
+    """Approve the run that waits for it: its version becomes the champion."""
+    body = {"approve": not reject}
+    answered = state(ctx).session.post(_path(model, "approve"), json=body)["runId"]
+    talk(f"{'rejected' if reject else 'approved'} retraining run {answered} of {model}")
+
+
+@app.command("rollback")
+def rollback(
+    ctx: typer.Context,
+    model: Model,
+    to: Annotated[
+        int | None,
+        typer.Option("--to", help="default: the version before", metavar="VERSION", min=1),
+    ] = None,
+) -> None:
+    """Let the alias stand for the version before again, in one step."""
+    moved = state(ctx).session.post(_path(model, "rollback"), json={"version": to})
+    talk(
+        f"{model}: the champion is version {moved['toVersion']} again, not version {moved['fromVersion']}"
+    )
+
+
+@app.command("delete")
+def delete(ctx: typer.Context, model: Model) -> None:
+    """Train the model again no more. Its versions and aliases stay; the history of the runs goes."""
+    state(ctx).session.delete(_path(model))
+    talk(f"{model} is not trained again any more")

@@ -1,0 +1,181 @@
+"""Begins the runs of retrainings when their time has come, and sees that each has a live run in Prefect.
+
+Runs in the leading service process (:mod:`determined_service.loops.runtime`); every pass may be repeated.
+The schedule is the service's own: its next time is a row, which the transaction that begins a run moves on.
+So what was missed while the cluster was down is caught up once. (Prefect makes no runs for times at which its
+server was down, and starts every late one.)
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+import httpx
+import sqlalchemy as sa
+
+from determined_registry.database.tables import models, retraining_runs, retrainings
+from determined_service.base import topics
+from determined_service.base.db import Database
+from determined_service.base.errors import ApiError
+from determined_service.base.hub import Hub, wait_at_most
+from determined_service.base.settings import Settings
+from determined_service.prefect.gateway import ENDED, NotDeployed, RunGone, RunState
+from determined_service.prefect.mirror import bump_pools
+from determined_service.retraining import people, runs
+from determined_service.retraining.plans import Plan
+from determined_service.state.change import changing, reader
+
+logger = logging.getLogger(__name__)
+
+PASS_S = 5.0
+LOST_S = 90.0
+"""A run whose flow has not asked for this long counts as dead; the flow asks twice a minute."""
+MAX_ATTEMPTS = 10
+
+r = retraining_runs.c
+t = retrainings.c
+
+
+class Runs(Protocol):
+    """The calls to Prefect; implemented by :class:`~determined_service.prefect.gateway.PrefectGateway`."""
+
+    async def create_retraining_run(
+        self, run_id: int, *, key: str, name: str, tags: Sequence[str]
+    ) -> tuple[UUID, str | None]:
+        """Creates the run, once per ``key``; returns it and its work pool. Raises NotDeployed."""
+
+    async def read_state(self, run_id: UUID) -> RunState:
+        """The present state. Raises RunGone."""
+
+    async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
+        """Sets the state whatever the present one is. Raises RunGone."""
+
+
+class RetrainingRuns:
+    """One per cluster (the leader's), where there is a Prefect."""
+
+    def __init__(self, db: Database, prefect: Runs, settings: Settings) -> None:
+        self._db = db
+        self._prefect = prefect
+        self._settings = settings
+
+    async def run(self, hub: Hub) -> None:
+        """Repeats passes for ever: at once when there is something new, else every few seconds."""
+        told: str | None = None
+        while True:
+            try:
+                await self.run_pass()
+                told = None
+            except (httpx.HTTPError, sa.exc.OperationalError, NotDeployed) as error:
+                if str(error) != told:
+                    logger.warning("retrainings wait: %s", error)
+                told = str(error)
+            with hub.subscribe([topics.RETRAININGS]) as event:
+                await wait_at_most(event, PASS_S)
+
+    async def run_pass(self) -> None:
+        """Begins what is due, and looks after every open run."""
+        async with reader(self._db).connect() as conn:
+            due = list((await conn.execute(_DUE)).scalars())
+        for retraining_id in due:
+            await self._begin(retraining_id)
+        async with reader(self._db).connect() as conn:
+            rows = list(await conn.execute(_OPEN))
+        for row in rows:
+            try:
+                await self._look_at(row)
+            except ApiError as error:
+                logger.info("retraining run %s: %s", row.id, error.message)
+
+    async def _begin(self, retraining_id: int) -> None:
+        async with changing(self._db) as change:
+            found = await change.conn.execute(
+                sa.select(retrainings)
+                .where(t.id == retraining_id, t.next_at <= sa.func.now(), ~t.paused)
+                .with_for_update()
+            )
+            row = found.first()
+            if row is None:
+                return
+            try:
+                following = Plan.model_validate(row.plan).next_after(
+                    datetime.datetime.now(datetime.UTC), row.created_at
+                )
+            except ApiError:
+                following = None  # its last time has come
+            await change.conn.execute(
+                sa.update(retrainings).where(t.id == row.id).values(next_at=following)
+            )
+            await runs.begin(change, row, "schedule", due_at=row.next_at)
+
+    async def _look_at(self, row: sa.Row[Any]) -> None:
+        if row.flow_run_id is None:
+            await self._create(row)
+            return
+        try:
+            state = await self._prefect.read_state(row.flow_run_id)
+        except RunGone:
+            await self._create(row)
+            return
+        if state.type in ("CANCELLING", "CANCELLED"):
+            async with changing(self._db) as change:
+                run = await runs.lock_run(change.conn, row.id)
+                if run.state in runs.OPEN:
+                    await people.cancel_run(change, run, "its run was cancelled in Prefect")
+        elif state.type in ENDED:
+            await self._create(row)
+        elif state.type != "SCHEDULED" and row.silent_s > LOST_S:
+            why = f"its flow sent no sign of life for {LOST_S:.0f} s"
+            await self._prefect.set_state(row.flow_run_id, "CRASHED", "Crashed", why)
+            await self._create(row)
+
+    async def _create(self, row: sa.Row[Any]) -> None:
+        attempt = row.attempts + 1
+        if attempt > MAX_ATTEMPTS:
+            async with changing(self._db) as change:
+                run = await runs.lock_run(change.conn, row.id)
+                if run.state in runs.OPEN:
+                    await runs.fail(
+                        change, run, f"its flow was interrupted {MAX_ATTEMPTS} times in a row"
+                    )
+            return
+        if row.attempts:
+            logger.warning("the flow of retraining run %s was interrupted and starts again", row.id)
+        run_id, pool = await self._prefect.create_retraining_run(
+            row.id,
+            key=f"determined-{self._settings.cluster_id}-retraining-{row.id}-{attempt}",
+            name=f"retrain {row.model} #{row.id}",
+            tags=["determined", "retraining"],
+        )
+        async with changing(self._db) as change:
+            await change.conn.execute(
+                sa.update(retraining_runs)
+                .where(r.id == row.id)
+                .values(flow_run_id=run_id, attempts=attempt, seen_at=sa.func.now())
+            )
+            await bump_pools(change, 0, pool)
+
+
+_STEP = r.state.in_(runs.OPEN)
+_DUE = sa.select(t.id).where(
+    ~t.paused,
+    t.next_at <= sa.func.now(),
+    ~sa.exists().where(r.retraining_id == t.id, _STEP),
+)
+_OPEN = (
+    sa.select(
+        r.id,
+        r.flow_run_id,
+        r.attempts,
+        models.c.name.label("model"),
+        sa.extract("epoch", sa.func.now() - r.seen_at).label("silent_s"),
+    )
+    .join(retrainings, t.id == r.retraining_id)
+    .join(models, models.c.id == t.model_id)
+    .where(_STEP)
+    .order_by(r.id)
+)

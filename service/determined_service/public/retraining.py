@@ -1,0 +1,220 @@
+"""Models that are trained again: docs/retraining.md."""
+
+# Parameters and fields are named as in the API.
+# ruff: noqa: N803, N815
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from starlette.responses import Response
+
+from determined_registry.database.tables import retraining_runs
+from determined_service.access.dependencies import ModelReader, may
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.aside import aside
+from determined_service.base.bounds import Id
+from determined_service.base.json import JsonResponse
+from determined_service.public.models import MODEL
+from determined_service.retraining import people, runs
+from determined_service.retraining.plans import Plan
+from determined_service.state.change import changing
+from determined_service.submission import intake, submit
+from determined_service.submission.model_definition import ModelDefinition
+from determined_service.views.models import find_model
+from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page
+from determined_service.views.retraining import retraining_json, run_json, select_retrainings
+from determined_service.web.router import Router
+from determined_service.web.state import Db, SettingsOf
+
+router = Router("Models", "/api/v1")
+RETRAINING = f"{MODEL}/retraining"
+Changer = Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "retrain")]
+
+
+class NewRetraining(BaseModel):
+    """What is trained, and how it is promoted."""
+
+    config: str = Field(description="The experiment configuration, YAML text.")
+    modelDefinition: list[dict[str, Any]] = Field(
+        default_factory=list, description="Files, as in a submission."
+    )
+    plan: Plan
+
+    _packed: ModelDefinition | None = PrivateAttr(None)
+
+
+async def read_retraining(request: Request, user: Changer) -> AsyncIterator[NewRetraining]:
+    """What is in the body, once it is known who asks."""
+    async with intake.take_in(request) as found:
+        try:
+            given = NewRetraining.model_validate(found.fields)
+        except ValidationError as error:
+            raise RequestValidationError(
+                [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+            ) from error
+        given._packed = found.definition
+        yield given
+
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": NewRetraining.model_json_schema()}},
+    }
+}
+
+
+@router.get("/retrainings")
+async def list_retrainings(
+    user: ModelReader, db: Db, offset: Offset = 0, limit: Limit = 0
+) -> Response:
+    """Every model that is trained again, with its last run."""
+    async with db.tx() as conn:
+        statement = select_retrainings().order_by(sa.text("model"))
+        rows, pages = await fetch_page(conn, statement, offset, limit)
+    return JsonResponse(
+        {"retrainings": [retraining_json(row) for row in rows], "pagination": pages}
+    )
+
+
+@router.get(RETRAINING)
+async def read_retraining_of(model_name: str, user: ModelReader, db: Db) -> Response:
+    """How the model is trained again."""
+    async with db.tx() as conn:
+        model = await find_model(conn, model_name)
+        await runs.find(conn, model.id)
+        found = await conn.execute(select_retrainings().where(runs.t.model_id == model.id))
+    return JsonResponse({"retraining": retraining_json(found.one())})
+
+
+@router.put(RETRAINING, openapi_extra=_BODY)
+async def put_retraining(
+    model_name: str,
+    user: Changer,
+    given: Annotated[NewRetraining, Depends(read_retraining)],
+    db: Db,
+    settings: SettingsOf,
+) -> Response:
+    """Has the model trained again from now on, in the name of who asks; replaces what there was."""
+    submission = submit.Submission(
+        config=given.config, model_definition=given.modelDefinition, definition=given._packed
+    )
+    prepared = await submit.prepare(submission, settings)
+    config = await aside(len(given.config), people.as_json, given.config)
+    async with changing(db) as change:
+        model_id = await people.put(
+            change, settings, model_name, given.plan, submission, prepared, config, user.user_id
+        )
+        found = await change.conn.execute(select_retrainings().where(runs.t.model_id == model_id))
+        return JsonResponse({"retraining": retraining_json(found.one())})
+
+
+@router.delete(RETRAINING)
+async def delete_retraining(model_name: str, user: Changer, db: Db) -> Response:
+    """The model is not trained again any more; the history of its runs goes, versions and aliases stay."""
+    async with changing(db) as change:
+        model = await find_model(change.conn, model_name)
+        await people.delete(change, model.id)
+    return JsonResponse({})
+
+
+class Pause(BaseModel):
+    """Whether the schedule rests."""
+
+    paused: bool
+
+
+@router.patch(RETRAINING)
+async def pause_retraining(model_name: str, given: Pause, user: Changer, db: Db) -> Response:
+    """Pauses the schedule, or lets it go on; what was missed meanwhile is not caught up."""
+    async with changing(db) as change:
+        model = await find_model(change.conn, model_name)
+        await people.pause(change, model.id, given.paused)
+    return JsonResponse({})
+
+
+class Run(BaseModel):
+    """``force``: train also when the data has not changed."""
+
+    force: bool = False
+
+
+@router.post(f"{RETRAINING}/runs")
+async def run_now(model_name: str, given: Run, user: Changer, db: Db) -> Response:
+    """Begins a run now; answers its id (`runId`). 409 while another one is open."""
+    async with changing(db) as change:
+        model = await find_model(change.conn, model_name)
+        retraining = await runs.find(change.conn, model.id, lock=True)
+        run_id = await runs.begin(change, retraining, user.username, forced=given.force)
+    return JsonResponse({"runId": run_id})
+
+
+@router.get(f"{RETRAINING}/runs")
+async def list_runs(
+    model_name: str,
+    user: ModelReader,
+    db: Db,
+    offset: Offset = 0,
+    limit: Limit = 0,
+    orderBy: OrderBy = "ORDER_BY_DESC",
+) -> Response:
+    """Each time that the model was trained again or rolled back, the latest first."""
+    column = retraining_runs.c.id
+    async with db.tx() as conn:
+        model = await find_model(conn, model_name)
+        retraining = await runs.find(conn, model.id)
+        statement = (
+            sa.select(retraining_runs)
+            .where(runs.r.retraining_id == retraining.id)
+            .order_by(column.asc() if orderBy == "ORDER_BY_ASC" else column.desc())
+        )
+        rows, pages = await fetch_page(conn, statement, offset, limit)
+    return JsonResponse({"runs": [run_json(row) for row in rows], "pagination": pages})
+
+
+@router.post(f"{RETRAINING}/cancel")
+async def cancel_run(model_name: str, user: Changer, db: Db) -> Response:
+    """Ends the open run and kills its experiment; the champion stays."""
+    async with changing(db) as change:
+        model = await find_model(change.conn, model_name)
+        run_id = await people.cancel(change, model.id, user.username)
+    return JsonResponse({"runId": run_id})
+
+
+class Answer(BaseModel):
+    """``approve`` false: the run that waits is rejected."""
+
+    approve: bool
+
+
+@router.post(f"{RETRAINING}/approve")
+async def approve_run(model_name: str, given: Answer, user: Changer, db: Db) -> Response:
+    """Approves the run that waits, which moves the alias, or rejects it."""
+    async with changing(db) as change:
+        model = await find_model(change.conn, model_name)
+        run_id = await people.answer(change, model.id, user.user_id, user.username, given.approve)
+    return JsonResponse({"runId": run_id})
+
+
+class RollBack(BaseModel):
+    """``version`` null: what the alias stood for before its last move."""
+
+    version: Id | None = None
+
+
+@router.post(f"{RETRAINING}/rollback")
+async def roll_back(model_name: str, given: RollBack, user: Changer, db: Db) -> Response:
+    """The alias stands for an earlier version again; answers `fromVersion` and `toVersion`."""
+    async with changing(db) as change:
+        model = await find_model(change.conn, model_name)
+        before, after = await people.roll_back(
+            change, model.id, user.user_id, user.username, given.version
+        )
+    return JsonResponse({"fromVersion": before, "toVersion": after})

@@ -1,0 +1,222 @@
+"""What people do: create a retraining, change it, approve or reject a run, cancel it, roll back."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from determined import expconf
+from determined_registry import models as registry
+from determined_registry.database.tables import (
+    experiments,
+    model_alias_history,
+    retraining_runs,
+    retrainings,
+)
+from determined_service.base import topics
+from determined_service.base.errors import Conflict, NotFound
+from determined_service.base.settings import Settings
+from determined_service.lifecycle import experiments as experimenting
+from determined_service.lifecycle import models as modelling
+from determined_service.retraining import runs
+from determined_service.retraining.plans import Plan
+from determined_service.state import states
+from determined_service.state.change import Change
+from determined_service.submission import submit
+from determined_service.submission.definition_store import store_definition
+
+t = retrainings.c
+
+
+def as_json(text: str) -> str:
+    """The configuration as JSON text, which is quickly read again. Raises ConfigError."""
+    return orjson.dumps(expconf.load_yaml(text).data).decode()
+
+
+async def put(
+    change: Change,
+    settings: Settings,
+    model: str,
+    plan: Plan,
+    submission: submit.Submission,
+    prepared: submit.Prepared,
+    config: str,
+    owner_id: int,
+) -> int:
+    """Makes the model's retraining, or replaces it (its history stays); the model's id.
+
+    Raises NotFound, BadRequest; Conflict while a run is open, which goes by what there was at its beginning.
+    """
+    conn = change.conn
+    # Locked, so that two requests come one after the other.
+    locked = await modelling.apply(conn, registry.find_model, model, lock=True)
+    model_id: int = locked.id
+    before = await conn.execute(sa.select(t.id).where(t.model_id == model_id).with_for_update())
+    if (retraining_id := before.scalar_one_or_none()) is not None:
+        await _require_quiet(change, retraining_id)
+    planned = await submit.plan(conn, submission, prepared, settings.cluster)
+    if planned.model_definition is not None:
+        await store_definition(conn, planned.model_definition)
+    now = datetime.datetime.now(datetime.UTC)
+    values: dict[str, Any] = {
+        "owner_id": owner_id,
+        "plan": plan.model_dump(),
+        "config": config,
+        "model_def_hash": planned.model_def_hash,
+        "paused": False,
+        "next_at": plan.next_after(now, now),
+        "created_at": now,
+    }
+    if retraining_id is not None:
+        await conn.execute(sa.update(retrainings).where(t.id == retraining_id).values(values))
+    else:
+        await conn.execute(sa.insert(retrainings).values(model_id=model_id, **values))
+    change.notify(topics.RETRAININGS)
+    return model_id
+
+
+async def _require_quiet(change: Change, retraining_id: int) -> None:
+    if await _newest(change, retraining_id, runs.r.state.in_(runs.OPEN)) is not None:
+        raise Conflict(
+            "a run of this retraining is open: wait for its end, or end it (`det retrain cancel`)"
+        )
+
+
+async def pause(change: Change, model_id: int, paused: bool) -> None:
+    """Stops the schedule, or lets it go on from now: what was missed while it was paused is not caught up."""
+    row = await runs.find(change.conn, model_id, lock=True)
+    if row.paused == paused:
+        return
+    values: dict[str, Any] = {"paused": paused}
+    if not paused:
+        now = datetime.datetime.now(datetime.UTC)
+        values["next_at"] = Plan.model_validate(row.plan).next_after(now, row.created_at)
+    await change.conn.execute(sa.update(retrainings).where(t.id == row.id).values(values))
+    change.notify(topics.RETRAININGS)
+
+
+async def answer(change: Change, model_id: int, user_id: int, username: str, yes: bool) -> int:
+    """A person approves the run that waits, or rejects it; the run's id.
+
+    Raises Conflict when none waits, or the alias was moved since the challenger was compared.
+    """
+    # The model's row, the retraining's, its runs': everybody locks them in this order.
+    await modelling.apply(change.conn, registry.find_model, model_id, lock=True)
+    retraining = await runs.find(change.conn, model_id, lock=True)
+    run = await _newest(change, retraining.id, runs.r.state == runs.WAITING)
+    if run is None:
+        raise Conflict("no run of this retraining waits for an approval (`det retrain history`)")
+    if not yes:
+        reason = f"{run.reason}; rejected by {username}"
+        await runs.end(change, run.id, runs.REJECTED, reason)
+        return int(run.id)
+    alias = Plan.model_validate(retraining.plan).alias
+    standing = await modelling.apply(
+        change.conn, registry.set_alias, model_id, alias, run.version, user_id
+    )
+    if standing != run.champion_version:
+        raise Conflict(
+            f"{alias} stands for version {standing} now, but run {run.id} was compared with version "
+            f"{run.champion_version}: nothing is changed; run the retraining again, or reject this run"
+        )
+    reason = f"{run.reason}; approved by {username}"
+    await runs.end(change, run.id, runs.PROMOTED, reason)
+    return int(run.id)
+
+
+async def cancel(change: Change, model_id: int, username: str) -> int:
+    """Ends the open run, and kills its experiment; the run's id. Raises Conflict when none is open."""
+    retraining = await runs.find(change.conn, model_id, lock=True)
+    run = await _newest(change, retraining.id, runs.r.state.in_(runs.OPEN))
+    if run is None:
+        raise Conflict("no run of this retraining is open (`det retrain history`)")
+    await cancel_run(change, run, f"canceled by {username}")
+    return int(run.id)
+
+
+async def cancel_run(change: Change, run: sa.Row[Any], reason: str) -> None:
+    """Ends the locked run, and kills its experiment."""
+    await runs.end(change, run.id, runs.CANCELED, reason, failed_step=run.state)
+    for experiment_id in (
+        run.check_experiment,
+        run.training_experiment,
+        run.evaluation_experiment,
+    ):
+        state = await change.conn.execute(
+            sa.select(experiments.c.state).where(experiments.c.id == experiment_id)
+        )
+        if state.scalar_one_or_none() in states.RUNNABLE:
+            await experimenting.kill(change, experiment_id)
+            return  # at most one of them runs
+
+
+async def _newest(
+    change: Change, retraining_id: int, wanted: sa.ColumnElement[bool]
+) -> sa.Row[Any] | None:
+    found = await change.conn.execute(
+        sa.select(retraining_runs)
+        .where(runs.r.retraining_id == retraining_id, wanted)
+        .order_by(runs.r.id.desc())
+        .limit(1)
+        .with_for_update()
+    )
+    return found.first()
+
+
+async def roll_back(
+    change: Change, model_id: int, user_id: int, username: str, to: int | None
+) -> tuple[int, int]:
+    """The alias stands for ``to`` again, or for what it stood for before its last move: (from, to).
+
+    Raises NotFound, Conflict.
+    """
+    # The model's row first, as whoever puts a retraining locks it.
+    await modelling.apply(change.conn, registry.find_model, model_id, lock=True)
+    retraining = await runs.find(change.conn, model_id, lock=True)
+    alias = Plan.model_validate(retraining.plan).alias
+    standing = await runs.alias_version(change.conn, model_id, alias)
+    if standing is None:
+        raise NotFound(f"{alias} stands for no version, so there is nothing to roll back")
+    if to is None:
+        to = await _before(change, model_id, alias, standing)
+    await modelling.apply(change.conn, registry.set_alias, model_id, alias, to, user_id)
+    reason = f"{username} rolled {alias} back from version {standing} to version {to}"
+    await change.conn.execute(
+        sa.insert(retraining_runs).values(
+            retraining_id=retraining.id,
+            state=runs.ROLLED_BACK,
+            cause=username,
+            champion_version=standing,
+            version=to,
+            reason=reason,
+            ended_at=sa.func.clock_timestamp(),
+        )
+    )
+    change.notify(topics.RETRAININGS)
+    return standing, to
+
+
+async def _before(change: Change, model_id: int, alias: str, standing: int) -> int:
+    h = model_alias_history.c
+    found = await change.conn.execute(
+        sa.select(h.from_version)
+        .where(h.model_id == model_id, h.alias == alias, h.to_version == standing)
+        .order_by(h.id.desc())
+        .limit(1)
+    )
+    before: int | None = found.scalar_one_or_none()
+    if before is None:
+        raise Conflict(
+            f"{alias} stood for no version before version {standing}: say which with --to VERSION"
+        )
+    return before
+
+
+async def delete(change: Change, model_id: int) -> None:
+    """The model is not trained again any more, and its history goes. Raises Conflict while a run is open."""
+    retraining = await runs.find(change.conn, model_id, lock=True)
+    await _require_quiet(change, retraining.id)
+    await change.conn.execute(sa.delete(retrainings).where(t.id == retraining.id))

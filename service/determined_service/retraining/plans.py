@@ -1,0 +1,86 @@
+"""What a user asks for, but for the experiment itself: :class:`Plan`."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from determined.common.promotion import Rule, RuleError
+from determined_service.base.bounds import Text
+from determined_service.base.errors import BadRequest
+from determined_service.retraining.schedules import CHARS, next_after
+
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+Line = Annotated[Text, Field(max_length=CHARS)]
+
+
+class Schedule(BaseModel):
+    """One of ``cron``, ``interval_s`` (seconds) and ``rrule``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    cron: Line | None = None
+    interval_s: float | None = None
+    rrule: Line | None = None
+    timezone: Line | None = None
+
+
+class Plan(BaseModel):
+    """How a model is trained again.
+
+    ``evaluate``, ``data_version``: ``module:function`` of the model definition (docs/retraining.md).
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    evaluate: Line
+    rule: dict[str, Any]
+    schedule: Schedule | None = None
+    data_version: Line | None = None
+    data_files: Annotated[list[Line], Field(max_length=50)] = []
+    warm_start: bool = False
+    approval: bool = False
+    alias: Annotated[str, Field(pattern="^[A-Za-z][A-Za-z_-]{0,60}$")] = "champion"
+
+    @field_validator("evaluate", "data_version")
+    @classmethod
+    def _is_function(cls, name: str | None) -> str | None:
+        if name is not None and not _FUNCTION.fullmatch(name):
+            raise ValueError("expected module:function, both of the model definition")
+        return name
+
+    @field_validator("rule")
+    @classmethod
+    def _is_rule(cls, given: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return Rule.read(given).to_json()
+        except RuleError as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _has_one_version(self) -> Plan:
+        if self.data_version is not None and self.data_files:
+            raise ValueError("give data_version or data_files, not both")
+        return self
+
+    @property
+    def checks_data(self) -> bool:
+        """Whether the data's version is looked at before anything is trained."""
+        return self.data_version is not None or bool(self.data_files)
+
+    def read_rule(self) -> Rule:
+        """The rule of promotion."""
+        return Rule.read(self.rule)
+
+    def next_after(
+        self, moment: datetime.datetime, begun: datetime.datetime
+    ) -> datetime.datetime | None:
+        """When the schedule wants the next run. Raises BadRequest."""
+        given = None if self.schedule is None else self.schedule.model_dump(exclude_none=True)
+        found = next_after(given, moment, begun)
+        if given is not None and found is None:
+            raise BadRequest("schedule: it never comes true")
+        return found

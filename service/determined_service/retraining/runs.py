@@ -1,0 +1,144 @@
+"""The runs of retrainings: their states, how one begins and how it ends."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.database.tables import model_aliases, models, retraining_runs, retrainings
+from determined_service.base import topics
+from determined_service.base.errors import Conflict, NotFound
+from determined_service.retraining.plans import Plan
+from determined_service.state.change import Change
+
+# A run is in one of these steps …
+CHECKING, TRAINING, EVALUATING, PROMOTING = "CHECKING", "TRAINING", "EVALUATING", "PROMOTING"
+OPEN = (CHECKING, TRAINING, EVALUATING, PROMOTING)
+# … or waits for a person …
+WAITING = "WAITING_FOR_APPROVAL"
+# … or has ended.
+PROMOTED, KEPT, SKIPPED, REJECTED = "PROMOTED", "KEPT", "SKIPPED", "REJECTED"
+FAILED, CANCELED, ROLLED_BACK = "FAILED", "CANCELED", "ROLLED_BACK"
+
+r = retraining_runs.c
+t = retrainings.c
+
+
+async def find(conn: AsyncConnection, model_id: int, *, lock: bool = False) -> sa.Row[Any]:
+    """The retraining of the model. Raises NotFound."""
+    statement = sa.select(retrainings).where(t.model_id == model_id)
+    row = (await conn.execute(statement.with_for_update() if lock else statement)).first()
+    if row is None:
+        raise NotFound(
+            f"model {model_id} is not trained again by anything: det retrain create PLAN.yaml MODEL_DIR"
+        )
+    return row
+
+
+async def lock_run(conn: AsyncConnection, run_id: int) -> sa.Row[Any]:
+    """The run with its retraining's plan, model and owner, locked. Raises NotFound."""
+    found = await conn.execute(
+        sa.select(
+            retraining_runs,
+            t.model_id,
+            t.owner_id,
+            t.plan,
+            t.config,
+            t.model_def_hash,
+            models.c.name.label("model"),
+        )
+        .join(retrainings, t.id == r.retraining_id)
+        .join(models, models.c.id == t.model_id)
+        .where(r.id == run_id)
+        .with_for_update(of=retraining_runs)
+    )
+    row = found.first()
+    if row is None:
+        raise NotFound(f"retraining run {run_id} does not exist")
+    return row
+
+
+async def begin(
+    change: Change,
+    retraining: sa.Row[Any],
+    cause: str,
+    *,
+    forced: bool = False,
+    due_at: datetime.datetime | None = None,
+    flow_run_id: Any = None,
+) -> int:
+    """A new run of the locked retraining; its id. Raises Conflict while another one is open."""
+    conn = change.conn
+    found = await conn.execute(
+        sa.select(r.id, r.state).where(r.retraining_id == retraining.id, r.state.in_(OPEN))
+    )
+    if (other := found.first()) is not None:
+        raise Conflict(
+            f"run {other.id} of this retraining is {other.state}: two never run at the same time; wait "
+            "for it, or end it with `det retrain cancel`"
+        )
+    await conn.execute(
+        sa.update(retraining_runs)
+        .where(r.retraining_id == retraining.id, r.state == WAITING)
+        .values(
+            state=KEPT,
+            ended_at=sa.func.clock_timestamp(),
+            reason=r.reason + "; a later run began before anybody approved",
+        )
+    )
+    plan = Plan.model_validate(retraining.plan)
+    made = await conn.execute(
+        sa.insert(retraining_runs)
+        .values(
+            retraining_id=retraining.id,
+            state=CHECKING if plan.checks_data else TRAINING,
+            cause=cause,
+            due_at=due_at,
+            forced=forced,
+            flow_run_id=flow_run_id,
+        )
+        .returning(r.id)
+    )
+    change.notify(topics.RETRAININGS)
+    return int(made.scalar_one())
+
+
+async def seen(conn: AsyncConnection, run_id: int) -> None:
+    """Its flow has asked."""
+    await conn.execute(
+        sa.update(retraining_runs).where(r.id == run_id).values(seen_at=sa.func.now())
+    )
+
+
+async def update(change: Change, run_id: int, **values: Any) -> None:
+    """Writes what a step has found out."""
+    await change.conn.execute(
+        sa.update(retraining_runs).where(r.id == run_id).values(seen_at=sa.func.now(), **values)
+    )
+    change.notify(topics.RETRAININGS)
+
+
+async def end(change: Change, run_id: int, state: str, reason: str, **values: Any) -> None:
+    """The run has ended. ``reason``: one sentence for people."""
+    await update(
+        change, run_id, state=state, reason=reason, ended_at=sa.func.clock_timestamp(), **values
+    )
+
+
+async def fail(change: Change, run: sa.Row[Any], reason: str) -> None:
+    """A step of the locked run has failed: the champion stays."""
+    await end(change, run.id, FAILED, reason, failed_step=run.state)
+
+
+async def alias_version(conn: AsyncConnection, model_id: int, alias: str) -> int | None:
+    """The version that the alias stands for now."""
+    found = await conn.execute(
+        sa.select(model_aliases.c.version).where(
+            model_aliases.c.model_id == model_id, model_aliases.c.alias == alias
+        )
+    )
+    version: int | None = found.scalar_one_or_none()
+    return version

@@ -1,0 +1,289 @@
+"""Retrainings: each step once, however often and at how many places it is asked for.
+
+The experiments' processes are played by rows: what a run does with their results is the matter here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from determined_registry.database.tables import (
+    checkpoints,
+    experiments,
+    metrics,
+    retraining_runs,
+    retrainings,
+    trials,
+)
+from determined_service.prefect.retraining_runs import RetrainingRuns
+from tests.integration.service_api.world import World
+
+CONFIG = """
+name: again
+entrypoint: python3 train.py
+hyperparameters: {}
+searcher: {name: single, metric: accuracy, smaller_is_better: false, max_length: {batches: 1}}
+"""
+PLAN = {"evaluate": "code:evaluate", "rule": {"metric": "accuracy", "confidence": 0.9}}
+RETRAINING = "/api/v1/models/digits/retraining"
+
+
+class Retraining:
+    """The model ``digits`` and what trains it again."""
+
+    def __init__(self, world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> None:
+        self.world, self.user, self.agent = world, user, agent
+
+    async def put(self, **plan: Any) -> None:
+        ok(await self.user.post("/api/v1/models", json={"name": "digits"}), 200, 409)
+        ok(await self.user.put(RETRAINING, json={"config": CONFIG, "plan": {**PLAN, **plan}}))
+
+    async def run(self, **given: Any) -> int:
+        return int(ok(await self.user.post(f"{RETRAINING}/runs", json=given))["runId"])
+
+    async def advance(self, run_id: int) -> dict[str, Any]:
+        """Asked for from four places at once: all see the same."""
+        path = f"/internal/v1/retraining-runs/{run_id}/advance"
+        asked = await asyncio.gather(*(self.agent.post(path, json={}) for _ in range(4)))
+        answers = [ok(one) for one in asked]
+        assert answers[1:] == answers[:-1]
+        return dict(answers[0])
+
+    async def finish(self, experiment_id: int, group: str, **reported: Any) -> str:
+        """The experiment has completed, with a checkpoint and a report; the checkpoint's UUID."""
+        now = datetime.datetime.now(datetime.UTC)
+        checkpoint = uuid.uuid4()
+        async with self.world.db.tx() as conn:
+            of = trials.c.experiment_id == experiment_id
+            trial_id = (await conn.execute(sa.select(trials.c.id).where(of))).scalar_one()
+            await conn.execute(
+                sa.insert(metrics).values(
+                    trial_id=trial_id,
+                    run_id=1,
+                    group_name=group,
+                    steps_completed=1,
+                    end_time=now,
+                    metrics=reported,
+                )
+            )
+            await conn.execute(
+                sa.insert(checkpoints).values(
+                    uuid=checkpoint,
+                    state="COMPLETED",
+                    experiment_id=experiment_id,
+                    trial_id=trial_id,
+                    steps_completed=1,
+                )
+            )
+            await conn.execute(sa.update(trials).where(of).values(state="COMPLETED"))
+            await self.end(conn, experiment_id, "COMPLETED")
+        return str(checkpoint)
+
+    async def end(self, conn: Any, experiment_id: int, state: str) -> None:
+        ended = sa.update(experiments).where(experiments.c.id == experiment_id)
+        await conn.execute(ended.values(state=state, reason="out of memory"))
+
+    async def trained(self, run_id: int) -> tuple[str, int]:
+        """The challenger's checkpoint, and the experiment of its evaluation."""
+        now = await self.advance(run_id)
+        assert now["state"] == "TRAINING"
+        challenger = await self.finish(now["experiment_id"], "validation", accuracy=0.9)
+        now = await self.advance(run_id)
+        assert now["state"] == "EVALUATING"
+        return challenger, now["experiment_id"]
+
+    async def evaluated(self, experiment_id: int, low: float | None) -> None:
+        """``low`` None: there was no champion."""
+        scores = {"challenger": 0.9, "champion": 0.8, "examples": 100, "gain_low": low}
+        comparison = {"had_champion": low is not None, "metrics": {"accuracy": scores}}
+        await self.finish(experiment_id, "evaluation", comparison=comparison)
+
+    async def whole(self, low: float | None) -> dict[str, Any]:
+        run_id = await self.run()
+        _, evaluation = await self.trained(run_id)
+        await self.evaluated(evaluation, low)
+        return await self.advance(run_id)
+
+    async def champion(self) -> int | None:
+        model = ok(await self.user.get("/api/v1/models/digits"))["model"]
+        found: int | None = model["aliases"].get("champion")
+        return found
+
+    async def history(self) -> list[dict[str, Any]]:
+        return list(ok(await self.user.get(f"{RETRAINING}/runs"))["runs"])
+
+
+def ok(answer: httpx.Response, *codes: int) -> Any:
+    assert answer.status_code in (codes or (200,)), answer.text
+    return answer.json()
+
+
+@pytest.fixture
+async def again(
+    world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> AsyncIterator[Retraining]:
+    made = Retraining(world, user, agent)
+    await made.put()
+    yield made
+
+
+async def test_a_better_model_is_promoted_once_and_a_worse_one_never(again: Retraining) -> None:
+    first = await again.whole(None)
+    assert (first["state"], first["reason"]) == (
+        "PROMOTED",
+        "there is no champion yet: accuracy 0.9",
+    )
+    kept = await again.whole(-0.01)
+    assert kept["state"] == "KEPT"
+    assert "not above the least gain 0" in kept["reason"]
+    better = await again.whole(0.05)
+    assert better["state"] == "PROMOTED"
+    assert await again.champion() == 3
+    moves = ok(await again.user.get("/api/v1/models/digits/alias-history"))["moves"]
+    assert [(one["fromVersion"], one["toVersion"]) for one in moves] == [(None, 1), (1, 3)]
+    version = ok(await again.user.get("/api/v1/models/digits/versions/2"))["modelVersion"]
+    noted = version["metadata"]["retraining"]
+    assert (noted["promoted"], noted["champion"]) == (False, 1)
+    assert noted["scores"]["accuracy"]["gain_low"] == -0.01
+    # Each run has made one training and one evaluation.
+    (count,) = await again.world.rows(sa.select(sa.func.count()).select_from(experiments))
+    assert count[0] == 6
+    moved = ok(await again.user.post(f"{RETRAINING}/rollback", json={}))
+    assert (moved["fromVersion"], moved["toVersion"], await again.champion()) == (3, 1, 1)
+    assert [one["state"] for one in await again.history()] == [
+        "ROLLED_BACK",
+        "PROMOTED",
+        "KEPT",
+        "PROMOTED",
+    ]
+
+
+async def test_a_failure_names_its_step_and_keeps_the_champion(again: Retraining) -> None:
+    await again.whole(None)
+    run_id = await again.run()
+    _, evaluation = await again.trained(run_id)
+    refused = await again.user.post(f"{RETRAINING}/runs", json={})
+    assert (refused.status_code, "two never run at the same time" in refused.text) == (409, True)
+    async with again.world.db.tx() as conn:
+        await again.end(conn, evaluation, "ERROR")
+    assert (await again.advance(run_id))["state"] == "FAILED"
+    newest = (await again.history())[0]
+    assert (newest["failedStep"], newest["version"]) == ("EVALUATING", None)
+    assert newest["reason"] == f"experiment {evaluation} ended ERROR: out of memory"
+    assert await again.champion() == 1
+
+
+async def test_an_alias_that_is_moved_meanwhile_is_compared_with_again(again: Retraining) -> None:
+    for _ in range(2):
+        await again.whole(None if await again.champion() is None else 0.1)
+    run_id = await again.run()
+    _, evaluation = await again.trained(run_id)
+    ok(await again.user.put("/api/v1/models/digits/aliases/champion", json={"version": 1}))
+    await again.evaluated(evaluation, 0.1)
+    now = await again.advance(run_id)
+    assert now["state"] == "EVALUATING"
+    assert now["experiment_id"] != evaluation
+    await again.evaluated(now["experiment_id"], 0.1)
+    assert (await again.advance(run_id))["state"] == "PROMOTED"
+    assert (await again.history())[0]["championVersion"] == 1
+
+
+async def test_a_person_approves_or_a_later_run_takes_over(again: Retraining) -> None:
+    await again.put(approval=True)
+    assert (await again.whole(None))["state"] == "WAITING_FOR_APPROVAL"
+    assert await again.champion() is None
+    ok(await again.user.post(f"{RETRAINING}/approve", json={"approve": True}))
+    assert await again.champion() == 1
+    assert (await again.whole(0.1))["state"] == "WAITING_FOR_APPROVAL"
+    await again.whole(0.1)
+    states = [one["state"] for one in await again.history()]
+    assert states == ["WAITING_FOR_APPROVAL", "KEPT", "PROMOTED"]
+    ok(await again.user.post(f"{RETRAINING}/approve", json={"approve": False}))
+    assert await again.champion() == 1
+
+
+async def test_unchanged_data_is_skipped_unless_forced(again: Retraining) -> None:
+    await again.put(data_version="data:version")
+    for forced, state in ((False, "TRAINING"), (False, "SKIPPED"), (True, "TRAINING")):
+        run_id = await again.run(force=forced)
+        now = await again.advance(run_id)
+        assert now["state"] == "CHECKING"
+        await again.finish(now["experiment_id"], "evaluation", data_version="monday")
+        now = await again.advance(run_id)
+        assert now["state"] == state
+        if state == "SKIPPED":
+            assert "the data has not changed" in now["reason"]
+            continue
+        challenger = await again.finish(now["experiment_id"], "validation", accuracy=0.9)
+        now = await again.advance(run_id)
+        low = None if await again.champion() is None else 0.1
+        await again.evaluated(now["experiment_id"], low)
+        assert (await again.advance(run_id))["state"] == "PROMOTED", challenger
+
+
+async def test_what_was_missed_is_caught_up_once(again: Retraining, service_app: FastAPI) -> None:
+    class NoPrefect:
+        async def create_retraining_run(self, run_id: int, **_: Any) -> tuple[uuid.UUID, None]:
+            return uuid.uuid4(), None
+
+        async def read_state(self, run_id: uuid.UUID) -> Any:
+            raise AssertionError("nobody asks for the state of a run that was made just now")
+
+        async def set_state(self, *_: Any) -> None:
+            raise AssertionError
+
+    await again.put(schedule={"interval_s": 60})
+    async with again.world.db.tx() as conn:
+        long_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+        await conn.execute(sa.update(retrainings).values(created_at=long_ago, next_at=long_ago))
+    passes = RetrainingRuns(again.world.db, NoPrefect(), service_app.state.settings)
+    await passes.run_pass()
+    (run,) = await again.world.rows(sa.select(retraining_runs))
+    (row,) = await again.world.rows(sa.select(retrainings))
+    assert (run.cause, run.due_at, run.attempts) == ("schedule", long_ago, 1)
+    assert row.next_at > datetime.datetime.now(datetime.UTC)
+    # Due again while the run is open: it waits for its end.
+    async with again.world.db.tx() as conn:
+        await conn.execute(sa.update(retrainings).values(next_at=long_ago))
+        await conn.execute(sa.update(retraining_runs).values(state="FAILED"))
+        await conn.execute(sa.update(retraining_runs).values(state="TRAINING", flow_run_id=None))
+    await passes.run_pass()
+    assert len(await again.world.rows(sa.select(retraining_runs.c.id))) == 1
+
+
+async def test_a_submission_with_a_key_is_one_experiment(user: httpx.AsyncClient) -> None:
+    body = {"config": CONFIG, "idempotencyKey": "a flow's"}
+    asked = await asyncio.gather(*(user.post("/api/v1/experiments", json=body) for _ in range(4)))
+    assert len({ok(one)["experiment"]["id"] for one in asked}) == 1
+    other = ok(await user.post("/api/v1/experiments", json={**body, "idempotencyKey": "b"}))
+    assert other["experiment"]["id"] != ok(asked[0])["experiment"]["id"]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"evaluate": "os.system('x')"}, "expected module:function"),
+    ({"rule": {"metric": "a", "confidence": 2}}, "rule.confidence: 2.0 is not above"),
+    ({"schedule": {"interval_s": 1}}, "schedule.interval_s: expected 10 to"),
+    ({"schedule": {"cron": "x"}}, "schedule.cron"),
+    ({"schedule": {"cron": "0 3 * * *", "every": 1}}, "every"),
+    ({"data_version": "a:b", "data_files": ["x"]}, "not both"),
+    ({"alias": "latest/1"}, "alias"),
+]
+
+
+async def test_a_plan_that_cannot_work_is_refused(again: Retraining) -> None:
+    for plan, words in WRONG:
+        body = {"config": CONFIG, "plan": {**PLAN, **plan}}
+        answer = await again.user.put(RETRAINING, json=body)
+        assert (answer.status_code, words in answer.text) == (400, True), answer.text
+    await again.run()
+    answer = await again.user.put(RETRAINING, json={"config": CONFIG, "plan": PLAN})
+    assert (answer.status_code, "a run of this retraining is open" in answer.text) == (409, True)
