@@ -200,7 +200,10 @@ def _changed(before: Live, found: dict[str, Any]) -> Live | None:
         rows[row.id] = row
     if not is_sorted:
         rows = {row.id: row for row in sorted(rows.values(), key=_place)}
-    owners, banned, gangs = _owners(found), _banned(found), found["gangs"]
+    gangs = found["gangs"]
+    # Both come along with each row that is fresh: mostly as they are known.
+    owners = {key: one for key, one in _owners(found).items() if before.owners.get(key) != one}
+    banned = {key: one for key, one in _banned(found).items() if before.banned.get(key) != one}
     changed = {*gone, *fresh}
     changed |= {key for key in {*gangs, *before.parts} if gangs.get(key) != before.parts.get(key)}
     if owners or banned:

@@ -7,12 +7,16 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.base.db import Database
+from determined_service.scheduling.kept import KeptAllocations, Live
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.snapshot import Snapshot
 from determined_service.state.change import reader
+from tests.waiting import until_async
 
 GROUPS, TRIALS, STEPS = 4, 12, 400
 FILL = f"""
@@ -120,3 +124,43 @@ async def test_over_a_random_history_with_transactions_that_end_late(
     assert any(one.running for one in seen)
     assert any(request.excluded for one in seen for request in one.requests)
     assert any(held.others for one in seen for held in one.running)
+
+
+async def fill(conn: AsyncConnection, trial: int) -> None:
+    for statement in CHANGES[0].format(trial=trial, n=1).split(";"):
+        await conn.execute(sa.text(statement))
+
+
+async def test_only_what_changed_is_read_again(db: Database) -> None:
+    kept = KeptAllocations()
+    async with reader(db).connect() as conn:
+        for trial in range(1, TRIALS):
+            await fill(conn, trial)
+        await kept.read(conn)
+
+        async def is_all() -> bool:
+            await conn.execute(sa.text("UPDATE allocations SET priority = 3 WHERE trial_id = 5"))
+            return (await kept.read(conn)).changed == {"t5.1"}
+
+        # Once no transaction of the server is older: of another database, Postgres' own.
+        await until_async("only the change is read", is_all)
+
+
+async def test_what_a_transaction_takes_back_is_not_kept(db: Database) -> None:
+    kept = snapshots()
+    before = await look(db, kept)
+    async with db.engine.connect() as conn:
+        await fill(conn, 1)
+        assert len((await kept.read(conn)).requests) == len(before.requests) + 1
+        await conn.rollback()
+    assert await look(db, kept) == before
+
+
+async def test_what_should_be_known_and_is_not_is_read(db: Database) -> None:
+    async with reader(db).connect() as conn:
+        await fill(conn, 1)
+    kept = snapshots()
+    assert len((await look(db, kept)).requests) == 1
+    await look(db, kept)
+    kept._kept._live = Live()
+    assert await look(db, kept) == await look(db, snapshots())
