@@ -146,7 +146,11 @@ def plain(value: Any, field: str = "") -> Any:
             ],
         }
     if isinstance(value, Mapping):
-        return {str(name): plain(one, str(name)) for name, one in value.items()}
+        return {
+            str(name): plain(one, str(name))
+            for name, one in value.items()
+            if not str(name).startswith("mlflow.source.")
+        }
     if isinstance(value, list | tuple | set):
         return [plain(one) for one in value]
     return _scalar(value)
