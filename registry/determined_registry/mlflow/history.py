@@ -63,3 +63,16 @@ SAMPLE_STEPS = f"""
     ) {_OF_CHOSEN}"""
 """The same of the steps: of each part the next report from its first step on. Fewer points where the steps
 of the reports are not spread evenly. Others are looked at only where the metric is not in each."""
+
+
+def nested(statement: str) -> str:
+    """The statement for a number within a reported object: ``:path`` is its place instead of ``:metric``."""
+    for arrow, within in (("->", "#>"), ("->>", "#>>")):
+        statement = statement.replace(
+            f"x.metrics {arrow} cast(:metric AS text)", f"x.metrics {within} cast(:path AS text[])"
+        )
+    return statement
+
+
+PAGE_NESTED = nested(PAGE)
+SAMPLE_NESTED = nested(SAMPLE)

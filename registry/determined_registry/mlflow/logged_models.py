@@ -23,7 +23,7 @@ _SELECT = """
     SELECT c.uuid, c.experiment_id, c.trial_id, c.state, c.report_time, c.steps_completed,
            c.metadata AS user_metadata, c.reason, t.hparams, m.params, coalesce(m.native, false) AS native,
            u.username,
-           (SELECT jsonb_agg(jsonb_build_object('name', r.name, 'version', v.version::text)
+           (SELECT jsonb_agg(jsonb_build_object('name', r.name, 'version', v.version)
                 ORDER BY r.name, v.version)
             FROM model_versions v JOIN models r ON r.id = v.model_id
             WHERE v.checkpoint_uuid = c.uuid) AS versions,

@@ -19,6 +19,11 @@ LABEL = "label."
 OWN_GROUP = "mlflow"
 """The group of what a managed trial reports by MLflow's functions: its metrics keep their names."""
 
+SYSTEM = "system/"
+"""What MLflow's pages show apart from the metrics of training."""
+SYSTEM_GROUPS = ("cpu", "memory", "disk", "network", "gpu")
+"""The groups of the profiler, whose reports are objects: by agent, by disk or GPU, then numbers."""
+
 _NUMBERED = re.compile(r" #(\d{1,9})$", re.ASCII)
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -107,6 +112,20 @@ def metric_value(value: Any) -> float | None:
 def shown_key(group: str, metric: str, native: bool) -> str:
     """What MLflow calls the metric: its group stands before it, unless MLflow's functions reported it."""
     return metric if native or group == OWN_GROUP else f"{group}/{metric}"
+
+
+def numbers_in(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
+    """The numbers of a reported object, each with the path to it; ``path`` is the object's own."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from numbers_in(inner, (*path, name))
+    elif (found := metric_value(value)) is not None:
+        yield path, found
+
+
+def system_key(group: str, path: tuple[str, ...]) -> str:
+    """What MLflow calls a number that the profiler reports: ``system/cpu/agent-1/cpu_util_simple``."""
+    return f"{SYSTEM}{group}/{'/'.join(path)}"
 
 
 def places(key: str, native: bool) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,9 @@ _WHERE_REPORTED = """
         SELECT max(o.count) FROM metric_summaries o
         WHERE o.trial_id = s.trial_id AND o.group_name = s.group_name) AS always
     FROM metric_summaries s WHERE s.trial_id = :trial AND s.metric = ANY(:names)"""
+_SYSTEM = """
+    SELECT s.group_name, s.metric, s.last FROM metric_summaries s
+    WHERE s.trial_id = :trial AND s.group_name = :group AND jsonb_typeof(s.last) = 'object'"""
 _MANY = 4
 """Of so many times as many points as are wanted those that are wanted are looked up one by one."""
 
@@ -184,12 +187,10 @@ class Runs:
         outputs: dict[Any, list[LoggedModelOutput]] = defaultdict(list)
         if trials:
             for one in self._db.all(_SUMMARIES, {"trials": trials}):
-                value = names.metric_value(one.last)
-                if value is not None:
-                    key = names.shown_key(one.group_name, one.metric, one.trial_id in natives)
-                    metrics[one.trial_id].append(
-                        Metric(key, value, one.moment or 0, one.last_steps)
-                    )
+                metrics[one.trial_id] += [
+                    Metric(key, value, one.moment or 0, one.last_steps)
+                    for key, value in _latest(one, one.trial_id in natives)
+                ]
             for one in self._db.all(_OUTPUTS, {"trials": trials}):
                 model = names.model_id_of(one.uuid)
                 outputs[one.trial_id].append(LoggedModelOutput(model, one.step))
@@ -264,19 +265,34 @@ class Runs:
                 return _Points({"trial": row.id, "groups": named, "metric": name}, groups)
         return None
 
+    def _system(self, run_id: str, key: str) -> dict[str, Any] | None:
+        """Where the profiler's number with the key is, for the statements in :mod:`history`."""
+        group = key.removeprefix(names.SYSTEM).partition("/")[0]
+        if not key.startswith(names.SYSTEM) or group not in names.SYSTEM_GROUPS:
+            return None
+        trial = names.number(run_id)
+        for one in self._db.all(_SYSTEM, {"trial": trial, "group": group}):
+            for path, _ in names.numbers_in(one.last, (one.metric,)):
+                if names.system_key(group, path) == key:
+                    return {"trial": trial, "groups": [group], "path": list(path)}
+        return None
+
     def history(
         self, run_id: str, key: str, limit: int | None = None, page_token: str | None = None
     ) -> tuple[list[Metric], str | None]:
         """What the run reported of the metric, by time; a page of it, and the next page's token."""
         offset = SearchUtils.parse_start_offset_from_page_token(page_token)
+        more = None if limit is None else limit + 1
         points = self._points(run_id, key)
-        if points is None:
+        statement, given = history.PAGE, None if points is None else points.given
+        if given is None:
+            statement, given = history.PAGE_NESTED, self._system(run_id, key)
+        if given is None:
             found = self.get(run_id)
             if key in found.data.metrics:
                 return [one for one in found.data._metric_objs if one.key == key], None
             return [], None
-        more = None if limit is None else limit + 1
-        rows = self._db.all(history.PAGE, {**points.given, "limit": more, "offset": offset})
+        rows = self._db.all(statement, {**given, "limit": more, "offset": offset})
         token = None
         if limit is not None and len(rows) > limit:
             rows = rows[:limit]
@@ -287,22 +303,40 @@ class Runs:
         self, run_id: str, key: str, most: int, steps: tuple[int, int] | None
     ) -> list[MetricWithRunId]:
         """At most so many points of the metric, spread evenly over its steps or reports."""
+        first, last = steps or _ALL_STEPS
+        bounds = {"most": most, "first": first, "last": last}
+        rows: list[Any] = []
         points = self._points(run_id, key)
         if points is None:
-            found = [one for one in self.get(run_id).data._metric_objs if one.key == key]
-            return [MetricWithRunId(one, run_id) for one in found]
-        first, last = steps or _ALL_STEPS
-        given = {**points.given, "most": most, "first": first, "last": last}
-        rows: list[Any] = []
+            place = self._system(run_id, key)
+            if place is None:
+                found = [one for one in self.get(run_id).data._metric_objs if one.key == key]
+                return [MetricWithRunId(one, run_id) for one in found]
+            rows = self._db.all(history.SAMPLE_NESTED, {**place, **bounds})
+            return _points_of(run_id, key, rows)
+        given = {**points.given, **bounds}
         if points.are_in_every_report and points.count > most * _MANY and most > 1:
             (group,) = points.given["groups"]
             rows = self._db.all(history.SAMPLE_STEPS, {**given, "group": group})
         if len(rows) < most:
             rows = self._db.all(history.SAMPLE, given)
-        return [
-            MetricWithRunId(Metric(key, value, moment, step), run_id)
-            for moment, step, value in rows
-        ]
+        return _points_of(run_id, key, rows)
+
+
+def _points_of(run_id: str, key: str, rows: Sequence[Any]) -> list[MetricWithRunId]:
+    return [
+        MetricWithRunId(Metric(key, value, moment, step), run_id) for moment, step, value in rows
+    ]
+
+
+def _latest(one: Any, native: bool) -> Iterator[tuple[str, float]]:
+    """What MLflow shows of a summary: a metric, or every number that the profiler reported."""
+    value = names.metric_value(one.last)
+    if value is not None:
+        yield names.shown_key(one.group_name, one.metric, native), value
+    elif one.group_name in names.SYSTEM_GROUPS and isinstance(one.last, dict):
+        for path, number in names.numbers_in(one.last, (one.metric,)):
+            yield names.system_key(one.group_name, path), number
 
 
 def status_of(status: Any) -> str:

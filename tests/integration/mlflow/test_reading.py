@@ -62,6 +62,11 @@ def fill(url: str) -> None:
             SELECT 5, 1, 'heap', 0, timestamptz '2026-01-01' + s * interval '1 s',
                    jsonb_build_object('same step', s)
             FROM generate_series(1, 100) s
+            UNION ALL
+            SELECT 6, 1, 'disk', s, timestamptz '2026-01-01' + s * interval '1 s',
+                   jsonb_build_object('host-1', jsonb_build_object(
+                       'disk_iops', s / 2.0, '/', jsonb_build_object('disk_util', 40)))
+            FROM generate_series(1, 100) s
             """
         )
         conn.execute(
@@ -186,6 +191,20 @@ def test_histories(store: TrackingStore) -> None:
     assert [point.step for point in part] == list(range(20, 26))
     bulk = store.get_metric_history_bulk(["3", "4"], "validation/accuracy", 15)
     assert len(bulk) == 15
+
+
+def test_what_the_profiler_reports_are_system_metrics(store: TrackingStore) -> None:
+    known = store.get_run("6").data.metrics
+    assert known["system/disk/host-1/disk_iops"] == 50
+    assert known["system/disk/host-1///disk_util"] == 40
+    every = store.get_metric_history("6", "system/disk/host-1/disk_iops")
+    assert [point.value for point in every] == [step / 2 for step in range(1, 101)]
+    sample = store.get_metric_history_bulk_interval(
+        ["6", "7"], "system/disk/host-1/disk_iops", 5, None, None
+    )
+    assert [point.step for point in sample] == [1, 21, 41, 61, 100]
+    assert store.get_metric_history("6", "system/disk/host-1") == []
+    assert store.get_metric_history("6", "system/training/loss") == []
 
 
 def test_it_changes_nothing_by_itself(store: TrackingStore) -> None:
