@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.printable import one_line, without_colours
-from determined.common.util import sizeof_fmt
 from determined.common.wire import mlflow
 from determined_service.base import pages
 from determined_service.base.settings import Settings
@@ -125,7 +124,7 @@ def _metrics(trial: sa.Row[Any]) -> list[Sequence[Any]]:
 
 def _checkpoints(trial: sa.Row[Any]) -> list[Sequence[Any]]:
     return [
-        [one["uuid"], one["steps_completed"], one["state"], sizeof_fmt(one["size"])]
+        [one["uuid"], one["steps_completed"], one["state"], f"{one['size'] / 2**20:.1f} MiB"]
         for one in trial.checkpoints
     ]
 
