@@ -82,7 +82,7 @@ class TrialRuns:
 
 
 async def _open(
-    client: PrefectClient, experiment_id: int, flow_run_id: UUID, owner: str | None
+    client: PrefectClient, experiment_id: int, flow_run_id: UUID, owner: str | None = None
 ) -> TrialRunFactory:
     """On a new cluster the first experiment may run before the deployment of trials is registered."""
     backoff = Backoff(*DEPLOYED_SECONDS)
