@@ -8,8 +8,7 @@
 * experiments whose pool has no slots for them: they go to a fallback pool;
 * unmanaged trials without a heartbeat: set to ERROR;
 * runs that somebody cancels in Prefect's UI, or that are stuck there (`prefect.watch`);
-* runs that wait for slots: Prefect is told why (`prefect.waiting_runs`);
-* experiments that run: their pages in Prefect tell how far they are (`prefect.pages`).
+* runs that wait for slots: Prefect is told why (`prefect.waiting_runs`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, RunGone, RunState
 from determined_service.prefect.mirror import bump_pools
-from determined_service.prefect.pages.writing import RunPages
 from determined_service.prefect.waiting_runs import WaitingRuns
 from determined_service.prefect.watch import PrefectWatch
 from determined_service.scheduling.fallback import fall_back
@@ -160,7 +158,6 @@ class Reconciler:
 
     ``start_timeout_s``: how long an agent may take to start what it was given. ``stuck_run_s``: how
     long a run may be Cancelling or Pending in Prefect. ``schedulers``: who says why a request waits.
-    ``pages``: who writes the pages of runs.
     """
 
     def __init__(
@@ -172,7 +169,6 @@ class Reconciler:
         start_timeout_s: float = 300.0,
         stuck_run_s: float = 300.0,
         schedulers: PoolSchedulers | None = None,
-        pages: RunPages | None = None,
     ) -> None:
         self._db = db
         self._start_timeout_s = start_timeout_s
@@ -182,7 +178,6 @@ class Reconciler:
             snapshots = SnapshotReader(self._schedulers, agent_timeout_s)
             self._watch = PrefectWatch(db, gateway, stuck_run_s, snapshots)
             self._waiting_runs = WaitingRuns(db, gateway, Queue(db, snapshots))
-        self._pages = pages
         self._gateway = gateway
         self._agent_timeout_s = agent_timeout_s
         self._began = time.monotonic()
@@ -206,8 +201,6 @@ class Reconciler:
         if self._watch is not None:
             await self._watch.look()
             await self._waiting_runs.look()
-        if self._pages is not None:
-            await self._pages.look()
 
     async def _end_lost_agents(self) -> None:
         # Agents could not show themselves while no service ran.

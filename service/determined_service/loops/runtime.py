@@ -88,11 +88,11 @@ async def _lead(
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         tasks.create_task(_watch(lock), name="leader's lock")
         tasks.create_task(schedule_forever(db, hub, snapshots), name="scheduler")
-        pages = None
         if gateway is not None:
             pages = RunPages(db, gateway, settings)
             mirror = Mirror(db, hub, gateway, settings, pages)
             tasks.create_task(mirror.run(), name="mirror")
+            tasks.create_task(pages.run(), name="pages of runs")
             deletions = DeletionRuns(db, gateway, settings)
             tasks.create_task(deletions.run(hub), name="deletions")
             retraining = RetrainingRuns(db, gateway, settings)
@@ -105,7 +105,6 @@ async def _lead(
             start_timeout_s=settings.start_timeout_s,
             stuck_run_s=settings.stuck_run_s,
             schedulers=schedulers,
-            pages=pages,
         )
         tasks.create_task(_reconcile(reconciler, hub), name="reconciler")
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import httpx
 import sqlalchemy as sa
 
 from determined_service.base.db import Database
@@ -57,16 +58,23 @@ class RunPages:
         self._gateway = gateway
         self._settings = settings
         self._pass_s = pass_s
-        self._next_pass = 0.0
         self._shown: dict[int, _Shown] = {}
 
+    async def run(self) -> None:
+        """Looks at the experiments that run, for ever."""
+        while True:
+            await asyncio.sleep(self._pass_s)
+            try:
+                await self.look()
+            except (httpx.HTTPError, sa.exc.OperationalError) as error:
+                # Prefect or Postgres is away: the next pass sees the same again.
+                logger.info("the pages of runs wait: %s", error)
+
     async def look(self) -> None:
-        """Writes what has changed on the pages of experiments that run; may be called as often as one
-        likes. What Prefect refuses is tried again in a later pass."""
+        """Writes what has changed on the pages of experiments that run, one call for each. What Prefect
+        refuses is tried again in a later pass.
+        """
         now = time.monotonic()
-        if now < self._next_pass:
-            return
-        self._next_pass = now + self._pass_s
         async with reader(self._db).connect() as conn:
             running = {row.id: row.flow_run_id for row in await conn.execute(_RUNNING)}
         self._shown = {key: shown for key, shown in self._shown.items() if key in running}
@@ -76,10 +84,11 @@ class RunPages:
             self._shown[key].looked_at = now
             try:
                 await self._show(key, running[key], self._shown[key], most=1)
-            except Exception as error:
-                if self._gateway.is_away(error):
-                    return
-                logger.warning("Prefect refuses the page of experiment %s: %s", key, error)
+            except (httpx.TransportError, sa.exc.OperationalError):
+                raise
+            except Exception:
+                # One page must not end what the leader does besides.
+                logger.exception("the page of experiment %s cannot be written", key)
 
     async def show_experiment(self, experiment_id: int, run_id: UUID) -> None:
         """Writes all of the experiment's page."""
