@@ -214,7 +214,7 @@ def test_flow_run_ends_with_what_went_wrong(cluster: LocalCluster, tmp_path: Pat
     config, model = case.write(tmp_path, "raises")
     done = cluster.det("flow", "run", str(config), str(model), check=False)
     assert done.returncode == 1
-    trial = re.search(r"all of its logs: det t logs (\d+)$", done.stderr.strip())
+    trial = re.search(r"all of its logs: det t logs (\d+)$", done.stderr, re.MULTILINE)
     assert trial, done.stderr
     assert "ValueError: no luck" in done.stderr
     assert re.search(rf"^reason: trial {trial[1]}: process exited", done.stdout, re.MULTILINE)

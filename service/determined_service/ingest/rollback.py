@@ -13,9 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.ingest.reports import VALIDATION, Batch
-
-# The profiler's groups count time, not steps.
-PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
+from determined_service.ingest.values import PROFILER_GROUPS
 
 _RECOMPUTE = sa.text(
     """
@@ -25,7 +23,7 @@ _RECOMPUTE = sa.text(
     SELECT trial_id, group_name, metric,
            CASE WHEN count(DISTINCT type) = 1 THEN min(type) ELSE 'string' END,
            count(*), count(number), sum(number), min(number), max(number),
-           (array_agg(value ORDER BY id DESC))[1], max(steps_completed)
+           (array_agg(value ORDER BY steps_completed DESC, id DESC))[1], max(steps_completed)
     FROM (
         SELECT m.id, m.trial_id, m.group_name, m.steps_completed, e.key AS metric, e.value,
                CASE

@@ -5,7 +5,8 @@ Rules:
 * ``count`` counts every report that holds the metric, whatever the value;
 * ``sum``, ``min`` and ``max`` are over the finite numbers only: one NaN or infinity does not spoil
   them. A sum that leaves the range of a double becomes infinite;
-* ``last`` is the value that arrived last, as it is (NaN and infinities as strings);
+* ``last`` is the value of the highest step, as it is (NaN and infinities as strings); of several there, and
+  of the profiler's groups, which count time, the one that arrived last;
 * ``type`` is the JSON type; ``string`` once a metric has had values of two types.
 """
 
@@ -24,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.wire import limits
 from determined_service.base.checks import show
 from determined_service.base.errors import BadRequest
-from determined_service.ingest.values import NON_FINITE, replace_nul, type_name
+from determined_service.ingest.values import NON_FINITE, PROFILER_GROUPS, replace_nul, type_name
 
 
 @dataclass(slots=True)
@@ -40,8 +41,8 @@ class Summary:
     last: Any = None
     steps: int = 0
 
-    def merge(self, later: Summary) -> None:
-        """Adds what came after."""
+    def merge(self, later: Summary, *, by_time: bool) -> None:
+        """Adds what came after. ``by_time``: the steps say nothing about what is the last."""
         if later.type != self.type:
             self.type = "string"
         self.count += later.count
@@ -49,7 +50,8 @@ class Summary:
         self.sum += later.sum
         self.low = min(self.low, later.low)
         self.high = max(self.high, later.high)
-        self.last = later.last
+        if by_time or later.steps >= self.steps:
+            self.last = later.last
         self.steps = max(self.steps, later.steps)
 
 
@@ -64,6 +66,7 @@ class Summaries:
     def add(self, group: str, steps: int, metrics: dict[str, Any]) -> None:
         """One report. The hot loop of ingest: it runs once per metric value."""
         known = self.groups.setdefault(group, {})
+        by_time = group in PROFILER_GROUPS
         for name, value in metrics.items():
             kind = type(value)
             if kind is float or kind is int:
@@ -78,9 +81,10 @@ class Summaries:
             elif summary.type != type_of:
                 summary.type = "string"
             summary.count += 1
-            summary.last = value
-            if steps > summary.steps:
-                summary.steps = steps
+            if steps >= summary.steps or by_time:
+                summary.last = value
+                if steps > summary.steps:
+                    summary.steps = steps
             if kind is float or kind is int:
                 summary.finite += 1
                 summary.sum += value
@@ -99,7 +103,7 @@ class Summaries:
                     # A copy: what is added to it must not change the batch it came from.
                     known[name] = copy.copy(summary)
                 else:
-                    mine.merge(summary)
+                    mine.merge(summary, by_time=group in PROFILER_GROUPS)
 
 
 # Near the end of a double's range Postgres raises instead of giving an infinity.
@@ -130,7 +134,8 @@ _UPSERT = sa.text(
         END,
         min = least(m.min, excluded.min),
         max = greatest(m.max, excluded.max),
-        last = excluded.last,
+        last = CASE WHEN excluded.last_steps >= m.last_steps OR m.group_name = ANY(:by_time)
+            THEN excluded.last ELSE m.last END,
         last_steps = greatest(m.last_steps, excluded.last_steps)
     RETURNING trial_id, metric, xmax = 0 AS new
     )
@@ -168,6 +173,7 @@ async def store_summaries(conn: AsyncConnection, by_trial: dict[int, Summaries])
             "trial_id": [row[0] for row in rows],
             "group_name": [replace_nul(row[1]) for row in rows],
             "metric": [row[2] for row in rows],
+            "by_time": sorted(PROFILER_GROUPS),
             **_columns(row[3] for row in rows),
         },
     )

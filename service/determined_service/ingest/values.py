@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 NON_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
+# The profiler's groups count time, not steps.
+PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
 """The strings that stand for floats that JSON cannot hold."""
 
 

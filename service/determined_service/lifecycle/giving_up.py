@@ -12,7 +12,7 @@ from collections import Counter
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_service.ingest.rollback import PROFILER_GROUPS
+from determined_service.ingest.values import PROFILER_GROUPS
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.state import states
 from determined_service.state.change import Change

@@ -76,6 +76,9 @@ _FACTS = sa.text(
     """
 )
 
+Point = tuple[str, float | str, int, int]
+"""Of a metric: its key, its value, milliseconds since 1970, its step."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
@@ -293,9 +296,34 @@ def group_of(key: str, of: Facts) -> tuple[str, str]:
     return OWN_GROUP, key
 
 
-def batch(
-    trial_id: int, of: Facts, metrics: Collection[tuple[str, float | str, int, int]], sent: bytes
-) -> Batch:
+_KNOWN = sa.text(
+    """
+    SELECT DISTINCT g.place FROM unnest(
+        cast(:groups AS text[]), cast(:names AS text[]), cast(:steps AS bigint[]), cast(:moments AS bigint[])
+    ) WITH ORDINALITY AS g(group_name, name, step, moment, place)
+    JOIN metrics m ON m.trial_id = :trial AND m.group_name = g.group_name AND m.steps_completed = g.step
+        AND round(extract(epoch FROM m.end_time) * 1000)::bigint = g.moment AND m.metrics ? g.name
+    """
+)
+
+
+async def without_known(
+    conn: AsyncConnection, trial_id: int, of: Facts, metrics: Sequence[Point]
+) -> list[Point]:
+    """The metrics that the run does not have at their steps and times."""
+    places = [group_of(key, of) for key, *_ in metrics]
+    given = {
+        "trial": trial_id,
+        "groups": [group for group, _ in places],
+        "names": [name for _, name in places],
+        "steps": [step for *_, step in metrics],
+        "moments": [moment for _, _, moment, _ in metrics],
+    }
+    known = set((await conn.execute(_KNOWN, given)).scalars())
+    return [one for place, one in enumerate(metrics, 1) if place not in known]
+
+
+def batch(trial_id: int, of: Facts, metrics: Collection[Point], sent: bytes) -> Batch:
     """The reports of metrics, each ``(key, value, milliseconds since 1970, step)``.
 
     ``sent``: the request; the same one again changes nothing, as MLflow keeps a point once. Values of one

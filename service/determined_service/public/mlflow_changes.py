@@ -189,7 +189,9 @@ class Log:
         """Raises BadRequest."""
         if not isinstance(given, dict):
             raise BadRequest("the body must be an object")
-        self.metrics = [_metric(one) for one in _list(given, "metrics", METRICS)]
+        metrics = _list(given, "metrics", METRICS)
+        self.metrics = [_metric(one) for one in metrics]
+        self.of_models = any("model_id" in one for one in metrics)
         params = [_pair(one, "params") for one in _list(given, "params", PARAMS)]
         self.params = dict(params)
         if len(self.params) < len(params):
@@ -257,7 +259,11 @@ async def _store(
 ) -> None:
     async with reader(db).connect() as conn:
         facts = await mlflow_runs.facts(conn, trial_id)
-    batch = mlflow_runs.batch(trial_id, facts, given.metrics, raw)
+        metrics = given.metrics
+        if given.of_models:
+            # `log_model` sends points of the run once more, with the name of the model.
+            metrics = await mlflow_runs.without_known(conn, trial_id, facts, metrics)
+    batch = mlflow_runs.batch(trial_id, facts, metrics, raw)
     if user.allocation is not None:
         batch.run_id = user.allocation.run_id
         batch.allocation_id = user.allocation.id

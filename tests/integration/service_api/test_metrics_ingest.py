@@ -282,8 +282,9 @@ async def test_a_leg_that_begins_again_replaces_what_was_after(world: World) -> 
 async def test_reports_in_any_order_archive_nothing(world: World) -> None:
     leg = await world.leg()
     await leg.store(report(5, loss=1.0), report(2, loss=1.0), report(5, loss=2.0))
+    await leg.store(report(3, loss=3.0))
     summary = (await _trial(leg))["summaryMetrics"]["avg_metrics"]["loss"]
-    assert (summary["count"], summary["last"]) == (3, 2.0)
+    assert (summary["count"], summary["last"]) == (4, 2.0)
 
 
 @pytest.mark.parametrize(

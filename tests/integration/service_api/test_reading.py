@@ -269,7 +269,7 @@ async def test_a_large_model_definition_comes_in_pieces(
         raw = await client.get(f"/internal/v1/model_defs/{digest}")
         assert (raw.content, int(raw.headers["content-length"])) == (archive, len(archive))
     # What is encoded or written at once holds everybody else up.
-    assert max(sizes) <= MIB // 2
+    assert max(sizes) <= MIB
 
 
 async def test_run_metadata(world: World) -> None:

@@ -40,6 +40,19 @@ def test_merging_two_parts_gives_the_whole(all_reports: list[dict[str, Any]], cu
         assert math.isclose(found.sum, expected.sum, rel_tol=1e-9, abs_tol=1e-3)
 
 
+def test_the_last_value_is_that_of_the_highest_step() -> None:
+    whole, later = Summaries(), Summaries()
+    for group in ("training", "cpu"):
+        for step, value in ((0, 1.0), (9, 2.0), (9, 3.0), (4, 4.0)):
+            whole.add(group, step, {"a": value})
+        later.add(group, 8, {"a": 5.0})
+    # The profiler's groups count time: what comes later is the last.
+    assert [whole.groups[group]["a"].last for group in ("training", "cpu")] == [3.0, 4.0]
+    whole.merge(later)
+    assert [whole.groups[group]["a"].last for group in ("training", "cpu")] == [3.0, 5.0]
+    assert whole.groups["training"]["a"].steps == 9
+
+
 @given(reports)
 def test_merging_leaves_what_is_merged_alone(all_reports: list[dict[str, Any]]) -> None:
     """A group that fails to commit is written again from the same batches."""

@@ -39,8 +39,6 @@ REASONS = {
     "values": "A metric's value that is no number, and a tag's name with a line break, are refused (400); "
     "MLflow's own server takes both.",
     "aliases": "An alias that is a number is refused (400): it would look like a version.",
-    "latest": "A metric's latest value is what was reported last; MLflow's own store takes the highest "
-    "step's.",
     "infinities": "Infinities stay infinite; MLflow's own store makes the largest number of them.",
     "ends": "A run that ends has an `end_time` even if its client says none, and SCHEDULED is RUNNING: a "
     "script that logs is no waiting trial.",
@@ -67,7 +65,6 @@ _OF_CALL = {
     "REST.a step below 0": "steps",
     "REST.a batch is refused": "values",
     "REST.what does not exist": "aliases",
-    "REST.the latest point": "latest",
     "REST.infinities and what is not a number": "infinities",
     "REST.the life of a run": "ends",
     "REST.search: wrong orders and tokens": "orders",
