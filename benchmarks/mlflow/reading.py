@@ -18,7 +18,7 @@ import psycopg
 import sqlalchemy as sa
 from mlflow.entities import ViewType
 
-from determined_registry.database import migrate
+from benchmarks.mlflow.servers import databases
 from determined_registry.mlflow.tracking import TrackingStore
 
 RUNS, POINTS, EXPERIMENTS, ROUNDS = 10_000, 100_000, 200, 5
@@ -78,12 +78,7 @@ def main() -> None:
 
 
 def compare(admin: str) -> None:
-    urls = {}
-    with psycopg.connect(admin, autocommit=True) as conn:
-        for name in ("ours", "theirs"):
-            conn.execute(f"CREATE DATABASE {name}")
-            urls[name] = sa.make_url(admin).set(database=name).render_as_string(False)
-    migrate.upgrade(urls["ours"])
+    urls = databases(admin)
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     theirs = SqlAlchemyStore(

@@ -54,16 +54,22 @@ class TrackingServer:
         }
 
 
+def databases(admin: str) -> dict[str, str]:
+    """Makes the databases ``ours``, which is migrated, and ``theirs``; returns their URLs."""
+    urls = {}
+    with psycopg.connect(admin, autocommit=True) as conn:
+        for name in ("ours", "theirs"):
+            conn.execute(f"CREATE DATABASE {name}")
+            urls[name] = sa.make_url(admin).set(database=name).render_as_string(False)
+    migrate.upgrade(urls["ours"])
+    return urls
+
+
 @contextlib.contextmanager
 def both(folder: Path) -> Iterator[tuple[TrackingServer, TrackingServer]]:
     """Ours and MLflow's, each answering."""
     with postgres() as admin:
-        urls = {}
-        with psycopg.connect(admin, autocommit=True) as conn:
-            for name in ("ours", "theirs"):
-                conn.execute(f"CREATE DATABASE {name}")
-                urls[name] = sa.make_url(admin).set(database=name).render_as_string(False)
-        migrate.upgrade(urls["ours"])
+        urls = databases(admin)
         with (
             ours(urls["ours"], folder / "ours") as one,
             theirs(urls["theirs"], folder / "theirs") as other,

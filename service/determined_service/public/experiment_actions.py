@@ -7,13 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PrivateAttr,
-    ValidationError,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -32,11 +29,12 @@ from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import unmanaged
 from determined_service.lifecycle.pools import require_pool
 from determined_service.plots import links
+from determined_service.public import bodies_with_files
+from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling import unheeded
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.state.change import Change, changing, reader
-from determined_service.submission import continuation, intake, submit
-from determined_service.submission.model_definition import ModelDefinition
+from determined_service.submission import continuation, submit
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
 from determined_service.web.router import Router
@@ -48,7 +46,7 @@ router = Router("Experiments", "/api/v1/experiments")
 Creator = Annotated[Principal, may(Action.CREATE, Kind.EXPERIMENT)]
 
 
-class NewExperiment(BaseModel):
+class NewExperiment(WithFiles):
     """``CreateExperimentRequest``; ours: ``flowRunId``, ``idempotencyKey``. Unknown fields are ignored, as
     upstream, and ``null`` is the same as left out."""
 
@@ -88,8 +86,6 @@ class NewExperiment(BaseModel):
         "with the same experiment, whatever else it holds.",
     )
 
-    _packed: ModelDefinition | None = PrivateAttr(None)
-
     def submission(self) -> submit.Submission:
         return submit.Submission(
             config=self.config,
@@ -106,27 +102,14 @@ class NewExperiment(BaseModel):
 
 async def read_submission(request: Request, user: Creator) -> AsyncIterator[NewExperiment]:
     """The submission in the body, once it is known who asks."""
-    async with intake.take_in(request) as found:
-        try:
-            given = NewExperiment.model_validate(found.fields)
-        except ValidationError as error:
-            raise RequestValidationError(
-                [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-            ) from error
-        given._packed = found.definition
+    async with bodies_with_files.read(request, NewExperiment) as given:
         yield given
 
 
 Submitted = Annotated[NewExperiment, Depends(read_submission)]
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": NewExperiment.model_json_schema()}},
-    }
-}
 
 
-@router.post("", openapi_extra=_BODY)
+@router.post("", openapi_extra=bodies_with_files.described(NewExperiment))
 async def create_experiment(
     given: Submitted,
     user: Creator,
@@ -171,7 +154,9 @@ async def create_experiment(
     return _created(found, plan.warnings, snapshots)
 
 
-@router.put("/by-external-id/{external_id:path}", openapi_extra=_BODY)
+@router.put(
+    "/by-external-id/{external_id:path}", openapi_extra=bodies_with_files.described(NewExperiment)
+)
 async def put_experiment(
     external_id: Name, given: Submitted, user: Creator, db: Db, settings: SettingsOf
 ) -> Response:

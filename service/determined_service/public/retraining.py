@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import Depends, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from determined_registry.database.tables import retraining_runs
@@ -21,12 +20,13 @@ from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
 from determined_service.base.bounds import Id
 from determined_service.base.json import JsonResponse
+from determined_service.public import bodies_with_files
+from determined_service.public.bodies_with_files import WithFiles
 from determined_service.public.models import MODEL
 from determined_service.retraining import people, runs
 from determined_service.retraining.plans import Plan
 from determined_service.state.change import changing
-from determined_service.submission import intake, submit
-from determined_service.submission.model_definition import ModelDefinition
+from determined_service.submission import submit
 from determined_service.views.models import find_model
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page
 from determined_service.views.retraining import retraining_json, run_json, select_retrainings
@@ -38,7 +38,7 @@ RETRAINING = f"{MODEL}/retraining"
 Changer = Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "retrain")]
 
 
-class NewRetraining(BaseModel):
+class NewRetraining(WithFiles):
     """What is trained, and how it is promoted."""
 
     config: str = Field(description="The experiment configuration, YAML text.")
@@ -47,28 +47,11 @@ class NewRetraining(BaseModel):
     )
     plan: Plan
 
-    _packed: ModelDefinition | None = PrivateAttr(None)
-
 
 async def read_retraining(request: Request, user: Changer) -> AsyncIterator[NewRetraining]:
     """What is in the body, once it is known who asks."""
-    async with intake.take_in(request) as found:
-        try:
-            given = NewRetraining.model_validate(found.fields)
-        except ValidationError as error:
-            raise RequestValidationError(
-                [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-            ) from error
-        given._packed = found.definition
+    async with bodies_with_files.read(request, NewRetraining) as given:
         yield given
-
-
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": NewRetraining.model_json_schema()}},
-    }
-}
 
 
 @router.get("/retrainings")
@@ -94,7 +77,7 @@ async def read_retraining_of(model_name: str, user: ModelReader, db: Db) -> Resp
     return JsonResponse({"retraining": retraining_json(found.one())})
 
 
-@router.put(RETRAINING, openapi_extra=_BODY)
+@router.put(RETRAINING, openapi_extra=bodies_with_files.described(NewRetraining))
 async def put_retraining(
     model_name: str,
     user: Changer,

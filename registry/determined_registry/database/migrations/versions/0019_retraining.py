@@ -16,6 +16,8 @@ _KEY = "uq_experiments_owner_id_idempotency_key"
 
 
 def upgrade() -> None:
+    # What an older service left to be told: the link to the plot stands on the run's page now.
+    op.execute("UPDATE prefect_outbox SET kind = 'show_page' WHERE kind = 'link_plot'")
     op.add_column("experiments", sa.Column("idempotency_key", sa.Text(), nullable=True))
     op.create_unique_constraint(_KEY, "experiments", ["owner_id", "idempotency_key"])
     op.create_table(
