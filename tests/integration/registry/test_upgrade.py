@@ -67,6 +67,24 @@ def downgraded(url: str, revision: str) -> None:
         conn.commit()
 
 
+def test_a_link_that_was_still_to_be_told_becomes_a_page(previous: str) -> None:
+    engine = sa.create_engine(migrate.engine_url(previous), poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        conn.execute(
+            sa.text(
+                "INSERT INTO prefect_outbox (entity, kind, payload) "
+                "VALUES ('experiment:1', 'link_plot', '{}')"
+            )
+        )
+        conn.commit()
+    migrate.upgrade(previous)
+    kinds = "SELECT DISTINCT kind FROM prefect_outbox WHERE entity = 'experiment:1'"
+    assert ("show_page",) in rows(previous, kinds)
+    assert ("link_plot",) not in rows(previous, kinds)
+    downgraded(previous, "0018")
+    assert ("show_page",) not in rows(previous, kinds)
+
+
 NEVER_S = 1e9
 """The agents of the dump have been silent since it was taken: nothing of theirs is to be given up here."""
 

@@ -89,6 +89,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    # An older service cannot tell these; they change nothing but pages in Prefect.
+    op.execute("DELETE FROM prefect_outbox WHERE kind IN ('show_page', 'name_run')")
     op.drop_table("retraining_runs")
     op.drop_table("retrainings")
     op.drop_constraint(_KEY, "experiments")
