@@ -30,6 +30,10 @@ class Root(LazyGroup):
         "job|j": ("determined.cli.job", "the queue for slots: who waits, why, and in which order"),
         "master": ("determined.cli.master", "the service behind the REST API"),
         "model|m": ("determined.cli.model", "the registry: checkpoints under a name and a number"),
+        "pipeline": (
+            "determined.cli.pipeline",
+            "experiments that take what earlier ones have found",
+        ),
         "preview-search": (
             "determined.cli.preview_search",
             "which trials a search would create, and how long each would train",

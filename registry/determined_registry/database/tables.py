@@ -879,7 +879,7 @@ pipeline_experiments = sa.Table(
     sa.Column("experiment_id", sa.Integer),
     # It ran already, for somebody else.
     sa.Column("cached", sa.Boolean, nullable=False, server_default=sa.false()),
-    # determined.common.pipeline.Result, written in the transaction in which the experiment counts as completed.
+    # determined.common.pipeline.Result, written when the experiment counts as completed.
     sa.Column("result", JSONB(none_as_null=True)),
     sa.ForeignKeyConstraint(
         ["pipeline_id", "step"],

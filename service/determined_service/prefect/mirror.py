@@ -20,13 +20,13 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from determined.common.backoff import Backoff
-from determined.common.wire.prefect import experiment_tags
+from determined.common.wire.prefect import experiment_tags, pipeline_tags
 from determined_registry.database.tables import experiments
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
-from determined_service.prefect.gateway import Gateway, NotDeployed, RunGone
+from determined_service.prefect.gateway import Gateway, NotDeployed, ParentRun, RunGone
 from determined_service.prefect.pages.writing import RunPages
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
@@ -275,11 +275,21 @@ class Mirror:
             async with reader(self._db).connect() as conn:
                 await conn.execute(_DELETE, {"ids": list(delivery.ids)})
             return
+        tags = ["determined", *experiment_tags(experiment_id, row.owner)]
+        async with reader(self._db).connect() as conn:
+            of = (await conn.execute(_PIPELINE, {"id": experiment_id})).first()
+        parent = None
+        if of is not None:
+            place = f"{of.step}-{of.item}-{of.attempt}"
+            name = f"experiment-{experiment_id}"
+            parent = ParentRun(of.flow_run_id, f"{of.id}-{place}", name)
+            tags += pipeline_tags(of.id)
         run_id, pool = await self._gateway.create_experiment_run(
             experiment_id,
             key=f"determined-{self._settings.cluster_id}-experiment-{experiment_id}",
             name=row.payload["name"],
-            tags=["determined", *experiment_tags(experiment_id, row.owner)],
+            tags=tags,
+            parent=parent,
         )
         async with changing(self._db) as change:
             await change.conn.execute(
@@ -323,6 +333,15 @@ class Mirror:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
 
+# Of which pipeline's run the experiment's is a subflow.
+_PIPELINE = sa.text(
+    """
+    SELECT p.id, p.flow_run_id, x.step, x.item, x.attempt
+    FROM pipeline_experiments x JOIN pipelines p ON p.id = x.pipeline_id
+    WHERE x.experiment_id = :id AND NOT x.cached AND p.flow_run_id IS NOT NULL
+    ORDER BY x.pipeline_id, x.attempt LIMIT 1
+    """
+)
 _DELETE = sa.text("DELETE FROM prefect_outbox WHERE id = ANY(:ids)")
 
 

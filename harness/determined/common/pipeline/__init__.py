@@ -8,7 +8,7 @@ Pure: no clock, no network. ``det``, the SDK and the service use it alike.
 * :mod:`.resolving`: the configurations and the items of a step, once the steps before it have completed
 """
 
-from determined.common.pipeline.checking import check
+from determined.common.pipeline.checking import check, some_examples
 from determined.common.pipeline.plan import Plan, Result, Step
 from determined.common.pipeline.reading import read
 from determined.common.pipeline.references import ReferenceError_
@@ -24,4 +24,5 @@ __all__ = [
     "configuration",
     "items",
     "read",
+    "some_examples",
 ]

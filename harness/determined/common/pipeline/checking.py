@@ -1,7 +1,7 @@
 """The configuration of each step, checked before the steps have run that it takes values of: :func:`check`.
 
-What is not known yet is played by a value of its kind: a hyperparameter by one of its range, a checkpoint by a
-UUID. Mistakes at such a place are no mistakes yet.
+What is not known yet is played by a value of its kind: a hyperparameter by one of its range, a checkpoint
+by a UUID. Mistakes at such a place are no mistakes yet.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check(draft: Draft) -> None:
     """Checks every step. Raises ConfigError with all mistakes, each in the file where it stands."""
     problems = Problems(draft.document)
     results: dict[str, list[Result]] = {}
-    for step in _in_order(draft):
+    for step in in_order(draft):
         path: Path = ("steps", draft.places[step.name])
         _check_hparams(problems, path, step, {one.name: one for one in draft.plan.steps})
         try:
@@ -61,7 +61,16 @@ def check(draft: Draft) -> None:
     problems.finish()
 
 
-def _in_order(draft: Draft) -> Iterator[Step]:
+def some_examples(draft: Draft) -> Iterator[tuple[Step, Example]]:
+    """One configuration of each step of a draft that :func:`check` has no mistake in."""
+    results: dict[str, list[Result]] = {}
+    for step in in_order(draft):
+        yield step, next(examples(step, results))
+        results[step.name] = _results(step, results)
+
+
+def in_order(draft: Draft) -> Iterator[Step]:
+    """The steps, each after those that it needs."""
     done: set[str] = set()
     left = list(draft.plan.steps)
     while left:
@@ -103,9 +112,7 @@ def _open(step: Step) -> frozenset[Path]:
     return frozenset(found)
 
 
-def _check_one(
-    problems: Problems, draft: Draft, path: Path, step: Step, example: Example
-) -> bool:
+def _check_one(problems: Problems, draft: Draft, path: Path, step: Step, example: Example) -> bool:
     """Adds the mistakes of the step's configuration; whether there are any."""
     source = draft.configs.get(step.name)
     overridden = {tuple(key.split(".")): key for key in step.overrides}
@@ -145,16 +152,16 @@ def _place(
             problems.add(where, said, one.found, one.allowed, one.suggestion)
             return
     if inline:
-        problems.add((*path, "experiment", *at), one.message, one.found, one.allowed, one.suggestion)
+        problems.add(
+            (*path, "experiment", *at), one.message, one.found, one.allowed, one.suggestion
+        )
         return
     placed = replace(one, source=one.source or None)
     if placed not in problems.found:
         problems.found.append(placed)
 
 
-def _check_hparams(
-    problems: Problems, path: Path, step: Step, steps: Mapping[str, Step]
-) -> None:
+def _check_hparams(problems: Problems, path: Path, step: Step, steps: Mapping[str, Step]) -> None:
     """A hyperparameter that a step refers to is one of the other step's, and so its metric's name."""
     parts = [
         (("with",), step.overrides, True),
@@ -223,9 +230,7 @@ def _results(step: Step, results: Mapping[str, list[Result]]) -> list[Result]:
         config = {}
     hparams = config.get("hyperparameters")
     sample = _sample_of_group(hparams if isinstance(hparams, dict) else {})
-    return [
-        Result(1, 1, SOME_CHECKPOINT, sample, _Anything(), 0.5, True, item) for item in listed
-    ]
+    return [Result(1, 1, SOME_CHECKPOINT, sample, _Anything(), 0.5, True, item) for item in listed]
 
 
 def _sample_of_group(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,4 +256,3 @@ def _sample(value: Any) -> Any:
         except (OverflowError, TypeError, ValueError, ZeroDivisionError):
             return 1.0
     return least
-

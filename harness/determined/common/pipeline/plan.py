@@ -13,9 +13,9 @@ from determined.common.pipeline import references
 class Step:
     """One experiment, or one for each item of ``for_each`` (a list, or a reference to one).
 
-    ``config``: the configuration as it was given, with the ``overrides`` (``with``) not applied yet. ``needs``:
-    the steps that must complete first, those that it refers to among them. ``code``: which of the model
-    definitions that are sent with the plan.
+    ``config``: the configuration as it was given, with the ``overrides`` (``with``) not applied yet.
+    ``needs``: the steps that must complete first, those that it refers to among them. ``code``: which of the
+    model definitions that are sent with the plan.
     """
 
     name: str

@@ -350,9 +350,7 @@ class _Reader:
                     f"{reference}: step {other.name!r} has {len(other.for_each)} items, numbered from 0",
                 )
         elif reference.which == ALL and not whole:
-            self.problems.add(
-                path, f"{reference} is a list, which cannot stand inside of a text"
-            )
+            self.problems.add(path, f"{reference} is a list, which cannot stand inside of a text")
 
     def _check_order(self, steps: Mapping[str, Step], places: Mapping[str, int]) -> None:
         order = graphlib.TopologicalSorter({name: step.needs for name, step in steps.items()})

@@ -194,9 +194,7 @@ def substitute(
 def _as_text(reference: Reference, find: Callable[[Reference], Any]) -> str:
     value = find(reference)
     if isinstance(value, dict | list) or value is None:
-        kind = (
-            "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
-        )
+        kind = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
         raise ReferenceError_(
             f"{reference} is {kind}, which cannot stand inside of a text: let it be the whole value"
         )

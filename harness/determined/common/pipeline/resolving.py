@@ -131,8 +131,8 @@ def _field(reference: Reference, result: Result) -> Any:
     if field == CHECKPOINT:
         if result.checkpoint is None:
             raise ReferenceError_(
-                f"{reference}: {where} has no checkpoint that could be used: its code must save one at the step "
-                "of a validation, and its checkpoint policy must keep it"
+                f"{reference}: {where} has no checkpoint that could be used: its code must save one at "
+                "the step of a validation, and its checkpoint policy must keep it"
             )
         return result.checkpoint
     if field == HPARAMS:
