@@ -101,7 +101,7 @@ class Step:
 
     @property
     def all(self) -> Reference:
-        """Of a step with ``for_each``: ``.best…`` of this is the list of what each of its experiments found."""
+        """Of a step with ``for_each``: ``.best…`` of this is the list of what each experiment found."""
         return Reference(f"steps.{self.name}[*]")
 
     def __getitem__(self, place: int) -> Reference:
@@ -214,7 +214,8 @@ def submit(
     """Checks the pipeline, and has the cluster run it.
 
     ``params``: in the place of the values in the file. ``idempotency_key``: another submission with the same
-    key is the same pipeline. Raises ConfigError and ContextError before anything is sent; BadRequestException.
+    key is the same pipeline. Raises ConfigError and ContextError before anything is sent, or
+    BadRequestException.
     """
     return send(_session(client), plan(given, params), idempotency_key)
 

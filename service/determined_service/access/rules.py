@@ -23,9 +23,9 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 
 The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
 has none of its owner's rights over things: it changes the experiments, models and pipelines that its own
-task submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints that its own task
-reported. It registers those as versions of any model of its owner's, because that takes nothing away. Whoever
-registers a checkpoint keeps its owner from deleting it, so both must be theirs.
+task submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints
+that its own task reported. It registers those as versions of any model of its owner's, because that takes
+nothing away. Whoever registers a checkpoint keeps its owner from deleting it, so both must be theirs.
 What the trial of a task did before its experiment was continued counts as done by its present task.
 Only administrators may change things without an owner.
 An action that the table does not name for a kind of target cannot be declared by a route.
