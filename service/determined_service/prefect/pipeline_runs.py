@@ -16,7 +16,7 @@ from uuid import UUID
 import httpx
 import sqlalchemy as sa
 
-from determined.common.wire.prefect import pipeline_tags
+from determined.common.wire.prefect import CANCELLED, COMPLETED, FAILED, pipeline_tags
 from determined_registry.database.tables import pipeline_experiments, pipelines, users
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -83,6 +83,7 @@ class PipelineRuns:
         self._prefect = prefect
         self._settings = settings
         self._shown_at: dict[int, float] = {}
+        self._written: dict[int, str] = {}
 
     async def run(self, hub: Hub) -> None:
         """Repeats passes for ever: at once when there is something new, else every few seconds."""
@@ -193,18 +194,38 @@ class PipelineRuns:
         if running and now - self._shown_at.get(row.id, -PAGE_S) < PAGE_S:
             return
         self._shown_at[row.id] = now
-        if not running:
-            del self._shown_at[row.id]
         async with reader(self._db).connect() as conn:
             text = await pipeline_page(conn, row.id)
-        if text is not None:
+        if text is not None and text != self._written.get(row.id):
             try:
                 await self._write(row, text)
             except httpx.HTTPStatusError as error:
                 # Pages matter less than what comes behind them.
                 logger.warning("Prefect refuses the page of pipeline %s: %s", row.id, error)
+            self._written[row.id] = text
+        if not running:
+            if not await self._has_ended(row):
+                return  # it is looked at again
+            del self._shown_at[row.id]
+            self._written.pop(row.id, None)
         async with reader(self._db).connect() as conn:
             await conn.execute(sa.update(pipelines).where(p.id == row.id).values(shown=row.changes))
+
+    async def _has_ended(self, row: sa.Row[Any]) -> bool:
+        """Whether the run of a pipeline that has ended says so. A flow that died, or that was killed with the
+        last word on its lips, cannot say it: then it is said here."""
+        try:
+            state = await self._prefect.read_state(row.flow_run_id)
+        except RunGone:
+            return True
+        type_, name = _ENDS[row.state]
+        if state.type == type_:
+            return True
+        if state.type not in ENDED and row.ended_s < LOST_S:
+            return False
+        message = f"pipeline {row.id} {row.state}: {row.reason}"
+        await self._prefect.set_state(row.flow_run_id, type_, name, message)
+        return True
 
     async def _write(self, row: sa.Row[Any], text: str) -> None:
         what = "The pipeline: its steps, their experiments, and why."
@@ -219,6 +240,11 @@ class PipelineRuns:
             await self._prefect.create_artifact(row.flow_run_id, artifact)
 
 
+_ENDS = {
+    machine.COMPLETED: ("COMPLETED", COMPLETED),
+    machine.FAILED: ("FAILED", FAILED),
+    machine.CANCELED: ("CANCELLED", CANCELLED),
+}
 _OPEN = (
     sa.select(
         p.id,
@@ -235,7 +261,14 @@ _OPEN = (
     .order_by(p.id)
 )
 _UNSHOWN = (
-    sa.select(p.id, p.state, p.flow_run_id, p.changes)
+    sa.select(
+        p.id,
+        p.state,
+        p.reason,
+        p.flow_run_id,
+        p.changes,
+        sa.extract("epoch", sa.func.now() - p.ended_at).label("ended_s"),
+    )
     .where(p.shown < p.changes, p.flow_run_id.is_not(None))
     .order_by(p.id)
     .limit(20)

@@ -335,9 +335,18 @@ async def test_its_run_lives_as_long_as_the_pipeline_and_tells_its_story(
     await pipes.ask(one, "resume")
     await passes.run_pass()
     assert (prefect.state, prefect.told[-1]) == ("SCHEDULED", "the pipeline was resumed")
+    # Its last word, if it died before it could say it.
+    await pipes.ask(one, "cancel")
+    prefect.state = "CRASHED"
+    await passes.run_pass()
+    assert (prefect.state, prefect.told[-1]) == (
+        "CANCELLED",
+        f"pipeline {one} CANCELED: canceled by determined",
+    )
+    await pipes.ask(one, "resume")
     # A flow that dies without ever getting on is given up.
     async with pipes.world.db.tx() as conn:
-        await conn.execute(sa.update(pipelines).values(revivals=MAX_REVIVALS))
+        await conn.execute(sa.update(pipelines).values(revivals=MAX_REVIVALS, wake=False))
     prefect.state = "CRASHED"
     await passes.run_pass()
     assert (await pipes.get(one))["state"] == "FAILED"
