@@ -212,6 +212,7 @@ class FakeService:
         self.model: dict[str, Any] = model()
         self.versions: list[Any] = []
         self.moves: list[Any] = []
+        self.pipeline: dict[str, Any] = {}
         self.retrainings: list[Any] = []
         self.retraining_runs: list[Any] = []
         self.refusal: Refused | None = None
@@ -315,6 +316,15 @@ class FakeService:
                 lambda *_: {"retraining": self.retrainings[0]},
             ),
             ("PATCH", r"/api/v1/models/([^/]+)/retraining", lambda *_: {}),
+            ("POST", "/api/v1/pipelines", lambda *_: {"pipelineId": 1}),
+            (
+                "GET",
+                "/api/v1/pipelines",
+                lambda r: self._page(r, "pipelines", [self.pipeline]),
+            ),
+            ("GET", r"/api/v1/pipelines/(\d+)", lambda *_: {"pipeline": self.pipeline}),
+            ("POST", r"/api/v1/pipelines/(\d+)/(?:cancel|resume)", lambda *_: {}),
+            ("DELETE", r"/api/v1/pipelines/(\d+)", lambda *_: {}),
             ("DELETE", r"/api/v1/models/([^/]+)/retraining", lambda *_: {}),
         ]
         self.transport = httpx.MockTransport(self._handle)
