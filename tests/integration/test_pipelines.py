@@ -80,10 +80,10 @@ def test_the_second_step_is_killed_and_resumed_and_so_is_the_flow(
     session = cluster.session()
     run = pipeline.send(session, pipeline.plan(pipeline.Pipeline("three", [first, second, third])))
 
-    def running(step: int = 1) -> int | None:
-        (one,) = run.describe()["steps"][step]["experiments"] or [{"id": None}]
-        found: int | None = one["id"]
-        return found if one["state"] == "RUNNING" else None
+    def running() -> int | None:
+        """The experiment of the second step."""
+        listed = run.describe()["steps"][1]["experiments"]
+        return next((int(one["id"]) for one in listed if one["state"] == "RUNNING"), None)
 
     killed = until("the second step", running, show=run.describe)
     assert killed is not None

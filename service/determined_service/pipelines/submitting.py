@@ -15,7 +15,7 @@ from determined.common.wire import limits
 from determined.expconf import ConfigError, Document
 from determined_registry.database.tables import pipeline_steps, pipelines
 from determined_service.base import topics
-from determined_service.base.aside import aside
+from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.errors import BadRequest
 from determined_service.base.settings import Settings
 from determined_service.pipelines import machine
@@ -24,6 +24,10 @@ from determined_service.state.change import Change
 from determined_service.submission import submit
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition
+
+MOST_ITEMS = 10
+"""Items of a step whose configurations are checked here; `det` and the SDK check all. The others are checked
+when the step begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ async def prepare(
         raise BadRequest(
             f"pipeline: {size} bytes found, at most {limits.PIPELINE_BYTES} are allowed"
         )
-    plan, examples = await aside(size, _read, given)
+    # Always long work: a few milliseconds for each configuration.
+    plan, examples = await aside(max(size, LONG_BYTES + 1), _read, given)
     for step in plan.steps:
         if step.code is not None and step.code not in definitions:
             # An empty directory is no definition.
@@ -70,7 +75,7 @@ async def prepare(
 def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
     try:
         draft = read(Document(given, ""))
-        check(draft)
+        check(draft, MOST_ITEMS)
     except ConfigError as error:
         raise BadRequest(str(error)) from error
     return draft.plan, {

@@ -26,7 +26,7 @@ def select_pipelines() -> sa.Select[Any]:
     """Every column that :func:`pipeline_json` reads."""
     of = sa.select(sa.func.count()).where(s.pipeline_id == p.id)
     return sa.select(
-        pipelines,
+        *(column for column in p if column.name != "plan"),
         users.c.username,
         of.scalar_subquery().label("steps"),
         of.where(s.state == "COMPLETED").scalar_subquery().label("completed"),
@@ -61,7 +61,8 @@ async def find_pipeline(
     if row is None:
         return None
     sees_all = sees_all or row.owner_id == owner_sees
-    plan = Plan.from_json(orjson.loads(row.plan))
+    text = await conn.execute(sa.select(p.plan).where(p.id == pipeline_id))
+    plan = Plan.from_json(orjson.loads(text.scalar_one()))
     steps = list(
         await conn.execute(
             sa.select(pipeline_steps).where(s.pipeline_id == pipeline_id).order_by(s.step)

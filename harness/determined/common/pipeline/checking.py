@@ -6,6 +6,7 @@ by a UUID. Mistakes at such a place are no mistakes yet.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from determined.common.pipeline.plan import Result, Step
 from determined.common.pipeline.reading import Draft, Problems
 from determined.common.pipeline.references import HPARAMS, STEPS, ReferenceError_
 from determined.common.pipeline.resolving import NO_ITEM, configuration, items
+from determined.common.wire import limits
 from determined.expconf import paths
 from determined.expconf.document import Document
 from determined.expconf.paths import Path
@@ -43,15 +45,16 @@ class Example:
     open_paths: frozenset[Path]
 
 
-def check(draft: Draft) -> None:
-    """Checks every step. Raises ConfigError with all mistakes, each in the file where it stands."""
+def check(draft: Draft, most_items: int = limits.PIPELINE_ITEMS) -> None:
+    """Checks every step, with so many of its items. Raises ConfigError with all mistakes, each in the file
+    where it stands."""
     problems = Problems(draft.document)
     results: dict[str, list[Result]] = {}
     for step in in_order(draft):
         path: Path = ("steps", draft.places[step.name])
         _check_hparams(problems, path, step, {one.name: one for one in draft.plan.steps})
         try:
-            for example in examples(step, results):
+            for example in itertools.islice(examples(step, results), most_items):
                 if _check_one(problems, draft, path, step, example):
                     break
         except ReferenceError_ as error:

@@ -133,6 +133,5 @@ PIPELINE_ITEMS = 100
 """Experiments of one step: items of its ``for_each``."""
 PIPELINE_EXPERIMENTS = 1_000
 """Of all steps together, as far as their items are known."""
-PIPELINE_BYTES = 4 * MIB
+PIPELINE_BYTES = MIB
 """A pipeline as JSON, with the configurations of its steps and without their files."""
-PIPELINE_NEEDS = 64
