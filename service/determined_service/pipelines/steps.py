@@ -144,7 +144,7 @@ async def _expand(change: Change, now: Pipeline, place: int) -> None:
     """The step begins, with a try for each of its items."""
     step = now.plan.steps[place]
     listed: list[Any] | None = None
-    started = {"started_at": sa.func.clock_timestamp()}
+    started: dict[str, Any] = {"started_at": sa.func.clock_timestamp()}
     if step.for_each is not None:
         try:
             listed = items(step, now.results)
