@@ -514,6 +514,7 @@ async def test_what_does_not_exist_stays_404(world: World, people: People) -> No
         "uuid": str(uuid.uuid4()),
         "user_id": 999999,
         "model_name": "no such model",
+        "pipeline_id": 999999,
     }
     for address, rule in RULES.items():
         if address in FOR_EVERYBODY or isinstance(rule, MayNamed):
