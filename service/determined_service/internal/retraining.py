@@ -39,6 +39,7 @@ async def begin(given: BeginRetraining, agent: AgentAuth, db: Db) -> Response:
             flow_run_id=given.flow_run_id,
         )
         run = await runs.lock_run(change.conn, run_id)
+        runs.show(change, run_id)
     return JsonResponse(RetrainingState(run_id, run.state, True))
 
 

@@ -12,6 +12,7 @@ from determined_registry.database.tables import model_aliases, models, retrainin
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.retraining.plans import Plan
+from determined_service.state import prefect_states
 from determined_service.state.change import Change
 
 # A run is in one of these steps …
@@ -80,7 +81,7 @@ async def begin(
             f"run {other.id} of this retraining is {other.state}: two never run at the same time; wait "
             "for it, or end it with `det retrain cancel`"
         )
-    await conn.execute(
+    replaced = await conn.execute(
         sa.update(retraining_runs)
         .where(r.retraining_id == retraining.id, r.state == WAITING)
         .values(
@@ -88,7 +89,10 @@ async def begin(
             ended_at=sa.func.clock_timestamp(),
             reason=r.reason + "; a later run began before anybody approved",
         )
+        .returning(r.id)
     )
+    for run_id in replaced.scalars():
+        show(change, run_id)
     plan = Plan.model_validate(retraining.plan)
     made = await conn.execute(
         sa.insert(retraining_runs)
@@ -119,6 +123,12 @@ async def update(change: Change, run_id: int, **values: Any) -> None:
         sa.update(retraining_runs).where(r.id == run_id).values(seen_at=sa.func.now(), **values)
     )
     change.notify(topics.RETRAININGS)
+    show(change, run_id)
+
+
+def show(change: Change, run_id: int) -> None:
+    """Has the page of the run in Prefect written."""
+    prefect_states.show_page(change, prefect_states.retraining_entity(run_id))
 
 
 async def end(change: Change, run_id: int, state: str, reason: str, **values: Any) -> None:

@@ -24,6 +24,7 @@ from determined_registry.database.tables import (
     checkpoints,
     deletions,
     experiments,
+    live_metrics,
     log_policy_matches,
     metrics,
     model_alias_history,
@@ -50,7 +51,7 @@ from tests.integration.service_api.world import SEARCHER, Leg, World, report
 
 TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_events, task_logs]
 TABLES += [trials, users, agents, slots, models, model_versions, model_aliases]
-TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs]
+TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, live_metrics]
 PASSED_OVER = (401, 403, 404, 500)
 
 
@@ -206,6 +207,7 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", f"{RETRAINING}/cancel"): Asked(),
     ("POST", f"{RETRAINING}/approve"): just({"approve": True}),
     ("POST", f"{RETRAINING}/rollback"): just({"version": 1}),
+    ("POST", f"{RETRAINING}/live-metrics"): just({"metric": "accuracy", "values": [0.5]}),
     ("POST", f"{API}/trial-source-info"): Asked(
         lambda mine: {
             "trialSourceInfo": {
