@@ -824,6 +824,8 @@ retraining_runs = sa.Table(
     sa.Column("failed_step", sa.Text),
     # Its run in Prefect, how many there were, and when the last one asked.
     sa.Column("flow_run_id", Uuid),
+    # The run in Prefect by which somebody began it there: one that is run again begins nothing.
+    sa.Column("begun_by", Uuid, unique=True),
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
     sa.Column("seen_at", TS, nullable=False, server_default=_now()),
     sa.Column("started_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),

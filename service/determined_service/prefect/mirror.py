@@ -318,12 +318,14 @@ class Mirror:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
     async def _name_run(self, delivery: Delivery) -> None:
-        """Name the run that submitted the experiment after it."""
+        """Name the run that submitted the experiment after it, or that began the retraining's run."""
         row = delivery.row
         if row.run_id is not None:
             with contextlib.suppress(RunGone):
-                experiment_id = experiment_of(row.entity)
-                tags = ["determined", *experiment_tags(experiment_id, row.owner)]
+                tags = row.payload.get("tags")
+                if tags is None:
+                    experiment_id = experiment_of(row.entity)
+                    tags = ["determined", *experiment_tags(experiment_id, row.owner)]
                 await self._gateway.name_run(row.run_id, row.payload["name"], tags)
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})

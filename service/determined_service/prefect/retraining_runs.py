@@ -174,8 +174,8 @@ class RetrainingRuns:
         run_id, pool = await self._prefect.create_retraining_run(
             row.id,
             key=f"determined-{self._settings.cluster_id}-retraining-{row.id}-{attempt}",
-            name=f"retrain {row.model} #{row.id}",
-            tags=["determined", "retraining"],
+            name=runs.named(row.id, row.model),
+            tags=runs.TAGS,
         )
         async with changing(self._db) as change:
             await change.conn.execute(

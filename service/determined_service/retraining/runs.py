@@ -71,8 +71,18 @@ async def begin(
     due_at: datetime.datetime | None = None,
     flow_run_id: Any = None,
 ) -> int:
-    """A new run of the locked retraining; its id. Raises Conflict while another one is open."""
+    """A new run of the locked retraining; its id. Raises Conflict while another one is open.
+
+    ``flow_run_id``: the run in Prefect that asks; when it asks again, as its process was killed, it gets the
+    run that it has begun.
+    """
     conn = change.conn
+    if flow_run_id is not None:
+        known = await conn.execute(
+            sa.select(r.id).where(r.retraining_id == retraining.id, r.begun_by == flow_run_id)
+        )
+        if (mine := known.scalar_one_or_none()) is not None:
+            return int(mine)
     found = await conn.execute(
         sa.select(r.id, r.state).where(r.retraining_id == retraining.id, r.state.in_(OPEN))
     )
@@ -103,6 +113,7 @@ async def begin(
             due_at=due_at,
             forced=forced,
             flow_run_id=flow_run_id,
+            begun_by=flow_run_id,
         )
         .returning(r.id)
     )
@@ -124,6 +135,22 @@ async def update(change: Change, run_id: int, **values: Any) -> None:
     )
     change.notify(topics.RETRAININGS)
     show(change, run_id)
+
+
+TAGS = ("determined", "retraining")
+"""Of its run in Prefect."""
+
+
+def named(run_id: int, model: str) -> str:
+    """What its run in Prefect is called."""
+    return f"retrain {model} #{run_id}"
+
+
+def name(change: Change, run_id: int, model: str) -> None:
+    """Has the run in Prefect that began it called so."""
+    entity = prefect_states.retraining_entity(run_id)
+    name = named(run_id, model)
+    change.tell_prefect(entity, prefect_states.NAME_RUN, name=name, tags=list(TAGS))
 
 
 def show(change: Change, run_id: int) -> None:

@@ -173,6 +173,21 @@ async def test_a_better_model_is_promoted_once_and_a_worse_one_never(again: Retr
     ]
 
 
+async def test_a_flow_that_is_run_again_goes_on_with_the_run_that_it_began(
+    again: Retraining,
+) -> None:
+    path, given = "/internal/v1/retraining-runs", {"model": "digits", "force": False}
+    body = {**given, "flow_run_id": str(uuid.uuid4())}
+    first = ok(await again.agent.post(path, json=body))
+    assert ok(await again.agent.post(path, json=body)) == first
+    other = await again.agent.post(path, json={**given, "flow_run_id": str(uuid.uuid4())})
+    assert other.status_code == 409
+    async with again.world.db.tx() as conn:
+        ended = {"state": "KEPT", "reason": "no better"}
+        await conn.execute(sa.update(retraining_runs).values(ended))
+    assert ok(await again.agent.post(path, json=body))["open"] is False
+
+
 async def test_a_failure_names_its_step_and_keeps_the_champion(again: Retraining) -> None:
     await again.whole(None)
     run_id = await again.run()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 revision = "0021"
 down_revision = "0019"
 branch_labels = None
 depends_on = None
 
+_BEGUN_BY = "uq_retraining_runs_begun_by"
 TS = sa.DateTime(timezone=True)
 
 
@@ -19,6 +20,8 @@ def upgrade() -> None:
         "retrainings",
         sa.Column("marks", JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
     )
+    op.add_column("retraining_runs", sa.Column("begun_by", UUID(as_uuid=True), nullable=True))
+    op.create_unique_constraint(_BEGUN_BY, "retraining_runs", ["begun_by"])
     op.create_table(
         "live_metrics",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),
@@ -48,6 +51,8 @@ def downgrade() -> None:
     op.drop_index("ix_experiments_completed", "experiments")
     op.drop_table("live_metrics")
     op.drop_column("retrainings", "marks")
+    op.drop_constraint(_BEGUN_BY, "retraining_runs")
+    op.drop_column("retraining_runs", "begun_by")
     # An older service cannot tell it; it changes nothing but a page in Prefect.
     op.execute("DELETE FROM prefect_outbox WHERE starts_with(entity, 'retraining:')")
     # An older service refuses a plan with a field that it does not know.
