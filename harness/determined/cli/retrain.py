@@ -56,9 +56,14 @@ def _schedule(given: Record | None) -> str | None:
 
 
 def _events(given: list[Record] | None) -> str | None:
-    """Such as ``alias base champion``."""
+    """Such as ``alias alias=champion, model=base``."""
     found = [
-        " ".join([kind, *(str(one) for one in event.values() if one is not None)])
+        f"{kind} "
+        + ", ".join(
+            f"{name}={one}"
+            for name, one in sorted(event.items())
+            if one is not None and one is not False
+        )
         for trigger in given or ()
         for kind, event in trigger.items()
         if event is not None

@@ -27,6 +27,7 @@ from determined_registry.database.tables import (
     trials,
 )
 from determined_service.prefect.gateway import RunState
+from determined_service.prefect.pages.retraining import retraining_page
 from determined_service.prefect.retraining_runs import RetrainingRuns
 from tests.integration.service_api.world import World
 
@@ -154,6 +155,15 @@ async def test_a_better_model_is_promoted_once_and_a_worse_one_never(again: Retr
     better = await again.whole(0.05)
     assert better["state"] == "PROMOTED"
     assert await again.champion() == 3
+    newest = (await again.history())[0]["id"]
+    async with again.world.db.engine.connect() as conn:
+        page = await retraining_page(conn, newest)
+    # What Prefect shows of it: this time, its scores, and each time before it.
+    assert page is not None
+    assert "**PROMOTED**" in page.text
+    assert "| accuracy | 0.8 | 0.9 |".replace(".", "\\.") in page.text
+    for state in ("KEPT", "PROMOTED"):
+        assert f"| {state} |" in page.text
     moves = ok(await again.user.get("/api/v1/models/digits/alias-history"))["moves"]
     assert [(one["fromVersion"], one["toVersion"]) for one in moves] == [(None, 1), (1, 3)]
     version = ok(await again.user.get("/api/v1/models/digits/versions/2"))["modelVersion"]

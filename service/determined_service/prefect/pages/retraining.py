@@ -128,18 +128,18 @@ def _scores(decision: Mapping[str, Any] | None) -> list[str]:
 
 
 def _history(rows: Sequence[sa.Row[Any]]) -> str:
-    header = ["run", "begun (UTC)", "by", "state", "version", "experiment", "why"]
+    header = ["run", "state", "why", "version", "begun (UTC)", "by", "experiment"]
     return markdown.table(
         header,
         [
             (
                 row.id,
+                row.state + (f" at {row.failed_step}" if row.failed_step else ""),
+                row.reason or "",
+                "" if row.version is None else row.version,
                 _moment(row.started_at),
                 row.cause,
-                row.state + (f" at {row.failed_step}" if row.failed_step else ""),
-                "" if row.version is None else row.version,
                 "" if row.training_experiment is None else row.training_experiment,
-                row.reason or "",
             )
             for row in rows
         ],
