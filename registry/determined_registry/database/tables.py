@@ -141,6 +141,12 @@ experiments = sa.Table(
     sa.UniqueConstraint("owner_id", "idempotency_key"),
 )
 
+sa.Index(
+    "ix_experiments_completed",
+    experiments.c.end_time,
+    postgresql_where=experiments.c.state == "COMPLETED",
+)
+
 searches = sa.Table(
     "searches",
     metadata,
@@ -740,7 +746,7 @@ prefect_outbox = sa.Table(
     "prefect_outbox",
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    # "task:<id>" or "experiment:<id>": deliveries to one entity keep their order.
+    # "task:<id>", "experiment:<id>" or "retraining:<run>": deliveries to one entity keep their order.
     sa.Column("entity", sa.Text, nullable=False, index=True),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("payload", JSONB, nullable=False),
@@ -765,8 +771,24 @@ retrainings = sa.Table(
     sa.Column("paused", sa.Boolean, nullable=False, server_default=sa.false()),
     # When the schedule wants the next run; in the past: as soon as the run before has ended. NULL: never.
     sa.Column("next_at", TS),
+    # What was seen last of each event of the plan (determined_service.retraining.events): {its text: {…}}
+    sa.Column("marks", JSONB, nullable=False, server_default=_json("{}")),
     sa.Column("created_at", TS, nullable=False, server_default=_now()),
     sa.UniqueConstraint("model_id"),
+)
+
+# How a model does where it is used, as its users report it; the newest of each name stay.
+live_metrics = sa.Table(
+    "live_metrics",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("retraining_id", sa.ForeignKey("retrainings.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("value", sa.Float(53), nullable=False),
+    # The version that was used: the champion of then, unless the report said another. NULL: there was none.
+    sa.Column("version", sa.Integer),
+    sa.Column("reported_at", TS, nullable=False, server_default=_now()),
+    sa.Index("ix_live_metrics_name", "retraining_id", "name", "id"),
 )
 
 # Each time that a model was trained again, or rolled back. What a step finds out is written before anything
@@ -778,7 +800,7 @@ retraining_runs = sa.Table(
     sa.Column("retraining_id", sa.ForeignKey("retrainings.id", ondelete="CASCADE"), nullable=False),
     # determined_service.retraining.runs says which there are.
     sa.Column("state", sa.Text, nullable=False),
-    # "schedule", or who asked for it.
+    # "schedule", what happened, or who asked for it.
     sa.Column("cause", sa.Text, nullable=False),
     # Of a scheduled run, the time that the schedule meant; it began later when the cluster was away.
     sa.Column("due_at", TS),
@@ -802,6 +824,8 @@ retraining_runs = sa.Table(
     sa.Column("failed_step", sa.Text),
     # Its run in Prefect, how many there were, and when the last one asked.
     sa.Column("flow_run_id", Uuid),
+    # The run in Prefect by which somebody began it there: one that is run again begins nothing.
+    sa.Column("begun_by", Uuid, unique=True),
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
     sa.Column("seen_at", TS, nullable=False, server_default=_now()),
     sa.Column("started_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),

@@ -145,6 +145,11 @@ class Gateway(Protocol):
     async def cancelled_since(self, since: datetime.datetime) -> list[UUID]:
         """Runs of our flows that ended as Cancelled at ``since`` or later."""
 
+    async def cancelled_among(
+        self, run_ids: Sequence[UUID], before: datetime.datetime
+    ) -> list[UUID]:
+        """Which of these runs, of whatever flow, are Cancelled, or Cancelling since ``before``."""
+
     async def unfinished(self) -> list[OpenRun]:
         """Runs of our flows that are Cancelling or Pending (InfrastructurePending too)."""
 
@@ -424,6 +429,36 @@ class PrefectGateway:
 
     async def cancelled_since(self, since: datetime.datetime) -> list[UUID]:
         return [run.id for run in await self._find(["CANCELLED"], ended_after=since)]
+
+    async def cancelled_among(
+        self, run_ids: Sequence[UUID], before: datetime.datetime
+    ) -> list[UUID]:
+        from prefect.client.schemas.filters import (
+            FlowRunFilter,
+            FlowRunFilterId,
+            FlowRunFilterState,
+            FlowRunFilterStateType,
+        )
+        from prefect.client.schemas.objects import StateType
+        from prefect.client.schemas.sorting import FlowRunSort
+
+        types = FlowRunFilterStateType(any_=[StateType.CANCELLED, StateType.CANCELLING])
+        found: list[UUID] = []
+        for start in range(0, len(run_ids), PAGE):
+            wanted = FlowRunFilter(
+                id=FlowRunFilterId(any_=list(run_ids[start : start + PAGE])),
+                state=FlowRunFilterState(type=types),
+            )
+            runs = await self._client.read_flow_runs(
+                flow_run_filter=wanted, sort=FlowRunSort.ID_DESC, limit=PAGE
+            )
+            found += [
+                run.id
+                for run in runs
+                if run.state is not None
+                and (run.state.type == StateType.CANCELLED or run.state.timestamp < before)
+            ]
+        return found
 
     async def unfinished(self) -> list[OpenRun]:
         from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName

@@ -34,6 +34,7 @@ from determined_service.state.prefect_states import (
     CREATE_RUN,
     EXPERIMENT_ENTITY,
     NAME_RUN,
+    RETRAINING_ENTITY,
     SET_STATE,
     SHOW_PAGE,
     TASK_ENTITY,
@@ -108,13 +109,16 @@ _ROWS = sa.text(
     f"""
     SELECT o.id, o.entity, o.kind, o.payload, o.attempts,
            extract(epoch FROM now() - o.created_at)::float8 AS age_s,
-           coalesce(k.flow_run_id, e.flow_run_id) AS run_id, e.state AS experiment_state, u.username AS owner
+           coalesce(k.flow_run_id, e.flow_run_id, r.flow_run_id) AS run_id,
+           e.state AS experiment_state, u.username AS owner
     FROM prefect_outbox o
     LEFT JOIN tasks k ON starts_with(o.entity, '{TASK_ENTITY}')
         AND k.id = substr(o.entity, {len(TASK_ENTITY) + 1})
     -- CASE, because a cast may be made before what stands beside it is looked at.
     LEFT JOIN experiments e ON e.id = CASE WHEN starts_with(o.entity, '{EXPERIMENT_ENTITY}')
         THEN split_part(o.entity, ':', 2)::int END
+    LEFT JOIN retraining_runs r ON r.id = CASE WHEN starts_with(o.entity, '{RETRAINING_ENTITY}')
+        THEN split_part(o.entity, ':', 2)::bigint END
     LEFT JOIN users u ON u.id = e.owner_id
     WHERE o.entity <> ALL(:busy) AND (k.id IS NULL OR k.flow_run_id IS NOT NULL)
     -- New runs first: somebody waits for them.
@@ -310,6 +314,8 @@ class Mirror:
                 pass  # no run, no page
             elif row.entity.startswith(EXPERIMENT_ENTITY):
                 await self._pages.show_experiment(experiment_of(row.entity), row.run_id)
+            elif row.entity.startswith(RETRAINING_ENTITY):
+                await self._pages.show_retraining(experiment_of(row.entity), row.run_id)
             else:
                 again = bool(row.attempts or row.payload.get("again"))
                 await self._pages.show_trial(task_of(row.entity), row.run_id, again=again)
@@ -322,12 +328,14 @@ class Mirror:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
     async def _name_run(self, delivery: Delivery) -> None:
-        """Name the run that submitted the experiment after it."""
+        """Name the run that submitted the experiment after it, or that began the retraining's run."""
         row = delivery.row
         if row.run_id is not None:
             with contextlib.suppress(RunGone):
-                experiment_id = experiment_of(row.entity)
-                tags = ["determined", *experiment_tags(experiment_id, row.owner)]
+                tags = row.payload.get("tags")
+                if tags is None:
+                    experiment_id = experiment_of(row.entity)
+                    tags = ["determined", *experiment_tags(experiment_id, row.owner)]
                 await self._gateway.name_run(row.run_id, row.payload["name"], tags)
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})

@@ -25,6 +25,7 @@ from determined_registry.database.tables import (
     checkpoints,
     deletions,
     experiments,
+    live_metrics,
     log_policy_matches,
     metrics,
     model_alias_history,
@@ -54,7 +55,7 @@ from tests.integration.service_api.world import SEARCHER, Leg, World, report
 
 TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_events, task_logs]
 TABLES += [trials, users, agents, slots, models, model_versions, model_aliases]
-TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs]
+TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, live_metrics]
 TABLES += [pipelines, pipeline_steps, pipeline_experiments]
 PASSED_OVER = (401, 403, 404, 500)
 
@@ -215,6 +216,7 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", f"{RETRAINING}/rollback"): just({"version": 1}),
     **{("POST", f"{PIPELINE}/{verb}"): Asked() for verb in ("cancel", "resume")},
     ("DELETE", PIPELINE): Asked(),
+    ("POST", f"{RETRAINING}/live-metrics"): just({"metric": "accuracy", "values": [0.5]}),
     ("POST", f"{API}/trial-source-info"): Asked(
         lambda mine: {
             "trialSourceInfo": {

@@ -129,7 +129,7 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         "endTime": "2026-01-01T00:00:00Z",
     }
     service.retraining_runs = [run]
-    plan = {"schedule": {"cron": EVIL}}
+    plan = {"schedule": {"cron": EVIL}, "on": [{"alias": {"model": EVIL}}]}
     service.retrainings = [{"model": EVIL, "username": EVIL, "plan": plan, "lastRun": run}]
     tried = {"id": 1, "index": 0, "item": EVIL, "attempt": 1, "state": EVIL, "reason": LONG}
     tried |= {"cached": True, "best": {"metric": EVIL, "trialId": EVIL, "checkpoint": EVIL}}
@@ -223,6 +223,7 @@ SHOWING = {
     "retrain pause": [EVIL],
     "retrain resume": [EVIL],
     "retrain cancel": [EVIL],
+    "retrain report": [EVIL, EVIL, "0.5"],
     "retrain approve": [EVIL],
     "retrain rollback": [EVIL],
     "retrain delete": [EVIL],

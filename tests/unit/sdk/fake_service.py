@@ -307,6 +307,11 @@ class FakeService:
             ),
             (
                 "POST",
+                r"/api/v1/models/([^/]+)/retraining/live-metrics",
+                lambda *_: {"version": 1},
+            ),
+            (
+                "POST",
                 r"/api/v1/models/([^/]+)/retraining/rollback",
                 lambda *_: {"fromVersion": 2, "toVersion": 1},
             ),
