@@ -422,8 +422,6 @@ task_visits = sa.Table(
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, index=True),
     # The port's name; empty: the task's default port.
     sa.Column("port_name", sa.Text, nullable=False),
-    # The first part of the host name, which browsers take for an origin of its own.
-    sa.Column("label", sa.Text, nullable=False, index=True),
     # SHA-256 of the ticket in the first address, until it is used, and then of the cookie.
     sa.Column("ticket_hash", sa.Text, unique=True),
     sa.Column("cookie_hash", sa.Text, unique=True),

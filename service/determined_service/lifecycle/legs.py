@@ -86,7 +86,8 @@ async def start_leg(
 ) -> None:
     """The process runs; of a gang that of the node on ``agent_id``, and the leg begins with the first.
 
-    ``ports``, at ``address``, are those that the proxy will reach. Raises NotFound; Conflict when the allocation, or the node, has ended meanwhile.
+    ``ports``, at ``address``, are those that the proxy will reach. Raises NotFound; Conflict when the
+    allocation, or the node, has ended meanwhile.
     """
     await _start(change, allocation_id, pid)
     if agent_id is not None:

@@ -46,12 +46,15 @@ from determined_service.public import (
     retraining,
     search_preview,
     task_logs,
+    task_visits,
     tasks,
     trial_actions,
     trials,
     unmanaged,
     users,
 )
+from determined_service.proxy.decisions import Decisions
+from determined_service.proxy.process import ProxyProcess
 from determined_service.scheduling.queue import Queue
 from determined_service.web.router import Router
 
@@ -110,6 +113,7 @@ def routers() -> list[Router]:
         retraining,
         tasks,
         task_logs,
+        task_visits,
         mlflow_changes,
         # Last: its address has a part for everything.
         mlflow_pages,
@@ -127,6 +131,11 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
     app.state.logs_queue = LogsQueue(app.state.db)
+    app.state.proxy = ProxyProcess(
+        app.state.settings,
+        Decisions(app.state.db, app.state.auth, app.state.queue, app.state.settings),
+    )
+    stack.push_async_callback(app.state.proxy.close)
     app.state.mlflow = MlflowServer(app.state.settings)
     stack.push_async_callback(app.state.mlflow.close)
     idle = app.state.mlflow.end_when_idle(app.state.settings.mlflow_idle_s)

@@ -46,7 +46,6 @@ def upgrade() -> None:
         sa.Column("session_id", sa.Integer(), nullable=False),
         sa.Column("task_id", sa.Text(), nullable=False),
         sa.Column("port_name", sa.Text(), nullable=False),
-        sa.Column("label", sa.Text(), nullable=False),
         sa.Column("ticket_hash", sa.Text(), nullable=True),
         sa.Column("cookie_hash", sa.Text(), nullable=True),
         sa.Column("created_at", TS, server_default=sa.text("now()"), nullable=False),
@@ -63,7 +62,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("ticket_hash", name="uq_task_visits_ticket_hash"),
         sa.UniqueConstraint("cookie_hash", name="uq_task_visits_cookie_hash"),
     )
-    for column in ("session_id", "task_id", "label"):
+    for column in ("session_id", "task_id"):
         op.create_index(f"ix_task_visits_{column}", "task_visits", [column])
 
 
