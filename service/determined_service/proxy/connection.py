@@ -39,7 +39,7 @@ MOST_HELD = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted and closed together."""
+    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted together."""
 
     address: str
     port: int

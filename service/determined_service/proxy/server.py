@@ -180,13 +180,9 @@ class Proxy:
     def leave(self, visitor: Visitor) -> None:
         route = self._with_route.pop(visitor, None)
         if route is not None:
-            for counter, key in (
-                (self._of_task, route.allocation_id),
-                (self._of_user, route.user_id),
-            ):
-                counter[key] -= 1
-                if not counter[key]:
-                    del counter[key]
+            # Without their zeros: there will be many tasks.
+            self._of_task -= Counter((route.allocation_id,))
+            self._of_user -= Counter((route.user_id,))
         if visitor.transport.is_closing():
             self._visitors.discard(visitor)
 
@@ -348,7 +344,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
     gc.set_threshold(10_000, 20, 20)
