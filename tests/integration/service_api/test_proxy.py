@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -232,6 +233,45 @@ async def test_websockets_and_tunnels(proxied: Proxied) -> None:
         async with httpx.AsyncClient(headers=proxied.headers) as client:
             refused = await client.get(f"{proxied.url}/proxy/{leg.task_id}/")
         assert refused.status_code == 400 and "determined.cli.tunnel" in refused.text
+
+
+async def test_the_clients_tunnel(proxied: Proxied) -> None:
+    """`python -m determined.cli.tunnel`, by standard input and by a port of this machine."""
+
+    async def reversed_lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # It answers when it has seen the end.
+        writer.write((await reader.read(-1))[::-1])
+        writer.close()
+
+    async with serving(reversed_lines) as port:
+        leg = await proxied.task(port)
+        program = [sys.executable, "-m", "determined.cli.tunnel", proxied.url]
+        environment = {**os.environ, "DET_USER_TOKEN": proxied.token, "DET_MASTER": proxied.url}
+        piped = await asyncio.create_subprocess_exec(
+            *program, str(leg.trial_id), env=environment, stdin=-1, stdout=-1, stderr=-1
+        )
+        whole = os.urandom(200_000)
+        out, err = await asyncio.wait_for(piped.communicate(whole), TIMEOUT_S)
+        assert (out, piped.returncode) == (whole[::-1], 0), err
+        listens = await asyncio.create_subprocess_exec(
+            *program, f"{leg.task_id}:8265", "--listen", "0", env=environment, stderr=-1
+        )
+        try:
+            assert listens.stderr is not None
+            line = await asyncio.wait_for(listens.stderr.readline(), TIMEOUT_S)
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(line.split()[1]))
+            writer.write(b"abc")
+            writer.write_eof()
+            assert await asyncio.wait_for(reader.read(), TIMEOUT_S) == b"cba"
+            writer.close()
+        finally:
+            listens.terminate()
+            await listens.wait()
+        refused = await asyncio.create_subprocess_exec(
+            *program, f"{leg.task_id}:99", env=environment, stdin=-1, stdout=-1, stderr=-1
+        )
+        _, err = await asyncio.wait_for(refused.communicate(b""), TIMEOUT_S)
+        assert refused.returncode == 1 and b"has no port 99; it has 8265" in err
 
 
 async def test_who_may(proxied: Proxied) -> None:
