@@ -1,4 +1,4 @@
-"""A server inside of a training process, reached through the proxy; and what a hostile page of one cannot do."""
+"""A server inside of a training process, reached through the proxy; and what a hostile page cannot do."""
 
 from __future__ import annotations
 
@@ -100,9 +100,7 @@ def test_a_hostile_page_of_a_task_reads_nothing_of_others(
 ) -> None:
     hostile, victim = free_ports()
     config = CONFIG.format(hostile=hostile, victim=victim)
-    experiment = cluster.submit(
-        tmp_path / "experiment", config, **{"train.py": TRAIN, "page.html": PAGE}
-    )
+    experiment = cluster.submit(tmp_path / "experiment", config, train_py=TRAIN, page_html=PAGE)
     session = cluster.session()
     url = session.master
 
