@@ -176,6 +176,7 @@ ROOMS = [
     "prefect",
     "loops",
     "mlflow",
+    "proxy",
     "web",
     "internal",
     "public",

@@ -14,6 +14,8 @@ from determined_service.ingest.metrics import MetricsWriter
 from determined_service.ingest.reports import Batch
 from determined_service.lifecycle.progress import ProgressEvents
 from determined_service.mlflow.process import MlflowServer
+from determined_service.proxy.decisions import Decisions
+from determined_service.proxy.process import ProxyProcess
 from determined_service.public import (
     agents,
     allocations,
@@ -47,6 +49,7 @@ from determined_service.public import (
     retraining,
     search_preview,
     task_logs,
+    task_visits,
     tasks,
     trial_actions,
     trials,
@@ -113,6 +116,7 @@ def routers() -> list[Router]:
         pipelines,
         tasks,
         task_logs,
+        task_visits,
         mlflow_changes,
         # Last: its address has a part for everything.
         mlflow_pages,
@@ -130,6 +134,11 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
     app.state.logs_queue = LogsQueue(app.state.db)
+    app.state.proxy = ProxyProcess(
+        app.state.settings,
+        Decisions(app.state.db, app.state.auth, app.state.queue, app.state.settings),
+    )
+    stack.push_async_callback(app.state.proxy.close)
     app.state.mlflow = MlflowServer(app.state.settings)
     stack.push_async_callback(app.state.mlflow.close)
     idle = app.state.mlflow.end_when_idle(app.state.settings.mlflow_idle_s)
