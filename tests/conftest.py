@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import hypothesis
@@ -62,10 +62,17 @@ def why_no_gpu() -> str | None:
     return None
 
 
-def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end: no collection of garbage need look at them again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay to the end: no collection of garbage need look at them, neither while they are
+    made nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
