@@ -33,10 +33,13 @@ run: $(LOCAL) ## the local cluster, the example search, and its best model put t
 	$(BIN)/det flow run examples/digits/random.yaml examples/digits
 	$(BIN)/python examples/digits/classify.py
 
+# One more than the cores of a small machine: a test that waits for its cluster may leave a core idle.
+WORKERS ?= 3
+
 # Where PYTHONDONTWRITEBYTECODE is set, each of the processes that the tests start would compile the sources anew.
-test: $(STAMP) ## every suite, two processes side by side (tests/conftest.py)
+test: $(STAMP) ## every suite, WORKERS processes side by side (tests/conftest.py)
 	$(BIN)/python -m compileall -q $(SOURCES)
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 
 check: $(STAMP) ## style and types
 	$(BIN)/ruff check --no-cache .

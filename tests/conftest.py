@@ -101,10 +101,10 @@ TOGETHER = (
 
 
 class Shares(LoadScopeScheduling):
-    """How `make test` shares the tests out to its two processes, each of which has a cluster of its own.
+    """How `make test` shares the tests out to its processes, each of which has a cluster of its own.
 
     Whoever is through takes the next file, or what stays together, in the order of collection: the suites
-    with clusters come first, and files that last a second or two come last, so that both end together.
+    with clusters come first, and files that last a second or two come last, so that all end together.
     """
 
     def _split_scope(self, nodeid: str) -> str:
