@@ -61,9 +61,21 @@ def iter_entries(
         yield from batch
 
 
-def iter_batches(
+def iter_batches(session: Session, trial_id: int, **filters: Any) -> Iterator[list[dict[str, Any]]]:
+    """Like :func:`iter_entries`: each time the entries that arrived together."""
+    return _iter(session, f"/api/v1/trials/{trial_id}/logs", **filters)
+
+
+def iter_batches_of_task(
+    session: Session, task_id: str, **filters: Any
+) -> Iterator[list[dict[str, Any]]]:
+    """Like :func:`iter_batches`, of a task of any kind."""
+    return _iter(session, f"/api/v1/tasks/{task_id}/logs", **filters)
+
+
+def _iter(
     session: Session,
-    trial_id: int,
+    path: str,
     *,
     follow: bool = False,
     head: int | None = None,
@@ -78,7 +90,6 @@ def iter_batches(
     sources: Sequence[str] | None = None,
     search_text: str | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Like :func:`iter_entries`: each time the entries that arrived together."""
     if head is not None and tail is not None:
         raise ValueError("give head or tail, not both")
     params: dict[str, Any] = {
@@ -92,7 +103,6 @@ def iter_batches(
         "sources": sources,
         "searchText": search_text,
     }
-    path = f"/api/v1/trials/{trial_id}/logs"
     given = {name: value for name, value in params.items() if value is not None}
     if tail is None:
         if follow and head is None:

@@ -28,9 +28,11 @@ from determined_service.public import (
     explanation,
     front,
     gangs,
+    generic_tasks,
     health,
     health_report,
     jobs,
+    launched,
     login,
     master,
     metrics,
@@ -51,6 +53,7 @@ from determined_service.public import (
     trials,
     unmanaged,
     users,
+    workspaces,
 )
 from determined_service.scheduling.queue import Queue
 from determined_service.web.router import Router
@@ -108,7 +111,11 @@ def routers() -> list[Router]:
         models,
         model_versions,
         retraining,
+        # Before the tasks: "/tasks/count" is no task's address.
+        launched,
         tasks,
+        generic_tasks,
+        workspaces,
         task_logs,
         mlflow_changes,
         # Last: its address has a part for everything.

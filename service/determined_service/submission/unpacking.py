@@ -17,7 +17,7 @@ from determined_service.base.checks import check_shape, check_value, show
 from determined_service.base.refusals import ApiError, BadRequest
 from determined_service.submission.model_definition import pack
 
-FILES = ("modelDefinition", "model_definition")
+FILES = ("modelDefinition", "model_definition", "files", "contextDirectory", "context_directory")
 
 
 def read_submission(raw: bytes) -> dict[str, Any]:

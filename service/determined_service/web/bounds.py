@@ -25,6 +25,10 @@ _LARGER = (
     (re.compile(r"/api/v1/experiments(/by-external-id/.*)?"), limits.SUBMISSION_BYTES),
     (re.compile(r"/api/v1/models/[^/]+/retraining"), limits.SUBMISSION_BYTES),
     (
+        re.compile(r"/api/v1/(commands|notebooks|shells|tensorboards|generic-tasks)"),
+        limits.SUBMISSION_BYTES,
+    ),
+    (
         re.compile(r"/api/v1/trials/[^/]+/(metrics|metrics/batch|(training|validation)_metrics)"),
         limits.METRICS_BYTES,
     ),

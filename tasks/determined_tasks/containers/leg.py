@@ -252,6 +252,7 @@ class _Leg:
                 account,
             ),
             user=accounts.user(account),
+            account=account,
         )
         begun = self.root / BEGUN
         begun.touch()
