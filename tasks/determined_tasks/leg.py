@@ -274,10 +274,13 @@ class _Leg:
                 self.spec = chosen
                 task_environment.write_info_files(self.spec, self.place, context.run_dir)
             env = task_environment.build(self.spec, self.place, context, account)
+            workdir = self._work_dir(context, account)
+            if workdir != context.workdir:
+                env |= {"PWD": str(workdir), "DET_WORKDIR": str(workdir)}
             env.update(self._reserve_ports())
             plan = entrypoint.plan(
                 self.spec.entrypoint,
-                workdir=context.workdir,
+                workdir=workdir,
                 env=env,
                 user_env=self.spec.user_environment(),
                 # A fork of this process has the agents' token somewhere in its memory.
@@ -292,7 +295,7 @@ class _Leg:
             if stopped is not None:
                 return stopped
             oom_before = exit_reason.oom_kills()
-            self._start(plan, env, context, account)
+            self._start(plan, env, workdir, context, account)
         except (EntrypointError, ModelDefinitionError, IdentityError) as error:
             return exit_reason.failed_to_start(str(error))
         except ports.PortsError as error:
@@ -304,7 +307,7 @@ class _Leg:
         assert self.user is not None
         watch = self._report_start(self.user.pid)
         replace(record, user=ProcessName.of(self.user.pid)).write(self.root)
-        exception = self._read_until_end(self.user, context.workdir)
+        exception = self._read_until_end(self.user, workdir)
         if watch is not None:
             watch.end()
         assert self.user.status is not None
@@ -315,7 +318,7 @@ class _Leg:
             return stopped
         pending = None
         if task_environment.has_met(context.run_dir, self.spec.nodes):
-            pending = entrypoint.pending_hook(context.workdir, context.run_dir)
+            pending = entrypoint.pending_hook(workdir, context.run_dir)
         return exit_reason.describe(
             self.user.status,
             plan,
@@ -357,13 +360,29 @@ class _Leg:
         if self.place.checkpoint_dir is not None:
             identity.let_store(self.place.checkpoint_dir, self.spec.cluster_id)
 
+    def _work_dir(self, context: ContextDir, account: Identity | None) -> Path:
+        """Where the process starts. Raises EntrypointError for a directory that is not there."""
+        found = task_environment.work_dir(self.spec, account, context.workdir)
+        with identity.files_of(account):
+            if not found.is_dir() or not os.access(found, os.X_OK, effective_ids=True):
+                raise EntrypointError(
+                    f"work_dir {str(found)!r}: there is no such directory on agent {self.place.agent_id} that"
+                    " the task may enter: make it there, or leave work_dir out"
+                )
+        return found
+
     def _start(
-        self, plan: Start, env: dict[str, str], context: ContextDir, account: Identity | None
+        self,
+        plan: Start,
+        env: dict[str, str],
+        workdir: Path,
+        context: ContextDir,
+        account: Identity | None,
     ) -> None:
         self.user = process.start(
             plan,
             env=env,
-            workdir=context.workdir,
+            workdir=workdir,
             single_threaded=self.fork is not None,
             base_path=self.fork.base_path if self.fork else None,
             packages=context.packages,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -84,6 +86,19 @@ def build(
         users["PYTHONPATH"] += os.pathsep + str(context.packages.site)
     env.update(users)
     return {key: value for key, value in env.items() if len(value) <= LONGEST_VARIABLE}
+
+
+def work_dir(spec: LegSpec, account: Identity | None, default: Path) -> Path:
+    """Where the process starts: ``default``, or what the task's configuration says, with its names filled in.
+
+    ``$AGENT_USER`` is the account of the process, ``$DET_USER`` the task's owner; a relative path is below
+    ``default``.
+    """
+    if spec.work_dir is None:
+        return default
+    agent_user = account.name if account is not None else getpass.getuser()
+    names = {"AGENT_USER": agent_user, "DET_USER": spec.owner}
+    return default / Template(spec.work_dir).safe_substitute(names)
 
 
 def variables(

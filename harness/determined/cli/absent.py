@@ -21,8 +21,6 @@ _LABELS = (
 )
 _RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
 _POOLS = "every user may use every pool; det a list shows the pools of the agents"
-_TASKS = "see trials with det e list-trials ID and det t describe ID, their logs with det t logs ID"
-_COMMAND = "run the program as an experiment: entrypoint in a YAML file, searcher.name: single, det flow run"
 _NOTEBOOK = (
     "run Jupyter on your own machine, and read the cluster with the Python SDK"
     " (determined.experimental.client)"
@@ -46,10 +44,6 @@ _PARTS = "det deploy local cluster-up starts the whole cluster, cluster-down sto
 _REST = "send the request with curl, and the token of ~/.config/determined/auth.json as bearer"
 
 
-def _task(names: str, advice: str) -> dict[str, str | Tree]:
-    return {**_all(names, advice), "set": {"priority": advice}}
-
-
 TREE: Tree = {
     "experiment|e": {
         "move": _LABELS,
@@ -59,11 +53,10 @@ TREE: Tree = {
     },
     "trial|t": {"set": {"log-retention": _RETENTION}},
     "resource-pool|rp": {"bindings": _all("add list-workspaces remove replace", _POOLS)},
-    "task": _all("cleanup-logs config create fork kill list|ls logs pause unpause", _TASKS),
-    "command|cmd": _task("config describe kill list|ls logs run", _COMMAND),
-    "notebook": _task("config kill list|ls logs open start", _NOTEBOOK),
-    "tensorboard": _task("config kill list|ls logs open start", _TENSORBOARD),
-    "shell": _task("config kill list|ls logs open show-ssh-command show_ssh_command start", _SHELL),
+    "task": _all("cleanup-logs", _RETENTION),
+    "notebook": _all("open start", _NOTEBOOK),
+    "tensorboard": _all("open start", _TENSORBOARD),
+    "shell": _all("open show-ssh-command show_ssh_command start", _SHELL),
     "template|tpl": {
         **_all("create describe list|ls remove|rm set", _TEMPLATE),
         "set-value": {"config": _TEMPLATE},

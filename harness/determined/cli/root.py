@@ -22,6 +22,7 @@ class Root(LazyGroup):
             "the saved states of models: describe, download, delete",
         ),
         "cluster": ("determined.cli.cluster", "checks of the whole cluster"),
+        "command|cmd": ("determined.cli.command", "programs that run on the cluster's machines"),
         "experiment|e": (
             "determined.cli.experiment",
             "hyperparameter searches and single training runs",
@@ -30,6 +31,7 @@ class Root(LazyGroup):
         "job|j": ("determined.cli.job", "the queue for slots: who waits, why, and in which order"),
         "master": ("determined.cli.master", "the service behind the REST API"),
         "model|m": ("determined.cli.model", "the registry: checkpoints under a name and a number"),
+        "notebook": ("determined.cli.notebook", "JupyterLab on the cluster's machines"),
         "pipeline": (
             "determined.cli.pipeline",
             "experiments that take what earlier ones have found",
@@ -47,7 +49,13 @@ class Root(LazyGroup):
             "determined.cli.retrain",
             "models that are trained again on a schedule, and promoted only when they are better",
         ),
+        "shell": ("determined.cli.shell", "terminals on the cluster's machines"),
         "slot|s": ("determined.cli.slot", "the GPUs or CPU cores of the agents"),
+        "task": ("determined.cli.task", "whatever runs on the cluster, or waits for slots"),
+        "tensorboard": (
+            "determined.cli.tensorboard",
+            "the curves of experiments and trials, in a browser",
+        ),
         "trial|t": ("determined.cli.trial", "training runs with one set of hyperparameters each"),
         "user|u": ("determined.cli.user", "users, login and logout"),
         "version": ("determined.cli.version", "the versions of det and of the service"),

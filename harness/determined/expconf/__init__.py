@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from determined.expconf.problems import ConfigError as ConfigError
     from determined.expconf.problems import Problem as Problem
     from determined.expconf.schema import json_schema as json_schema
+    from determined.expconf.tasks import check_task as check_task
+    from determined.expconf.tasks import complete_task as complete_task
     from determined.expconf.validation import validate as validate
 
 # The module of each name, which is imported at the first use: the models take 0.15 s to build, and
@@ -43,8 +45,10 @@ _HOMES = {
     "Problem": "problems",
     "apply_overrides": "overrides",
     "check": "completion",
+    "check_task": "tasks",
     "complete": "completion",
     "complete_search": "completion",
+    "complete_task": "tasks",
     "json_schema": "schema",
     "launch_command": "launch",
     "load_yaml": "document",

@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from determined.expconf import fields
 from determined.expconf.base import BROKEN_RULE, MEMBER_MARK, NO_MEMBER, WRONG_SHAPE
+from determined.expconf.durations import DURATION_PATTERN
 from determined.expconf.fields import EXPERIMENT, Format
 from determined.expconf.masking import SECRET_FIELDS
 from determined.expconf.paths import Path, render
@@ -54,6 +55,7 @@ _PATTERNS = {
     r"^/": "an absolute path (one that begins with '/')",
     r"^[^=]+=": "NAME=VALUE",
     r"^[rwm]+$": "a mode made of the letters r, w and m",
+    DURATION_PATTERN: "a duration such as '30s', '5m' or '1h30m'",
     SIZE_PATTERN: "a size such as 4294967296, '4G' or '1.5GiB'",
 }
 

@@ -208,6 +208,20 @@ tasks = sa.Table(
     sa.Column("state", sa.Text),
     sa.Column("reason", sa.Text),
     sa.Column("end_time", TS),
+    # Of commands and other tasks that somebody launches; NULL for the rest. The id in the job queue.
+    sa.Column("job_id", Uuid),
+    # The files that were sent with it.
+    sa.Column("model_def_hash", sa.ForeignKey("model_definitions.hash")),
+    # The task whose process launched it with its own token; NULL: a user did. Plain text: the task may go.
+    sa.Column("submitted_by", sa.Text),
+    # What its kind remembers beside the configuration. Never shown as it is: it may hold keys.
+    sa.Column("data", JSONB(none_as_null=True)),
+    # Of generic tasks: the task under which it stands, the one that it was forked from.
+    sa.Column("parent_id", sa.ForeignKey("tasks.id", ondelete="SET NULL")),
+    sa.Column("forked_from", sa.Text),
+    # It ends when nobody has used it for so long. NULL: never. And since when nobody uses it.
+    sa.Column("idle_timeout_s", sa.Float(53)),
+    sa.Column("idle_since", TS),
 )
 # Of the kinds whose state is here, what has not ended; then everything, the latest first.
 sa.Index(
@@ -216,6 +230,8 @@ sa.Index(
     postgresql_where=sa.text("state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"),
 )
 sa.Index("ix_tasks_start_time", tasks.c.start_time)
+sa.Index("ix_tasks_job_id", tasks.c.job_id, postgresql_where=tasks.c.job_id.is_not(None))
+sa.Index("ix_tasks_parent_id", tasks.c.parent_id, postgresql_where=tasks.c.parent_id.is_not(None))
 sa.Index("ix_tasks_former_of", tasks.c.former_of, postgresql_where=tasks.c.former_of.is_not(None))
 
 trials = sa.Table(

@@ -6,10 +6,10 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 |---|---|---|
 | read | everything | whoever is logged in, but for the next row |
 | read | cluster configuration | administrators |
-| create | experiment, model | whoever is logged in; the new one is theirs. A task's process: for its owner |
+| create | experiment, model, task | whoever is logged in; it is theirs. A task's process: for its owner |
 | create | pipeline | the same |
 | create | user | administrators |
-| change | experiment, trial, checkpoint, model | the owner, administrators; the task that made it |
+| change | experiment, trial, checkpoint, model, task | the owner, administrators; the task that made it |
 | change | pipeline | the same |
 | register | model | the owner, administrators; processes of the owner's tasks too |
 | register | checkpoint | as to change it |
@@ -23,8 +23,8 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | serve | cluster | agents and flows |
 
 The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
-has none of its owner's rights over things: it changes the experiments, models and pipelines that its own
-task submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints
+has none of its owner's rights over things: it changes the experiments, models, pipelines and tasks that its
+own task submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints
 that its own task reported. It registers those as versions of any model of its owner's, because that takes
 nothing away. Whoever registers a checkpoint keeps its owner from deleting it, so both must be theirs.
 What the trial of a task did before its experiment was continued counts as done by its present task.
@@ -71,6 +71,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     **{(Action.READ, kind): Grant.LOGGED_IN for kind in Kind},
     (Action.READ, Kind.CONFIGURATION): Grant.ADMINISTRATOR,
     (Action.CREATE, Kind.EXPERIMENT): Grant.LOGGED_IN,
+    (Action.CREATE, Kind.TASK): Grant.LOGGED_IN,
     (Action.CREATE, Kind.USER): Grant.ADMINISTRATOR,
     (Action.CREATE, Kind.MODEL): Grant.LOGGED_IN,
     (Action.CREATE, Kind.PIPELINE): Grant.LOGGED_IN,
@@ -83,6 +84,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.CHANGE, Kind.EXPERIMENT): Grant.OWNER,
     (Action.CHANGE, Kind.TRIAL): Grant.OWNER,
     (Action.CHANGE, Kind.CHECKPOINT): Grant.OWNER,
+    (Action.CHANGE, Kind.TASK): Grant.OWNER,
     (Action.CHANGE, Kind.USER): Grant.ITSELF,
     (Action.ADMINISTER, Kind.USER): Grant.ADMINISTRATOR,
     (Action.DELETE, Kind.EXPERIMENT): Grant.OWNER,

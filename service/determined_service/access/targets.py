@@ -102,7 +102,10 @@ _FIND: Mapping[Kind, sa.TextClause] = {
             f"e.id, {_SUBMITTED} experiments e JOIN users u ON u.id = e.owner_id WHERE e.id = ANY(:ids)"
         ),
         Kind.TRIAL: f"x.id, {_SUBMITTED} trials x {_OF_EXPERIMENT} WHERE x.id = ANY(:ids)",
-        Kind.TASK: f"k.id, {_OWNER} tasks k {_OF_TASK} WHERE k.id = ANY(:ids)",
+        Kind.TASK: (
+            f"k.id, u.id AS owner_id, u.username, k.submitted_by AS submitter, NULL AS task_id "
+            f"FROM tasks k {_OF_TASK} WHERE k.id = ANY(:ids)"
+        ),
         Kind.ALLOCATION: (
             f"x.id, {_OWNER} allocations x JOIN tasks k ON k.id = x.task_id {_OF_TASK} "
             f"WHERE x.id = ANY(:ids)"

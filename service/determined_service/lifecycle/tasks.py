@@ -23,10 +23,12 @@ async def create(
     name: str,
     config: Mapping[str, Any] | None = None,
     project_id: int | None = None,
+    **more: Any,
 ) -> None:
     """A task whose state is in its row, ACTIVE from now on; it acts for the user ``owner_id``.
 
-    Trials are made with the rows of their own that say these things of them.
+    ``more``: further columns of its row. Trials are made with the rows of their own that say these things of
+    them.
     """
     await change.conn.execute(
         sa.insert(tasks).values(
@@ -37,6 +39,7 @@ async def create(
             config=None if config is None else dict(config),
             project_id=project_id,
             state=states.ACTIVE,
+            **more,
         )
     )
     change.notify(topics.task(task_id))

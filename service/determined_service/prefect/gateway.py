@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import UUID
 
 from determined.common.wire.prefect import (
+    AWAITING_SLOTS,
     DELETION_DEPLOYMENT,
     DELETION_FLOW,
     EXPERIMENT_DEPLOYMENT,
@@ -24,15 +25,17 @@ from determined.common.wire.prefect import (
     RETRAINING_DEPLOYMENT,
     RETRAINING_FLOW,
     SCHEDULED,
+    TASK_FLOWS,
     TRIAL_FLOW,
+    task_deployment,
 )
 from determined_service.base.settings import Settings
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
-FLOWS = (EXPERIMENT_FLOW, TRIAL_FLOW)
+FLOWS = (EXPERIMENT_FLOW, TRIAL_FLOW, *TASK_FLOWS)
 """The names of our flows and of their deployments."""
 DEPLOYED = (*FLOWS, DELETION_FLOW, RETRAINING_FLOW, PIPELINE_FLOW)
 PAGE = 200
@@ -120,6 +123,11 @@ class Gateway(Protocol):
 
         Raises NotDeployed.
         """
+
+    async def create_task_run(
+        self, flow: str, task_id: str, *, key: str, name: str, tags: Sequence[str]
+    ) -> UUID:
+        """Creates the run of a task, which waits for slots, once per ``key``. Raises NotDeployed."""
 
     async def artifacts(self, run_id: UUID) -> dict[str, UUID]:
         """The run's artifacts by :attr:`Artifact.called`."""
@@ -245,6 +253,21 @@ class PrefectGateway:
         """As :meth:`create_experiment_run`, of the flow that trains a model again."""
         return await self._create_run(RETRAINING_DEPLOYMENT, {"run_id": run_id}, key, name, tags)
 
+    async def create_task_run(
+        self, flow: str, task_id: str, *, key: str, name: str, tags: Sequence[str]
+    ) -> UUID:
+        from prefect.client.schemas.objects import State, StateDetails, StateType
+
+        # No worker takes it: its process is started by the service's order to an agent.
+        waiting: State[Any] = State(
+            type=StateType.SCHEDULED,
+            name=AWAITING_SLOTS,
+            state_details=StateDetails(scheduled_time=FAR_FUTURE),
+        )
+        deployment, parameters = task_deployment(flow), {"task_id": task_id}
+        run_id, _ = await self._create_run(deployment, parameters, key, name, tags, waiting)
+        return run_id
+
     async def _create_run(
         self,
         deployment: str,
@@ -253,6 +276,7 @@ class PrefectGateway:
         name: str,
         tags: Sequence[str],
         parent_task_run_id: UUID | None = None,
+        state: State[Any] | None = None,
     ) -> tuple[UUID, str | None]:
         from prefect.exceptions import PrefectHTTPStatusError
 
@@ -265,6 +289,7 @@ class PrefectGateway:
                 tags=tags,
                 idempotency_key=key,
                 parent_task_run_id=parent_task_run_id,
+                state=state,
             )
         except PrefectHTTPStatusError as error:
             if error.response.status_code != 404:

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from determined.common.backoff import Backoff
 from determined.common.wire.prefect import experiment_tags, pipeline_tags
-from determined_registry.database.tables import experiments
+from determined_registry.database.tables import experiments, tasks
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
@@ -32,6 +32,7 @@ from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
 from determined_service.state.prefect_states import (
     CREATE_RUN,
+    CREATE_TASK_RUN,
     EXPERIMENT_ENTITY,
     NAME_RUN,
     RETRAINING_ENTITY,
@@ -119,8 +120,10 @@ _ROWS = sa.text(
         THEN split_part(o.entity, ':', 2)::int END
     LEFT JOIN retraining_runs r ON r.id = CASE WHEN starts_with(o.entity, '{RETRAINING_ENTITY}')
         THEN split_part(o.entity, ':', 2)::bigint END
-    LEFT JOIN users u ON u.id = e.owner_id
-    WHERE o.entity <> ALL(:busy) AND (k.id IS NULL OR k.flow_run_id IS NOT NULL)
+    LEFT JOIN users u ON u.id = coalesce(e.owner_id, k.owner_id)
+    -- The states of a trial wait until its run is there, those of other tasks until they made it.
+    WHERE o.entity <> ALL(:busy) AND (
+        k.id IS NULL OR k.flow_run_id IS NOT NULL OR o.kind = '{CREATE_TASK_RUN}')
     -- New runs first: somebody waits for them.
     ORDER BY o.kind <> '{CREATE_RUN}', o.id
     LIMIT 1000
@@ -213,6 +216,8 @@ class Mirror:
             for delivery in deliveries:
                 if delivery.row.kind == CREATE_RUN:
                     await self._create_run(delivery)
+                elif delivery.row.kind == CREATE_TASK_RUN:
+                    await self._create_task_run(delivery)
                 elif delivery.row.kind == SHOW_PAGE:
                     await self._show_page(delivery)
                 elif delivery.row.kind == NAME_RUN:
@@ -305,6 +310,26 @@ class Mirror:
             await bump_pools(change, experiment_id, pool)
             change.notify(topics.experiment(experiment_id))
             change.tell_prefect(row.entity, SHOW_PAGE)
+
+    async def _create_task_run(self, delivery: Delivery) -> None:
+        """Make the run of a task that somebody launched; what happened to it meanwhile comes after it."""
+        row = delivery.row
+        task_id, run_id = task_of(row.entity), row.run_id
+        if run_id is None:
+            owner = [f"owner-{row.owner}"] if row.owner else []
+            run_id = await self._gateway.create_task_run(
+                row.payload["flow"],
+                task_id,
+                key=f"determined-{self._settings.cluster_id}-task-{task_id}",
+                name=row.payload["name"],
+                tags=["determined", *owner, f"task-{task_id}"],
+            )
+        async with changing(self._db) as change:
+            await change.conn.execute(
+                sa.update(tasks).where(tasks.c.id == task_id).values(flow_run_id=run_id)
+            )
+            await change.conn.execute(_DELETE, {"ids": list(delivery.ids)})
+            change.notify(topics.OUTBOX, topics.task(task_id))
 
     async def _show_page(self, delivery: Delivery) -> None:
         """Write what the page of the run tells."""

@@ -30,9 +30,11 @@ from determined_service.public import (
     explanation,
     front,
     gangs,
+    generic_tasks,
     health,
     health_report,
     jobs,
+    launched,
     login,
     master,
     metrics,
@@ -55,6 +57,7 @@ from determined_service.public import (
     trials,
     unmanaged,
     users,
+    workspaces,
 )
 from determined_service.scheduling.queue import Queue
 from determined_service.web.router import Router
@@ -114,7 +117,11 @@ def routers() -> list[Router]:
         model_versions,
         retraining,
         pipelines,
+        # Before the tasks: "/tasks/count" is no task's address.
+        launched,
         tasks,
+        generic_tasks,
+        workspaces,
         task_logs,
         task_visits,
         mlflow_changes,

@@ -98,6 +98,30 @@ async def check_slots(
     )
 
 
+async def check_task_slots(
+    conn: AsyncConnection, resources: Mapping[str, Any], cluster: ClusterConfig
+) -> tuple[str, tuple[str, ...]]:
+    """As :func:`check_slots`, of the ``resources`` of a task that is no trial: it never spreads."""
+    slots = resources["slots"]
+    pool = resources["resource_pool"] or cluster.default_pool(slots)
+    if pool is None:
+        names = ", ".join(one.pool_name for one in cluster.resource_pools)
+        raise BadRequest(
+            f"{_FIELD}: required field is missing: this cluster has no default pool (there are {names})"
+        )
+    await require_pool(conn, pool, _FIELD)
+    here = [row for row in await conn.execute(_AGENTS, {"pool": pool}) if row.here]
+    if could_hold(slots, Counter(row.n for row in here), Spread.NONE) or not slots:
+        return pool, ()
+    if not here or not cluster.launch_error:
+        return pool, (SLOTS_EXCEEDED,)
+    sizes = ", ".join(f"{row.id} {row.n}" for row in here[:NAMED])
+    raise BadRequest(
+        f"resources.slots: {slots} slots are more than any agent of the resource pool {pool!r} has, and only "
+        f"trials run on several agents (agents and their slots: {sizes})"
+    )
+
+
 def _none_admitted(pool: str, constraint: Constraint, here: Sequence[sa.Row[Any]]) -> str:
     names = sorted(row.id for row in here)
     labels = sorted({f"{key}={value}" for row in here for key, value in row.labels.items()})

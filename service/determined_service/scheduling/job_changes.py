@@ -134,6 +134,40 @@ async def set_resources(
     ]
 
 
+_SET_OF_TASK = sa.text(
+    """
+    UPDATE tasks SET config = jsonb_set(config, '{resources,priority}', cast(:priority AS jsonb))
+    WHERE id = :id AND state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')
+    RETURNING config #>> '{resources,resource_pool}' AS pool
+    """
+)
+_SET_OF_TASKS_LEG = sa.text(
+    """
+    UPDATE allocations SET priority = :priority WHERE id IN (
+        SELECT id FROM allocations WHERE task_id = :id AND state <> 'TERMINATED'
+        ORDER BY id FOR NO KEY UPDATE)
+    """
+)
+
+
+async def set_task_priority(
+    change: Change, task_id: str, priority: int | None, schedulers: PoolSchedulers
+) -> list[str]:
+    """Sets the priority of a task that is no trial (None: the pool's); it holds at once. Remarks.
+
+    Raises Conflict when the task has ended.
+    """
+    given = {"id": task_id, "priority": orjson.dumps(priority).decode()}
+    row = (await change.conn.execute(_SET_OF_TASK, given)).first()
+    if row is None:
+        raise Conflict(f"task {task_id} has ended: only what waits or runs has a priority")
+    await change.conn.execute(_SET_OF_TASKS_LEG, {"id": task_id, "priority": priority})
+    change.notify(topics.SCHEDULER, topics.task(task_id))
+    if priority is None:
+        return []
+    return unheeded.remark("priority", priority, row.pool, schedulers.config(row.pool).type)
+
+
 async def move_beside(
     change: Change,
     experiment_id: int,

@@ -16,6 +16,7 @@ from determined_service.state.change import Change
 
 SET_STATE = "set_state"
 CREATE_RUN = "create_experiment_run"
+CREATE_TASK_RUN = "create_task_run"
 NAME_RUN = "name_run"
 SHOW_PAGE = "show_page"
 
@@ -52,6 +53,11 @@ def experiment_of(entity: str) -> int:
 def task_of(entity: str) -> str:
     """The id of the task that ``entity`` names."""
     return entity.removeprefix(TASK_ENTITY)
+
+
+def create_task_run(change: Change, task_id: str, flow: str, name: str) -> None:
+    """Has the run made of a task that waits for slots."""
+    change.tell_prefect(task_entity(task_id), CREATE_TASK_RUN, flow=flow, name=name)
 
 
 def assigned(change: Change, task_id: str, places: Sequence[nodes.Place]) -> None:

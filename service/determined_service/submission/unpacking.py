@@ -17,7 +17,7 @@ from determined_service.base.checks import check_shape, check_value, show
 from determined_service.base.refusals import ApiError, BadRequest
 from determined_service.submission.model_definition import ModelDefinition, pack
 
-FILES = ("modelDefinition", "model_definition")
+FILES = ("modelDefinition", "model_definition", "files", "contextDirectory", "context_directory")
 SEVERAL = "modelDefinitions"
 """The field of a pipeline: lists of files by name."""
 

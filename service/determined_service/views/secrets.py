@@ -103,6 +103,12 @@ class Viewer:
             return json.dumps(config)
         return json.dumps(self.config(dict(config), owner_id))
 
+    def owns(self, owner_id: int) -> bool:
+        """Whether it is the owner, logged in, or an administrator; no task's process is."""
+        return self.subject.admin or (
+            owner_id == self.subject.user_id and self.subject.allocation is None
+        )
+
     def _sees_all(
         self, owner_id: int | None, experiment_id: int | None, submitted_by: str | None
     ) -> bool:

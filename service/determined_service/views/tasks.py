@@ -55,9 +55,10 @@ async def has_ended(conn: AsyncConnection, task_id: str) -> bool:
     return live.first() is None
 
 
-_TASKS = sa.select(k.id, k.kind, k.owner_id, k.start_time, k.flow_run_id, users.c.username).join(
-    users, users.c.id == k.owner_id
-)
+_TASKS = sa.select(
+    k.id, k.kind, k.owner_id, k.start_time, k.flow_run_id, k.parent_id, k.forked_from, k.data,
+    users.c.username,
+).join(users, users.c.id == k.owner_id)  # fmt: skip
 
 
 async def get_task(conn: AsyncConnection, task_id: str, viewer: Viewer) -> dict[str, Any]:
@@ -98,7 +99,8 @@ async def _tasks_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> lis
 
 
 def _task_json(row: sa.Row[Any], facts: TaskFacts, held: list[dict[str, Any]]) -> dict[str, Any]:
-    """Ours: ``name``, ``state``, ``reason``, ``userId``, ``username``, ``projectId``, ``flowRunId``."""
+    """Ours: ``name``, ``state``, ``reason``, ``userId``, ``username``, ``projectId``, ``flowRunId``,
+    and an allocation's ``exitSignal``."""
     # Upstream's tasks know one stop less.
     shown = facts.state.replace(states.STOPPING_KILLED, states.STOPPING_CANCELED)
     return {
@@ -115,6 +117,9 @@ def _task_json(row: sa.Row[Any], facts: TaskFacts, held: list[dict[str, Any]]) -
         "username": row.username,
         "projectId": facts.project_id,
         "flowRunId": row.flow_run_id and str(row.flow_run_id),
+        "parentId": row.parent_id,
+        "forkedFrom": row.forked_from,
+        "noPause": bool((row.data or {}).get("no_pause")),
     }
 
 
@@ -137,6 +142,7 @@ def _allocation_json(row: sa.Row[Any], kind: str) -> dict[str, Any]:
         "endTime": moment(row.ended_at),
         "exitReason": row.reason,
         "statusCode": row.exit_code,
+        "exitSignal": row.exit_signal,
     }
 
 

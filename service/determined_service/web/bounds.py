@@ -26,6 +26,10 @@ _LARGER = (
     (re.compile(r"/api/v1/models/[^/]+/retraining"), limits.SUBMISSION_BYTES),
     (re.compile(r"/api/v1/pipelines"), limits.SUBMISSION_BYTES),
     (
+        re.compile(r"/api/v1/(commands|notebooks|shells|tensorboards|generic-tasks)"),
+        limits.SUBMISSION_BYTES,
+    ),
+    (
         re.compile(r"/api/v1/trials/[^/]+/(metrics|metrics/batch|(training|validation)_metrics)"),
         limits.METRICS_BYTES,
     ),

@@ -262,6 +262,7 @@ class _Leg:
             )
             | self.ports.environment(self._listen_host()),
             user=accounts.user(account),
+            account=account,
         )
         plan.publish(body, self.ports.ports, self.address if self._is_bridge() else "")
         begun = self.root / BEGUN

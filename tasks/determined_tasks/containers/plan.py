@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from string import Template
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -62,9 +63,18 @@ def image(spec: LegSpec, place: Place, settings: ContainerSettings) -> str:
     return str(chosen)
 
 
-def work_dir(spec: LegSpec) -> str:
-    """The working directory in the container, which holds the model definition."""
+def files_dir(spec: LegSpec) -> str:
+    """The directory in the container that holds the model definition."""
     return spec.defaults.work_dir or WORKDIR
+
+
+def work_dir(spec: LegSpec, account: Identity | None = None) -> str:
+    """The working directory in the container; it holds the model definition, unless the task has another."""
+    if spec.work_dir is None:
+        return files_dir(spec)
+    agent_user = account.name if account is not None else "root"
+    names = {"AGENT_USER": agent_user, "DET_USER": spec.owner}
+    return str(PurePosixPath(files_dir(spec), Template(spec.work_dir).safe_substitute(names)))
 
 
 def network_mode(spec: LegSpec, settings: ContainerSettings) -> str:
@@ -98,9 +108,9 @@ def environment(
         given = dict(item.partition("=")[::2] for item in image_env)
         env["PATH"] = os.pathsep.join([*settings.path, given.get("PATH") or DEFAULT_PATH])
     if account is not None:
-        env.update(HOME=work_dir(spec), USER=account.name, LOGNAME=account.name)
+        env.update(HOME=files_dir(spec), USER=account.name, LOGNAME=account.name)
     inside = task_environment.variables(
-        spec, place, Path(work_dir(spec)), Path(RUN_DIR), resources_type="docker-container"
+        spec, place, Path(work_dir(spec, account)), Path(RUN_DIR), resources_type="docker-container"
     )
     env.update(inside)
     if place.slot_type == "cpu" and place.slots:
@@ -120,6 +130,7 @@ def request(
     command: list[str],
     env: Mapping[str, str],
     user: str,
+    account: Identity | None = None,
 ) -> dict[str, Any]:
     """The body of the request that creates the container. ``root``: the allocation's directory; ``user``:
     ``uid:gid``."""
@@ -130,7 +141,7 @@ def request(
         "Cmd": [],
         "Env": [f"{key}={value}" for key, value in env.items()],
         "User": user,
-        "WorkingDir": work_dir(spec),
+        "WorkingDir": work_dir(spec, account),
         "Labels": {
             LABEL_AGENT: place.agent_id,
             LABEL_ALLOCATION: spec.allocation_id,
@@ -185,7 +196,7 @@ def _host_config(
     host: dict[str, Any] = {
         "Mounts": [
             _bind(str(root / "run"), RUN_DIR),
-            _bind(str(root / "workdir"), work_dir(spec)),
+            _bind(str(root / "workdir"), files_dir(spec)),
             *(_bind(path, path, read_only=True) for path in settings.read_only),
             *_storage(spec.config),
             *_users_mounts(spec),
@@ -244,7 +255,7 @@ def _users_mounts(spec: LegSpec) -> Iterable[dict[str, Any]]:
     for mount in spec.config.get("bind_mounts") or ():
         yield _bind(
             mount["host_path"],
-            str(PurePosixPath(work_dir(spec), mount["container_path"])),
+            str(PurePosixPath(files_dir(spec), mount["container_path"])),
             bool(mount.get("read_only")),
             mount.get("propagation") or "rprivate",
         )

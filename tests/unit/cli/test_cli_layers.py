@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "arguments": FRAME | {"output"},
     "following": FRAME | {"output"},
     "submission": FRAME | {"output", "following"},
+    "launched": FRAME | {"output", "arguments", "groups"},
     "doctor": FRAME | {"output"},
     "printing.py": set(),
     "errors.py": {"printing"},

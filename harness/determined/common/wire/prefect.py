@@ -9,6 +9,8 @@ TRIAL_FLOW = "trial"
 DELETION_FLOW = "checkpoint-gc"
 RETRAINING_FLOW = "retrain"
 PIPELINE_FLOW = "pipeline"
+TASK_FLOWS = ("command", "notebook", "shell", "tensorboard", "generic")
+"""Of the tasks that people launch, one for each kind."""
 
 # A deployment has the name of its flow (prefect.yaml).
 EXPERIMENT_DEPLOYMENT = f"{EXPERIMENT_FLOW}/{EXPERIMENT_FLOW}"
@@ -34,6 +36,11 @@ PAUSED = "Paused"
 COMPLETED = "Completed"
 CANCELLED = "Cancelled"
 FAILED = "Failed"
+
+
+def task_deployment(flow: str) -> str:
+    """The deployment of a kind of task."""
+    return f"{flow}/{flow}"
 
 
 def experiment_tags(experiment_id: int, owner: str | None) -> list[str]:

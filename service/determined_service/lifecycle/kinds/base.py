@@ -108,7 +108,7 @@ class TaskKind(ABC):
 _LOCK_LEG = sa.text(
     """
     SELECT a.id, a.task_id, a.run_id, a.state, a.agent_id, a.nodes, a.kill_requested_at,
-           a.preempt_requested_at, k.state AS task_state
+           a.preempt_requested_at, k.state AS task_state, k.reason AS task_reason
     FROM tasks k JOIN allocations a ON a.task_id = k.id
     WHERE a.id = :id
     FOR NO KEY UPDATE OF k, a
@@ -118,8 +118,8 @@ _ORDERS = sa.text(
     """
     SELECT a.id, a.task_id, a.run_id, a.resource_pool, a.token, a.agent_id, a.nodes,
            coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
-           k.flow_run_id, k.name, k.config, u.username, u.agent_user_group AS account,
-           g.slot_type
+           k.flow_run_id, k.name, k.config, k.model_def_hash, k.data, u.username,
+           u.agent_user_group AS account, g.slot_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
     JOIN users u ON u.id = k.owner_id
@@ -161,7 +161,8 @@ class SlotKind(TaskKind):
     def order(self, row: sa.Row[Any]) -> dict[str, Any]:
         """What to start: the fields of a LegSpec that the core does not fill in, ``entrypoint`` at least.
 
-        ``row`` is one of ``order_rows``; here it has the task's ``name`` and ``config``.
+        ``row`` is one of ``order_rows``; here it has the task's ``name``, ``config``, ``data`` and
+        ``model_def_hash``, and the ``slot_type`` of the agent. ``env`` goes on top of the core's.
         """
 
     async def orders(
@@ -174,31 +175,32 @@ class SlotKind(TaskKind):
         """The order of each allocation, in any order; of a gang that for the node on ``agent_id``."""
         given = {"ids": list(allocation_ids), "agent_id": agent_id}
         found = await conn.execute(self.order_rows, given)
-        return [
-            LegSpec(
-                allocation_id=row.id,
-                task_id=row.task_id,
-                task_type=self.name,
-                run_id=row.run_id,
-                flow_run_id=row.flow_run_id,
-                slot_ids=row.slot_ids,
-                node=row.node,
-                nodes=row.nodes,
-                resource_pool=row.resource_pool,
-                session_token=row.token,
-                cluster_id=str(settings.cluster_id),
-                cluster_name=settings.cluster_name,
-                owner=row.username,
-                env={"DET_USER": row.username},
-                agent_user=agent_user(row.account),
-                defaults=task_defaults(settings.cluster, row.resource_pool),
-                **self.order(row),
-            )
-            for row in found
-        ]
+        return [self._spec(row, self.order(row), settings) for row in found]
 
-    def is_ready(self, allocation: sa.Row[Any]) -> bool:
-        """Whether its users can use what runs."""
+    def _spec(self, row: sa.Row[Any], order: dict[str, Any], settings: Settings) -> LegSpec:
+        env = {"DET_USER": row.username, **order.pop("env", {})}
+        return LegSpec(
+            allocation_id=row.id,
+            task_id=row.task_id,
+            task_type=self.name,
+            run_id=row.run_id,
+            flow_run_id=row.flow_run_id,
+            slot_ids=row.slot_ids,
+            node=row.node,
+            nodes=row.nodes,
+            resource_pool=row.resource_pool,
+            session_token=row.token,
+            cluster_id=str(settings.cluster_id),
+            cluster_name=settings.cluster_name,
+            owner=row.username,
+            env=env,
+            agent_user=agent_user(row.account),
+            defaults=task_defaults(settings.cluster, row.resource_pool),
+            **order,
+        )
+
+    def is_ready(self, allocation: Any) -> bool:
+        """Whether its users can use what runs. ``allocation``: its row, or what has its columns."""
         return bool(allocation.state == states.RUNNING)
 
     async def started(self, change: Change, leg: sa.Row[Any]) -> None:
@@ -220,8 +222,8 @@ class SlotKind(TaskKind):
                 kill_requested=leg.kill_requested_at is not None,
             )
         )
-        if leg.task_state == states.STOPPING_KILLED:
-            outcome, state, words = Outcome.CANCELED, states.CANCELED, KILLED
+        if (stopped := states.OUTCOME.get(leg.task_state)) is not None:
+            outcome, state, words = Outcome(stopped), stopped, leg.task_reason or words
         elif exit.kind is ExitKind.INFRASTRUCTURE:
             outcome, state = Outcome.LOST, states.ERROR
         elif exit.exit_code or exit.exit_signal or exit.kind is not ExitKind.EXITED:
@@ -236,20 +238,36 @@ class SlotKind(TaskKind):
 
     async def kill(self, change: Change, task_id: str) -> None:
         """A process is killed, and its end is the task's; a task without one ends now."""
+        await self._stop(change, task_id, states.STOPPING_KILLED, KILLED)
+
+    async def finish(self, change: Change, task_id: str, reason: str) -> None:
+        """As :meth:`kill`, but the task ends COMPLETED: nobody needs it any more. Raises NotFound."""
+        await self._stop(change, task_id, states.STOPPING_COMPLETED, reason)
+
+    async def _stop(self, change: Change, task_id: str, stopping: str, reason: str) -> None:
         await self.hold(change, task_id)
         found = await change.conn.execute(sa.select(tasks.c.state).where(tasks.c.id == task_id))
-        if found.scalar_one() in states.TERMINAL:
+        if (state := found.scalar_one()) in states.TERMINAL:
             return
         live = await allocating.live_of_task(change, task_id)
         if live is not None and live.state != states.REQUESTED:
-            await transition(change, TASK, task_id, states.STOPPING_KILLED, reason=KILLED)
+            if TASK.allows(state, stopping):
+                await transition(change, TASK, task_id, stopping, reason=reason)
             await allocating.kill(change, live.id)
             return
         if live is not None:
-            await allocating.withdraw(change, live.id, KILLED)
-        await self._end(change, task_id, states.CANCELED, KILLED)
+            await allocating.withdraw(change, live.id, reason)
+        await self._end(change, task_id, states.OUTCOME[stopping], reason)
 
     async def _end(self, change: Change, task_id: str, state: str, reason: str) -> None:
         await transition(change, TASK, task_id, state, reason=reason)
         if self.mirrored:
             prefect_states.ended(change, prefect_states.task_entity(task_id), state, reason)
+
+
+def variables_of(environment: Mapping[str, Any], slot_type: str) -> list[str]:
+    """``environment_variables`` for a kind of slot; the section is a list, or one per kind."""
+    given = environment.get("environment_variables") or []
+    if isinstance(given, dict):
+        given = given.get(slot_type) or []
+    return [str(item) for item in given]

@@ -11,11 +11,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.base import SlotKind, TaskFacts, TaskKind
 from determined_service.lifecycle.kinds.checkpoint_gc import CheckpointGc
+from determined_service.lifecycle.kinds.command import Command
+from determined_service.lifecycle.kinds.generic import Generic
+from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.lifecycle.kinds.notebook import Notebook
+from determined_service.lifecycle.kinds.shell import Shell
+from determined_service.lifecycle.kinds.tensorboard import Tensorboard
 from determined_service.lifecycle.kinds.trial import Trial
 from determined_service.state.change import Change
 
 _TRIAL = Trial()
-KINDS: dict[str, TaskKind] = {kind.name: kind for kind in (_TRIAL, CheckpointGc())}
+GENERIC = Generic()
+KINDS: dict[str, TaskKind] = {
+    kind.name: kind
+    for kind in (_TRIAL, CheckpointGc(), Command(), Notebook(), Shell(), Tensorboard(), GENERIC)
+}
 
 _KIND_OF = sa.text("SELECT kind FROM tasks WHERE id = :id")
 _KIND_OF_LEG = sa.text(
@@ -28,6 +38,11 @@ def slot_kind(name: str) -> SlotKind:
     kind = KINDS[name]
     assert isinstance(kind, SlotKind), f"tasks of kind {name} hold no slots"
     return kind
+
+
+def launched_kinds() -> dict[str, LaunchedKind]:
+    """The kinds that people launch, by name."""
+    return {name: kind for name, kind in KINDS.items() if isinstance(kind, LaunchedKind)}
 
 
 async def kind_of(conn: AsyncConnection, task_id: str) -> TaskKind:

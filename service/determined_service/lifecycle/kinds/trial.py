@@ -27,7 +27,7 @@ from determined_service.lifecycle.exits import (
     Outcome,
     decide_exit,
 )
-from determined_service.lifecycle.kinds.base import LegEnd, SlotKind, TaskFacts
+from determined_service.lifecycle.kinds.base import LegEnd, SlotKind, TaskFacts, variables_of
 from determined_service.lifecycle.trial_end import TrialIds, end_trial
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
@@ -164,7 +164,7 @@ class Trial(SlotKind):
             "steps_completed": row.steps_completed,
             "checkpoint": checkpoint_facts(row),
             "mlflow": pages.has_mlflow(),
-            "environment_variables": _variables(environment, row.slot_type or "cpu"),
+            "environment_variables": variables_of(environment, row.slot_type or "cpu"),
             "ports": _ports(environment),
         }
 
@@ -200,14 +200,6 @@ def _ports(environment: dict[str, Any]) -> list[Port]:
         )
         for item in given
     ]
-
-
-def _variables(environment: dict[str, Any], slot_type: str) -> list[str]:
-    """``environment_variables`` for a kind of slot; the section is a list, or one per kind."""
-    given = environment.get("environment_variables") or []
-    if isinstance(given, dict):
-        given = given.get(slot_type) or []
-    return [str(item) for item in given]
 
 
 async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:

@@ -1,0 +1,203 @@
+"""list, describe, kill, logs, config and set priority: the same for every kind."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.errors import talk
+from determined.cli.groups import group
+from determined.cli.launched.nouns import Noun, whole_id, whole_ids
+from determined.cli.output import format as f
+from determined.cli.output import log_lines, render
+from determined.cli.output.render import Column, Record
+from determined.cli.printing import echo
+from determined.cli.state import state
+
+TaskId = Annotated[str, typer.Argument(help="its ID, or the beginning of its ID", metavar="ID")]
+TaskIds = Annotated[
+    list[str], typer.Argument(help="IDs, or the beginnings of IDs", metavar="ID...")
+]
+Everybodys = Annotated[bool, typer.Option("-a", "--all", help="also those of other users")]
+OnlyIds = Annotated[bool, typer.Option("-q", "--quiet", help="print only the IDs")]
+Workspace = Annotated[
+    str | None,
+    typer.Option("-w", "--workspace-name", help="only of this workspace", metavar="NAME"),
+]
+
+
+class SortBy(StrEnum):
+    """What a list is sorted by."""
+
+    ID = "id"
+    USERNAME = "username"
+    DESCRIPTION = "description"
+    STATE = "state"
+    EXIT_STATUS = "exitStatus"
+    RESOURCE_POOL = "resourcePool"
+    WORKSPACE_NAME = "workspaceName"
+    START_TIME = "startTime"
+
+
+class Order(StrEnum):
+    """The direction of a list."""
+
+    ASC = "asc"
+    DESC = "desc"
+
+
+def _place(record: Record) -> Any:
+    return (record.get("container") or {}).get("parent")
+
+
+COLUMNS = (
+    Column("ID", "id"),
+    Column("User", "username"),
+    Column("Description", "description"),
+    Column("State", f.field("state", f.state)),
+    Column("Exit Status", "exitStatus"),
+    Column("Resource Pool", "resourcePool"),
+    Column("Slots", "slots"),
+    Column("Agent", _place),
+    Column("Started", f.field("startTime", f.time)),
+)
+_ONE_WORKSPACE = "Uncategorized"
+
+
+def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ()) -> None:
+    """Adds the commands that every kind has. ``more``: further columns of its list."""
+    columns = (*COLUMNS[:5], *more, *COLUMNS[5:])
+    title = noun.title
+
+    @app.command("list|ls", help=f"List {title}s: your own, unless --all is given.")
+    def list_tasks(
+        ctx: typer.Context,
+        quiet: OnlyIds = False,
+        all: Everybodys = False,
+        workspace_name: Workspace = None,
+        sort_by: Annotated[SortBy, typer.Option("--sort-by")] = SortBy.START_TIME,
+        order_by: Annotated[Order, typer.Option("--order-by")] = Order.ASC,
+        json: Json = False,
+        csv: Csv = False,
+    ) -> None:
+        fmt = chosen(json, csv)
+        session = state(ctx).session
+        asked: dict[str, Any] = {"limit": -1}
+        if not all:
+            asked["users"] = [_me(session)]
+        found = session.get(noun.path, params=asked)[noun.plural]
+        if workspace_name not in (None, _ONE_WORKSPACE):
+            found = []
+        for item in found:
+            item["workspaceName"] = _ONE_WORKSPACE
+        found.sort(
+            key=lambda item: str(item.get(sort_by.value) or ""), reverse=order_by is Order.DESC
+        )
+        if quiet:
+            for item in found:
+                echo(item["id"])
+            return
+        render.show(columns, found, fmt, what=f"{title}s")
+
+    @app.command("describe", help=f"Show a {title}.")
+    def describe(ctx: typer.Context, task_id: TaskId, json: Json = False, csv: Csv = False) -> None:
+        fmt = chosen(json, csv)
+        session = state(ctx).session
+        found = session.get(f"{noun.path}/{whole_id(session, noun, task_id)}")[noun.name]
+        if json:
+            render.print_json(found)
+            return
+        render.show(columns, [found], fmt)
+
+    @app.command("kill", help=f"Kill {title}s: their processes end at once.")
+    def kill(
+        ctx: typer.Context,
+        task_ids: TaskIds,
+        force: Annotated[
+            bool, typer.Option("-f", "--force", help="exit with 0 even if some are refused")
+        ] = False,
+    ) -> None:
+        from determined.common.api import errors
+
+        session = state(ctx).session
+        refused = 0
+        for one in whole_ids(session, noun, task_ids):
+            try:
+                session.post(f"{noun.path}/{one}/kill", json={})
+            except (errors.BadRequestException, errors.ForbiddenException) as error:
+                refused += 1
+                talk(f"error: {error.message}")
+            else:
+                talk(f"killed {title} {one}")
+        if refused and not force:
+            raise typer.Exit(1)
+
+    @app.command("logs", help=f"Print the output of a {title}.")
+    def logs(
+        ctx: typer.Context,
+        task_id: TaskId,
+        follow: log_lines.Follow = False,
+        json: log_lines.JsonLines = False,
+        head: log_lines.Head = None,
+        tail: log_lines.Tail = None,
+        agent_id: log_lines.AgentIds = None,
+        container_id: log_lines.ContainerIds = None,
+        rank_id: log_lines.RankIds = None,
+        timestamp_before: log_lines.Before = None,
+        timestamp_after: log_lines.After = None,
+        level: log_lines.Level = None,
+        source: log_lines.Sources = None,
+        stdtype: log_lines.Stdtypes = None,
+    ) -> None:
+        from determined.experimental import _logs as sdk
+
+        filters = log_lines.filters(
+            follow,
+            head,
+            tail,
+            agent_id,
+            container_id,
+            rank_id,
+            timestamp_before,
+            timestamp_after,
+            level,
+            source,
+            stdtype,
+        )
+        session = state(ctx).session
+        one = whole_id(session, noun, task_id)
+        log_lines.show(sdk.iter_batches_of_task(session, one, **filters), json)
+
+    @app.command("config", help=f"Print the configuration of a {title} as YAML.")
+    def config(ctx: typer.Context, task_id: TaskId) -> None:
+        import yaml
+
+        session = state(ctx).session
+        found = session.get(f"{noun.path}/{whole_id(session, noun, task_id)}")
+        echo(yaml.safe_dump(found["config"], sort_keys=False), end="")
+
+    settings = group(f"Change a {title}.")
+
+    @settings.command(
+        "priority", help=f"Set the priority of a {title}; a lower number is more important."
+    )
+    def set_priority(
+        ctx: typer.Context,
+        task_id: TaskId,
+        priority: Annotated[int, typer.Argument(min=1, max=99, help="1 to 99", metavar="N")],
+    ) -> None:
+        session = state(ctx).session
+        one = whole_id(session, noun, task_id)
+        answer = session.post(f"{noun.path}/{one}/set_priority", json={"priority": priority})
+        for remark in answer.get("remarks") or ():
+            talk(f"warning: {remark}")
+        talk(f"{title} {one}: priority set to {priority}")
+
+    app.add_typer(settings, name="set")
+
+
+def _me(session: Any) -> str:
+    return str(session.username or session.get("/api/v1/me")["user"]["username"])

@@ -1,0 +1,134 @@
+"""From the options of the command line to a launched task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from determined.cli.arguments.options import Includes, Overrides
+from determined.cli.errors import CliError, talk
+from determined.cli.state import State
+
+if TYPE_CHECKING:
+    from determined.expconf.tasks import TaskConfig
+
+__all__ = [
+    "ConfigFile",
+    "Context",
+    "Detach",
+    "Includes",
+    "Overrides",
+    "Template",
+    "Volumes",
+    "Workspace",
+    "configuration",
+    "refuse_absent",
+    "send",
+]
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config-file", help="YAML file with the configuration")
+]
+Volumes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-v",
+        "--volume",
+        help="mount a directory of the agent's machine into the container; may be repeated",
+        metavar="HOST:CONTAINER",
+    ),
+]
+Context = Annotated[
+    Path | None,
+    typer.Option("-c", "--context", help="directory whose contents are sent along", metavar="DIR"),
+]
+Workspace = Annotated[
+    str | None, typer.Option("-w", "--workspace-name", help="workspace of the task", metavar="NAME")
+]
+Template = Annotated[
+    str | None, typer.Option("--template", help="take fields that are not set from this template")
+]
+Detach = Annotated[
+    bool, typer.Option("-d", "--detach", help="only print the ID; the task goes on by itself")
+]
+
+
+def refuse_absent(template: str | None, workspace: str | None) -> None:
+    """Says what to do instead of templates and workspaces, which are not here yet."""
+    if template is not None:
+        raise CliError(
+            f"--template {template}: this cluster keeps no templates yet; keep the fields in a YAML file, "
+            "and give it with --config-file"
+        )
+    if workspace not in (None, "Uncategorized"):
+        raise CliError(
+            f"--workspace-name {workspace}: this cluster has one workspace, Uncategorized; tell tasks apart "
+            "by --config description=WORDS"
+        )
+
+
+def configuration(
+    config_file: Path | None,
+    overrides: Iterable[str] | None,
+    volumes: Iterable[str] | None,
+    entrypoint: Sequence[str] = (),
+    *,
+    kind: str = "CommandConfig",
+) -> dict[str, Any]:
+    """The configuration to send. What comes from files and options is checked here, where lines are known.
+
+    ``kind``: the class in :mod:`determined.expconf.tasks`. Raises ConfigError, CliError.
+    """
+    chosen, mounts = list(overrides or ()), [_mount(one) for one in volumes or ()]
+    if config_file is None and not chosen and not mounts:
+        # Nothing can be wrong, and the checks take longer to import than a short command runs.
+        return {"entrypoint": list(entrypoint)} if entrypoint else {}
+    from dataclasses import replace
+
+    from determined import expconf
+    from determined.expconf import tasks
+
+    document = expconf.read_yaml(config_file) if config_file is not None else expconf.Document({})
+    document = expconf.apply_overrides(document, chosen)
+    data = document.data
+    if mounts:
+        data = {**data, "bind_mounts": [*(data.get("bind_mounts") or ()), *mounts]}
+    if entrypoint:
+        own = data.get("entrypoint")
+        if own and own != list(entrypoint):
+            raise CliError(
+                f"the configuration has an entrypoint already ({own!r}): leave one of the two out"
+            )
+        data = {**data, "entrypoint": list(entrypoint)}
+    root: type[TaskConfig] = getattr(tasks, kind)
+    expconf.check_task(replace(document, data=data), root)
+    return data
+
+
+def _mount(text: str) -> dict[str, str]:
+    host, colon, container = text.partition(":")
+    if not (host and colon and container):
+        raise CliError(f"--volume {text!r}: write HOST:CONTAINER, two directories")
+    return {"host_path": host, "container_path": container}
+
+
+def send(
+    shared: State,
+    plural: str,
+    config: dict[str, Any],
+    context: Path | None,
+    includes: Iterable[Path] | None,
+    *,
+    more: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Launches the task; prints the service's warnings. Its answer."""
+    from determined.common.api import tasks
+
+    files = tasks.files_of(context, includes or ())
+    answer = tasks.TaskLaunch(plural, config, files, more=more or {}).send(shared.session)
+    for warning in tasks.warnings_of(answer):
+        talk(f"warning: {warning}")
+    return answer

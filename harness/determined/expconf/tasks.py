@@ -1,0 +1,214 @@
+"""The configurations of commands, notebooks, shells, TensorBoards and generic tasks.
+
+One class for each kind; what all have is in :class:`TaskConfig`. They are read, checked, merged with the
+cluster's defaults and completed as experiments' are, and mistakes are reported in the same way.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from determined.common.wire import limits
+from determined.expconf import legacy, merging, rules, translate
+from determined.expconf.base import (
+    WHOLE,
+    AlsoAccepts,
+    Natural,
+    Positive,
+    Section,
+    Text,
+    by_shape,
+    member,
+)
+from determined.expconf.document import Document
+from determined.expconf.durations import DURATION_PATTERN
+from determined.expconf.environment import Environment
+from determined.expconf.fields import Format
+from determined.expconf.hpc import Pbs, Slurm
+from determined.expconf.mounts import BindMount
+from determined.expconf.paths import Path
+from determined.expconf.problems import ConfigError, Problem
+from determined.expconf.resources import Device, Size
+from determined.expconf.translate import Finding
+from determined.expconf.validation import as_document, located
+
+Words = Annotated[
+    Annotated[str, member("text"), Field(min_length=1)]
+    | Annotated[list[str], member("argv"), Field(min_length=1)],
+    by_shape("a command, as text or as a list of words", text=str, argv=list),
+]
+Duration = Annotated[str, Field(pattern=DURATION_PATTERN)]
+
+
+class TaskResources(Section):
+    """The ``resources`` section of a task."""
+
+    slots: Natural = Field(1, description="slots (GPUs, else CPU slots); 0 is allowed")
+    max_slots: Natural | None = Field(None, description="no longer used: `slots` is the number")
+    weight: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="share of the slots, in pools that serve by fair shares"
+    )
+    priority: Annotated[int, Field(ge=1, le=99), WHOLE] | None = Field(
+        None, description="a lower number is more important; default: the resource pool's"
+    )
+    resource_pool: str = Field("", description="resource pool; empty for the default one")
+    shm_size: Size | None = Field(
+        None, description="size of /dev/shm: bytes, or a size such as '4G'"
+    )
+    devices: list[
+        Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts({"type": "string"})]
+    ] = Field([], description="devices, as mappings or 'host:container[:rwm]'")
+
+
+class NoSlots(TaskResources):
+    """The same, of what needs no slot unless it asks for one."""
+
+    slots: Natural = Field(0, description="slots (GPUs, else CPU slots)")
+
+
+class TaskConfig(Section):
+    """What the configurations of all kinds have."""
+
+    description: Annotated[str, Field(max_length=limits.NAME_CHARS)] = Field(
+        "", description="what lists show; default: the kind and three words"
+    )
+    entrypoint: Words | None = Field(None, description="what to run: a list of words, or text")
+    environment: Environment = Field(default_factory=Environment, description="surroundings")
+    resources: TaskResources = Field(default_factory=TaskResources, description="slots and memory")
+    bind_mounts: list[BindMount] = Field([], description="host directories for the container")
+    work_dir: Text | None = Field(
+        None,
+        description="directory in which the task starts; may name $DET_USER and $AGENT_USER; not together "
+        "with a context directory",
+    )
+    slurm: Slurm = Field(default_factory=Slurm, description="options for Slurm")
+    pbs: Pbs = Field(default_factory=Pbs, description="options for PBS")
+    debug: bool = Field(False, description="keep the task's directory after its end")
+
+
+class CommandConfig(TaskConfig):
+    """Of ``det cmd run``."""
+
+
+class NotebookConfig(TaskConfig):
+    """Of ``det notebook start``."""
+
+    idle_timeout: Duration | None = Field(
+        None, description="end after this long without use, such as '1h30m'"
+    )
+    notebook_idle_type: Literal["kernels_or_terminals", "kernel_connections", "activity"] = Field(
+        "kernels_or_terminals", description="what counts as use"
+    )
+
+
+class ShellConfig(TaskConfig):
+    """Of ``det shell start``."""
+
+    idle_timeout: Duration | None = Field(
+        None, description="end after this long without a connection, such as '1h30m'"
+    )
+
+
+class TensorboardConfig(TaskConfig):
+    """Of ``det tensorboard start``."""
+
+    resources: NoSlots = Field(default_factory=NoSlots, description="slots and memory")
+    tensorboard_args: list[str] = Field([], description="further arguments of TensorBoard")
+    idle_timeout: Duration | None = Field(
+        None, description="end when nobody has looked for this long, such as '5m'"
+    )
+
+
+class GenericConfig(TaskConfig):
+    """Of ``det task create``."""
+
+    name: Annotated[str, Field(max_length=limits.NAME_CHARS)] = Field(
+        "", description="the same as `description`"
+    )
+    workspace: str = Field("", description="workspace of the task")
+    project: str = Field("", description="project of the task")
+    preemption_timeout: Positive | None = Field(
+        None,
+        description="seconds that the process has to end by itself when the task is paused; default: none",
+    )
+
+
+#: Fields of ``task_container_defaults`` that only some kinds have.
+_ONLY_SOME = ("log_policies", "preemption_timeout")
+
+
+@functools.cache
+def format_of(root: type[TaskConfig]) -> Format:
+    """The kind of file; one object for each class."""
+    return Format(root, ("environment", "resources"), "docs/tasks.md", legacy.RENAMED)
+
+
+def complete_task(
+    config: Mapping[str, Any] | Document,
+    root: type[TaskConfig],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The complete configuration of a new task of the kind ``root``, plain JSON with every field.
+
+    ``defaults``: the cluster's container defaults, as an experiment's configuration has them. Completing the
+    result again changes nothing. Raises ConfigError with all problems.
+    """
+    document = as_document(config)
+    found = [*_examine(document.data, root)[1], *rules.masked(document.data)]
+    _raise(found, document)
+    beneath = {
+        key: value
+        for key, value in (defaults or {}).items()
+        if key in root.model_fields and (key not in _ONLY_SOME or root is GenericConfig)
+    }
+    merged = _merged(document.data, beneath)
+    model, found = _examine(merged, root)
+    _raise(found, document)
+    assert model is not None
+    return model.model_dump(mode="json")
+
+
+def check_task(config: Mapping[str, Any] | Document, root: type[TaskConfig]) -> None:
+    """Check a configuration as far as possible without a cluster. Raises ConfigError."""
+    complete_task(config, root)
+
+
+def _merged(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    merged = merging.merge(config, None, defaults)
+    # Of an experiment `resources.slots` is a field of old, and dropped.
+    resources = config.get("resources")
+    if isinstance(resources, dict) and resources.get("slots") is not None:
+        merged["resources"] = {**merged["resources"], "slots": resources["slots"]}
+    return merged
+
+
+def _examine(
+    data: dict[str, Any], root: type[TaskConfig]
+) -> tuple[TaskConfig | None, list[Finding]]:
+    try:
+        model, errors = root.model_validate(data), []
+    except ValidationError as error:
+        model, errors = None, error.errors(include_url=False)[: limits.CONFIG_PROBLEMS]
+    found = [*translate.findings(errors, data, format_of(root)), *rules.consistency(data)]
+    return model, list(dict.fromkeys(_in_place(one) for one in found))
+
+
+def _in_place(finding: Finding) -> Finding:
+    """A common mistake gets its answer: experiments call the field otherwise."""
+    where: Path = ("resources", "slots_per_trial")
+    if finding.path == where:
+        message = (
+            "unknown field; did you mean 'slots'? (a task has slots, trials have slots_per_trial)"
+        )
+        return replace(finding, message=message, suggestion="slots")
+    return finding
+
+
+def _raise(found: list[Finding], document: Document) -> None:
+    problems: list[Problem] = located(found, document)
+    if problems:
+        raise ConfigError(problems)

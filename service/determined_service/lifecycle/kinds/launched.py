@@ -1,0 +1,80 @@
+"""What people launch and end again: :class:`LaunchedKind`, the base of commands, notebooks, shells,
+TensorBoards and generic tasks.
+
+Launch, list, kill, priority, configuration, logs, the job queue and the run in Prefect are the same for all
+of them, in the API and in `det`. A kind says in its own module what is different: see the class's attributes
+and methods. One that can be launched has ``launches``; the route of its launch comes by itself
+(:mod:`determined_service.public.launched`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.cluster_config import ClusterConfig
+from determined.expconf import durations
+from determined.expconf.tasks import TaskConfig
+from determined_service.lifecycle.kinds.base import SlotKind, variables_of
+
+
+class LaunchedKind(SlotKind):
+    """A kind of task that a user launches with a configuration, and perhaps with files."""
+
+    noun: ClassVar[str]
+    """In addresses and JSON (``command``: ``/api/v1/commands``, ``{"command": …}``), and the name of its
+    deployment and flow in Prefect."""
+
+    title: ClassVar[str]
+    """How its description begins, when nobody gives one."""
+
+    config_class: ClassVar[type[TaskConfig]]
+
+    launches: ClassVar[bool] = True
+    """Whether it can be launched by its own route, ``POST /api/v1/<plural>``."""
+
+    @property
+    def plural(self) -> str:
+        return f"{self.noun}s"
+
+    def settle(self, config: dict[str, Any], cluster: ClusterConfig) -> None:
+        """Has the last word on the complete configuration of a new task: sets its entrypoint, say, or raises
+        BadRequest. It may be called for a preview."""
+
+    async def remember(
+        self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """What is kept of a new task beside its configuration (``tasks.data``): keys, the experiments that
+        it shows. ``asked``: the request's other fields, by their names in the API; ``config`` is complete and
+        may be changed. Raises BadRequest, NotFound."""
+        return None
+
+    def idle_timeout_s(self, config: Mapping[str, Any], cluster: ClusterConfig) -> float | None:
+        """After how long without use it ends; None: never. Who uses it is told by
+        :func:`determined_service.lifecycle.idle.note_use`."""
+        given = config.get("idle_timeout")
+        return None if given is None else durations.seconds(given)
+
+    def shown(self, row: sa.Row[Any], *, owns: bool) -> dict[str, Any]:
+        """Further fields of its JSON. ``row``: the task's, with ``data``; ``owns``: its owner asks, or an
+        administrator, and no process of a task."""
+        return {}
+
+    def order(self, row: sa.Row[Any]) -> dict[str, Any]:
+        """A kind that starts something else than its ``entrypoint``, or with more variables (``env``),
+        changes what this returns.
+
+        The ports that it serves belong here, too, as soon as a LegSpec has a field for them.
+        """
+        return {
+            "entrypoint": row.config["entrypoint"],
+            "config": row.config,
+            "model_def_hash": row.model_def_hash,
+            "work_dir": row.config.get("work_dir"),
+            "environment_variables": variables_of(
+                row.config.get("environment") or {}, row.slot_type or "cpu"
+            ),
+        }

@@ -1,0 +1,247 @@
+"""Commands, notebooks, shells and TensorBoards: the same routes for each kind.
+
+A kind that may be launched gets its ``POST`` by itself; what is its own is in its module of
+:mod:`determined_service.lifecycle.kinds`.
+"""
+
+# Parameters are named as in the API.
+# ruff: noqa: N803
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
+
+from determined_registry.database.tables import tasks, users
+from determined_service.access.dependencies import TaskReader, may
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.bounds import Id, ManyIds, ManyNames, Name, Priority
+from determined_service.base.json import JsonResponse
+from determined_service.lifecycle import idle
+from determined_service.lifecycle import tasks as tasking
+from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.lifecycle.kinds.table import GENERIC, launched_kinds
+from determined_service.public import bodies_with_files
+from determined_service.public.bodies_with_files import WithFiles
+from determined_service.scheduling import unheeded
+from determined_service.scheduling.job_changes import set_task_priority
+from determined_service.state.change import changing
+from determined_service.submission import launching
+from determined_service.submission.launching import Launch
+from determined_service.views.launched import (
+    SORT_KEYS,
+    counts,
+    get_launched,
+    launched_json,
+    select_launched,
+)
+from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.web.router import Router
+from determined_service.web.state import Db, SettingsOf, SnapshotsOf, ViewerOf
+
+router = Router("Tasks", "/api/v1")
+
+Creator = Annotated[Principal, may(Action.CREATE, Kind.TASK)]
+Killer = Annotated[Principal, may(Action.CHANGE, Kind.TASK, "kill")]
+Changer = Annotated[Principal, may(Action.CHANGE, Kind.TASK, "change the priority of")]
+Reporter = Annotated[Principal, may(Action.REPORT, Kind.TASK, "report for")]
+Many = Annotated[ManyNames, Query(default_factory=list)]
+
+
+class NewTask(WithFiles):
+    """``LaunchCommandRequest`` and its sisters. Unknown fields are ignored, ``null`` is as left out."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    config: dict[str, Any] = Field(default_factory=dict, description="The configuration.")
+    files: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="Of the context directory: `path`, `type` (48 file, 53 directory), `content` (base64), "
+        "`mode`.",
+    )
+    template_name: Name | None = None
+    workspace_id: Id | None = None
+    preview: bool = Field(
+        default=False, description="Only check and complete the configuration, store nothing."
+    )
+    experiment_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
+    trial_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+    def launch(self, kind: LaunchedKind) -> Launch:
+        """What is to be launched."""
+        return Launch(
+            kind,
+            self.config,
+            self.files,
+            self._packed,
+            self.template_name,
+            self.workspace_id,
+            {"experimentIds": self.experiment_ids, "trialIds": self.trial_ids},
+        )
+
+
+async def read_launch(request: Request, user: Creator) -> AsyncIterator[NewTask]:
+    """What is in the body, once it is known who asks."""
+    async with bodies_with_files.read(request, NewTask) as given:
+        yield given
+
+
+class NewPriority(BaseModel):
+    """``SetCommandPriorityRequest``."""
+
+    priority: Priority
+
+
+class Rest(BaseModel):
+    """``IdleNotebookRequest``. ``idle``: nobody uses it now."""
+
+    idle: bool = False
+
+
+@router.get("/tasks/count")
+async def count_tasks(user: TaskReader, db: Db) -> dict[str, int]:
+    """How many commands, notebooks, shells and TensorBoards have not ended."""
+    kinds = [kind for kind in launched_kinds().values() if kind is not GENERIC]
+    async with db.tx() as conn:
+        return await counts(conn, kinds)
+
+
+def _add_routes(kind: LaunchedKind) -> None:
+    noun, address = kind.noun, f"/{kind.plural}"
+    one = f"{address}/{{task_id}}"
+
+    async def list_tasks(
+        user: TaskReader,
+        db: Db,
+        viewer_of: ViewerOf,
+        usernames: Annotated[ManyNames, Query(default_factory=list, alias="users")],
+        userIds: Annotated[ManyIds, Query(default_factory=list)],
+        workspaceId: Id = 0,
+        sortBy: str = "SORT_BY_UNSPECIFIED",
+        orderBy: OrderBy = "ORDER_BY_UNSPECIFIED",
+        offset: Offset = 0,
+        limit: Limit = 0,
+    ) -> Response:
+        """Those that match all the filters given, ended ones included; the latest first, if no order is
+        given."""
+        way = orderBy
+        if way == "ORDER_BY_UNSPECIFIED" and sortBy == "SORT_BY_UNSPECIFIED":
+            way = "ORDER_BY_DESC"
+        statement = select_launched(kind)
+        keys = (
+            sa.select(tasks.c.id)
+            .join(users, users.c.id == tasks.c.owner_id)
+            .where(tasks.c.kind == kind.name)
+        )
+        wanted: list[sa.ColumnElement[bool]] = []
+        if usernames:
+            wanted.append(users.c.username.in_(usernames))
+        if userIds:
+            wanted.append(tasks.c.owner_id.in_(userIds))
+        if workspaceId not in (0, launching.WORKSPACE):
+            wanted.append(sa.false())
+        order = ordered(SORT_KEYS, sortBy, way, tasks.c.id)
+        statement, keys = (part.where(*wanted).order_by(*order) for part in (statement, keys))
+        async with db.tx() as conn:
+            rows, pages = await fetch_page(
+                conn, statement, offset, limit, key=tasks.c.id, keys=keys
+            )
+        viewer = viewer_of(user)
+        found = [launched_json(row, kind, viewer) for row in rows]
+        return JsonResponse({kind.plural: found, "pagination": pages})
+
+    async def read_one(task_id: str, user: TaskReader, db: Db, viewer_of: ViewerOf) -> Response:
+        """One, with its configuration, whose secrets are masked unless the owner or an administrator asks."""
+        async with db.tx() as conn:
+            row = await get_launched(conn, kind, task_id)
+        viewer = viewer_of(user)
+        config = viewer.config(row.config, row.owner_id, submitted_by=row.submitted_by)
+        return JsonResponse({noun: launched_json(row, kind, viewer), "config": config})
+
+    async def kill_one(task_id: str, user: Killer, db: Db, viewer_of: ViewerOf) -> Response:
+        """Kills its process, or takes it out of the queue; what has ended stays as it is."""
+        async with changing(db) as change:
+            await get_launched(change.conn, kind, task_id)
+            await tasking.kill(change, task_id)
+            row = await get_launched(change.conn, kind, task_id)
+        return JsonResponse({noun: launched_json(row, kind, viewer_of(user))})
+
+    async def set_priority(
+        task_id: str,
+        given: NewPriority,
+        user: Changer,
+        db: Db,
+        viewer_of: ViewerOf,
+        snapshots: SnapshotsOf,
+    ) -> Response:
+        """Its priority from now on, in the queue too. Ours: `remarks`, if the pool does not heed it."""
+        async with changing(db) as change:
+            await get_launched(change.conn, kind, task_id)
+            remarks = await set_task_priority(change, task_id, given.priority, snapshots.schedulers)
+            row = await get_launched(change.conn, kind, task_id)
+        return JsonResponse({noun: launched_json(row, kind, viewer_of(user)), "remarks": remarks})
+
+    async def launch(
+        user: Creator,
+        given: Annotated[NewTask, Depends(read_launch)],
+        db: Db,
+        settings: SettingsOf,
+        viewer_of: ViewerOf,
+        snapshots: SnapshotsOf,
+    ) -> Response:
+        """Checks everything, then puts it into the queue. Ours: `remarks`, sentences."""
+        launch = given.launch(kind)
+        prepared = await launching.prepare(launch, settings)
+        async with changing(db) as change:
+            planned = await launching.plan(change.conn, launch, prepared, settings)
+            if given.preview:
+                return JsonResponse({"config": planned.config, "warnings": []})
+            task_id = await launching.store(
+                change, launch, planned, settings, user.user_id, user.task
+            )
+            row = await get_launched(change.conn, kind, task_id)
+        pool = planned.config["resources"]["resource_pool"]
+        scheduler = snapshots.schedulers.config(pool).type
+        return JsonResponse(
+            {
+                noun: launched_json(row, kind, viewer_of(user)),
+                "config": planned.config,
+                "warnings": list(planned.warnings),
+                "remarks": unheeded.remarks(planned.config, pool, scheduler),
+            }
+        )
+
+    async def report_idle(task_id: str, given: Rest, process: Reporter, db: Db) -> Response:
+        """Its own process says whether somebody uses it; what rests for its `idle_timeout` is ended."""
+        async with db.tx() as conn:
+            await idle.note_use(conn, task_id, in_use=not given.idle)
+        return JsonResponse({})
+
+    router.get(address, name=f"list_{kind.plural}")(list_tasks)
+    router.get(one, name=f"read_{noun}")(read_one)
+    router.post(f"{one}/kill", name=f"kill_{noun}")(kill_one)
+    router.post(f"{one}/set_priority", name=f"set_priority_of_{noun}")(set_priority)
+    if "idle_timeout" in kind.config_class.model_fields:
+        router.put(f"{one}/report_idle", name=f"report_idle_{noun}")(report_idle)
+    if kind.launches:
+        body = bodies_with_files.described(NewTask)
+        router.post(address, name=f"launch_{noun}", openapi_extra=body)(launch)
+
+
+for _kind in launched_kinds().values():
+    if _kind is not GENERIC:
+        _add_routes(_kind)

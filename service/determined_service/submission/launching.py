@@ -1,0 +1,216 @@
+"""Launches commands, notebooks and the like: everything is checked before anything is stored.
+
+:func:`prepare` needs no database, :func:`plan` checks the rest against it, :func:`store` writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined import expconf
+from determined.common.wire import limits
+from determined.expconf.names import experiment_name
+from determined_registry.database.tables import tasks
+from determined_service.base.aside import LONG_BYTES, aside
+from determined_service.base.checks import check_int, check_text
+from determined_service.base.errors import BadRequest
+from determined_service.base.settings import Settings
+from determined_service.lifecycle import allocations as allocating
+from determined_service.lifecycle import tasks as tasking
+from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.lifecycle.pools import require_pool
+from determined_service.scheduling.capacity import check_task_slots
+from determined_service.state import prefect_states
+from determined_service.state.change import Change
+from determined_service.submission.definition_store import store_definition
+from determined_service.submission.model_definition import ModelDefinition, content_size, pack
+
+NO_TEMPLATES = (
+    "this cluster keeps no templates yet; put its fields into the configuration (--config-file)"
+)
+NO_WORKSPACES = (
+    "this cluster has one workspace, number 1: leave it out, and put words into description"
+)
+WORKSPACE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What was sent. ``config``: a mapping, or YAML text. ``files``: of the context directory, unless
+    ``definition`` has them packed already. ``asked``: the request's other fields.
+    """
+
+    kind: LaunchedKind
+    config: Mapping[str, Any] | str
+    files: Sequence[Mapping[str, Any]] = ()
+    definition: ModelDefinition | None = None
+    template: str | None = None
+    workspace_id: int | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    parent_id: str | None = None
+    forked_from: str | None = None
+    model_def_hash: str | None = None
+    """Of files that are stored already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a launch says by itself."""
+
+    config: dict[str, Any]
+    definition: ModelDefinition | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A launch that passed every check: what :func:`store` writes."""
+
+    config: dict[str, Any]
+    definition: ModelDefinition | None
+    warnings: tuple[str, ...]
+    data: dict[str, Any] | None
+
+
+async def prepare(launch: Launch, settings: Settings) -> Prepared:
+    """Completes the configuration and packs the files. Raises BadRequest with all errors."""
+    if launch.template:
+        raise BadRequest(f"template {launch.template!r}: {NO_TEMPLATES}")
+    if launch.workspace_id not in (None, 0, WORKSPACE):
+        raise BadRequest(f"workspaceId {launch.workspace_id}: {NO_WORKSPACES}")
+    given = launch.config
+    size = len(given) if isinstance(given, str) else len(await aside(0, orjson.dumps, given))
+    if size > limits.CONFIG_BYTES:
+        raise BadRequest(
+            f"config: {size} bytes found, at most {limits.CONFIG_BYTES} are allowed: files belong into the "
+            "context directory"
+        )
+    config = await aside(size, complete, launch, settings)
+    definition = launch.definition
+    if definition is None:
+        files = content_size(launch.files)
+        if files <= LONG_BYTES:
+            definition = await aside(files, pack, launch.files)
+        else:
+            definition = await asyncio.to_thread(pack, launch.files)
+    if config["work_dir"] is not None and (definition or launch.model_def_hash):
+        raise BadRequest(
+            "work_dir: cannot be given together with a context directory, in which the task would start: "
+            "leave one of them out"
+        )
+    return Prepared(config, definition)
+
+
+def complete(launch: Launch, settings: Settings) -> dict[str, Any]:
+    """The complete configuration. Raises BadRequest."""
+    kind, cluster = launch.kind, settings.cluster
+    try:
+        document = (
+            expconf.load_yaml(launch.config)
+            if isinstance(launch.config, str)
+            else expconf.Document(dict(launch.config))
+        )
+        slots, pool = _asked(document.data, kind)
+        name = pool or cluster.default_pool(slots) or ""
+        defaults = cluster.container_defaults_of(name).for_experiment(slots)
+        config = expconf.complete_task(document, kind.config_class, defaults=defaults)
+    except expconf.ConfigError as error:
+        raise BadRequest(str(error)) from error
+    resources = config["resources"]
+    check_int(resources["slots"], "resources.slots", most=limits.INT32)
+    check_text(resources["resource_pool"], "resources.resource_pool", limits.POOL_NAME_CHARS)
+    if not config["description"]:
+        words = experiment_name().partition("(")[2].rstrip(")")
+        config["description"] = config.get("name") or f"{kind.title} ({words})"
+    check_text(config["description"], "description", limits.NAME_CHARS)
+    kind.settle(config, cluster)
+    if not config["entrypoint"]:
+        raise BadRequest(
+            f"entrypoint: required field is missing: the program that the {kind.title.lower()} runs"
+        )
+    return config
+
+
+def _asked(given: Mapping[str, Any], kind: LaunchedKind) -> tuple[int, str]:
+    """The slots and the pool in a configuration that may be wrong."""
+    resources = given.get("resources")
+    section = resources if isinstance(resources, dict) else {}
+    default = kind.config_class().resources.slots
+    slots, pool = section.get("slots"), section.get("resource_pool")
+    return (
+        slots if isinstance(slots, int) else default,
+        pool if isinstance(pool, str) else "",
+    )
+
+
+async def plan(
+    conn: AsyncConnection, launch: Launch, prepared: Prepared, settings: Settings
+) -> Plan:
+    """Checks slots, pool and what the kind asks for, changes nothing. Raises BadRequest, NotFound."""
+    pool, warnings = await check_task_slots(conn, prepared.config["resources"], settings.cluster)
+    config = dict(prepared.config)
+    config["resources"] = {**config["resources"], "resource_pool": pool}
+    data = await launch.kind.remember(conn, launch.asked, config)
+    return Plan(config, prepared.definition, warnings, data)
+
+
+async def store(
+    change: Change,
+    launch: Launch,
+    planned: Plan,
+    settings: Settings,
+    owner_id: int,
+    submitted_by: str | None,
+) -> str:
+    """Writes the task, puts it into the queue and has its run made in Prefect; its id.
+
+    ``submitted_by``: the task whose process launches it. Raises BadRequest when the resource pool has gone.
+    """
+    kind, config, resources = launch.kind, planned.config, planned.config["resources"]
+    await require_pool(change.conn, resources["resource_pool"], "resources.resource_pool")
+    definition = planned.definition
+    if definition is not None:
+        await store_definition(change.conn, definition)
+    task_id = str(uuid.uuid4())
+    await tasking.create(
+        change,
+        task_id,
+        kind.name,
+        owner_id=owner_id,
+        name=config["description"],
+        config=config,
+        project_id=1,
+        job_id=uuid.uuid4(),
+        model_def_hash=launch.model_def_hash if definition is None else definition.hash,
+        submitted_by=submitted_by,
+        data=planned.data,
+        parent_id=launch.parent_id,
+        forked_from=launch.forked_from,
+        idle_timeout_s=kind.idle_timeout_s(config, settings.cluster),
+    )
+    await allocating.request(
+        change,
+        task_id,
+        pool=resources["resource_pool"],
+        slots=resources["slots"],
+        priority=resources["priority"],
+    )
+    prefect_states.create_task_run(change, task_id, kind.noun, config["description"])
+    return task_id
+
+
+async def context_of(conn: AsyncConnection, task_id: str) -> str | None:
+    """The files of another task. Raises BadRequest when there is no such task."""
+    found = await conn.execute(sa.select(tasks.c.model_def_hash).where(tasks.c.id == task_id))
+    row = found.first()
+    if row is None:
+        raise BadRequest(f"task {task_id!r} does not exist")
+    model_def_hash: str | None = row.model_def_hash
+    return model_def_hash

@@ -1,0 +1,141 @@
+"""Commands, notebooks, shells and TensorBoards as JSON: ``v1Command`` and its sisters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.database.tables import allocations, tasks, users
+from determined_service.base.errors import NotFound
+from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.state import states
+from determined_service.views.secrets import Viewer
+from determined_service.views.values import moment
+
+k, a = tasks.c, allocations.c
+
+_LAST = (
+    sa.select(allocations)
+    .where(a.task_id == k.id)
+    .order_by(a.run_id.desc())
+    .limit(1)
+    .lateral("last")
+)
+_l = _LAST.c
+
+SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
+    "UNSPECIFIED": k.start_time,
+    "START_TIME": k.start_time,
+    "ID": k.id,
+    "DESCRIPTION": k.name,
+    "WORKSPACE_ID": sa.literal(1),
+}
+
+
+def select_launched(kind: LaunchedKind) -> sa.Select[Any]:
+    """The tasks of the kind, with their owners and latest allocations."""
+    return (
+        sa.select(
+            tasks,
+            users.c.username,
+            sa.func.coalesce(users.c.display_name, users.c.username).label("display_name"),
+            users.c.agent_user_group,
+            _l.id.label("allocation_id"),
+            _l.state.label("allocation_state"),
+            _l.agent_id,
+            _l.resource_pool,
+            _l.exit_code,
+            _l.exit_signal,
+        )
+        .join(users, users.c.id == k.owner_id)
+        .join(_LAST, sa.true(), isouter=True)
+        .where(k.kind == kind.name)
+    )
+
+
+async def get_launched(conn: AsyncConnection, kind: LaunchedKind, task_id: str) -> sa.Row[Any]:
+    """The row of one task. Raises NotFound, also when it is of another kind."""
+    row = (await conn.execute(select_launched(kind).where(k.id == task_id))).first()
+    if row is None:
+        raise NotFound(f"{kind.noun} {task_id} does not exist")
+    return row
+
+
+def launched_json(row: sa.Row[Any], kind: LaunchedKind, viewer: Viewer) -> dict[str, Any]:
+    """``v1Command``. Ours: ``exitCode``, ``exitSignal``, ``slots``, ``endTime``, ``taskState``,
+    ``flowRunId``, ``priority``."""
+    container = None
+    if row.agent_id and row.allocation_state in (states.ASSIGNED, states.RUNNING):
+        container = {
+            "parent": row.agent_id,
+            "id": f"{row.allocation_id}.{row.agent_id}",
+            "state": "STATE_RUNNING"
+            if row.allocation_state == states.RUNNING
+            else "STATE_STARTING",
+            "devices": [],
+        }
+    resources = row.config["resources"]
+    return {
+        "id": row.id,
+        "description": row.name,
+        "state": _state(row, kind),
+        "startTime": moment(row.start_time),
+        "endTime": moment(row.end_time),
+        "container": container,
+        "displayName": row.display_name,
+        "userId": row.owner_id,
+        "username": row.username,
+        "resourcePool": resources["resource_pool"],
+        "slots": resources["slots"],
+        "priority": resources["priority"],
+        "exitStatus": row.reason if row.state in states.TERMINAL else "",
+        "exitCode": row.exit_code,
+        "exitSignal": row.exit_signal,
+        "taskState": f"STATE_{row.state}",
+        "jobId": str(row.job_id),
+        "workspaceId": 1,
+        "flowRunId": row.flow_run_id and str(row.flow_run_id),
+        **kind.shown(row, owns=viewer.owns(row.owner_id)),
+    }
+
+
+def _state(row: sa.Row[Any], kind: LaunchedKind) -> str:
+    """``taskv1State``: how far it is, not how it ended."""
+    if row.state in states.TERMINAL:
+        return "STATE_TERMINATED"
+    if row.state in states.STOPPING:
+        return "STATE_TERMINATING"
+    match row.allocation_state:
+        case states.ASSIGNED:
+            return "STATE_STARTING"
+        case states.RUNNING:
+            ready = kind.is_ready(_Allocation(row))
+            return "STATE_RUNNING" if ready else "STATE_WAITING"
+    return "STATE_QUEUED"
+
+
+class _Allocation:
+    """The allocation in a task's row, as :meth:`SlotKind.is_ready` wants it."""
+
+    def __init__(self, row: sa.Row[Any]) -> None:
+        self.id = row.allocation_id
+        self.task_id = row.id
+        self.state = row.allocation_state
+        self.data = row.data
+
+
+async def counts(conn: AsyncConnection, kinds: Sequence[LaunchedKind]) -> dict[str, int]:
+    """How many tasks of each kind have not ended, by the plural of its noun."""
+    found = await conn.execute(
+        sa.select(k.kind, sa.func.count())
+        .where(
+            k.kind.in_([kind.name for kind in kinds]),
+            k.state.not_in(list(states.TERMINAL)),
+        )
+        .group_by(k.kind)
+    )
+    number = dict(list(found.tuples()))
+    return {kind.plural: number.get(kind.name, 0) for kind in kinds}
