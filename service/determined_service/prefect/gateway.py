@@ -265,7 +265,7 @@ class PrefectGateway:
             state_details=StateDetails(scheduled_time=FAR_FUTURE),
         )
         deployment, parameters = task_deployment(flow), {"task_id": task_id}
-        run_id, _ = await self._create_run(deployment, parameters, key, name, tags, waiting)
+        run_id, _ = await self._create_run(deployment, parameters, key, name, tags, state=waiting)
         return run_id
 
     async def _create_run(
