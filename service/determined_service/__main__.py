@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from determined_service.base.settings import Settings
+from determined_service.proxy.door import Door, receive_back
 
 COLLECT = (10_000, 20, 20)
 """When Python looks for cyclic garbage: less often than usual, there is little of it; looking costs a
@@ -25,8 +26,13 @@ class Server(uvicorn.Server):
     """Ends long polls, followed logs and downloads when it stops, instead of waiting for them."""
 
     def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+        config.http = Door
         super().__init__(config)
         self._app = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        receive_back(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         hub = getattr(self._app.state, "hub", None)

@@ -31,6 +31,7 @@ from determined_tasks import (
     exit_reason,
     experiment_dir,
     identity,
+    ports,
     process,
     restore_point,
     task_environment,
@@ -164,6 +165,8 @@ class _Leg:
         self.experiment = experiment
         self._stopped: LegResult | None = None
         self.user: process.UserProcess | None = None
+        self.ports = ports.Reserved([])
+        self.address = ""
         self.tmp = context_dir.choose_tmp()
         self.reporter = LegReporter(
             service, spec, place.agent_id, root / SPOOL, self._allocation_ended
@@ -274,6 +277,7 @@ class _Leg:
             workdir = self._work_dir(context, account)
             if workdir != context.workdir:
                 env |= {"PWD": str(workdir), "DET_WORKDIR": str(workdir)}
+            env.update(self._reserve_ports())
             plan = entrypoint.plan(
                 self.spec.entrypoint,
                 workdir=workdir,
@@ -294,14 +298,18 @@ class _Leg:
             self._start(plan, env, workdir, context, account)
         except (EntrypointError, ModelDefinitionError, IdentityError) as error:
             return exit_reason.failed_to_start(str(error))
+        except ports.PortsError as error:
+            return exit_reason.infrastructure(str(error))
         except errors.NotFoundException as error:
             return exit_reason.failed_to_start(f"the model definition cannot be read: {error}")
         except (OSError, errors.APIException) as error:
             return exit_reason.infrastructure(f"the leg cannot be prepared: {error}")
         assert self.user is not None
-        self.reporter.start(self.user.pid)
+        watch = self._report_start(self.user.pid)
         replace(record, user=ProcessName.of(self.user.pid)).write(self.root)
         exception = self._read_until_end(self.user, workdir)
+        if watch is not None:
+            watch.end()
         assert self.user.status is not None
         if self.user.status == signal.SIGTERM and self.fork is not None:
             time.sleep(SIGTERM_GRACE_SECONDS)
@@ -318,6 +326,34 @@ class _Leg:
             oom_before=oom_before,
             exception=exception,
         )
+
+    def _reserve_ports(self) -> dict[str, str]:
+        """The variables of the ports that people reach through the service. Raises PortsError."""
+        self.ports = ports.reserve(ports.ports_of(self.spec))
+        if not self.ports.ports:
+            return {}
+        self.address = ports.own_address(self.place.master)
+        return self.ports.environment(ports.listen_host(self.address))
+
+    def _report_start(self, pid: int) -> ports.Watch | None:
+        """Threads begin here, after the fork."""
+        found = self.ports.ports
+        self.reporter.start(pid, found, self.address)
+        if not found:
+            return None
+        # Everything that this process has started and not only the process group: whoever listens may be a
+        # session of its own. A worker of Prefect's has other children.
+        root = os.getpid() if self.fork is not None else pid
+        service = ServiceLink(self.place.master, self.place.agent_token)
+        watch = ports.Watch(
+            found,
+            self.address,
+            lambda state: self.reporter.port(service, state),
+            self.reporter.say,
+            lambda: [root],
+        )
+        watch.start()
+        return watch
 
     def _open_storage(self) -> None:
         """The cluster's own directory of checkpoints, and no other that a configuration may name."""

@@ -7,14 +7,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from determined.common.api import errors
 from determined.common.backoff import Backoff
 from determined.common.wire import paths
-from determined.common.wire.legs import LegSpec, Started
+from determined.common.wire.legs import LegSpec, Port, PortState, Started
 from determined.common.wire.message import Message
 from determined_tasks.exit_reason import LegResult
 from determined_tasks.log_lines import ParsedLine
@@ -64,18 +64,40 @@ class LegReporter:
         """Whether the service is away and there is no more room: then the process must wait."""
         return self._shipper.is_full
 
-    def start(self, pid: int) -> None:
-        """Reports the process as running, then ships logs as they come."""
-        self._begin(Started(pid, socket.gethostname(), self._node))
+    def start(self, pid: int, ports: Sequence[Port] = (), address: str = "") -> None:
+        """Reports the process as running, its ports at ``address``, then ships logs as they come."""
+        self._begin(self._started(pid, ports, address))
+
+    def _started(self, pid: int | None, ports: Sequence[Port], address: str) -> Started:
+        return Started(pid, socket.gethostname(), self._node, address, list(ports))
 
     def begin(self) -> None:
         """Ships what is said from now on, long before the process runs; then :meth:`running`."""
         self._begin(None)
 
-    def running(self, service: ServiceLink, pid: int | None) -> None:
+    def running(
+        self,
+        service: ServiceLink,
+        pid: int | None,
+        ports: Sequence[Port] = (),
+        address: str = "",
+    ) -> None:
         """After :meth:`begin`: reports the process as running, on a connection of the caller's own."""
-        if not self._post(paths.RUNNING, Started(pid, socket.gethostname(), self._node), service):
+        if not self._post(paths.RUNNING, self._started(pid, ports, address), service):
             self._on_ended()
+
+    def port(self, service: ServiceLink, state: PortState) -> bool:
+        """Reports that a port can be reached (any more), on a connection of the caller's own; one try.
+
+        Whether the service knows it now. Only after the process was reported as running.
+        """
+        path = paths.PORT.format(allocation_id=self._allocation_id)
+        try:
+            service.post(path, state.to_json())
+        except errors.APIException as error:
+            logger.info("%s: not sent yet, trying again: %s", path, error)
+            return False
+        return True
 
     def _begin(self, running: Started | None) -> None:
         self._thread = threading.Thread(target=self._work, args=(running,), name="leg-reporter")

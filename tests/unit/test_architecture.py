@@ -172,6 +172,7 @@ ROOMS = [
     "prefect",
     "loops",
     "mlflow",
+    "proxy",
     "web",
     "internal",
     "public",

@@ -398,6 +398,52 @@ allocation_resources = sa.Table(
     sa.Column("posted_at", TS),
 )
 
+# Ports of live allocations that the proxy reaches (docs/proxy.md): written with the report that the process
+# runs, gone with the allocation's end.
+allocation_ports = sa.Table(
+    "allocation_ports",
+    metadata,
+    sa.Column(
+        "allocation_id", sa.ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True
+    ),
+    # What an address ends in: /proxy/<task>:<name>.
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, index=True),
+    # Where the service connects to.
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("port", sa.Integer, nullable=False),
+    # determined.common.wire.legs.Port says what these mean.
+    sa.Column("tcp", sa.Boolean, nullable=False),
+    sa.Column("unauthenticated", sa.Boolean, nullable=False),
+    sa.Column("shared", sa.Boolean, nullable=False),
+    sa.Column("is_default", sa.Boolean, nullable=False),
+    sa.Column("keep_prefix", sa.Boolean, nullable=False),
+    sa.Column("ready", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Why it is not ready, in words.
+    sa.Column("waits_for", sa.Text, nullable=False, server_default=""),
+)
+
+# The logins of browsers at the host names of tasks: each is good for one task's one port, and ends with the
+# session that it was made from.
+task_visits = sa.Table(
+    "task_visits",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column(
+        "session_id",
+        sa.ForeignKey("user_sessions.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, index=True),
+    # The port's name; empty: the task's default port.
+    sa.Column("port_name", sa.Text, nullable=False),
+    # SHA-256 of the ticket in the first address, until it is used, and then of the cookie.
+    sa.Column("ticket_hash", sa.Text, unique=True),
+    sa.Column("cookie_hash", sa.Text, unique=True),
+    sa.Column("created_at", TS, nullable=False, server_default=_now()),
+)
+
 # What processes of an allocation have handed in to be gathered; the last two rounds are kept.
 allocation_gathers = sa.Table(
     "allocation_gathers",

@@ -16,6 +16,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | delete | experiment, checkpoint, model | as to change them |
 | delete | session | whoever sends its token |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
+| visit | task | the owner, administrators; no training process (a port that its kind shares: read) |
 | administer | cluster | administrators (agents and slots in use) |
 | serve | cluster | agents and flows |
 
@@ -49,6 +50,7 @@ class Action(StrEnum):
     REGISTER = "register"
     REPORT = "report"
     SERVE = "serve"
+    VISIT = "visit"
 
 
 class Grant(StrEnum):
@@ -86,6 +88,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.REPORT, Kind.TRIAL): Grant.SENDER,
     (Action.REPORT, Kind.TASK): Grant.SENDER,
     (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,
+    (Action.VISIT, Kind.TASK): Grant.OWNER,
     (Action.ADMINISTER, Kind.CLUSTER): Grant.ADMINISTRATOR,
     (Action.SERVE, Kind.CLUSTER): Grant.AGENT,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from urllib.parse import urlsplit
 
 from determined_service.base.settings import Settings
 
@@ -17,6 +18,18 @@ def of_service(settings: Settings) -> str:
         host = "127.0.0.1" if settings.host in _ANY_HOST else settings.host
         base = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
     return base.rstrip("/")
+
+
+def task_base(settings: Settings) -> str:
+    """The address of a task's host name, with a star; empty: names below ``localhost``, or none."""
+    return settings.proxy_host or ""
+
+
+def task_host(settings: Settings) -> str:
+    """With a dot and this the host names of tasks end; empty: they have none."""
+    if settings.proxy_host is None:
+        return "localhost"
+    return (urlsplit(settings.proxy_host.replace("*", "x", 1)).hostname or "").removeprefix("x.")
 
 
 @functools.cache

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator
 
 from determined.common.cluster_config import ClusterConfig, stored
 from determined_service.base.addresses import is_loopback
@@ -31,6 +32,10 @@ class Settings(BaseModel):
     port: int = 8080
     public_url: str | None = None
     """Where browsers reach the service, ``https://name:port``. None: host and port as above."""
+    proxy_host: str | None = None
+    """Host names of tasks in browsers, such as ``https://*.tasks.example.com``, for which DNS and
+    certificates have a wildcard (docs/proxy.md). None: names below ``localhost``, for visitors on the service's machine;
+    empty: none at all."""
     db_url: str
     """``postgresql://user:password@host:port/database`` (or ``?host=/socket/dir``)."""
     mlflow_db_url: str | None = None
@@ -97,6 +102,15 @@ class Settings(BaseModel):
         address."""
         public = urlsplit(self.public_url or "").hostname
         return not is_loopback(self.host) or (public is not None and not is_loopback(public))
+
+    @field_validator("proxy_host")
+    @classmethod
+    def _is_pattern(cls, value: str | None) -> str | None:
+        if value and not re.fullmatch(r"https?://\*(\.[a-z0-9-]+)+(:[0-9]+)?", value):
+            raise ValueError(
+                "must be like https://*.tasks.example.com: a star, then a name, no path"
+            )
+        return value
 
     @classmethod
     def load(cls) -> Settings:

@@ -6,10 +6,11 @@ import sqlalchemy as sa
 from starlette.responses import Response, StreamingResponse
 
 from determined.common.wire import paths
-from determined.common.wire.legs import Exited, Started
+from determined.common.wire.legs import Exited, PortState, Started
 from determined_service.access.dependencies import AgentAuth
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
+from determined_service.lifecycle import ports
 from determined_service.lifecycle.exits import Exit
 from determined_service.lifecycle.legs import end_leg, start_leg
 from determined_service.state.change import changing
@@ -24,7 +25,17 @@ router = Router("Agents")
 async def running(allocation_id: str, given: Started, agent: AgentAuth, db: Db) -> Response:
     """The process has started. 409: it must not run (any more) and must be killed."""
     async with changing(db) as change:
-        await start_leg(change, allocation_id, given.pid, given.agent_id)
+        await start_leg(
+            change, allocation_id, given.pid, given.agent_id, given.ports, given.address
+        )
+    return JsonResponse({})
+
+
+@router.post(paths.PORT)
+async def port(allocation_id: str, given: PortState, agent: AgentAuth, db: Db) -> Response:
+    """A port of the process can be reached (any more). 409: the allocation does not run yet, or has ended."""
+    async with changing(db) as change:
+        await ports.set_state(change, allocation_id, given)
     return JsonResponse({})
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
-from determined.common.wire.legs import ExitKind
+from determined.common.wire.legs import ExitKind, Port
 from determined_service.base import topics
 from determined_service.base.errors import Conflict
+from determined_service.lifecycle import ports as reachable
 from determined_service.lifecycle.exits import Exit, of_gang
 from determined_service.lifecycle.kinds.table import lock_leg, slot_kind
 from determined_service.state import nodes, prefect_states, states
@@ -39,6 +42,8 @@ _ENDS = sa.text(
             exit_signal = :exit_signal, token = NULL
         WHERE id = :id AND state = ANY(:sources)
         RETURNING id, task_id, run_id, reason, started_at, ended_at
+    ), closed AS (
+        DELETE FROM allocation_ports WHERE allocation_id = :id
     )
     INSERT INTO legs (task_id, run_id, allocation_id, state, reason, start_time, end_time)
     SELECT task_id, run_id, id, :outcome, reason, started_at, ended_at FROM moved
@@ -72,17 +77,25 @@ _NODES_END = sa.text(
 
 
 async def start_leg(
-    change: Change, allocation_id: str, pid: int | None, agent_id: str | None = None
+    change: Change,
+    allocation_id: str,
+    pid: int | None,
+    agent_id: str | None = None,
+    ports: Sequence[Port] = (),
+    address: str = "",
 ) -> None:
     """The process runs; of a gang that of the node on ``agent_id``, and the leg begins with the first.
 
-    Raises NotFound; Conflict when the allocation, or the node, has ended meanwhile.
+    ``ports``, at ``address``, are those that the proxy will reach. Raises NotFound; Conflict when the
+    allocation, or the node, has ended meanwhile.
     """
     await _start(change, allocation_id, pid)
     if agent_id is not None:
         given = {"id": allocation_id, "agent_id": agent_id, "pid": pid}
         if (await change.conn.execute(_NODE_BEGINS, given)).first() is None:
             raise Conflict(f"allocation {allocation_id} has no node on agent {agent_id} any more")
+    if ports:
+        await reachable.register(change, allocation_id, address, ports)
 
 
 async def _start(change: Change, allocation_id: str, pid: int | None) -> None:

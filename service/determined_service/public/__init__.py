@@ -48,6 +48,7 @@ from determined_service.public import (
     retraining,
     search_preview,
     task_logs,
+    task_visits,
     tasks,
     trial_actions,
     trials,
@@ -55,6 +56,8 @@ from determined_service.public import (
     users,
     workspaces,
 )
+from determined_service.proxy.decisions import Decisions
+from determined_service.proxy.process import ProxyProcess
 from determined_service.scheduling.queue import Queue
 from determined_service.web.router import Router
 
@@ -117,6 +120,7 @@ def routers() -> list[Router]:
         generic_tasks,
         workspaces,
         task_logs,
+        task_visits,
         mlflow_changes,
         # Last: its address has a part for everything.
         mlflow_pages,
@@ -134,6 +138,11 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
     app.state.logs_queue = LogsQueue(app.state.db)
+    app.state.proxy = ProxyProcess(
+        app.state.settings,
+        Decisions(app.state.db, app.state.auth, app.state.queue, app.state.settings),
+    )
+    stack.push_async_callback(app.state.proxy.close)
     app.state.mlflow = MlflowServer(app.state.settings)
     stack.push_async_callback(app.state.mlflow.close)
     idle = app.state.mlflow.end_when_idle(app.state.settings.mlflow_idle_s)

@@ -23,12 +23,13 @@ import orjson
 
 from determined.common.api import errors
 from determined.common.forking import process as forked
-from determined.common.wire.legs import ExitKind, LegSpec, LogOwner
+from determined.common.wire.legs import ExitKind, LegSpec, LogOwner, Port
 from determined_tasks import (
     context_dir,
     entrypoint,
     exit_reason,
     identity,
+    ports,
     restore_point,
     task_environment,
 )
@@ -57,6 +58,8 @@ ORDER = "order.json"
 BEGUN = "container-begun"
 """Exists from just before the container is created; holds :data:`STARTED` when it runs."""
 STARTED = "started"
+PORTS = "ports.json"
+"""The ports that were reserved, for a supervisor that takes over."""
 PLACE_IN_LOG = "log-place.json"
 SPOOL = "logs.spool"
 ENGINE_RETRY_SECONDS = 1.0
@@ -107,6 +110,9 @@ class _Leg:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.stopped: LegResult | None = None
         self._links: list[ServiceLink] = []
+        self.ports = ports.Reserved([])
+        self.address = ""
+        self._watch: ports.Watch | None = None
         self.reporter = LegReporter(
             self._link(), spec, place.agent_id, root / SPOOL, self._allocation_ended
         )
@@ -176,6 +182,8 @@ class _Leg:
         except APIError as error:
             status = error.response.status_code if error.response is not None else None
             return ends.not_created(status, str(error.explanation or error), self.image)
+        except ports.PortsError as error:
+            return infrastructure(str(error))
         except (RegistryAway, EngineAway, OSError, errors.APIException) as error:
             return infrastructure(f"the leg cannot be prepared: {error}")
 
@@ -234,6 +242,7 @@ class _Leg:
             raise image
         assert image is not None
         hooks = entrypoint.hooks_of(self.root / context_dir.WORKDIR, run_dir)
+        self._reserve_ports()
         command = entrypoint.in_container(self.spec.entrypoint, hooks=hooks)
         if self.spec.nodes > 1:
             command = entrypoint.after_meeting(command)
@@ -250,16 +259,59 @@ class _Leg:
                 self.settings,
                 (image.get("Config") or {}).get("Env") or (),
                 account,
-            ),
+            )
+            | self.ports.environment(self._listen_host()),
             user=accounts.user(account),
             account=account,
         )
+        plan.publish(body, self.ports.ports, self.address if self._is_bridge() else "")
         begun = self.root / BEGUN
         begun.touch()
         engine.call(client, "POST", "/containers/create", params={"name": self.name}, json=body)
         engine.call(client, "POST", f"/containers/{self.name}/start")
         begun.write_text(STARTED)
         return command
+
+    def _is_bridge(self) -> bool:
+        """Whether the container has a network of its own."""
+        return plan.network_mode(self.spec, self.settings) != "host"
+
+    def _listen_host(self) -> str:
+        return "0.0.0.0" if self._is_bridge() else ports.listen_host(self.address)
+
+    def _reserve_ports(self) -> None:
+        """Raises PortsError."""
+        self.ports = ports.reserve(ports.ports_of(self.spec))
+        if not self.ports.ports:
+            return
+        self.address = ports.own_address(self.place.master)
+        # For a supervisor that takes over: the container keeps its ports.
+        _write(self.root / PORTS, orjson.dumps([port.to_json() for port in self.ports.ports]))
+
+    def _watch_ports(self, pid: int | None, container: Mapping[str, Any] | None) -> None:
+        """Reports the process as running, and then when its ports can be reached."""
+        if not self.ports.ports and (self.root / PORTS).exists():
+            found = orjson.loads((self.root / PORTS).read_bytes())
+            self.ports = ports.reserve([Port.from_json(one) for one in found])
+            self.address = ports.own_address(self.place.master)
+        address, reached = self.address, self.ports.ports
+        inside: str | None = None
+        if reached and self._is_bridge() and container is not None:
+            address, reached, inside = plan.reached(reached, container, address)
+        self.reporter.running(self._link(), pid, reached, address)
+        if not reached:
+            return
+        link = self._link()
+        self._watch = ports.Watch(
+            # In its own network the container is looked at itself: the engine answers at a published port
+            # also when nobody listens behind it.
+            self.ports.ports if inside else reached,
+            inside or address,
+            lambda state: self.reporter.port(link, state),
+            self.reporter.say,
+            None if inside or pid is None else lambda: [pid],
+        )
+        self._watch.start()
 
     def _inside(self) -> Place:
         """The place as the container sees it."""
@@ -317,8 +369,10 @@ class _Leg:
         threading.Thread(target=self._wait, args=(interrupted,), daemon=True).start()
         found = self._insist(lambda: engine.inspect(client, self.name))
         pid = found["State"]["Pid"] if found else None
-        self.reporter.running(self._link(), pid or None)
+        self._watch_ports(pid or None, found)
         self._wait_for("ended")
+        if self._watch is not None:
+            self._watch.end()
         if self.stopped is not None:
             self._insist(lambda: engine.kill(client, self.name))
         pump.join()
@@ -405,7 +459,7 @@ class _Leg:
         self._insist(lambda: engine.remove(self._connect(), self.name))
         if self.spec.config.get("debug"):
             # The record last: without it nobody looks here again.
-            for name in (ORDER, PLACE_IN_LOG, BEGUN, "leg.json"):
+            for name in (ORDER, PLACE_IN_LOG, BEGUN, PORTS, "leg.json"):
                 (self.root / name).unlink(missing_ok=True)
         else:
             # The record last: a supervisor that takes over here ends at once.

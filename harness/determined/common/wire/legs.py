@@ -50,6 +50,41 @@ class TaskDefaults(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
+class Port(Message):
+    """A port of a task's process that is reached through the service's proxy (docs/proxy.md).
+
+    ``name``: what its address ends in, ``/proxy/<task>:<name>``. ``port``: 0 in an order is any free one of
+    the agent's, 2600 to 3500; in a report it is the one that the service connects to. ``env``: the variable
+    that tells the process the port. ``tcp``: it speaks no HTTP. ``unauthenticated``: for everybody who
+    reaches the service; ``shared``: for every user who is logged in; else for the task's owner and
+    administrators. ``default``: the task's own address, ``/proxy/<task>``, is this port's. ``keep_prefix``:
+    the process is asked for the whole path, ``/proxy/<task>/…``; else for what comes after it.
+    ``ready_path``: it is ready once it answers this path without a server error; else once it listens.
+    """
+
+    name: str
+    port: int = 0
+    env: str = ""
+    tcp: bool = False
+    unauthenticated: bool = False
+    shared: bool = False
+    default: bool = False
+    keep_prefix: bool = False
+    ready_path: str = ""
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class PortState(Message):
+    """The report that a port can be reached (any more). ``waits_for``: why not, in words."""
+
+    name: str
+    ready: bool
+    waits_for: str = ""
+
+
+@checked
+@dataclass(frozen=True, slots=True)
 class LegSpec(Message):
     """The order to start one allocation of one task.
 
@@ -60,6 +95,7 @@ class LegSpec(Message):
     allocation is on; this one is number ``node``, and ``slot_ids`` are its part. ``mlflow``: the service
     serves MLflow, so that the trial's script may log to its run by MLflow's functions. ``work_dir``: where the
     process starts, instead of the directory with its files; it may name ``$DET_USER`` and ``$AGENT_USER``.
+    ``ports``: those of its process (of a gang its first node's) that are reached through the service.
     """
 
     allocation_id: str
@@ -91,6 +127,7 @@ class LegSpec(Message):
     nodes: int = 1
     mlflow: bool = False
     work_dir: str | None = None
+    ports: list[Port] = field(default_factory=list)
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""
@@ -101,11 +138,15 @@ class LegSpec(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class Started(Message):
-    """The report that the process runs, and where. ``agent_id``: which node of a gang it is."""
+    """The report that the process runs, and where. ``agent_id``: which node of a gang it is. ``ports``: those
+    of the order, at ``address``.
+    """
 
     pid: int | None = None
     host: str | None = None
     agent_id: str | None = None
+    address: str = ""
+    ports: list[Port] = field(default_factory=list)
 
 
 class ExitKind(enum.StrEnum):

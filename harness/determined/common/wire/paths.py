@@ -11,6 +11,7 @@ WORK = f"{PREFIX}/agents/{{agent_id}}/work"
 CLAIM = f"{PREFIX}/trials/{{trial_id}}/claim"
 
 RUNNING = f"{PREFIX}/allocations/{{allocation_id}}/running"
+PORT = f"{PREFIX}/allocations/{{allocation_id}}/port"
 EXIT = f"{PREFIX}/allocations/{{allocation_id}}/exit"
 LOGS = f"{PREFIX}/logs"
 MODEL_DEFINITION = f"{PREFIX}/model_defs/{{hash}}"

@@ -1,0 +1,82 @@
+"""Logins of browsers at the host names of tasks.
+
+A ticket in an address, good once and for a minute, becomes a cookie that only one host name's pages send.
+Both stand for one port of one task, and end with the session of the user who got the ticket.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.database.tables import task_visits, user_sessions, users
+from determined_service.access.principal import USER, Principal
+from determined_service.access.tokens import new_token, token_hash
+
+TICKET_LIFE = datetime.timedelta(minutes=1)
+UNUSED = datetime.timedelta(days=1)
+
+_v, _s, _u = task_visits.c, user_sessions.c, users.c
+_MAKE = sa.text(
+    """
+    INSERT INTO task_visits (session_id, task_id, port_name, ticket_hash)
+    SELECT s.id, :task_id, :port, :ticket FROM user_sessions s WHERE s.token_hash = :session
+    RETURNING id
+    """
+)
+
+
+async def new_ticket(conn: AsyncConnection, session: str, task_id: str, port: str) -> str | None:
+    """A ticket of the session with the token ``session``; None: there is no such session.
+
+    ``port``: the port's name; empty: the task's default one.
+    """
+    old = sa.delete(task_visits).where(
+        _v.cookie_hash.is_(None), _v.created_at < sa.func.now() - UNUSED
+    )
+    await conn.execute(old)
+    ticket = new_token()
+    given = {"task_id": task_id, "port": port, "ticket": token_hash(ticket)}
+    made = await conn.execute(_MAKE, given | {"session": token_hash(session)})
+    return None if made.first() is None else ticket
+
+
+async def use_ticket(conn: AsyncConnection, ticket: str, task_id: str, port: str) -> str | None:
+    """The cookie for a ticket, which is worth nothing from then on; None: it was, or is another port's."""
+    cookie = new_token()
+    done = await conn.execute(
+        sa.update(task_visits)
+        .values(ticket_hash=None, cookie_hash=token_hash(cookie))
+        .where(
+            _v.ticket_hash == token_hash(ticket),
+            _v.task_id == task_id,
+            _v.port_name == port,
+            _v.created_at > sa.func.now() - TICKET_LIFE,
+        )
+        .returning(_v.id)
+    )
+    return None if done.first() is None else cookie
+
+
+async def find_visitor(
+    conn: AsyncConnection, cookies: list[str], task_id: str, port: str
+) -> Principal | None:
+    """The user whose session one of the cookies stands for, at this port of this task."""
+    row = (
+        await conn.execute(
+            sa.select(_u.id, _u.username, _u.admin)
+            .join(user_sessions, _s.user_id == _u.id)
+            .join(task_visits, _v.session_id == _s.id)
+            .where(
+                _v.cookie_hash.in_([token_hash(cookie) for cookie in cookies]),
+                _v.task_id == task_id,
+                _v.port_name == port,
+                _s.expires_at > sa.func.now(),
+                _u.active,
+            )
+            .limit(1)
+        )
+    ).first()
+    return None if row is None else Principal(USER, row.id, row.username, row.admin)

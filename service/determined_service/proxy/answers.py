@@ -1,0 +1,109 @@
+"""The proxy's own answers: why a visitor does not see the task yet, or any more."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from determined_service.proxy.http1 import Request
+
+RELOAD_S = 2
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 40rem; margin: 4rem auto; padding: 0 1rem; }
+code { font-size: 0.9em; }
+"""
+_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_HEADERS = (
+    f"Content-Security-Policy: default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'\r\n"
+    "X-Frame-Options: DENY\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
+    "X-Content-Type-Options: nosniff\r\nVary: Accept\r\n"
+)
+# As in the service's own refusals: gRPC's numbers and names.
+_CODES = {
+    400: (3, "InvalidArgument"),
+    401: (16, "Unauthenticated"),
+    403: (7, "PermissionDenied"),
+    404: (5, "NotFound"),
+    409: (9, "FailedPrecondition"),
+    502: (14, "Unavailable"),
+    503: (14, "Unavailable"),
+    504: (4, "DeadlineExceeded"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the request does not reach the task. ``again``: it may in a moment, so the page loads itself again.
+    ``link``: a page that helps."""
+
+    status: int
+    text: str
+    again: bool = False
+    link: str = ""
+    extra: str = field(default="", compare=False)
+
+
+def wants_page(request: Request | None) -> bool:
+    """Whether a browser asks for something to look at."""
+    return request is not None and b"text/html" in request.get(b"accept").lower()
+
+
+def refuse(refusal: Refusal, request: Request | None, keeps_alive: bool) -> bytes:
+    """The whole answer."""
+    if wants_page(request):
+        kind, body = "text/html; charset=utf-8", _page(refusal)
+    else:
+        code, reason = _CODES.get(refusal.status, (2, "Unknown"))
+        kind = "application/json"
+        error = {"code": code, "reason": reason, "error": refusal.text}
+        body = json.dumps({"error": error, "message": refusal.text})
+    return whole(
+        refusal.status,
+        body,
+        kind,
+        request,
+        keeps_alive,
+        (f"Retry-After: {RELOAD_S}\r\n" if refusal.again else "")
+        + ("WWW-Authenticate: Bearer\r\n" if refusal.status == 401 else "")
+        + refusal.extra,
+    )
+
+
+def whole(
+    status: int, body: str, kind: str, request: Request | None, keeps_alive: bool, more: str = ""
+) -> bytes:
+    content = body.encode()
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(content)}\r\n{_HEADERS}{more}"
+        + ("" if keeps_alive else "Connection: close\r\n")
+        + "\r\n"
+    )
+    if request is not None and request.method == b"HEAD":
+        content = b""
+    return head.encode("latin-1", "replace") + content
+
+
+def redirect(where: str, request: Request, keeps_alive: bool, more: str = "") -> bytes:
+    """To another address; ``where`` is ASCII without line breaks."""
+    return whole(302, "", "text/plain", request, keeps_alive, f"Location: {where}\r\n{more}")
+
+
+def _page(refusal: Refusal) -> str:
+    title = {401: "Log in", 403: "Not yours", 404: "Not found"}.get(
+        refusal.status, "Not ready yet" if refusal.again else "Not there"
+    )
+    reload = f'<meta http-equiv="refresh" content="{RELOAD_S}">' if refusal.again else ""
+    link = f'<p><a href="{html.escape(refusal.link)}">Log in</a></p>' if refusal.link else ""
+    waits = "<p>This page loads itself again until then.</p>" if refusal.again else ""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"{reload}<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+        f"<p>{html.escape(refusal.text)}</p>\n{waits}{link}</body>\n</html>\n"
+    )

@@ -1,0 +1,162 @@
+"""Who may go where through the proxy: asked by its process, decided here, by the rules of every other request."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry.database.tables import allocation_ports, allocations, tasks, users
+from determined_service.access import visits
+from determined_service.access.authenticator import Authenticator
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action, authorise
+from determined_service.access.targets import Kind, Owner, Target
+from determined_service.base.db import Database
+from determined_service.base.errors import ApiError, Forbidden
+from determined_service.base.pages import of_service
+from determined_service.base.settings import Settings
+from determined_service.lifecycle.kinds.table import facts_of
+from determined_service.proxy.answers import Refusal
+from determined_service.proxy.connection import Route
+from determined_service.proxy.names import Key
+from determined_service.scheduling.queue import Queue
+from determined_service.scheduling.wording import in_words
+from determined_service.state import states
+
+_TASK = (
+    sa.select(tasks.c.id, tasks.c.kind, tasks.c.owner_id, users.c.username)
+    .join(users, users.c.id == tasks.c.owner_id)
+    .where(tasks.c.id == sa.bindparam("task_id"))
+)
+_PORTS = (
+    sa.select(allocation_ports)
+    .where(allocation_ports.c.task_id == sa.bindparam("task_id"))
+    .order_by(allocation_ports.c.name)
+)
+_LATEST = (
+    sa.select(allocations)
+    .where(allocations.c.task_id == sa.bindparam("task_id"))
+    .order_by(allocations.c.requested_at.desc())
+    .limit(1)
+)
+
+
+class Decisions:
+    """Answers the questions of one proxy process."""
+
+    def __init__(self, db: Database, auth: Authenticator, queue: Queue, settings: Settings) -> None:
+        self._db = db
+        self._auth = auth
+        self._queue = queue
+        self._settings = settings
+
+    async def enter(self, key: Key, ticket: str) -> str | Refusal:
+        """The cookie for a ticket."""
+        async with self._db.tx() as conn:
+            cookie = await visits.use_ticket(conn, ticket, key.task_id, key.port)
+        if cookie is None:
+            text = "this way in was used before, or is older than a minute: open the task again"
+            return Refusal(401, text, link=self._login(key))
+        return cookie
+
+    async def route(self, key: Key, bearer: str, cookies: list[str]) -> Route | Refusal:
+        """Where who has these credentials may go for ``key``, or why not."""
+        try:
+            subject = await self._auth.principal(bearer) if bearer else None
+        except ApiError as refusal:
+            return Refusal(refusal.status, refusal.message)
+        async with self._db.tx() as conn:
+            if subject is None and cookies:
+                subject = await visits.find_visitor(conn, cookies, key.task_id, key.port)
+            task = (await conn.execute(_TASK, {"task_id": key.task_id})).first()
+            ports = (await conn.execute(_PORTS, {"task_id": key.task_id})).all() if task else []
+            port = _chosen(ports, key.port)
+            if subject is None and not (port is not None and port.unauthenticated):
+                return Refusal(401, self._log_in(key), link=self._login(key))
+            if task is None:
+                return Refusal(404, f"task {key.task_id} does not exist")
+            if port is None:
+                assert subject is not None
+                authorise(subject, Action.READ, Target(Kind.TASK, task.id))
+                return await self._not_there(conn, task, key, ports)
+            if not port.unauthenticated:
+                assert subject is not None
+                try:
+                    _admit(subject, task, port)
+                except Forbidden as refusal:
+                    return Refusal(refusal.status, refusal.message)
+        if not port.ready:
+            return Refusal(502, f"Task {key.task_id} starts: {port.waits_for}.", again=True)
+        return Route(
+            port.address,
+            port.port,
+            port.tcp,
+            port.keep_prefix,
+            port.allocation_id,
+            0 if subject is None else subject.user_id,
+        )
+
+    async def _not_there(
+        self, conn: AsyncConnection, task: sa.Row[Any], key: Key, ports: list[Any]
+    ) -> Refusal:
+        """What the task waits for, or how it ended."""
+        name = f"Task {task.id}"
+        if ports:
+            known = ", ".join(port.name for port in ports)
+            wanted = f"no port {key.port}" if key.port else "no port of its own address"
+            return Refusal(404, f"{name} has {wanted}; it has {known}: /proxy/{task.id}:<port>/")
+        facts = (await facts_of(conn, {task.id: task.kind})).get(task.id)
+        if facts is None:
+            return Refusal(404, f"task {task.id} does not exist")
+        if facts.state in states.TERMINAL:
+            why = f": {facts.reason}" if facts.reason else ""
+            return Refusal(502, f"{name} has ended ({facts.state.lower()}){why}.")
+        live = (await conn.execute(_LATEST, {"task_id": task.id})).first()
+        if live is None or live.state == states.TERMINATED:
+            why = f": {live.reason}" if live is not None and live.reason else ""
+            return Refusal(502, f"{name} does not run now{why}.", again=True)
+        if live.state == states.REQUESTED:
+            return Refusal(502, f"{name} is queued: {await self._why_queued(live)}.", again=True)
+        if live.state == states.ASSIGNED:
+            return Refusal(
+                502,
+                f"{name} starts: agent {live.agent_id} prepares it (files, packages, its image).",
+                again=True,
+            )
+        return Refusal(
+            404,
+            f"{name} runs and serves no port: its configuration names none (environment.proxy_ports).",
+        )
+
+    async def _why_queued(self, allocation: sa.Row[Any]) -> str:
+        seen = await self._queue.look()
+        for one in seen.decision.waiting:
+            if one.request.id == allocation.id:
+                return in_words(one.reason).rstrip(".")
+        return f"it waits for slots in resource pool {allocation.resource_pool}"
+
+    def _log_in(self, key: Key) -> str:
+        return (
+            f"Task {key.task_id} is for those who are logged in: send `Authorization: Bearer <token>`, "
+            "or open it in a browser by det"
+        )
+
+    def _login(self, key: Key) -> str:
+        return f"{of_service(self._settings)}/task-login?task={quote(str(key))}"
+
+
+def _admit(subject: Principal, task: sa.Row[Any], port: Any) -> None:
+    """Raises Forbidden."""
+    owner = Owner(task.owner_id, task.username)
+    action = Action.READ if port.shared else Action.VISIT
+    authorise(subject, action, Target(Kind.TASK, task.id, owner))
+
+
+def _chosen(ports: Any, name: str) -> Any:
+    """The port of the name, or the default one; None: there is none."""
+    if name:
+        return next((port for port in ports if port.name == name), None)
+    return next((port for port in ports if port.is_default), None)

@@ -1,0 +1,84 @@
+"""How the ports of tasks are named in addresses: `/proxy/<task>[:<port>]/…`, and the host names of their own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, unquote_to_bytes
+
+PREFIX = b"/proxy/"
+_KEY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,199})(?::([A-Za-z0-9][A-Za-z0-9_-]{0,62}))?")
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_PORT = "---"
+_DOT = "--"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A port of a task. ``port``: its name; empty: the task's default one."""
+
+    task_id: str
+    port: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.task_id}:{self.port}" if self.port else self.task_id
+
+    @property
+    def path(self) -> str:
+        """Where it is below the service's address, without a slash at the end."""
+        return f"/proxy/{quote(str(self), safe=':')}"
+
+    @property
+    def label(self) -> str | None:
+        """The first part of its host name. A browser takes each such name for a site of its own. None: the
+        task's id makes no host name."""
+        label = self.task_id.replace(".", _DOT) + (f"{_PORT}{self.port}" if self.port else "")
+        return label if of_label(label) == self else None
+
+
+def of_label(label: str) -> Key | None:
+    """The port that a host name's first part means; None: it means none."""
+    if not _LABEL.fullmatch(label):
+        return None
+    task, _, port = label.partition(_PORT)
+    return _read(task.replace(_DOT, ".") + (f":{port}" if port else ""))
+
+
+def _read(text: str) -> Key | None:
+    found = _KEY.fullmatch(text)
+    return None if found is None else Key(found[1], found[2] or "")
+
+
+def of_path(path: bytes) -> tuple[Key, bytes] | None:
+    """The port that an address below PREFIX means, and what comes after it: empty, or with a slash at its
+    beginning."""
+    rest = path.removeprefix(PREFIX)
+    if len(rest) == len(path):
+        return None
+    first, slash, after = rest.partition(b"/")
+    try:
+        key = _read(unquote_to_bytes(first).decode("ascii"))
+    except UnicodeDecodeError:
+        return None
+    return None if key is None else (key, slash + after)
+
+
+_LOOPBACK = re.compile(rb"(localhost|127\.[0-9.]+|\[::1\]|[a-z0-9-]+\.localhost)(?::([0-9]+))?")
+
+
+def own_address(key: Key, own_host: str, own_base: str, host: bytes) -> str | None:
+    """The address of the port's host name, without a path. None: it has none that leads here.
+
+    ``own_base``: what the cluster's settings give, with a star; empty: host names below ``localhost``, which
+    browsers take for their own machine without asking anybody. Those are for visitors who came to ``host``, a
+    name of that machine.
+    """
+    label = key.label
+    if label is None or not own_host:
+        return None
+    if own_base:
+        return own_base.replace("*", label, 1)
+    found = _LOOPBACK.fullmatch(host)
+    if found is None:
+        return None
+    return f"http://{label}.{own_host}" + (f":{found[2].decode()}" if found[2] else "")
