@@ -60,13 +60,13 @@ def refuse_absent(template: str | None, workspace: str | None) -> None:
     """Says what to do instead of templates and workspaces, which are not here yet."""
     if template is not None:
         raise CliError(
-            f"--template {template}: this cluster keeps no templates yet; keep the fields in a YAML file, and "
-            "give it with --config-file"
+            f"--template {template}: this cluster keeps no templates yet; keep the fields in a YAML file, "
+            "and give it with --config-file"
         )
     if workspace not in (None, "Uncategorized"):
         raise CliError(
-            f"--workspace-name {workspace}: this cluster has one workspace, Uncategorized; tell tasks apart by "
-            "--config description=WORDS"
+            f"--workspace-name {workspace}: this cluster has one workspace, Uncategorized; tell tasks apart "
+            "by --config description=WORDS"
         )
 
 
@@ -125,10 +125,10 @@ def send(
     more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Launches the task; prints the service's warnings. Its answer."""
-    from determined.experimental import _submission, _tasks
+    from determined.common.api import tasks
 
-    files = _tasks.files_of(context, includes or ())
-    answer = _tasks.TaskLaunch(plural, config, files, more=more or {}).send(shared.session)
-    for warning in _submission.warnings_of(answer):
+    files = tasks.files_of(context, includes or ())
+    answer = tasks.TaskLaunch(plural, config, files, more=more or {}).send(shared.session)
+    for warning in tasks.warnings_of(answer):
         talk(f"warning: {warning}")
     return answer
