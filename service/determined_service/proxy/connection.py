@@ -39,7 +39,7 @@ MOST_HELD = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted and closed together."""
+    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted together."""
 
     address: str
     port: int
@@ -714,10 +714,12 @@ class Visitor(asyncio.Protocol):
         for event in frames.events_received():
             if not isinstance(event, Frame):
                 continue
-            if event.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT) and event.data:
-                task.transport.write(bytes(event.data))
-            elif event.opcode is Opcode.CLOSE and task.transport.can_write_eof():
-                task.transport.write_eof()
+            if event.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
+                if event.data:
+                    task.transport.write(bytes(event.data))
+                elif frames.subprotocol and not task.transport.is_closing():
+                    # Our clients' way to say that nothing more will come.
+                    task.transport.write_eof()
         self._flush_frames()
 
     def send_frame(self, data: bytes) -> None:

@@ -33,7 +33,7 @@ _NOT_RETURNED = _HOP | {
     *(b"clear-site-data", b"public-key-pins", b"expect-ct", b"nel", b"report-to"),
     b"reporting-endpoints",
 }
-# On the service's own origin: an origin of its own for each page that runs there, and nothing that outlives it.
+# At the service's own address: each page that runs there has an origin of its own, and leaves nothing.
 _SANDBOX = (
     b"Content-Security-Policy: sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts; "
     b"frame-ancestors 'none'\r\nX-Frame-Options: DENY\r\n"
@@ -180,7 +180,7 @@ def answer_head(answer: Answer, request: Request, way: Way, keeps_alive: bool) -
 
 
 def is_from_elsewhere(request: Request, scheme: bytes) -> bool:
-    """Whether a page of another origin may be behind the request: it must not be made with the visitor's login.
+    """Whether a page of another origin may be behind the request, which must not have the visitor's login.
 
     A visitor may follow a link from anywhere, at the top of a window.
     """
