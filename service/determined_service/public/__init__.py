@@ -49,6 +49,7 @@ from determined_service.public import (
     resources,
     retraining,
     search_preview,
+    shells,
     task_logs,
     task_visits,
     tasks,
@@ -116,6 +117,7 @@ def routers() -> list[Router]:
         retraining,
         # Before the tasks: "/tasks/count" is no task's address.
         launched,
+        shells,
         tasks,
         generic_tasks,
         workspaces,
