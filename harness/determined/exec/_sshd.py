@@ -124,7 +124,12 @@ def _is_locked(name: str) -> bool:
 def _run(argv: list[str]) -> None:
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoSshd(f"{Path(argv[0]).name} does not run here: {error}") from error
@@ -165,9 +170,7 @@ exec "$SHELL" -c "$command"
 """
 
 
-def configuration(
-    account: str, host_key: Path, keys: Path, session: Path, sftp: str | None
-) -> str:
+def configuration(account: str, host_key: Path, keys: Path, session: Path, sftp: str | None) -> str:
     """Of an sshd that lets in the shell's key and nothing else."""
     forced = shlex.join(["/bin/sh", str(session)])
     lines = [

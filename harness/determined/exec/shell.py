@@ -63,14 +63,14 @@ class Service:
         """The answer's status; 0: there is none."""
         import json
 
-        request = urllib.request.Request(  # noqa: S310
+        request = urllib.request.Request(
             self._master + path,
             json.dumps(content).encode(),
             {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
             method="PUT",
         )
         try:
-            with urllib.request.urlopen(request, timeout=REPORT_SECONDS, context=_tls()) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=REPORT_SECONDS, context=_tls()) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -87,7 +87,7 @@ def _tls() -> Any:
     import ssl
 
     if given.lower() == "noverify":
-        return ssl._create_unverified_context()  # noqa: S323
+        return ssl._create_unverified_context()
     return ssl.create_default_context(cafile=given)
 
 
@@ -170,7 +170,9 @@ async def serve_terminal(terminals: Terminals, use: Use, sock: socket.socket) ->
         writer.close()
 
 
-async def accept(listener: socket.socket, serve: Callable[[socket.socket], Awaitable[None]]) -> None:
+async def accept(
+    listener: socket.socket, serve: Callable[[socket.socket], Awaitable[None]]
+) -> None:
     """Serves each connection by itself, for ever."""
     loop = asyncio.get_running_loop()
     works: set[asyncio.Task[None]] = set()
@@ -232,9 +234,7 @@ async def run() -> None:
         asyncio.create_task(accept(terminal, lambda one: serve_terminal(terminals, use, one))),
         asyncio.create_task(use.report()),
     ]
-    door = shells.Door(
-        sshd.account if sshd else "", sshd.host_key if sshd else "", no_ssh[:1000]
-    )
+    door = shells.Door(sshd.account if sshd else "", sshd.host_key if sshd else "", no_ssh[:1000])
     # The service hears of the ports from the agent, in the same moment.
     if not await service.tell(shells.DOOR, door.to_json(), conflict_s=REPORT_SECONDS):
         raise SystemExit("the service does not take this task for a shell that runs")

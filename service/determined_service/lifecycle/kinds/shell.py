@@ -24,7 +24,9 @@ ENTRYPOINT = ["python3", "-P", "-m", "determined.exec.shell"]
 _OPENED = sa.text(
     "UPDATE tasks SET data = data || CAST(:door AS jsonb) WHERE id = :id AND kind = :kind"
 )
-_IDLE_FROM_NOW = sa.text("UPDATE tasks SET idle_since = now() WHERE id = :id AND idle_since IS NULL")
+_IDLE_FROM_NOW = sa.text(
+    "UPDATE tasks SET idle_since = now() WHERE id = :id AND idle_since IS NULL"
+)
 
 
 class Shell(LaunchedKind):
