@@ -109,7 +109,7 @@ def config_ssh(
 ) -> None:
     """Make shells known to ssh, scp, rsync and VS Code, as det-ID.
 
-    It writes a file of its own, which ~/.ssh/config includes. Run it again after shells have started or ended.
+    It writes a file of its own, which ~/.ssh/config includes. Run it again when shells have started or ended.
     """
     from determined.cli.launched import ssh, ssh_config
 
@@ -139,9 +139,10 @@ def config_ssh(
         echo(text, end="")
         return
     path = ssh_config.write(shared.address.url, text)
-    talk(
-        f"{path}: {', '.join(hosts)}" if hosts else "no shell runs: start one by det shell start -d"
-    )
+    if hosts:
+        talk(f"ssh, scp, rsync and VS Code know {', '.join(hosts)} now ({path})")
+    else:
+        talk("none of your shells runs: start one by det shell start -d")
 
 
 def _with_ssh(shell: dict[str, Any]) -> dict[str, Any]:
@@ -164,6 +165,8 @@ def _open(
     shell = ready.wait(session, SHELL, shell_id)
     key = ssh.private_key(shell)
     why = str(shell.get("noSsh") or "") or ("" if ssh.is_here() else "ssh is not installed here")
+    if not why and not ssh_opts and not show_ssh_command:
+        why = str(shell.get("noTty") or "")
     if why and not no_ssh:
         if ssh_opts or show_ssh_command:
             raise CliError(f"shell {shell_id}: {why}, so there are no options for ssh")

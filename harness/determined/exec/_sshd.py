@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import re
@@ -41,12 +42,14 @@ class NoSshd(Exception):
 
 @dataclass(frozen=True)
 class Sshd:
-    """``argv`` serves one connection, its standard input. ``account``: who logs in; ``host_key``: public."""
+    """``argv`` serves one connection, its standard input. ``account``: who logs in; ``host_key``: public;
+    ``no_tty``: why its sessions cannot have a terminal, or empty."""
 
     argv: list[str]
     account: str
     host_key: str
     has_sftp: bool
+    no_tty: str
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -97,7 +100,7 @@ def prepare(folder: Path, public_key: str, env: Mapping[str, str], work_dir: str
     argv = [sshd, "-i", "-e", "-f", str(config)]
     _run([sshd, "-t", "-f", str(config)])
     kind, text = (folder / "host_key.pub").read_text().split()[:2]
-    return Sshd(argv, account, f"{kind} {text}", sftp is not None)
+    return Sshd(argv, account, f"{kind} {text}", sftp is not None, _no_tty())
 
 
 def _account() -> str:
@@ -119,6 +122,25 @@ def _is_locked(name: str) -> bool:
     except OSError:
         return False
     return any(line.startswith(f"{name}:!") for line in lines)
+
+
+def _no_tty() -> str:
+    """sshd gives each terminal to the group tty, and ends the session where it may not."""
+    try:
+        group = grp.getgrnam("tty").gr_gid
+    except KeyError:
+        return ""
+    if os.geteuid() == 0 or group in (os.getegid(), *os.getgroups()):
+        return ""
+    ends = os.openpty()
+    try:
+        own = os.fstat(ends[1]).st_gid
+    finally:
+        for end in ends:
+            os.close(end)
+    if own == group:
+        return ""
+    return f"sshd cannot give terminals to the group tty here (mount /dev/pts with gid={group})"
 
 
 def _run(argv: list[str]) -> None:

@@ -119,7 +119,7 @@ class _Terminal:
                 output.cancel()
             else:
                 given.cancel()
-                # Output that nobody reads, or a program left behind that holds the terminal, is not waited for.
+                # Nobody may be reading it, or a program left behind may hold the terminal.
                 await asyncio.wait((output,), timeout=END_SECONDS)
                 output.cancel()
                 code = process.returncode or 0

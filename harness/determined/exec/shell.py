@@ -1,7 +1,7 @@
 """``python3 -m determined.exec.shell``: what a shell's task runs. It lets the shell's owner in.
 
-One port is ssh's: each connection gets an sshd of its own, which runs as the task's account. The other port is
-for terminals where there is no sshd, or no ssh. Both want the shell's key, which only its owner has.
+One port is ssh's: each connection gets an sshd of its own, which runs as the task's account. The other port
+is for terminals where there is no sshd, or no ssh. Both want the shell's key, which only its owner has.
 """
 
 from __future__ import annotations
@@ -234,7 +234,9 @@ async def run() -> None:
         asyncio.create_task(accept(terminal, lambda one: serve_terminal(terminals, use, one))),
         asyncio.create_task(use.report()),
     ]
-    door = shells.Door(sshd.account if sshd else "", sshd.host_key if sshd else "", no_ssh[:1000])
+    door = shells.Door(no_ssh=no_ssh[:1000])
+    if sshd is not None:
+        door = shells.Door(sshd.account, sshd.host_key, no_tty=sshd.no_tty)
     # The service hears of the ports from the agent, in the same moment.
     if not await service.tell(shells.DOOR, door.to_json(), conflict_s=REPORT_SECONDS):
         raise SystemExit("the service does not take this task for a shell that runs")

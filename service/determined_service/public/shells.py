@@ -36,8 +36,9 @@ async def open_shell(task_id: str, given: shells.Door, process: Reporter, db: Db
         if not shells.is_account(given.account):
             raise BadRequest(f"account: {given.account[:50]!r} is no name of an account")
         if not shells.is_host_key(given.host_key):
-            raise BadRequest("hostKey: no public key as known_hosts has it")
+            raise BadRequest("host_key: no public key as known_hosts has it")
     check_text(given.no_ssh, "no_ssh", WORDS)
+    check_text(given.no_tty, "no_tty", WORDS)
     async with changing(db) as change:
         for name in (shells.SSH, shells.TERMINAL):
             await ports.set_state(change, process.allocation.id, PortState(name, True))

@@ -67,8 +67,10 @@ async def get_launched(conn: AsyncConnection, kind: LaunchedKind, task_id: str) 
 def launched_json(
     row: sa.Row[Any], kind: LaunchedKind, viewer: Viewer, *, alone: bool = False
 ) -> dict[str, Any]:
-    """``v1Command``; ``alone``: its owner gets its keys, too, which no list shows. Ours: ``exitCode``, ``exitSignal``, ``slots``, ``endTime``, ``taskState``,
-    ``flowRunId``, ``priority``."""
+    """``v1Command``; ``alone``: its owner gets its keys, too, which no list shows.
+
+    Ours: ``exitCode``, ``exitSignal``, ``slots``, ``endTime``, ``taskState``, ``flowRunId``, ``priority``.
+    """
     container = None
     if row.agent_id and row.allocation_state in (states.ASSIGNED, states.RUNNING):
         container = {

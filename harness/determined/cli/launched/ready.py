@@ -17,7 +17,10 @@ ASK_S = (0.05, 1.0)
 
 
 def wait(session: Session, noun: Noun, task_id: str) -> dict[str, Any]:
-    """The task's JSON once it is ready; says meanwhile what it waits for. Raises CliError when it has ended."""
+    """The task's JSON once it is ready; says meanwhile what it waits for.
+
+    Raises CliError when it has ended.
+    """
     began = time.monotonic()
     told, delay = "", ASK_S[0]
     while True:

@@ -49,11 +49,13 @@ class Frame(enum.IntEnum):
 @dataclass(frozen=True, slots=True)
 class Door(Message):
     """How the task can be entered. ``account``: whose name ssh logs in with; ``host_key``: the public half of
-    its sshd's; ``no_ssh``: why there is no sshd, in words, or empty."""
+    its sshd's; ``no_ssh``: why there is no sshd, in words, or empty; ``no_tty``: why its sessions have no
+    terminal, in words, or empty."""
 
     account: str = ""
     host_key: str = ""
     no_ssh: str = ""
+    no_tty: str = ""
 
 
 def is_account(name: str) -> bool:

@@ -93,6 +93,7 @@ class Shell(LaunchedKind):
             "keyType": row.data["key_type"],
             "hostKey": door.host_key,
             "noSsh": door.no_ssh,
+            "noTty": door.no_tty,
         }
 
     def secrets(self, row: sa.Row[Any]) -> dict[str, Any]:
