@@ -360,10 +360,12 @@ class Visitor(asyncio.Protocol):
         if peer in self._door.trusted or "*" in self._door.trusted:
             given = request.get(b"x-forwarded-proto").lower()
             scheme = given if given in (b"http", b"https") else scheme
+            before = request.get(b"x-forwarded-for")
+            peer = f"{before.decode('latin-1')}, {peer}" if before else peer
         if label is not None and path == ENTER:
             self._begin_work(self._enter(key, query, scheme))
             return
-        self._decide(key, label is not None, found, query, scheme, peer.encode())
+        self._decide(key, label is not None, found, query, scheme, peer.encode("latin-1"))
 
     def _label(self, request: Request) -> str | None:
         """The first part of the host name, where it is a task's."""
