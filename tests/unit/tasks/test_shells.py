@@ -147,14 +147,14 @@ async def test_a_terminal(tmp_path: Path) -> None:
         assert b"xterm-256color" in client.output
         # Ctrl-C reaches the program that runs, and not the shell.
         client.send(Frame.RESIZE, b'{"rows": 40, "columns": 100}')
-        client.send(Frame.INPUT, b"echo beg''un; sleep 1000\n")
+        client.send(Frame.INPUT, b"sh -c 'echo beg\"\"un; exec sleep 1000'\n")
         await client.until(b"begun")
         client.send(Frame.INPUT, b"\x03")
         client.send(Frame.INPUT, b"stty size\n")
         await client.until(b"40 100")
         client.send(Frame.INPUT, b"exit 9\n")
         assert await client.end() == (Frame.EXIT, b'{"code": 9}')
-    assert used == [1, -1]
+        await until_async("the terminal's end", lambda: used, equals=[1, -1])
 
 
 async def test_who_goes_takes_the_programs_along(tmp_path: Path) -> None:
