@@ -161,10 +161,9 @@ async def test_who_goes_takes_the_programs_along(tmp_path: Path) -> None:
     used: list[int] = []
     async with terminals(tmp_path, used) as client:
         client.hello()
-        client.send(
-            Frame.INPUT,
-            b"trap 'touch hung-up; exit' HUP; echo read''y; while :; do sleep 0.01; done\n",
-        )
+        loop = b"trap 'touch hung-up; exit' HUP; echo read''y; while :; do sleep 0.01; done"
+        client.send(Frame.INPUT, b'exec sh -c "' + loop + b'"
+')
         await client.until(b"ready")
         client.writer.close()
         await until_async("the program's end", lambda: (tmp_path / "hung-up").exists())
