@@ -162,8 +162,7 @@ async def test_who_goes_takes_the_programs_along(tmp_path: Path) -> None:
     async with terminals(tmp_path, used) as client:
         client.hello()
         loop = b"trap 'touch hung-up; exit' HUP; echo read''y; while :; do sleep 0.01; done"
-        client.send(Frame.INPUT, b'exec sh -c "' + loop + b'"
-')
+        client.send(Frame.INPUT, b'exec sh -c "' + loop + b'"\n')
         await client.until(b"ready")
         client.writer.close()
         await until_async("the program's end", lambda: (tmp_path / "hung-up").exists())
