@@ -136,7 +136,8 @@ async def serve_ssh(sshd: _sshd.Sshd | None, no_ssh: str, use: Use, sock: socket
     use.add(1)
     try:
         sock.setblocking(True)
-        process = await asyncio.create_subprocess_exec(*sshd.argv, stdin=sock, stdout=sock)
+        end = sock.fileno()
+        process = await asyncio.create_subprocess_exec(*sshd.argv, stdin=end, stdout=end)
         # Its end is the connection's end.
         sock.close()
         await process.wait()
@@ -147,10 +148,10 @@ async def serve_ssh(sshd: _sshd.Sshd | None, no_ssh: str, use: Use, sock: socket
 async def _first_byte(sock: socket.socket) -> bool:
     """Whether the client says something; the byte stays where it is."""
     loop = asyncio.get_running_loop()
-    readable = loop.create_future()
-    loop.add_reader(sock.fileno(), lambda: readable.done() or readable.set_result(None))
+    readable = asyncio.Event()
+    loop.add_reader(sock.fileno(), readable.set)
     try:
-        await readable
+        await readable.wait()
     finally:
         loop.remove_reader(sock.fileno())
     try:
