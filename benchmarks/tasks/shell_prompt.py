@@ -1,4 +1,4 @@
-"""From Enter on `det shell start`, and on `det shell open`, to the shell's prompt (cluster up, agent warm)."""
+"""From Enter on `det shell start`, and on `det shell open`, to the prompt (cluster up, agent warm)."""
 
 from __future__ import annotations
 
