@@ -142,7 +142,7 @@ def config_ssh(
     if hosts:
         talk(f"ssh, scp, rsync and VS Code know {', '.join(hosts)} now ({path})")
     else:
-        talk("none of your shells runs: start one by det shell start -d")
+        talk("no shell of yours that ssh can enter runs: start one by det shell start -d")
 
 
 def _with_ssh(shell: dict[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def wait(session: Session, noun: Noun, task_id: str) -> dict[str, Any]:
                 talk(f"{noun.title} {task_id} waits: {words}")
                 told = words
         time.sleep(delay)
-        delay = min(delay * 1.3, ASK_S[1])
+        delay = min(delay * 1.15, ASK_S[1])
 
 
 def _reason(session: Session, task: dict[str, Any]) -> str:
