@@ -124,8 +124,8 @@ def _folder() -> Path:
 def _write(path: Path, text: str) -> None:
     # A file of its own for each writer: ssh may be reading the last one.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
+    with os.fdopen(descriptor, "w") as made:
+        made.write(text)
     Path(name).replace(path)
 
 

@@ -83,7 +83,7 @@ def _replace(path: Path, text: str) -> None:
     with contextlib.suppress(OSError):
         mode = path.stat().st_mode & 0o777
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
+    with os.fdopen(descriptor, "w") as made:
+        made.write(text)
     Path(name).chmod(mode)
     Path(name).replace(path)
