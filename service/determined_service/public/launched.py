@@ -22,7 +22,7 @@ from determined_service.access.dependencies import TaskReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import Id, ManyIds, ManyNames, Name, Priority
+from determined_service.base.bounds import Id, IdempotencyKey, ManyIds, ManyNames, Name, Priority
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import idle
 from determined_service.lifecycle import tasks as tasking
@@ -73,6 +73,10 @@ class NewTask(WithFiles):
     )
     experiment_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
     trial_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
+    idempotency_key: IdempotencyKey | None = Field(
+        default=None,
+        description="Another request of the same user with this key is answered with the same task.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -91,6 +95,7 @@ class NewTask(WithFiles):
             self.template_name,
             self.workspace_id,
             {"experimentIds": self.experiment_ids, "trialIds": self.trial_ids},
+            idempotency_key=self.idempotency_key,
         )
 
 
@@ -208,6 +213,11 @@ def _add_routes(kind: LaunchedKind) -> None:
         launch = given.launch(kind)
         prepared = await launching.prepare(launch, settings)
         async with changing(db) as change:
+            known = await launching.find_launched(change.conn, launch, user.user_id)
+            if known is not None:
+                row = await get_launched(change.conn, kind, known)
+                shown = launched_json(row, kind, viewer_of(user))
+                return JsonResponse({noun: shown, "config": row.config, "warnings": []})
             planned = await launching.plan(change.conn, launch, prepared, settings)
             if given.preview:
                 return JsonResponse({"config": planned.config, "warnings": []})
