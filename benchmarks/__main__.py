@@ -21,6 +21,7 @@ NAMES = [
     "cluster_up",
     "first_line",
     "tasks.first_byte",
+    "tasks.shell_prompt",
     "trivial_trials",
     "idle",
     "recovery",

@@ -26,9 +26,6 @@ _NOTEBOOK = (
     " (determined.experimental.client)"
 )
 _TENSORBOARD = "det e download-tensorboard ID, then tensorboard --logdir DIR on your own machine"
-_SHELL = (
-    "log in to the agent's machine with ssh; det t describe ID says which agent a trial runs on"
-)
 _TEMPLATE = "keep shared fields in the YAML file, and set others with --config A.B=VALUE"
 _SSO = "log in with name and password: det user login NAME"
 _TOKENS = "log in with det user login NAME, or set DET_USER and DET_PASS for one command"
@@ -56,7 +53,6 @@ TREE: Tree = {
     "task": _all("cleanup-logs", _RETENTION),
     "notebook": _all("open start", _NOTEBOOK),
     "tensorboard": _all("open start", _TENSORBOARD),
-    "shell": _all("open show-ssh-command show_ssh_command start", _SHELL),
     "template|tpl": {
         **_all("create describe list|ls remove|rm set", _TEMPLATE),
         "set-value": {"config": _TEMPLATE},

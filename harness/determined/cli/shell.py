@@ -2,10 +2,204 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import Annotated, Any
+
+import typer
+
+from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
-from determined.cli.launched.commands import add_commands
-from determined.cli.launched.nouns import SHELL
+from determined.cli.launched import ready, start
+from determined.cli.launched.commands import TaskId, add_commands
+from determined.cli.launched.nouns import SHELL, whole_id, whole_ids
+from determined.cli.printing import echo
+from determined.cli.state import State, state
 
 app = group("Shells: terminals on the cluster's machines.", default="list")
+
+SshOptions = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="options of ssh and a program to run there, after --: det shell open ID -- -L 8080:localhost:80",
+        metavar="[-- SSH_OPTION]...",
+    ),
+]
+ShowCommand = Annotated[bool, typer.Option("--show-ssh-command", help="print the ssh command, too")]
+NoSsh = Annotated[
+    bool,
+    typer.Option("--no-ssh", help="a terminal without ssh; for machines and images without it"),
+]
+
+
+@app.command("start")
+def start_shell(
+    ctx: typer.Context,
+    ssh_opts: SshOptions = None,
+    config_file: start.ConfigFile = None,
+    workspace_name: start.Workspace = None,
+    volume: start.Volumes = None,
+    context: start.Context = None,
+    include: start.Includes = None,
+    config: start.Overrides = None,
+    template: start.Template = None,
+    detach: start.Detach = False,
+    show_ssh_command: ShowCommand = False,
+    no_ssh: NoSsh = False,
+) -> None:
+    """Start a shell, and open it.
+
+    To leave it does not end it: det shell open ID comes back, det shell kill ID ends it.
+    """
+    start.refuse_absent(template, workspace_name)
+    shared = state(ctx)
+    given = start.configuration(config_file, config, volume, kind="ShellConfig")
+    answer = start.send(shared, SHELL.plural, given, context, include)
+    shell_id = answer[SHELL.name]["id"]
+    if detach:
+        echo(shell_id)
+        return
+    talk(f"shell {shell_id}")
+    _open(shared, shell_id, ssh_opts or [], show_ssh_command, no_ssh)
+
+
+@app.command("open")
+def open_shell(
+    ctx: typer.Context,
+    shell_id: TaskId,
+    ssh_opts: SshOptions = None,
+    show_ssh_command: ShowCommand = False,
+    no_ssh: NoSsh = False,
+) -> None:
+    """Open a shell: a terminal in it, or a program that is named after --."""
+    shared = state(ctx)
+    _open(
+        shared, whole_id(shared.session, SHELL, shell_id), ssh_opts or [], show_ssh_command, no_ssh
+    )
+
+
+@app.command("show-ssh-command")
+def show_command(ctx: typer.Context, shell_id: TaskId, ssh_opts: SshOptions = None) -> None:
+    """Print the ssh command that opens a shell; its files stay until the shell ends."""
+    from determined.cli.launched import ssh
+
+    shared = state(ctx)
+    shell = ready.wait(shared.session, SHELL, whole_id(shared.session, SHELL, shell_id))
+    access = ssh.prepare(_with_ssh(shell))
+    echo(shlex.join([*access.argv(ssh.proxy_command(shared)), *(ssh_opts or [])]))
+
+
+app.command("show_ssh_command", hidden=True)(show_command)
+
+
+@app.command("config-ssh")
+def config_ssh(
+    ctx: typer.Context,
+    shell_ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="IDs, or the beginnings of IDs; without any: all of your own", metavar="[ID]..."
+        ),
+    ] = None,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="print the blocks, change no configuration")
+    ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="take this cluster's shells out again")
+    ] = False,
+) -> None:
+    """Make shells known to ssh, scp, rsync and VS Code, as det-ID.
+
+    It writes a file of its own, which ~/.ssh/config includes. Run it again when shells have started or ended.
+    """
+    from determined.cli.launched import ssh, ssh_config
+
+    shared = state(ctx)
+    if remove:
+        had = ssh_config.remove(shared.address.url)
+        talk("removed" if had else "nothing to remove")
+        return
+    session = shared.session
+    mine = session.username or session.get("/api/v1/me")["user"]["username"]
+    found = session.get(SHELL.path, params={"limit": -1, "users": [mine]})[SHELL.plural]
+    alive = {one["id"]: one for one in found if one["state"] == "STATE_RUNNING"}
+    for shell_id in ssh.kept():
+        if any(one["id"] == shell_id and one["state"] == "STATE_TERMINATED" for one in found):
+            ssh.forget(shell_id)
+    wanted = whole_ids(session, SHELL, shell_ids) if shell_ids else list(alive)
+    blocks, hosts = [], []
+    for shell_id in wanted:
+        shell = ready.wait(session, SHELL, shell_id)
+        if shell.get("noSsh"):
+            talk(f"shell {shell_id} left out: {shell['noSsh']}")
+            continue
+        blocks.append(ssh.block(ssh.prepare(shell), shell, ssh.proxy_command(shared)))
+        hosts.append(ssh.host(shell_id))
+    text = "\n".join(blocks)
+    if print_only:
+        echo(text, end="")
+        return
+    path = ssh_config.write(shared.address.url, text)
+    if hosts:
+        talk(f"ssh, scp, rsync and VS Code know {', '.join(hosts)} now ({path})")
+    else:
+        talk("no shell of yours that ssh can enter runs: start one by det shell start -d")
+
+
+def _with_ssh(shell: dict[str, Any]) -> dict[str, Any]:
+    if shell.get("noSsh"):
+        raise CliError(
+            f"shell {shell['id']}: {shell['noSsh']}; det shell open --no-ssh {shell['id']} opens a terminal"
+        )
+    return shell
+
+
+def _open(
+    shared: State, shell_id: str, ssh_opts: list[str], show_ssh_command: bool, no_ssh: bool
+) -> None:
+    """Raises Exit with the exit code of the session."""
+    from determined.cli.launched import ssh, terminal
+
+    if no_ssh and (ssh_opts or show_ssh_command):
+        raise typer.BadParameter("--no-ssh goes without ssh: leave its options out")
+    session = shared.session
+    shell = ready.wait(session, SHELL, shell_id)
+    key = ssh.private_key(shell)
+    why = str(shell.get("noSsh") or "") or ("" if ssh.is_here() else "ssh is not installed here")
+    if not why and not ssh_opts and not show_ssh_command:
+        why = str(shell.get("noTty") or "")
+    if why and not no_ssh:
+        if ssh_opts or show_ssh_command:
+            raise CliError(f"shell {shell_id}: {why}, so there are no options for ssh")
+        talk(f"a terminal without ssh: {why}")
+    if no_ssh or why:
+        code = terminal.run(session, shell_id, key)
+        if code == terminal.LOST:
+            terminal.lost(shell_id)
+    else:
+        access = ssh.prepare(shell)
+        if show_ssh_command:
+            echo(shlex.join([*access.argv(ssh.proxy_command(shared)), *ssh_opts]))
+        code = ssh.run(shared, access, ssh_opts)
+    _say_how_to_come_back(session, shell_id)
+    raise typer.Exit(code)
+
+
+def _say_how_to_come_back(session: Any, shell_id: str) -> None:
+    from determined.cli.launched import ssh
+    from determined.common.api import errors
+
+    try:
+        shell = session.get(f"{SHELL.path}/{shell_id}")[SHELL.name]
+    except errors.APIException:
+        return
+    if shell["state"] in ("STATE_TERMINATED", "STATE_TERMINATING"):
+        ssh.forget(shell_id)
+        why = f": {shell['exitStatus']}" if shell.get("exitStatus") else ""
+        talk(f"shell {shell_id} has ended{why}")
+        return
+    talk(
+        f"shell {shell_id} goes on: det shell open {shell_id} comes back, det shell kill {shell_id} ends it"
+    )
+
 
 add_commands(app, SHELL)

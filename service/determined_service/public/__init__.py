@@ -50,6 +50,7 @@ from determined_service.public import (
     resources,
     retraining,
     search_preview,
+    shells,
     task_logs,
     task_visits,
     tasks,
@@ -119,6 +120,7 @@ def routers() -> list[Router]:
         pipelines,
         # Before the tasks: "/tasks/count" is no task's address.
         launched,
+        shells,
         tasks,
         generic_tasks,
         workspaces,

@@ -175,7 +175,8 @@ def _add_routes(kind: LaunchedKind) -> None:
             row = await get_launched(conn, kind, task_id)
         viewer = viewer_of(user)
         config = viewer.config(row.config, row.owner_id, submitted_by=row.submitted_by)
-        return JsonResponse({noun: launched_json(row, kind, viewer), "config": config})
+        shown = launched_json(row, kind, viewer, alone=True)
+        return JsonResponse({noun: shown, "config": config})
 
     async def kill_one(task_id: str, user: Killer, db: Db, viewer_of: ViewerOf) -> Response:
         """Kills its process, or takes it out of the queue; what has ended stays as it is."""
@@ -228,7 +229,7 @@ def _add_routes(kind: LaunchedKind) -> None:
         scheduler = snapshots.schedulers.config(pool).type
         return JsonResponse(
             {
-                noun: launched_json(row, kind, viewer_of(user)),
+                noun: launched_json(row, kind, viewer_of(user), alone=True),
                 "config": planned.config,
                 "warnings": list(planned.warnings),
                 "remarks": unheeded.remarks(planned.config, pool, scheduler),

@@ -64,9 +64,13 @@ async def get_launched(conn: AsyncConnection, kind: LaunchedKind, task_id: str) 
     return row
 
 
-def launched_json(row: sa.Row[Any], kind: LaunchedKind, viewer: Viewer) -> dict[str, Any]:
-    """``v1Command``. Ours: ``exitCode``, ``exitSignal``, ``slots``, ``endTime``, ``taskState``,
-    ``flowRunId``, ``priority``."""
+def launched_json(
+    row: sa.Row[Any], kind: LaunchedKind, viewer: Viewer, *, alone: bool = False
+) -> dict[str, Any]:
+    """``v1Command``; ``alone``: its owner gets its keys, too, which no list shows.
+
+    Ours: ``exitCode``, ``exitSignal``, ``slots``, ``endTime``, ``taskState``, ``flowRunId``, ``priority``.
+    """
     container = None
     if row.agent_id and row.allocation_state in (states.ASSIGNED, states.RUNNING):
         container = {
@@ -99,6 +103,7 @@ def launched_json(row: sa.Row[Any], kind: LaunchedKind, viewer: Viewer) -> dict[
         "workspaceId": 1,
         "flowRunId": row.flow_run_id and str(row.flow_run_id),
         **kind.shown(row, owns=viewer.owns(row.owner_id)),
+        **(kind.secrets(row) if alone and viewer.is_owner(row.owner_id) else {}),
     }
 
 

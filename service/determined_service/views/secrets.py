@@ -18,7 +18,7 @@ import yaml
 
 from determined.expconf import masked_for_others
 from determined.expconf.secret_text import masked_text
-from determined_service.access.principal import Principal
+from determined_service.access.principal import USER, Principal
 from determined_service.base.settings import Settings
 
 REMEMBERED_CHARACTERS = 8_000
@@ -108,6 +108,10 @@ class Viewer:
         return self.subject.admin or (
             owner_id == self.subject.user_id and self.subject.allocation is None
         )
+
+    def is_owner(self, owner_id: int) -> bool:
+        """Whether it is the owner, logged in: neither another administrator nor a process of a task."""
+        return owner_id == self.subject.user_id and self.subject.kind == USER
 
     def _sees_all(
         self, owner_id: int | None, experiment_id: int | None, submitted_by: str | None

@@ -88,7 +88,8 @@ async def _tasks_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> lis
     held: dict[str, list[dict[str, Any]]] = {row.id: [] for row in rows}
     kinds = {row.id: row.kind for row in rows}
     found = await conn.execute(
-        sa.select(allocations)
+        sa.select(allocations, k.data)
+        .join(tasks, k.id == allocations.c.task_id)
         .where(allocations.c.task_id.in_(list(held)))
         .order_by(allocations.c.requested_at, allocations.c.id)
     )

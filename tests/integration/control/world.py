@@ -68,9 +68,10 @@ class Trial:
             f"/api/v1/trials/{self.id}/early_exit", json={"reason": reason}
         )
 
-    async def started(self) -> httpx.Response:
+    async def started(self, **more: Any) -> httpx.Response:
         return await self.world.agent.post(
-            f"/internal/v1/allocations/{self.allocation_id}/running", json={"pid": 1, "host": "h"}
+            f"/internal/v1/allocations/{self.allocation_id}/running",
+            json={"pid": 1, "host": "h", **more},
         )
 
     async def exited(self, **how: Any) -> httpx.Response:

@@ -269,6 +269,8 @@ OTHERS = {
     *("experiment download-tensorboard", "checkpoint delete", "checkpoint rm", "preview-search"),
     *("checkpoint download", "trial download", "model download", "trial support-bundle"),
     *("user login", "user logout", "user change-password", "agent start"),
+    *("shell start", "shell open", "shell config-ssh", "shell show-ssh-command"),
+    "shell show_ssh_command",
 }
 
 

@@ -108,6 +108,8 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
         session = state(ctx).session
         found = session.get(f"{noun.path}/{whole_id(session, noun, task_id)}")[noun.name]
         if json:
+            # A shell's key has no place on a screen.
+            found.pop("privateKey", None)
             render.print_json(found)
             return
         render.show(columns, [found], fmt)

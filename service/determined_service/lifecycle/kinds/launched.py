@@ -63,6 +63,11 @@ class LaunchedKind(SlotKind):
         administrator, and no process of a task."""
         return {}
 
+    def secrets(self, row: sa.Row[Any]) -> dict[str, Any]:
+        """Further fields for its owner alone, where one task is asked for: not for administrators, nor for
+        processes of tasks."""
+        return {}
+
     def order(self, row: sa.Row[Any]) -> dict[str, Any]:
         """A kind that starts something else than its ``entrypoint``, or with more variables (``env``),
         changes what this returns.

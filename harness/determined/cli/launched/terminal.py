@@ -1,0 +1,142 @@
+"""A terminal of a shell on this terminal, without ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from determined.cli.errors import CliError, talk
+from determined.common.wire import shells
+from determined.common.wire.shells import Frame, Frames
+
+if TYPE_CHECKING:
+    from determined.common.api import Session
+    from determined.common.tunnel import Tunnel
+
+ALIVE_SECONDS = 30.0
+"""So often something is sent, so that no proxy on the way takes silence for an end."""
+LOST = 255
+"""The exit code of ssh, too, when the connection is gone."""
+_ESCAPE = b"~."
+
+
+def run(session: Session, shell_id: str, private_key: str) -> int:
+    """Until its program has ended; the program's exit code. Raises CliError when it is refused."""
+    from determined.common import tunnel
+
+    opened = tunnel.connect(session.master, session.token, f"{shell_id}:{shells.TERMINAL}")
+    hello = {"secret": shells.terminal_secret(private_key), "term": os.environ.get("TERM", "")}
+    opened.send(shells.frame(Frame.HELLO, json.dumps(hello | _size()).encode()))
+    with opened, _raw(), _heeding_size(opened):
+        return _converse(opened)
+
+
+def _converse(opened: Tunnel) -> int:
+    frames = Frames()
+    over = threading.Event()
+    for work in (_type, _stay_alive):
+        threading.Thread(target=work, args=(opened, over), daemon=True).start()
+    try:
+        while data := opened.receive():
+            for kind, content in frames.feed(data):
+                if kind == Frame.OUTPUT:
+                    _print(content)
+                elif kind == Frame.EXIT:
+                    return int(json.loads(content)["code"])
+                elif kind == Frame.REFUSED:
+                    raise CliError(content.decode(errors="replace"))
+    except (ValueError, KeyError):
+        pass
+    finally:
+        over.set()
+    return LOST
+
+
+def _type(opened: Tunnel, over: threading.Event) -> None:
+    """What is typed here, until it is Enter, ~ and a dot, as in ssh."""
+    typed = b"\n"
+    is_terminal = sys.stdin.isatty()
+    with contextlib.suppress(OSError, ValueError):
+        while not over.is_set():
+            data = os.read(sys.stdin.fileno(), shells.FRAME_BYTES)
+            if not data:
+                opened.send(shells.frame(Frame.END))
+                return
+            if is_terminal:
+                typed = (typed + data)[-3:]
+                if typed[-2:] == _ESCAPE and typed[:1] in (b"\r", b"\n"):
+                    opened.close()
+                    return
+            opened.send(shells.frame(Frame.INPUT, data))
+
+
+def _stay_alive(opened: Tunnel, over: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        while not over.wait(ALIVE_SECONDS):
+            _resize(opened)
+
+
+def _resize(opened: Tunnel) -> None:
+    opened.send(shells.frame(Frame.RESIZE, json.dumps(_size()).encode()))
+
+
+def _size() -> dict[str, Any]:
+    found = shutil.get_terminal_size()
+    return {"rows": found.lines, "columns": found.columns}
+
+
+def _print(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def _raw() -> Iterator[None]:
+    """Each key as it is pressed, Ctrl-C too, is the shell's."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setraw(descriptor)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def _heeding_size(opened: Tunnel) -> Iterator[None]:
+    if not hasattr(signal, "SIGWINCH"):
+        yield
+        return
+
+    def tell(*_: object) -> None:
+        # A thread may be sending at this moment: the lock is not this handler's to wait for.
+        threading.Thread(target=_told, args=(opened,), daemon=True).start()
+
+    before = signal.signal(signal.SIGWINCH, tell)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+
+
+def _told(opened: Tunnel) -> None:
+    with contextlib.suppress(OSError):
+        _resize(opened)
+
+
+def lost(shell_id: str) -> None:
+    """Says that the connection has ended."""
+    talk(f"\nthe connection to shell {shell_id} has ended")

@@ -1,0 +1,248 @@
+"""Terminals of a shell without sshd: pseudo-terminals over connections of frames."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hmac
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import termios
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from determined.common.wire import shells
+from determined.common.wire.shells import Frame, Frames
+
+HELLO_SECONDS = 20.0
+END_SECONDS = 5.0
+"""After its terminal has hung up a program may take so long to end."""
+MOST_WAITING = 256 << 10
+"""Bytes of input that a program has not read; then the client waits."""
+SIDE = 1000
+"""Rows and columns of a terminal, at most."""
+_TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+
+
+class Refused(Exception):
+    """The client is told these words."""
+
+
+@dataclass(frozen=True)
+class Terminals:
+    """Serves connections. ``used`` is told when a terminal begins (1) and ends (-1)."""
+
+    secret_hash: str
+    argv: list[str]
+    env: Mapping[str, str]
+    work_dir: str
+    used: Callable[[int], None]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, to its end."""
+        frames = Frames()
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                hello, rest = await self._hello(reader, frames)
+        except (TimeoutError, EOFError, OSError):
+            return
+        except (Refused, ValueError) as error:
+            with contextlib.suppress(OSError):
+                writer.write(shells.frame(Frame.REFUSED, str(error).encode()))
+                await writer.drain()
+            return
+        self.used(1)
+        try:
+            await _Terminal(self, reader, writer, frames, hello).run(rest)
+        finally:
+            self.used(-1)
+
+    async def _hello(
+        self, reader: asyncio.StreamReader, frames: Frames
+    ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+        found: list[tuple[int, bytes]] = []
+        while not found:
+            data = await reader.read(shells.FRAME_BYTES)
+            if not data:
+                raise EOFError
+            found = frames.feed(data)
+        kind, content = found[0]
+        hello = json.loads(content) if kind == Frame.HELLO else None
+        if not isinstance(hello, dict):
+            raise Refused("this is a terminal of a shell: open it by det shell open --no-ssh ID")
+        given = shells.hash_of(str(hello.get("secret") or ""))
+        if not hmac.compare_digest(given, self.secret_hash):
+            raise Refused("this is not the shell's key: only its owner may open a terminal")
+        return hello, found[1:]
+
+
+class _Terminal:
+    def __init__(
+        self,
+        terminals: Terminals,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        frames: Frames,
+        hello: Mapping[str, Any],
+    ) -> None:
+        self._terminals = terminals
+        self._reader = reader
+        self._writer = writer
+        self._frames = frames
+        self._hello = hello
+        self._master = -1
+        self._waiting = bytearray()
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+
+    async def run(self, rest: list[tuple[int, bytes]]) -> None:
+        self._master, slave = pty.openpty()
+        try:
+            os.set_blocking(self._master, False)
+            self._resize(self._hello)
+            process = await self._start(slave)
+        finally:
+            os.close(slave)
+        output = asyncio.create_task(self._output())
+        given = asyncio.create_task(self._input(rest))
+        ended = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait((given, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                # Whoever was there has gone.
+                output.cancel()
+            else:
+                given.cancel()
+                # Nobody may be reading it, or a program left behind may hold the terminal.
+                await asyncio.wait((output,), timeout=END_SECONDS)
+                output.cancel()
+                code = process.returncode or 0
+                content = json.dumps({"code": code if code >= 0 else 128 - code}).encode()
+                with contextlib.suppress(OSError):
+                    self._writer.write(shells.frame(Frame.EXIT, content))
+                    await self._writer.drain()
+        finally:
+            for task in (output, given):
+                task.cancel()
+            await asyncio.gather(output, given, return_exceptions=True)
+            self._close()
+            await self._end(process, ended)
+
+    async def _start(self, slave: int) -> asyncio.subprocess.Process:
+        term = str(self._hello.get("term") or "")
+        env = {
+            **self._terminals.env,
+            "TERM": term if _TERM.fullmatch(term) else "xterm",
+            "SHELL": self._terminals.argv[0],
+        }
+        return await asyncio.create_subprocess_exec(
+            *self._terminals.argv,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=env,
+            cwd=self._terminals.work_dir,
+            start_new_session=True,
+            preexec_fn=_own_terminal,
+        )
+
+    async def _output(self) -> None:
+        """What the programs print, as fast as the client takes it."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self._master, readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                try:
+                    data = os.read(self._master, shells.FRAME_BYTES)
+                except BlockingIOError:
+                    continue
+                except OSError:  # the last program has closed it
+                    return
+                if not data:
+                    return
+                self._writer.write(shells.frame(Frame.OUTPUT, data))
+                loop.remove_reader(self._master)
+                await self._writer.drain()
+                loop.add_reader(self._master, readable.set)
+        except OSError:
+            return
+        finally:
+            with contextlib.suppress(ValueError, OSError):
+                loop.remove_reader(self._master)
+
+    async def _input(self, found: list[tuple[int, bytes]]) -> None:
+        """What the client types, until it goes."""
+        with contextlib.suppress(OSError, ValueError):
+            while True:
+                for kind, content in found:
+                    if kind == Frame.INPUT:
+                        await self._write(content)
+                    elif kind == Frame.END:
+                        # As if somebody had typed it.
+                        await self._write(b"\x04")
+                    elif kind == Frame.RESIZE:
+                        self._resize(json.loads(content))
+                data = await self._reader.read(shells.FRAME_BYTES)
+                if not data:
+                    return
+                found = self._frames.feed(data)
+
+    async def _write(self, content: bytes) -> None:
+        self._waiting += content
+        self._flush()
+        if len(self._waiting) > MOST_WAITING:
+            self._can_write.clear()
+            await self._can_write.wait()
+
+    def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            try:
+                written = os.write(self._master, self._waiting[:4096])
+            except BlockingIOError:
+                loop.add_writer(self._master, self._flush)
+                return
+            except OSError:
+                self._waiting.clear()
+                break
+            del self._waiting[:written]
+        loop.remove_writer(self._master)
+        self._can_write.set()
+
+    def _resize(self, given: Any) -> None:
+        given = given if isinstance(given, dict) else {}
+        rows, columns = given.get("rows"), given.get("columns")
+        if not all(type(one) is int and 0 < one <= SIDE for one in (rows, columns)):
+            rows, columns = 24, 80
+        # The kernel tells the programs (SIGWINCH).
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def _close(self) -> None:
+        """Hangs up: the kernel sends SIGHUP to the programs of the terminal."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ValueError, OSError):
+            loop.remove_reader(self._master)
+            loop.remove_writer(self._master)
+        os.close(self._master)
+
+    @staticmethod
+    async def _end(process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
+        try:
+            await asyncio.wait_for(ended, END_SECONDS)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+def _own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
