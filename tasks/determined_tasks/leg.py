@@ -366,8 +366,8 @@ class _Leg:
         with identity.files_of(account):
             if not found.is_dir() or not os.access(found, os.X_OK, effective_ids=True):
                 raise EntrypointError(
-                    f"work_dir {str(found)!r}: there is no such directory on agent {self.place.agent_id} that the"
-                    " task may enter: make it there, or leave work_dir out"
+                    f"work_dir {str(found)!r}: there is no such directory on agent {self.place.agent_id} that"
+                    " the task may enter: make it there, or leave work_dir out"
                 )
         return found
 

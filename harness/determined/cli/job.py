@@ -26,13 +26,15 @@ from determined.cli.output.render import Column, Record
 from determined.cli.printing import echo
 from determined.cli.state import state
 
-app = group("The job queue: experiments that wait for slots or hold some.", default="list")
+app = group(
+    "The job queue: experiments and tasks that wait for slots or hold some.", default="list"
+)
 
 PATH = "/api/v1/job-queues"
 JobId = Annotated[
     str,
     typer.Argument(
-        help="job ID, or the ID of its experiment",
+        help="job ID, or the ID of its experiment or task",
         metavar="JOB",
         autocompletion=completion.experiments,
     ),
@@ -236,4 +238,8 @@ def explain(ctx: typer.Context, job_id: JobId, json: Json = False) -> None:
             WAITING, found["waiting"], chosen(json=False, csv=False), what="trials that wait"
         )
     else:
-        talk("none of its trials waits for slots")
+        talk(
+            "none of its trials waits for slots"
+            if found["job"].get("type") == "TYPE_EXPERIMENT"
+            else "it does not wait for slots"
+        )

@@ -6,7 +6,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 |---|---|---|
 | read | everything | whoever is logged in, but for the next row |
 | read | cluster configuration | administrators |
-| create | experiment, model, task | whoever is logged in; the new one is theirs. A task's process: for its owner |
+| create | experiment, model, task | whoever is logged in; it is theirs. A task's process: for its owner |
 | create | user | administrators |
 | change | experiment, trial, checkpoint, model, task | the owner, administrators; the task that made it |
 | register | model | the owner, administrators; processes of the owner's tasks too |
@@ -21,10 +21,10 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | serve | cluster | agents and flows |
 
 The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
-has none of its owner's rights over things: it changes the experiments, models and tasks that its own task submitted
-(a custom search's runner submits one), their trials and checkpoints, and the checkpoints that its own task
-reported. It registers those as versions of any model of its owner's, because that takes nothing away. Whoever
-registers a checkpoint keeps its owner from deleting it, so both must be theirs.
+has none of its owner's rights over things: it changes the experiments, models and tasks that its own task
+submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints that its
+own task reported. It registers those as versions of any model of its owner's, because that takes nothing
+away. Whoever registers a checkpoint keeps its owner from deleting it, so both must be theirs.
 What the trial of a task did before its experiment was continued counts as done by its present task.
 Only administrators may change things without an owner.
 An action that the table does not name for a kind of target cannot be declared by a route.

@@ -24,10 +24,11 @@ import sqlalchemy as sa
 from determined.common.backoff import Backoff
 from determined.common.wire.times import UNMANAGED_HEARTBEAT_S
 from determined_service.base.db import Database
-from determined_service.lifecycle import agents, trial_queue, unmanaged
+from determined_service.lifecycle import agents, idle, trial_queue, unmanaged
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, RunGone, RunState
 from determined_service.prefect.mirror import bump_pools
@@ -182,6 +183,7 @@ class Reconciler:
         self._agent_timeout_s = agent_timeout_s
         self._began = time.monotonic()
         self._invalid_since: dict[str, float] = {}
+        self._warned: set[tuple[str, datetime.datetime]] = set()
         self._ask_again: dict[int, tuple[float, Backoff]] = {}
         self._revivals: dict[int, Revivals] = {}
         self._settled: set[int] = set()
@@ -195,6 +197,7 @@ class Reconciler:
         await self._kill_invalid()
         await self._finish_stuck()
         await self._give_up_unmanaged()
+        await self._end_idle()
         if self._gateway is not None:
             await self._revive_drivers(self._gateway)
             await self._settle_runs(self._gateway)
@@ -215,6 +218,22 @@ class Reconciler:
             return
         for trial_id in await unmanaged.give_up_silent(self._db):
             logger.warning("unmanaged trial %s ended: %s", trial_id, unmanaged.SILENT)
+
+    async def _end_idle(self) -> None:
+        # Nobody could show that he uses anything while no service ran.
+        if time.monotonic() - self._began < self._agent_timeout_s:
+            return
+        async with reader(self._db).connect() as conn:
+            found = await idle.idle_tasks(conn, list(launched_kinds()))
+        self._warned &= {(row.id, row.idle_since) for row in found}
+        for row in found:
+            async with changing(self._db) as change:
+                if row.idle_s >= row.idle_timeout_s:
+                    if await idle.end_if_idle(change, row):
+                        logger.info("task %s ends: nobody uses it", row.id)
+                elif (row.id, row.idle_since) not in self._warned:
+                    await idle.warn(change, row)
+                    self._warned.add((row.id, row.idle_since))
 
     async def _end_unstarted(self) -> None:
         # Agents could start nothing while no service told them to.

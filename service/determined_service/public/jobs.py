@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import experiments, pools
+from determined_registry.database.tables import experiments, pools, tasks
 from determined_service.access.dependencies import ExperimentReader, Gate, may_named
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -25,6 +25,7 @@ from determined_service.base.json import JsonResponse
 from determined_service.lifecycle.pools import require_pool
 from determined_service.scheduling import job_changes
 from determined_service.scheduling.fallback import explain_fallback
+from determined_service.scheduling.job_changes import set_task_priority
 from determined_service.scheduling.job_explanation import explain_job
 from determined_service.scheduling.jobs import count_by_pool, jobs_json, list_jobs
 from determined_service.scheduling.pools import PoolSchedulers
@@ -129,40 +130,51 @@ async def explain(
 
     `fallback`: sentences on the pools to which it went or goes by itself.
 
-    The job is named by its id, or by the number of its experiment.
+    The job is named by its id, by the number of its experiment, or by its task's id.
     """
     seen = await queue.look()
     async with reader(db).connect() as conn:
-        experiment_id = await _experiment_of(conn, job_id)
-        jobs = [job for job in await list_jobs(conn, seen) if job.id == experiment_id]
+        named = await _job_of(conn, job_id)
+        jobs = [job for job in await list_jobs(conn, seen) if job.id == named]
         shown = await jobs_json(conn, jobs, snapshots.schedulers)
-        waiting = await explain_job(conn, seen, experiment_id, snapshots.schedulers)
-        fallback = await explain_fallback(
-            conn, experiment_id, snapshots.schedulers, snapshots.agent_timeout_s
-        )
+        waiting = await explain_job(conn, seen, named, snapshots.schedulers)
+        fallback: list[str] = []
+        if isinstance(named, int):
+            fallback = await explain_fallback(
+                conn, named, snapshots.schedulers, snapshots.agent_timeout_s
+            )
     if not shown:
+        noun = "task" if isinstance(named, str) else "experiment"
         raise NotFound(
-            f"experiment {experiment_id} is in no queue: it is paused, over, or runs outside of the cluster"
+            f"{noun} {named} is in no queue: it is paused, over, or runs outside of the cluster"
         )
     return JsonResponse({"job": shown[0], "waiting": waiting, "fallback": fallback})
 
 
-async def _experiment_of(conn: AsyncConnection, job_id: str) -> int:
-    """The experiment that a job's id, or the experiment's own number, names. Raises NotFound."""
-    e = experiments.c
+async def _job_of(conn: AsyncConnection, job_id: str) -> int | str:
+    """The experiment's number, or the task's id, that a job's id or itself names. Raises NotFound."""
+    e, k = experiments.c, tasks.c
     if job_id.isdecimal() and len(job_id) <= 9:
         wanted = e.id == int(job_id)
+        task = None
     else:
         try:
-            wanted = e.job_id == uuid.UUID(job_id)
+            named = uuid.UUID(job_id)
         except ValueError as error:
             raise NotFound(
-                f"job {job_id!r} does not exist: a job is named by its UUID or its experiment's number"
+                f"job {job_id!r} does not exist: a job is named by its UUID, its experiment's number or its "
+                "task's ID"
             ) from error
+        wanted = e.job_id == named
+        task = sa.and_(k.job_id.is_not(None), sa.or_(k.job_id == named, k.id == str(named)))
     found: int | None = (await conn.execute(sa.select(e.id).where(wanted))).scalar_one_or_none()
-    if found is None:
-        raise NotFound(f"job {job_id} does not exist")
-    return found
+    if found is not None:
+        return found
+    if task is not None:
+        task_id: str | None = await conn.scalar(sa.select(k.id).where(task))
+        if task_id is not None:
+            return task_id
+    raise NotFound(f"job {job_id} does not exist")
 
 
 class Update(BaseModel):
@@ -209,18 +221,21 @@ async def update_queue(
     """
     changes = [one.given() for one in given.updates]
     async with reader(db).connect() as conn:
-        ids = [await _experiment_of(conn, one.job_id) for one in given.updates]
+        ids = [await _job_of(conn, one.job_id) for one in given.updates]
         anchors = [
-            await _experiment_of(conn, name) if (name := one.ahead_of or one.behind_of) else None
+            await _job_of(conn, name) if (name := one.ahead_of or one.behind_of) else None
             for one in given.updates
         ]
-    await gate.admit(*dict.fromkeys(ids))
+    if numbers := [one for one in dict.fromkeys(ids) if isinstance(one, int)]:
+        await gate.admit(*numbers)
+    if names := [one for one in dict.fromkeys(ids) if isinstance(one, str)]:
+        await gate.admit(*names, kind=Kind.TASK)
     remarks: list[str] = []
-    for number, (one, what, experiment_id, anchor) in enumerate(
+    for number, (one, what, job, anchor) in enumerate(
         zip(given.updates, changes, ids, anchors, strict=True), 1
     ):
         try:
-            remarks += await _update(db, snapshots.schedulers, one, what, experiment_id, anchor)
+            remarks += await _update(db, snapshots.schedulers, one, what, job, anchor)
         except ApiError as error:
             if len(given.updates) > 1:
                 done = f"{number - 1} made before it"
@@ -234,23 +249,27 @@ async def _update(
     schedulers: PoolSchedulers,
     given: Update,
     what: str,
-    experiment_id: int,
-    anchor: int | None,
+    job: int | str,
+    anchor: int | str | None,
 ) -> list[str]:
+    if isinstance(job, str) and what != "priority":
+        raise BadRequest(f"job {job}: of a task, only its priority can be changed")
+    if isinstance(anchor, str):
+        raise BadRequest(f"{to_camel(what)}: {anchor} is a task, beside which nothing can be moved")
     async with changing(db) as change:
+        if isinstance(job, str):
+            return await set_task_priority(change, job, given.priority, schedulers)
         if anchor is not None:
             await job_changes.lock_queue(change)
             return await job_changes.move_beside(
                 change,
-                experiment_id,
+                job,
                 anchor,
                 ahead=what == "ahead_of",
                 schedulers=schedulers,
             )
         if what == "resource_pool":
             assert given.resource_pool is not None
-            return await job_changes.move_to_pool(
-                change, experiment_id, given.resource_pool, schedulers
-            )
+            return await job_changes.move_to_pool(change, job, given.resource_pool, schedulers)
         value = {what: getattr(given, what)}
-        return await job_changes.set_resources(change, experiment_id, value, schedulers)
+        return await job_changes.set_resources(change, job, value, schedulers)

@@ -56,7 +56,7 @@ Many = Annotated[ManyNames, Query(default_factory=list)]
 
 
 class NewTask(WithFiles):
-    """``LaunchCommandRequest`` and its sisters. Unknown fields are ignored, ``null`` is the same as left out."""
+    """``LaunchCommandRequest`` and its sisters. Unknown fields are ignored, ``null`` is as left out."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -138,9 +138,9 @@ def _add_routes(kind: LaunchedKind) -> None:
     ) -> Response:
         """Those that match all the filters given, ended ones included; the latest first, if no order is
         given."""
-        if orderBy == "ORDER_BY_UNSPECIFIED":
-            latest = sortBy == "SORT_BY_UNSPECIFIED"
-            orderBy = "ORDER_BY_DESC" if latest else "ORDER_BY_ASC"
+        way = orderBy
+        if way == "ORDER_BY_UNSPECIFIED" and sortBy == "SORT_BY_UNSPECIFIED":
+            way = "ORDER_BY_DESC"
         statement = select_launched(kind)
         keys = (
             sa.select(tasks.c.id)
@@ -154,7 +154,7 @@ def _add_routes(kind: LaunchedKind) -> None:
             wanted.append(tasks.c.owner_id.in_(userIds))
         if workspaceId not in (0, launching.WORKSPACE):
             wanted.append(sa.false())
-        order = ordered(SORT_KEYS, sortBy, orderBy, tasks.c.id)
+        order = ordered(SORT_KEYS, sortBy, way, tasks.c.id)
         statement, keys = (part.where(*wanted).order_by(*order) for part in (statement, keys))
         async with db.tx() as conn:
             rows, pages = await fetch_page(

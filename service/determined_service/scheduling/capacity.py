@@ -101,7 +101,7 @@ async def check_slots(
 async def check_task_slots(
     conn: AsyncConnection, resources: Mapping[str, Any], cluster: ClusterConfig
 ) -> tuple[str, tuple[str, ...]]:
-    """As :func:`check_slots`, of the ``resources`` of a task that is no trial: it never spreads over agents."""
+    """As :func:`check_slots`, of the ``resources`` of a task that is no trial: it never spreads."""
     slots = resources["slots"]
     pool = resources["resource_pool"] or cluster.default_pool(slots)
     if pool is None:

@@ -28,18 +28,23 @@ EXPLAINED = 100
 
 # Dozens of decisions: not in the event loop's thread, and one caller at a time.
 _LANE = ThreadPoolExecutor(1, thread_name_prefix="forecast")
-_TRIALS = sa.text("SELECT id, trial_id, requested_at FROM allocations WHERE id = ANY(:ids)")
+_ROWS = sa.text(
+    """
+    SELECT a.id, a.trial_id, a.requested_at, k.kind, k.id AS task_id
+    FROM allocations a JOIN tasks k ON k.id = a.task_id WHERE a.id = ANY(:ids)
+    """
+)
 
 
 async def explain_job(
-    conn: AsyncConnection, seen: Seen, experiment_id: int, schedulers: PoolSchedulers
+    conn: AsyncConnection, seen: Seen, job: int | str, schedulers: PoolSchedulers
 ) -> list[dict[str, Any]]:
-    """The requests that wait, in the order of service.
+    """The requests that wait of ``job`` (an experiment's number, a task's id), in the order of service.
 
     Each has ``allocationId``, ``trialId``, ``since``, ``slotsWanted``, ``reason`` in words and, the first one
     that can be placed some day, ``forecast`` in words.
     """
-    every = [one for one in seen.decision.waiting if one.request.group == experiment_id]
+    every = [one for one in seen.decision.waiting if _is_of(one, job)]
     if not every:
         return []
     mine = every[:EXPLAINED]
@@ -52,7 +57,7 @@ async def explain_job(
         )
     named = {*found.any_of, *found.all_of, *found.stopping}
     ids = [*(one.request.id for one in mine), *named]
-    rows = {row.id: row for row in await conn.execute(_TRIALS, {"ids": ids})}
+    rows = {row.id: row for row in await conn.execute(_ROWS, {"ids": ids})}
     return [
         {
             "allocationId": one.request.id,
@@ -67,28 +72,48 @@ async def explain_job(
     ]
 
 
+def _is_of(one: Waiting, job: int | str) -> bool:
+    if isinstance(job, int):
+        return one.request.group == job
+    return one.request.group is None and one.request.id.rpartition(".")[0] == job
+
+
 def _in_words(found: Forecast, rows: Mapping[str, sa.Row[Any]]) -> str | None:
     def named(ids: tuple[str, ...]) -> str:
-        trials = [str(rows[one].trial_id) for one in ids if one in rows]
-        return ", ".join(trials)
+        return ", ".join(_name(rows[one]) for one in ids if one in rows)
 
+    trials = all(row.trial_id is not None for row in rows.values())
     if found.stopping:
-        return f"starts when what was asked to stop has ended: {_trials(found.count)} {named(found.stopping)}"
+        words = _count(found.count, trials, found.stopping, rows)
+        return f"starts when what was asked to stop has ended: {words}"
     if len(found.any_of) == 1:
-        return f"starts when trial {named(found.any_of)} ends"
+        return f"starts when {_named(found.any_of, rows)} ends"
     more = f" and {found.count - NAMED} more" if found.count > NAMED else ""
-    if found.any_of:
+    if found.any_of and trials:
         return f"starts when one of the trials {named(found.any_of)}{more} ends"
+    if found.any_of:
+        return f"starts when one of these ends: {_named(found.any_of, rows)}{more}"
     if found.all_of:
-        return (
-            f"starts when {_trials(found.count)} {named(found.all_of)}{more} have ended, if they end in the "
-            "order in which they began"
-        )
+        words = _count(found.count, trials, found.all_of, rows)
+        return f"starts when {words}{more} have ended, if they end in the order in which they began"
     return None
 
 
-def _trials(count: int) -> str:
-    return "trial" if count == 1 else "trials"
+def _name(row: sa.Row[Any]) -> str:
+    return str(row.task_id if row.trial_id is None else row.trial_id)
+
+
+def _named(ids: tuple[str, ...], rows: Mapping[str, sa.Row[Any]]) -> str:
+    """``trial 3, command 6f0a…``"""
+    kinds = ((rows[one].kind.lower(), _name(rows[one])) for one in ids if one in rows)
+    return ", ".join(f"{kind} {name}" for kind, name in kinds)
+
+
+def _count(count: int, trials: bool, ids: tuple[str, ...], rows: Mapping[str, sa.Row[Any]]) -> str:
+    if not trials:
+        return _named(ids, rows)
+    names = ", ".join(_name(rows[one]) for one in ids if one in rows)
+    return f"{'trial' if count == 1 else 'trials'} {names}"
 
 
 def _needs_agents(one: Waiting) -> bool:

@@ -1,4 +1,5 @@
-"""The job queue: every experiment that waits for slots or holds some, as ``v1Job``."""
+"""The job queue: every experiment that waits for slots or holds some, and every command, notebook and the
+like, as ``v1Job``."""
 
 from __future__ import annotations
 
@@ -36,13 +37,32 @@ _DETAILS = sa.text(
     """
 )
 
+# A trial's task has no job: its experiment has.
+_TASKS_IN_QUEUE = sa.text(
+    """
+    SELECT k.id, a.id AS allocation_id, a.resource_pool,
+           extract(epoch FROM coalesce(a.in_line_since, a.requested_at))::float8 AS place
+    FROM allocations a JOIN tasks k ON k.id = a.task_id
+    WHERE a.id = ANY(:live) AND k.job_id IS NOT NULL
+    """
+)
+_TASK_DETAILS = sa.text(
+    """
+    SELECT k.id, k.name, k.kind, k.job_id, 0 AS progress, k.start_time, k.owner_id, u.username,
+           (k.config #>> '{resources,priority}')::int AS priority,
+           coalesce((k.config #>> '{resources,weight}')::float8, 1) AS weight
+    FROM tasks k JOIN users u ON u.id = k.owner_id
+    WHERE k.id = ANY(:ids) AND k.job_id IS NOT NULL
+    """
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An experiment in the queue. ``ahead``: how many jobs of its pool come before it, while it waits.
-    ``held``, ``wanted``: slots."""
+    """An experiment (``id``: its number) or a task (its id) in the queue. ``ahead``: how many jobs of its pool
+    come before it, while it waits. ``held``, ``wanted``: slots."""
 
-    id: int
+    id: int | str
     pool: str
     state: str
     ahead: int
@@ -76,11 +96,35 @@ async def list_jobs(conn: AsyncConnection, seen: Seen) -> list[Job]:
         priority = first[row.id].priority if row.id in first else 0
         # What waits for nothing but its searcher comes last.
         last = row.id not in first
-        order = (row.resource_pool, state == QUEUED, last, ahead, priority, row.place, row.id)
+        order = (row.resource_pool, state == QUEUED, last, ahead, priority, row.place, 0, row.id)
         found.append(
             Job(row.id, row.resource_pool, state, ahead, held[row.id], wanted[row.id], order)
         )
+    found += await _tasks(conn, seen)
     return sorted(found, key=lambda job: job.order)
+
+
+async def _tasks(conn: AsyncConnection, seen: Seen) -> list[Job]:
+    live: dict[str, Request | Running] = {
+        one.id: one
+        for one in (*seen.snapshot.running, *seen.snapshot.requests)
+        if one.group is None
+    }
+    if not live:
+        return []
+    found = []
+    for row in await conn.execute(_TASKS_IN_QUEUE, {"live": list(live)}):
+        one = live[row.allocation_id]
+        state, ahead, held, wanted = QUEUED, 0, 0, 0
+        if isinstance(one, Running):
+            behind = one.id in seen.decision.backfilled
+            state, held = (BACKFILLED if behind else SCHEDULED), one.width
+        else:
+            ahead, wanted = seen.ahead.get(one.id, 0), one.slots
+        pool = row.resource_pool
+        order = (pool, state == QUEUED, False, ahead, one.priority, row.place, 1, row.id)
+        found.append(Job(row.id, pool, state, ahead, held, wanted, order))
+    return found
 
 
 def count_by_pool(jobs: Collection[Job]) -> dict[str, dict[str, int]]:
@@ -96,16 +140,21 @@ async def jobs_json(
     conn: AsyncConnection, jobs: Sequence[Job], schedulers: PoolSchedulers
 ) -> list[dict[str, Any]]:
     """``v1Job`` of each; one that was deleted meanwhile is left out."""
-    rows = await conn.execute(_DETAILS, {"ids": [job.id for job in jobs]})
-    details = {row.id: row for row in rows}
+    numbers = [job.id for job in jobs if isinstance(job.id, int)]
+    names = [job.id for job in jobs if isinstance(job.id, str)]
+    details: dict[int | str, sa.Row[Any]] = {}
+    for statement, ids in ((_DETAILS, numbers), (_TASK_DETAILS, names)):
+        if ids:
+            details |= {row.id: row for row in await conn.execute(statement, {"ids": ids})}
     return [_json(job, details[job.id], schedulers) for job in jobs if job.id in details]
 
 
 def _json(job: Job, row: sa.Row[Any], schedulers: PoolSchedulers) -> dict[str, Any]:
+    is_task = isinstance(job.id, str)
     summary: Mapping[str, Any] = {"state": job.state, "jobsAhead": job.ahead}
     return {
         "jobId": str(row.job_id),
-        "type": "TYPE_EXPERIMENT",
+        "type": f"TYPE_{row.kind}" if is_task else "TYPE_EXPERIMENT",
         "entityId": str(job.id),
         "name": row.name,
         "resourcePool": job.pool,
@@ -113,7 +162,7 @@ def _json(job: Job, row: sa.Row[Any], schedulers: PoolSchedulers) -> dict[str, A
         "username": row.username,
         "userId": row.owner_id,
         "workspaceId": 1,
-        "isPreemptible": True,
+        "isPreemptible": not is_task,
         "priority": row.priority or schedulers.default_priority(job.pool),
         "weight": row.weight,
         "progress": row.progress,

@@ -33,8 +33,12 @@ from determined_service.state.change import Change
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition, content_size, pack
 
-NO_TEMPLATES = "this cluster keeps no templates yet; put its fields into the configuration, or into a file for --config-file"
-NO_WORKSPACES = "this cluster has one workspace, number 1: leave workspaceId (-w) out, and put words into description"
+NO_TEMPLATES = (
+    "this cluster keeps no templates yet; put its fields into the configuration (--config-file)"
+)
+NO_WORKSPACES = (
+    "this cluster has one workspace, number 1: leave it out, and put words into description"
+)
 WORKSPACE = 1
 
 
@@ -98,8 +102,8 @@ async def prepare(launch: Launch, settings: Settings) -> Prepared:
             definition = await asyncio.to_thread(pack, launch.files)
     if config["work_dir"] is not None and (definition or launch.model_def_hash):
         raise BadRequest(
-            "work_dir: cannot be given together with a context directory, in which the task would start: leave "
-            "one of them out"
+            "work_dir: cannot be given together with a context directory, in which the task would start: "
+            "leave one of them out"
         )
     return Prepared(config, definition)
 

@@ -65,8 +65,8 @@ async def get_launched(conn: AsyncConnection, kind: LaunchedKind, task_id: str) 
 
 
 def launched_json(row: sa.Row[Any], kind: LaunchedKind, viewer: Viewer) -> dict[str, Any]:
-    """``v1Command``. Ours: ``exitCode``, ``exitSignal``, ``slots``, ``endTime``, ``taskState``, ``flowRunId``,
-    ``priority``."""
+    """``v1Command``. Ours: ``exitCode``, ``exitSignal``, ``slots``, ``endTime``, ``taskState``,
+    ``flowRunId``, ``priority``."""
     container = None
     if row.agent_id and row.allocation_state in (states.ASSIGNED, states.RUNNING):
         container = {
@@ -137,5 +137,5 @@ async def counts(conn: AsyncConnection, kinds: Sequence[LaunchedKind]) -> dict[s
         )
         .group_by(k.kind)
     )
-    number = {name: count for name, count in found}
+    number = dict(list(found.tuples()))
     return {kind.plural: number.get(kind.name, 0) for kind in kinds}

@@ -15,6 +15,7 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
 from prefect.client.schemas.schedules import CronSchedule
 
+from determined.common.wire.prefect import TASK_FLOWS
 from determined_deployments.deploy import default_prefect_yaml, is_registered, register
 from determined_deployments.prefect_yaml import PrefectYamlError
 from tests.integration.control.prefect_server import AUTH
@@ -324,7 +325,7 @@ async def test_a_deployment_that_was_deleted_is_made_again(
 def own(folder: Path, mark: str) -> Path:
     """The platform's own file, with deployments of this test's own."""
     text = default_prefect_yaml().read_text()
-    for name in ("experiment", "trial", "checkpoint-gc", "retrain"):
+    for name in ("experiment", "trial", "checkpoint-gc", "retrain", *TASK_FLOWS):
         text = text.replace(f"- name: {name}\n", f"- name: {name}-{mark}\n")
     return write(folder, text)
 

@@ -29,6 +29,7 @@ from tests.unit.sdk.fake_service import (
     FakeService,
     Refused,
     checkpoint,
+    command,
     experiment,
     job,
     log_line,
@@ -93,6 +94,10 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         "waiting": [{"trialId": 4, "since": None, "reason": LONG}],
     }
     service.logs[3] = [poisoned(log_line(n, "x")) for n in (1, 2)]
+    service.logs[0] = service.logs[3]
+    given_command = command(reason="r", config={EVIL: ["x"]}, resources=[], exitCode=None)
+    service.commands = [poisoned({**given_command, "exitCode": None})]
+    service.commands[0]["id"] = COMMAND_ID
     reported = {"totalBatches": 5, "metrics": {"avgMetrics": {EVIL: EVIL}}}
     service.workloads[3] = [{"training": reported}]
     service.checkpoints = [poisoned(checkpoint("u-1", 3, 0.5, reason="r"))]
@@ -134,13 +139,21 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     return service
 
 
-CONFIG, PLAN = "config.yaml", "plan.yaml"
+COMMAND_ID = command()["id"]
+CONFIG, PLAN, TASK = "config.yaml", "plan.yaml", "task.yaml"
 # Commands that show what the service says, with their arguments.
 SHOWING = {
     "agent disable": [EVIL],
     "agent enable": [EVIL],
     "agent list": [],
     "checkpoint describe": ["u-1"],
+    "command config": [COMMAND_ID],
+    "command describe": [COMMAND_ID[:5]],
+    "command kill": [COMMAND_ID],
+    "command list": [],
+    "command logs": [COMMAND_ID],
+    "command run": ["true"],
+    "command set priority": [COMMAND_ID, "5"],
     "experiment list": ["--all", "--show_project"],
     "experiment list-trials": ["1"],
     "experiment list-checkpoints": ["1"],
@@ -205,6 +218,14 @@ SHOWING = {
     "slot disable": [EVIL, "0"],
     "slot enable": [EVIL, "0"],
     "slot list": [],
+    "task config": [COMMAND_ID],
+    "task create": [TASK],
+    "task fork": [COMMAND_ID, "-f"],
+    "task kill": [COMMAND_ID],
+    "task list": [],
+    "task logs": [COMMAND_ID],
+    "task pause": [COMMAND_ID],
+    "task unpause": [COMMAND_ID],
     "trial describe": ["3", "--metrics"],
     "trial logs": ["3"],
     "trial kill": ["3", "4"],
@@ -226,6 +247,14 @@ OTHERS = {
 }
 
 
+# The same code as of commands.
+OF_EVERY_KIND = {
+    f"{kind} {name}"
+    for kind in ("notebook", "shell", "tensorboard")
+    for name in ("config", "describe", "kill", "list", "logs", "set priority")
+}
+
+
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
     """Every command of the tree, by its full name."""
     if not hasattr(command, "list_commands"):
@@ -240,7 +269,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 def test_every_command_is_walked_or_known_to_show_nothing_of_others() -> None:
     own = {name for name in leaves(typer.main.get_command(cli)) if not name.startswith("deploy ")}
-    assert own == SHOWING.keys() | OTHERS
+    assert own == SHOWING.keys() | OTHERS | OF_EVERY_KIND
 
 
 def harmless(text: str, ours: bool = False) -> None:
@@ -256,6 +285,7 @@ def test_commands_show_control_characters_as_text(
     det: Det, name: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / CONFIG).write_text(GOOD)
+    (tmp_path / TASK).write_text("entrypoint: [x]")
     (tmp_path / PLAN).write_text(f"{{model: m, experiment: {CONFIG}}}")
     monkeypatch.setattr(printing, "is_terminal", lambda out: terminal)
     result = det(*name.split(), *SHOWING[name])

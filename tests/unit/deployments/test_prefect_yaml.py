@@ -12,6 +12,7 @@ import pytest
 from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 
+from determined.common.wire.prefect import TASK_FLOWS
 from determined_deployments import deploy, plain_entries, prefect_yaml
 from determined_deployments.prefect_yaml import PrefectYamlError
 from determined_deployments.registered_schedules import build, name_items
@@ -30,6 +31,7 @@ def test_our_own_file_has_no_mistake() -> None:
         "trial",
         "checkpoint-gc",
         "retrain",
+        *TASK_FLOWS,
     }
     assert mistakes == []
 
@@ -108,7 +110,7 @@ def test_our_own_file_is_read_without_prefect() -> None:
     code = (
         "import sys; from determined_deployments import deploy, prefect_yaml\n"
         "entries, _ = prefect_yaml.read(deploy.default_prefect_yaml())\n"
-        "assert len(entries) == 4 and all(entry.fingerprint for entry in entries)\n"
+        "assert len(entries) == 9 and all(entry.fingerprint for entry in entries)\n"
         "assert 'prefect' not in sys.modules and 'pydantic' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -152,6 +152,25 @@ def model_version(number: int = 1, **more: Any) -> dict[str, Any]:
     }
 
 
+def command(**more: Any) -> dict[str, Any]:
+    """The JSON of a command that has ended."""
+    return {
+        "id": "5f0e7a36-0000-4000-8000-000000000001",
+        "description": "Command (x)",
+        "state": "STATE_TERMINATED",
+        "taskState": "STATE_COMPLETED",
+        "username": "determined",
+        "jobId": "5f0e7a36-0000-4000-8000-00000000000a",
+        "resourcePool": "default",
+        "slots": 1,
+        "exitStatus": "process exited with code 0",
+        "exitCode": 0,
+        "exitSignal": None,
+        "startTime": "2026-01-01T00:00:00Z",
+        **more,
+    }
+
+
 def log_line(id: int, text: str, **more: Any) -> dict[str, Any]:
     """The JSON of a log entry; ``id`` is its second, too."""
     return {
@@ -212,6 +231,8 @@ class FakeService:
         self.model: dict[str, Any] = model()
         self.versions: list[Any] = []
         self.moves: list[Any] = []
+        # The commands; each path of a task's answers the first one.
+        self.commands: list[Any] = []
         self.retrainings: list[Any] = []
         self.retraining_runs: list[Any] = []
         self.refusal: Refused | None = None
@@ -268,6 +289,16 @@ class FakeService:
             ("POST", r"/api/v1/trials/(\d+)/kill", lambda r, _: {}),
             ("GET", r"/api/v1/trials/(\d+)/checkpoints", self._checkpoints),
             ("GET", r"/api/v1/trials/(\d+)/logs", self._logs),
+            ("GET", r"/api/v1/tasks/[^/]+/logs", lambda r: self._logs(r, "0")),
+            ("GET", r"/api/v1/tasks", self._tasks),
+            ("GET", r"/api/v1/tasks/[^/]+", lambda r: {"task": self.commands[0]}),
+            ("GET", r"/api/v1/tasks/[^/]+/config", self._task_config),
+            ("POST", r"/api/v1/tasks/[^/]+/(?:kill|pause|unpause)", lambda r: {}),
+            ("POST", r"/api/v1/generic-tasks", lambda r: {"taskId": self.commands[0]["id"]}),
+            ("GET", r"/api/v1/commands", lambda r: self._page(r, "commands", self.commands)),
+            ("POST", r"/api/v1/commands", self._command),
+            ("GET", r"/api/v1/commands/[^/]+", self._command),
+            ("POST", r"/api/v1/commands/[^/]+/(?:kill|set_priority)", self._command),
             ("GET", r"/api/v1/trials/(\d+)/workloads", self._workloads),
             ("GET", r"/api/v1/checkpoints/([-\w]+)", self._checkpoint),
             ("POST", r"/api/v1/checkpoints/([-\w]+)/metadata", self._set_metadata),
@@ -528,6 +559,20 @@ class FakeService:
             if report["trialId"] in ids and report["group"] == params["group"]
         ]
         return self._stream([{"metrics": found[i : i + 2]} for i in range(0, len(found), 2)])
+
+    def _command(self, request: httpx.Request) -> Any:
+        config = self.commands[0].get("config", {})
+        return {"command": self.commands[0], "config": config, "remarks": self.remarks}
+
+    def _task_config(self, request: httpx.Request) -> Any:
+        return {"config": json.dumps(self.commands[0].get("config", {}))}
+
+    def _tasks(self, request: httpx.Request) -> Any:
+        found = [
+            {**one, "taskId": one["id"], "allocationId": one["id"], "proxyPorts": []}
+            for one in self.commands
+        ]
+        return {"allocationIdToSummary": {one["id"]: one for one in found}, "tasks": found}
 
     def _logs(self, request: httpx.Request, id: str) -> Any:
         params = request.url.params

@@ -60,13 +60,13 @@ def refuse_absent(template: str | None, workspace: str | None) -> None:
     """Says what to do instead of templates and workspaces, which are not here yet."""
     if template is not None:
         raise CliError(
-            f"--template {template}: this cluster keeps no templates yet; keep the fields in a YAML file, and "
-            "give it with --config-file"
+            f"--template {template}: this cluster keeps no templates yet; keep the fields in a YAML file, "
+            "and give it with --config-file"
         )
     if workspace not in (None, "Uncategorized"):
         raise CliError(
-            f"--workspace-name {workspace}: this cluster has one workspace, Uncategorized; tell tasks apart by "
-            "--config description=WORDS"
+            f"--workspace-name {workspace}: this cluster has one workspace, Uncategorized; tell tasks apart "
+            "by --config description=WORDS"
         )
 
 

@@ -1,9 +1,9 @@
 """What people launch and end again: :class:`LaunchedKind`, the base of commands, notebooks, shells,
 TensorBoards and generic tasks.
 
-Launch, list, kill, priority, configuration, logs, the job queue and the run in Prefect are the same for all of
-them, in the API and in `det`. A kind says in its own module what is different: see the class's attributes and
-methods. One that can be launched has ``launches``; the route of its launch comes by itself
+Launch, list, kill, priority, configuration, logs, the job queue and the run in Prefect are the same for all
+of them, in the API and in `det`. A kind says in its own module what is different: see the class's attributes
+and methods. One that can be launched has ``launches``; the route of its launch comes by itself
 (:mod:`determined_service.public.launched`).
 """
 
@@ -47,9 +47,9 @@ class LaunchedKind(SlotKind):
     async def remember(
         self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """What is kept of a new task beside its configuration (``tasks.data``): keys, the experiments that it
-        shows. ``asked``: the request's other fields, by their names in the API; ``config`` is complete and may
-        be changed. Raises BadRequest, NotFound."""
+        """What is kept of a new task beside its configuration (``tasks.data``): keys, the experiments that
+        it shows. ``asked``: the request's other fields, by their names in the API; ``config`` is complete and
+        may be changed. Raises BadRequest, NotFound."""
         return None
 
     def idle_timeout_s(self, config: Mapping[str, Any], cluster: ClusterConfig) -> float | None:

@@ -1,0 +1,279 @@
+"""Commands and the like by the REST API: launch, queue, priority, rights, secrets, end."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import Any
+
+import httpx
+
+from determined_service.access.tokens import token_hash
+from determined_service.lifecycle import idle
+from determined_service.lifecycle.kinds.table import KINDS
+from determined_service.loops.reconciler import Reconciler
+from determined_service.state.change import changing
+from tests.integration.control.world import Trial, World, ok
+
+COMMANDS = "/api/v1/commands"
+CONTEXT = [
+    {"path": "a.txt", "type": 48, "mode": 0o644, "content": base64.b64encode(b"hi").decode()}
+]
+
+
+async def launch(world: World, words: list[str] | None = None, **config: Any) -> dict[str, Any]:
+    given = {"entrypoint": words or ["true"], **config}
+    answer: dict[str, Any] = ok(await world.user.post(COMMANDS, json={"config": given}))
+    return answer
+
+
+async def started(world: World) -> Trial:
+    process = await world.launched()
+    ok(await process.started())
+    return process
+
+
+async def shown(world: World, task_id: str) -> dict[str, Any]:
+    command: dict[str, Any] = ok(await world.user.get(f"{COMMANDS}/{task_id}"))["command"]
+    return command
+
+
+async def queue(world: World) -> list[dict[str, Any]]:
+    world.app.state.queue._kept_until = 0.0
+    jobs = ok(await world.user.get("/api/v1/job-queues-v2"))["jobs"]
+    return [one["full"] for one in jobs]
+
+
+async def refusal(world: World, path: str = COMMANDS, **body: Any) -> str:
+    answer = await world.user.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    return str(answer.json()["message"])
+
+
+async def another_user(world: World, name: str) -> httpx.AsyncClient:
+    """A client of somebody who is neither owner nor administrator."""
+    token = uuid.uuid4().hex
+    await world.rows(f"INSERT INTO users (username) VALUES ('{name}') RETURNING id")
+    await world.rows(
+        "INSERT INTO user_sessions (user_id, token_hash, expires_at) "
+        f"SELECT id, '{token_hash(token)}', now() + interval '1 h' FROM users "
+        f"WHERE username = '{name}' RETURNING id"
+    )
+    return world.client(token)
+
+
+async def test_a_command_from_launch_to_end(world: World) -> None:
+    await world.register(slots=1)
+    answer = await launch(
+        world,
+        ["sh", "-c", "exit 3"],
+        description="three",
+        environment={"environment_variables": ["A=1"]},
+    )
+    command = answer["command"]
+    assert command["description"] == "three"
+    assert answer["config"]["resources"]["resource_pool"] == "default"
+    process = await started(world)
+    spec = process.spec
+    assert (spec["task_type"], spec["entrypoint"]) == ("COMMAND", ["sh", "-c", "exit 3"])
+    assert (spec["environment_variables"], spec["nodes"]) == (["A=1"], 1)
+    running = await shown(world, command["id"])
+    assert (running["state"], running["container"]["parent"]) == ("STATE_RUNNING", "a1")
+    (job,) = await queue(world)
+    assert (job["type"], job["entityId"], job["isPreemptible"]) == (
+        "TYPE_COMMAND",
+        command["id"],
+        False,
+    )
+    assert (job["jobId"], job["allocatedSlots"]) == (command["jobId"], 1)
+    counts = ok(await world.user.get("/api/v1/tasks/count"))
+    assert counts == {"commands": 1, "notebooks": 0, "shells": 0, "tensorboards": 0}
+
+    ok(await process.exited(exit_code=3))
+    ended = await shown(world, command["id"])
+    assert (ended["state"], ended["taskState"]) == ("STATE_TERMINATED", "STATE_ERROR")
+    assert (ended["exitCode"], ended["exitStatus"]) == (3, "process exited with code 3")
+    assert await queue(world) == []
+    entity = f"task:{command['id']}"
+    (made,) = await world.rows(
+        f"SELECT payload FROM prefect_outbox WHERE entity = '{entity}' AND kind = 'create_task_run'"
+    )
+    assert made["payload"] == {"flow": "command", "name": "three"}
+    assert await world.told_prefect(entity) == ["three", "Pending", "Running", "Failed"]
+
+
+async def test_the_files_that_were_sent_are_in_its_order(world: World) -> None:
+    await world.register(slots=1)
+    body = {"config": {"entrypoint": ["cat", "a.txt"]}, "files": CONTEXT}
+    command = ok(await world.user.post(COMMANDS, json=body))["command"]
+    process = await world.launched()
+    assert process.spec["model_def_hash"]
+    path = f"/api/v1/tasks/{command['id']}/context_directory"
+    assert ok(await world.user.get(path))["b64Tgz"]
+    words = {"entrypoint": ["ls"], "work_dir": "/data"}
+    said = await refusal(world, config=words, files=CONTEXT)
+    assert said.startswith("work_dir: cannot be given together with a context directory")
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"config": {}}, "entrypoint: required field is missing"),
+    (
+        {"config": {"entrypoint": ["a"], "resources": {"slot": 1}}},
+        "resources.slot: unknown field; did you mean 'slots'?",
+    ),
+    (
+        {"config": {"entrypoint": ["a"], "resources": {"slots": 3}}},
+        "resources.slots: 3 slots are more than any agent",
+    ),
+    ({"config": {"entrypoint": ["a"], "resources": {"resource_pool": "gpu"}}}, "'gpu'"),
+    ({"config": {"entrypoint": ["a"]}, "templateName": "t"}, "no templates yet"),
+    ({"config": {"entrypoint": ["a"]}, "workspaceId": 7}, "one workspace, number 1"),
+]
+
+
+async def test_what_cannot_run_is_refused(world: World) -> None:
+    # Two agents of two slots: a trial of four would spread over them, a command of three never does.
+    await world.register(slots=2)
+    await world.register(slots=2, agent_id="a2")
+    for body, says in REFUSED:
+        assert says in await refusal(world, **body)
+    assert await world.rows("SELECT 1 FROM tasks") == []
+
+
+async def test_priority_orders_the_queue_and_says_what_ends_first(world: World) -> None:
+    await world.register(slots=1)
+    first = (await launch(world))["command"]
+    await started(world)
+    second, third = [(await launch(world))["command"] for _ in range(2)]
+    answer = ok(
+        await world.user.post(f"{COMMANDS}/{third['id']}/set_priority", json={"priority": 7})
+    )
+    assert (answer["command"]["priority"], answer["remarks"]) == (7, [])
+    waiting = [job["entityId"] for job in await queue(world)]
+    assert waiting == [first["id"], third["id"], second["id"]]
+    why = ok(await world.user.get(f"/api/v1/job-queues/{third['jobId']}/explanation"))
+    assert why["waiting"][0]["forecast"] == f"starts when command {first['id']} ends"
+    update = {"updates": [{"jobId": second["id"], "priority": 3}]}
+    ok(await world.user.post("/api/v1/job-queues", json=update))
+    assert [job["entityId"] for job in await queue(world)][1] == second["id"]
+    assert "only its priority" in await refusal(
+        world, "/api/v1/job-queues", updates=[{"jobId": second["id"], "weight": 2}]
+    )
+
+
+async def test_no_slots_no_waiting(world: World) -> None:
+    await world.register(slots=1)
+    await launch(world)
+    await started(world)
+    await launch(world, ["free"], resources={"slots": 0})
+    process = await world.launched()
+    assert (process.spec["entrypoint"], process.spec["slot_ids"]) == (["free"], [])
+
+
+async def test_others_may_look_but_not_touch(world: World) -> None:
+    secret = {"environment": {"environment_variables": ["TOKEN=abc"]}}
+    command = (await launch(world, **secret))["command"]
+    one = f"{COMMANDS}/{command['id']}"
+    other = await another_user(world, "mallory")
+    found = ok(await other.get(one))
+    assert found["config"]["environment"]["environment_variables"]["cpu"] == ["TOKEN=********"]
+    assert ok(await world.user.get(one))["config"]["environment"]["environment_variables"][
+        "cpu"
+    ] == ["TOKEN=abc"]
+    for path, body in ((f"{one}/kill", {}), (f"{one}/set_priority", {"priority": 1})):
+        assert (await other.post(path, json=body)).status_code == 403
+    assert (await other.post(f"/api/v1/tasks/{command['id']}/kill", json={})).status_code == 403
+    names = {"users": ["mallory"]}
+    assert ok(await world.user.get(COMMANDS, params=names))["commands"] == []
+    assert (await world.user.get(f"/api/v1/shells/{command['id']}")).status_code == 404
+
+    # A process may kill what its own task launched, and nothing else of its owner's.
+    await world.register(slots=1)
+    process = await started(world)
+    answer = await process.client.post(COMMANDS, json={"config": {"entrypoint": ["child"]}})
+    child = ok(answer)["command"]
+    other_one = (await launch(world))["command"]
+    assert (await process.client.post(f"{COMMANDS}/{other_one['id']}/kill")).status_code == 403
+    killed = ok(await process.client.post(f"{COMMANDS}/{child['id']}/kill"))["command"]
+    assert killed["exitStatus"] == "killed by the user"
+
+
+async def test_what_nobody_uses_ends(world: World) -> None:
+    await world.register(slots=1)
+    task_id = (await launch(world))["command"]["id"]
+    process = await started(world)
+    reconciler = Reconciler(world.app.state.db, None, 30.0)
+    reconciler._began -= 60
+    await world.rows(f"UPDATE tasks SET idle_timeout_s = 100 WHERE id = '{task_id}' RETURNING 1")
+    async with changing(world.app.state.db) as change:
+        await idle.note_use(change.conn, task_id, in_use=False)
+    age = "UPDATE tasks SET idle_since = now() - interval '{} s' RETURNING 1"
+    await world.rows(age.format(90))
+    await reconciler.run_pass()
+    await reconciler.run_pass()
+    log = (await world.user.get(f"/api/v1/tasks/{task_id}/logs")).text
+    assert len(log.splitlines()) == 1 and "nobody has used this task for" in log
+    await world.rows(age.format(101))
+    await reconciler.run_pass()
+    assert (await world.work())["kill"] == [process.allocation_id]
+    ok(await process.exited(exit_code=None, signal=9))
+    ended = await shown(world, task_id)
+    assert (ended["taskState"], ended["exitStatus"]) == (
+        "STATE_COMPLETED",
+        "nobody used it for 100 s (idle_timeout)",
+    )
+
+
+async def generic(world: World, client: httpx.AsyncClient | None = None, **body: Any) -> str:
+    answer = await (client or world.user).post("/api/v1/generic-tasks", json=body)
+    return str(ok(answer)["taskId"])
+
+
+async def state_of(world: World, task_id: str) -> str:
+    return str(ok(await world.user.get(f"/api/v1/tasks/{task_id}"))["task"]["taskState"])
+
+
+async def test_generic_tasks_pause_fork_and_stand_under_each_other(world: World) -> None:
+    await world.register(slots=2)
+    top = await generic(world, config="entrypoint: [top]\n", contextDirectory=CONTEXT)
+    first = await started(world)
+    below = await generic(world, config="entrypoint: [below]", parentId=top, inheritContext=True)
+    second = await started(world)
+    assert second.spec["model_def_hash"] == first.spec["model_def_hash"]
+
+    ok(await world.user.post(f"/api/v1/tasks/{top}/pause"))
+    assert sorted((await world.work())["kill"]) == sorted(
+        [first.allocation_id, second.allocation_id]
+    )
+    # Unpaused before its process has ended, it goes on by itself when it has.
+    ok(await first.exited(exit_code=None, signal=9))
+    assert await state_of(world, top) == "GENERIC_TASK_STATE_PAUSED"
+    ok(await world.user.post(f"/api/v1/tasks/{top}/unpause"))
+    assert (await started(world)).spec["run_id"] == 2
+    ok(await second.exited(exit_code=None, signal=9))
+    again = await started(world)
+    assert (again.spec["task_id"], again.spec["run_id"]) == (below, 2)
+    assert await state_of(world, below) == "GENERIC_TASK_STATE_ACTIVE"
+
+    forked = await generic(world, forkedFrom=top)
+    task = ok(await world.user.get(f"/api/v1/tasks/{forked}"))["task"]
+    assert (task["forkedFrom"], task["parentId"]) == (top, None)
+    assert (
+        ok(await world.user.get(f"/api/v1/tasks/{forked}/config"))["config"]
+        == (ok(await world.user.get(f"/api/v1/tasks/{top}/config"))["config"])
+    )
+    ok(await world.user.post(f"/api/v1/tasks/{below}/kill", json={"killFromRoot": True}))
+    assert await state_of(world, top) == "GENERIC_TASK_STATE_STOPPING_CANCELED"
+    assert await state_of(world, forked) == "GENERIC_TASK_STATE_ACTIVE"
+
+    stubborn = await generic(world, config="entrypoint: [x]", noPause=True)
+    said = await refusal(world, f"/api/v1/tasks/{stubborn}/pause")
+    assert "created with noPause" in said
+
+
+def test_every_launched_kind_has_a_flow_and_a_deployment() -> None:
+    from determined.common.wire.prefect import TASK_FLOWS
+    from determined_service.lifecycle.kinds.table import launched_kinds
+
+    assert {kind.noun for kind in launched_kinds().values()} == set(TASK_FLOWS)
+    assert launched_kinds().keys() <= KINDS.keys()
