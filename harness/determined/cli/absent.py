@@ -21,11 +21,6 @@ _LABELS = (
 )
 _RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
 _POOLS = "every user may use every pool; det a list shows the pools of the agents"
-_NOTEBOOK = (
-    "run Jupyter on your own machine, and read the cluster with the Python SDK"
-    " (determined.experimental.client)"
-)
-_TENSORBOARD = "det e download-tensorboard ID, then tensorboard --logdir DIR on your own machine"
 _SHELL = (
     "log in to the agent's machine with ssh; det t describe ID says which agent a trial runs on"
 )
@@ -54,8 +49,6 @@ TREE: Tree = {
     "trial|t": {"set": {"log-retention": _RETENTION}},
     "resource-pool|rp": {"bindings": _all("add list-workspaces remove replace", _POOLS)},
     "task": _all("cleanup-logs", _RETENTION),
-    "notebook": _all("open start", _NOTEBOOK),
-    "tensorboard": _all("open start", _TENSORBOARD),
     "shell": _all("open show-ssh-command show_ssh_command start", _SHELL),
     "template|tpl": {
         **_all("create describe list|ls remove|rm set", _TEMPLATE),

@@ -26,6 +26,7 @@ from determined_service.base.bounds import Id, ManyIds, ManyNames, Name, Priorit
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import idle
 from determined_service.lifecycle import tasks as tasking
+from determined_service.lifecycle.kinds import tensorboard
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.kinds.table import GENERIC, launched_kinds
 from determined_service.public import bodies_with_files
@@ -33,6 +34,7 @@ from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling import unheeded
 from determined_service.scheduling.job_changes import set_task_priority
 from determined_service.state.change import changing
+from determined_service.state import task_kinds
 from determined_service.submission import launching
 from determined_service.submission.launching import Launch
 from determined_service.views.launched import (
@@ -81,7 +83,7 @@ class NewTask(WithFiles):
             return given
         return {name: value for name, value in given.items() if value is not None}
 
-    def launch(self, kind: LaunchedKind) -> Launch:
+    def launch(self, kind: LaunchedKind, owner_id: int) -> Launch:
         """What is to be launched."""
         return Launch(
             kind,
@@ -90,7 +92,11 @@ class NewTask(WithFiles):
             self._packed,
             self.template_name,
             self.workspace_id,
-            {"experimentIds": self.experiment_ids, "trialIds": self.trial_ids},
+            {
+                "experimentIds": self.experiment_ids,
+                "trialIds": self.trial_ids,
+                "ownerId": owner_id,
+            },
         )
 
 
@@ -204,7 +210,7 @@ def _add_routes(kind: LaunchedKind) -> None:
         snapshots: SnapshotsOf,
     ) -> Response:
         """Checks everything, then puts it into the queue. Ours: `remarks`, sentences."""
-        launch = given.launch(kind)
+        launch = given.launch(kind, user.user_id)
         prepared = await launching.prepare(launch, settings)
         async with changing(db) as change:
             planned = await launching.plan(change.conn, launch, prepared, settings)
@@ -240,6 +246,18 @@ def _add_routes(kind: LaunchedKind) -> None:
     if kind.launches:
         body = bodies_with_files.described(NewTask)
         router.post(address, name=f"launch_{noun}", openapi_extra=body)(launch)
+
+
+@router.get("/tensorboards/{task_id}/sources")
+async def tensorboard_sources(
+    task_id: str, process: Reporter, db: Db, settings: SettingsOf
+) -> Response:
+    """Which files a TensorBoard shows, and how their storage is opened: for its own process. Ours."""
+    kind = launched_kinds()[task_kinds.TENSORBOARD]
+    async with db.tx() as conn:
+        row = await get_launched(conn, kind, task_id)
+        found = await tensorboard.sources(conn, row.data or {}, row.owner_id, settings)
+    return JsonResponse({"sources": found})
 
 
 for _kind in launched_kinds().values():
