@@ -26,7 +26,7 @@ from determined_service.base.bounds import Id, ManyIds, ManyNames, Name, Priorit
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import idle
 from determined_service.lifecycle import tasks as tasking
-from determined_service.lifecycle.kinds import tensorboard
+from determined_service.lifecycle.kinds import notebook, tensorboard
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.kinds.table import GENERIC, launched_kinds
 from determined_service.public import bodies_with_files
@@ -75,6 +75,9 @@ class NewTask(WithFiles):
     )
     experiment_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
     trial_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
+    restore_id: Name | None = Field(
+        default=None, description="Ours: the notebook with whose files a notebook begins."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -95,6 +98,7 @@ class NewTask(WithFiles):
             {
                 "experimentIds": self.experiment_ids,
                 "trialIds": self.trial_ids,
+                "restoreId": self.restore_id,
                 "ownerId": owner_id,
             },
         )
@@ -258,6 +262,14 @@ async def tensorboard_sources(
         row = await get_launched(conn, kind, task_id)
         found = await tensorboard.sources(conn, row.data or {}, row.owner_id, settings)
     return JsonResponse({"sources": found})
+
+
+@router.get("/notebooks/{task_id}/files")
+async def notebook_files(task_id: str, process: Reporter, db: Db, settings: SettingsOf) -> Response:
+    """Where a notebook keeps the files of its working directory: for its own process. Ours."""
+    async with db.tx() as conn:
+        row = await get_launched(conn, launched_kinds()[task_kinds.NOTEBOOK], task_id)
+    return JsonResponse(notebook.files(row, settings))
 
 
 for _kind in launched_kinds().values():
