@@ -23,8 +23,8 @@ Restore = Annotated[
     str | None,
     typer.Option(
         "--restore",
-        help="begin with the files that this notebook of yours left, and with its configuration unless another is "
-        "given",
+        help="begin with the files that this notebook of yours left, and with its configuration unless"
+        " another is given",
         metavar="ID",
     ),
 ]

@@ -40,8 +40,8 @@ def start_tensorboard(
 ) -> None:
     """Start a TensorBoard on the cluster, and open it in the browser.
 
-    Trials that a running experiment starts later appear in it by themselves. It ends when nobody has looked at
-    it for a while (idle_timeout).
+    Trials that a running experiment starts later appear in it by themselves. It ends when nobody has looked
+    at it for a while (idle_timeout).
     """
     start.refuse_absent(None, workspace_name)
     if not experiment_ids and not trial_ids:

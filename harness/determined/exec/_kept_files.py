@@ -32,8 +32,8 @@ def _stored(name: str) -> str:
 class KeptFiles:
     """Copies the files below ``directory`` to ``key``. ``say`` gets lines for the log.
 
-    A file is there with all its bytes or as it was; the list of those that belong to the directory comes last.
-    Symbolic links are not kept.
+    A file is there with all its bytes or as it was; the list of those that belong to the directory comes
+    last. Symbolic links are not kept.
     """
 
     storage: StorageManager
@@ -55,8 +55,8 @@ class KeptFiles:
         found, left_out = self._look()
         if left_out:
             self._complain(
-                f"{left_out} and perhaps others are not kept after this notebook's end: at most {MOST_FILES} files "
-                f"and {MOST_BYTES >> 30} GiB are; a directory of yours (work_dir, bind_mounts) holds more"
+                f"{left_out} and perhaps others are not kept after this notebook's end: at most {MOST_FILES} "
+                f"files and {MOST_BYTES >> 30} GiB are; a directory of yours (work_dir, bind_mounts) holds more"
             )
         if found == self._seen:
             return

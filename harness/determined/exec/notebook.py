@@ -1,7 +1,8 @@
 """``python3 -m determined.exec.notebook``: JupyterLab in a task of the kind notebook.
 
-Beside JupyterLab's own server this process keeps the files of the working directory in the cluster's checkpoint
-storage (:mod:`determined.exec._kept_files`), and tells the service whether anybody uses the notebook.
+Beside JupyterLab's own server this process keeps the files of the working directory in the cluster's
+checkpoint storage (:mod:`determined.exec._kept_files`), and tells the service whether anybody uses the
+notebook.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``python3 -m determined.exec.tensorboard [ARGUMENT...]``: TensorBoard over the files of experiments.
 
-What runs in a task of the kind TensorBoard: TensorBoard's own server, and beside it this process, which copies
-the files from checkpoint storage as they grow. The service says which: experiments, trials, and how their storage
-is opened.
+What runs in a task of the kind TensorBoard: TensorBoard's own server, and beside it this process, which
+copies the files from checkpoint storage as they grow. The service says which: experiments, trials, and how
+their storage is opened.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Room:
             if not self.full:
                 self.full = True
                 say(
-                    f"warning: {name} and perhaps others are not shown: the copies of TensorBoard files may take "
-                    f"{self.limit >> 30} GiB here, and {max(free, 0) >> 30} GiB of the disk are left; show fewer "
-                    "experiments or trials"
+                    f"warning: {name} and perhaps others are not shown: the copies of TensorBoard files may"
+                    f" take {self.limit >> 30} GiB here, and {max(free, 0) >> 30} GiB of the disk are left;"
+                    " show fewer experiments or trials"
                 )
             return False
         self.used += max(0, more)
@@ -159,8 +159,8 @@ def main(arguments: Sequence[str]) -> None:
         fail("determined.exec.tensorboard runs in tasks only: det tensorboard start EXPERIMENT")
     if importlib.util.find_spec("tensorboard") is None:
         fail(
-            "TensorBoard is not installed where this task runs: pip install 'determined-prefect[tensorboard]' on "
-            f"agent {info.agent_id}, or into the image that environment.image names"
+            "TensorBoard is not installed where this task runs: pip install 'determined-prefect[tensorboard]'"
+            f" on agent {info.agent_id}, or into the image that environment.image names"
         )
     folder = Path(os.environ.get("DET_RUN_DIR") or ".").resolve() / "tensorboard"
     folder.mkdir(parents=True, exist_ok=True)

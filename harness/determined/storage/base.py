@@ -297,8 +297,8 @@ class StorageManager(abc.ABC):
         """Copy the files that were :meth:`put` below the relative path ``key`` into ``target``. Returns
         their paths.
 
-        A file of the same size that is in ``target`` already is left as it is; of one that has grown only what
-        is new is read. What ``admit`` refuses is left out, or as it was. There may be no files.
+        A file of the same size that is in ``target`` already is left as it is; of one that has grown only
+        what is new is read. What ``admit`` refuses is left out, or as it was. There may be no files.
         """
 
     @abc.abstractmethod

@@ -33,8 +33,8 @@ from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling import unheeded
 from determined_service.scheduling.job_changes import set_task_priority
-from determined_service.state.change import changing
 from determined_service.state import task_kinds
+from determined_service.state.change import changing
 from determined_service.submission import launching
 from determined_service.submission.launching import Launch
 from determined_service.views.launched import (

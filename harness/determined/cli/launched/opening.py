@@ -49,8 +49,8 @@ def _last_words(session: Session, task_id: str) -> str:
 
 
 def show(session: Session, noun: Noun, task_id: str, *, browser: bool = True) -> None:
-    """Opens the task's page in a browser that is logged in there then; or prints the address, which is good once
-    and for a minute."""
+    """Opens the task's page in a browser that is logged in there then; or prints the address, which is good
+    once and for a minute."""
     import webbrowser
 
     path = wait_until_ready(session, noun, task_id)

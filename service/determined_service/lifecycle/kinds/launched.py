@@ -21,7 +21,6 @@ from determined.expconf.tasks import TaskConfig
 from determined_service.lifecycle.kinds.base import SlotKind, variables_of
 from determined_service.state.change import Change
 
-
 _BEGIN_REST = sa.text(
     "UPDATE tasks SET idle_since = now() WHERE id = :id AND idle_timeout_s IS NOT NULL"
 )

@@ -97,8 +97,8 @@ class Notebook(LaunchedKind):
 
 
 def files(row: sa.Row[Any], settings: Settings) -> dict[str, Any]:
-    """Where a notebook keeps its files: ``storage``, ``key`` in it, and ``restore``, the key of those that it begins
-    with. Nothing where the user's own directory is the working directory."""
+    """Where a notebook keeps its files: ``storage``, ``key`` in it, and ``restore``, the key of those that it
+    begins with. Nothing where the user's own directory is the working directory."""
     if row.config.get("work_dir") is not None or settings.checkpoint_storage is None:
         return {"storage": None, "key": "", "restore": ""}
     before = (row.data or {}).get("restore_of")

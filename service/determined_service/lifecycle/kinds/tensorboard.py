@@ -1,6 +1,7 @@
 """A TensorBoard: TensorBoard's server beside a process that copies the files of experiments and trials.
 
-What runs is :mod:`determined.exec.tensorboard`; it asks :func:`sources` of this module, by the API, what to copy.
+What runs is :mod:`determined.exec.tensorboard`; it asks :func:`sources` of this module, by the API, what to
+copy.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Tensorboard(LaunchedKind):
     async def remember(
         self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """What it shows. It takes the mounts of the experiments over, and of those of its owner the environment:
-        with that their storage was reached."""
+        """What it shows. It takes the mounts of the experiments over, and of those of its owner the
+        environment: with that their storage was reached."""
         experiment_ids = sorted(set(asked.get("experimentIds") or ()))
         trial_ids = sorted(set(asked.get("trialIds") or ()))
         if not experiment_ids and not trial_ids:
@@ -68,8 +69,9 @@ class Tensorboard(LaunchedKind):
         for row in rows:
             if _storage(row, asked["ownerId"], asked["defaultStorage"]) != row.storage:
                 raise BadRequest(
-                    f"experiment {row.experiment_id} keeps its files in a storage whose keys are its owner's, "
-                    f"{row.username}: have {row.username} start the TensorBoard, which all users may look at then"
+                    f"experiment {row.experiment_id} keeps its files in a storage whose keys are its owner's,"
+                    f" {row.username}: have {row.username} start the TensorBoard, which all users may look at"
+                    " then"
                 )
         return data
 
@@ -180,8 +182,8 @@ def _require_all(
 
 
 def _storage(row: sa.Row[Any], owner_id: int, default: Mapping[str, Any] | None) -> Any:
-    """The storage section as a task of that owner may use it: in those of others, keys are hidden that are not
-    everybody's, because whoever starts a task decides what its process does."""
+    """The storage section as a task of that owner may use it: in those of others, keys are hidden that are
+    not everybody's, because whoever starts a task decides what its process does."""
     if row.storage is None or row.owner_id == owner_id:
         return row.storage
     whole = {"checkpoint_storage": row.storage}
@@ -223,8 +225,8 @@ def _inherit(config: dict[str, Any], rows: Sequence[sa.Row[Any]], owner_id: int)
 async def sources(
     conn: AsyncConnection, data: Mapping[str, Any], owner_id: int, settings: Settings
 ) -> list[dict[str, Any]]:
-    """What a TensorBoard copies: ``name``, ``storage``, ``key`` in it, ``path`` of the copies, and whether no more
-    is to come (``ended``). What has been deleted meanwhile is left out."""
+    """What a TensorBoard copies: ``name``, ``storage``, ``key`` in it, ``path`` of the copies, and whether no
+    more is to come (``ended``). What has been deleted meanwhile is left out."""
     found = []
     for row in await _rows(conn, data):
         path = f"experiment/{row.experiment_id}"
