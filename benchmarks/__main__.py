@@ -20,6 +20,7 @@ NAMES = [
     "week",
     "cluster_up",
     "first_line",
+    "tasks.first_byte",
     "trivial_trials",
     "idle",
     "recovery",

@@ -195,7 +195,8 @@ def create(
     no_pause: Annotated[bool, typer.Option("--no_pause", help="it cannot be paused")] = False,
 ) -> None:
     """Create a generic task: a program that can be paused, and stand under another task."""
-    from determined.experimental import _submission, _tasks
+    from determined.common.api import tasks
+    from determined.experimental import _submission
 
     data = start.configuration(config_file, config, None, kind="GenericConfig")
     known = [one for one in (fork, parent) if one is not None]
@@ -204,7 +205,7 @@ def create(
         ctx,
         {
             "config": _submission.as_text(data),
-            "contextDirectory": _tasks.files_of(context, include or ()),
+            "contextDirectory": tasks.files_of(context, include or ()),
             "projectId": project_id,
             "forkedFrom": whole.get(fork or ""),
             "parentId": whole.get(parent or ""),
@@ -221,22 +222,28 @@ def fork_task(
 ) -> None:
     """Create a generic task with the configuration and the files of another one."""
     (one,) = _whole(ctx, [task_id])
-    body = {"config": "", "contextDirectory": [], "projectId": project_id, "forkedFrom": one}
+    body: dict[str, Any] = {
+        "config": "",
+        "contextDirectory": [],
+        "projectId": project_id,
+        "forkedFrom": one,
+    }
     _create(ctx, body, follow)
 
 
 def _create(ctx: typer.Context, body: dict[str, Any], follow: bool) -> None:
-    from determined.experimental import _logs, _submission
+    from determined.common.api.log_lines import follow_lines
+    from determined.common.api.tasks import warnings_of
 
     session = state(ctx).session
     given = {name: value for name, value in body.items() if value is not None}
     answer = session.post("/api/v1/generic-tasks", json=given, timeout=300.0, max_retries=0)
-    for warning in _submission.warnings_of(answer):
+    for warning in warnings_of(answer):
         talk(f"warning: {warning}")
     task_id = answer["taskId"]
     echo(f"Created task {task_id}")
     if follow:
-        log_lines.show(_logs.iter_batches_of_task(session, task_id, follow=True), json=False)
+        log_lines.show(follow_lines(session, _path(task_id, "/logs"), {}), json=False)
         ended = session.get(_path(task_id))["task"]
         if ended["state"] != "STATE_COMPLETED":
             raise CliError(f"task {task_id} ended {f.state(ended['state'])}: {ended['reason']}")

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from determined.common.api import errors, patience
+from determined.common.api.log_lines import follow_lines
 from determined.common.api.session import Session
 from determined.experimental._enums import LogLevel, OrderBy, levels_from
-
-# `tail` with `follow` makes two requests, and a request that breaks off is sent again. Each request
-# begins earlier than the end of the one before, because lines of several processes are not stored in the
-# order of their times. Entries that were returned already are left out.
-_OVERLAP = datetime.timedelta(minutes=1)
 
 
 def iter_entries(
@@ -106,7 +100,7 @@ def _iter(
     given = {name: value for name, value in params.items() if value is not None}
     if tail is None:
         if follow and head is None:
-            yield from _follow(session, path, given)
+            yield from follow_lines(session, path, given)
             return
         asked = {**given, "follow": follow, "orderBy": OrderBy.ASC.value}
         if head is not None:
@@ -117,43 +111,7 @@ def _iter(
     last = list(session.stream(path, params=asked))[::-1]
     yield last
     if follow:
-        yield from _follow(session, path, given, last[-1] if last else None)
-
-
-def _follow(
-    session: Session, path: str, params: dict[str, Any], last: dict[str, Any] | None = None
-) -> Iterator[list[dict[str, Any]]]:
-    """The entries after ``last``, until the trial has ended."""
-    away_since: float | None = None
-    while True:
-        asked = {**params, "follow": True, "orderBy": OrderBy.ASC.value}
-        if last is not None:
-            newest = datetime.datetime.fromisoformat(last["timestamp"])
-            asked["timestampAfter"] = _later(newest - _OVERLAP, params.get("timestampAfter"))
-        try:
-            for batch in session.stream_batches(path, params=asked):
-                away_since = None
-                # Entries come in the order in which they were stored, which is the order of their ids.
-                known = -1 if last is None else int(last["id"])
-                new = [entry for entry in batch if int(entry["id"]) > known]
-                if new:
-                    last = new[-1]
-                    yield new
-            return
-        except errors.MasterNotFoundException:
-            now = time.monotonic()
-            away_since = away_since or now
-            if now - away_since >= patience.LIMIT_S:
-                raise
-            time.sleep(patience.PAUSE_S)
-
-
-def _later(begin: datetime.datetime, wanted: str | None) -> str:
-    """The later one of ``begin`` and the caller's own limit."""
-    if wanted is None:
-        return begin.isoformat()
-    asked = datetime.datetime.fromisoformat(wanted)
-    return max(begin, asked if asked.tzinfo else asked.replace(tzinfo=datetime.UTC)).isoformat()
+        yield from follow_lines(session, path, given, last[-1] if last else None)
 
 
 def _time(value: int | str | None) -> str | None:

@@ -6,7 +6,7 @@ A plan is complete before anything is sent. A dry run shows the plan and does no
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import orjson
 
 from determined.common import context
 from determined.common.api.session import Session
+from determined.common.api.tasks import warnings_of as warnings_of
 from determined.experimental._experiment import Experiment
 
 if TYPE_CHECKING:
@@ -172,16 +173,3 @@ def plan(
         expconf.validate(config.document, complete=False)
     items = context.pack(model_dir, includes)
     return Submission(config, items, project_id, template, parent_id, activate)
-
-
-def warnings_of(answer: Mapping[str, Any]) -> list[str]:
-    """The warnings in the service's ``answer`` to a submission, in words.
-
-    Its ``warnings`` are names (``LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED``), its ``remarks`` sentences; where
-    there are sentences, one stands for each name.
-    """
-    remarks = list(answer.get("remarks") or ())
-    if remarks:
-        return remarks
-    names = answer.get("warnings") or ()
-    return [name.removeprefix("LAUNCH_WARNING_").replace("_", " ").lower() for name in names]

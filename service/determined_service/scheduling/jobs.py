@@ -59,8 +59,10 @@ _TASK_DETAILS = sa.text(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An experiment (``id``: its number) or a task (its id) in the queue. ``ahead``: how many jobs of its pool
-    come before it, while it waits. ``held``, ``wanted``: slots."""
+    """An experiment (``id``: its number) or a task (its id) in the queue.
+
+    ``ahead``: how many jobs of its pool come before it, while it waits. ``held``, ``wanted``: slots.
+    """
 
     id: int | str
     pool: str
@@ -106,10 +108,9 @@ async def list_jobs(conn: AsyncConnection, seen: Seen) -> list[Job]:
 
 async def _tasks(conn: AsyncConnection, seen: Seen) -> list[Job]:
     live: dict[str, Request | Running] = {
-        one.id: one
-        for one in (*seen.snapshot.running, *seen.snapshot.requests)
-        if one.group is None
+        one.id: one for one in seen.snapshot.running if one.group is None
     }
+    live |= {one.id: one for one in seen.snapshot.requests if one.group is None}
     if not live:
         return []
     found = []

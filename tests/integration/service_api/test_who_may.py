@@ -35,6 +35,7 @@ from determined_registry.database.tables import (
     search_events,
     slots,
     task_logs,
+    tasks,
     trial_sources,
     trials,
     users,
@@ -50,19 +51,26 @@ from tests.integration.service_api.world import SEARCHER, Leg, World, report
 
 TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_events, task_logs]
 TABLES += [trials, users, agents, slots, models, model_versions, model_aliases]
-TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs]
+TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, tasks]
 PASSED_OVER = (401, 403, 404, 500)
 
 
 @dataclass(frozen=True)
 class Mine:
-    """What the first user has: a running leg, a checkpoint, an account, and a model, whose version 1 (another
-    checkpoint) is the champion."""
+    """What the first user has: a running leg, a checkpoint, an account, a model, whose version 1 (another
+    checkpoint) is the champion, and a task of each launched kind, by the plural of its noun."""
 
     leg: Leg
     checkpoint: str
     user_id: int
     model: str = "none"
+    tasks: dict[str, str] = field(default_factory=dict)
+
+    def task_of(self, path: str) -> str:
+        """The task that is meant by ``task_id`` in the path: for reports, that of the leg."""
+        if path.endswith("/report_idle"):
+            return self.leg.task_id
+        return self.tasks.get(path.split("/")[3], "none")
 
     @property
     def path(self) -> dict[str, Any]:
@@ -129,7 +137,16 @@ VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 LOSS = {"key": "loss", "value": 0.5, "timestamp": "1700000000000", "step": "1"}
 
+KINDS = ("commands", "notebooks", "shells", "tensorboards")
+TASK = f"{API}/tasks/{{task_id}}"
+
 REQUESTS: dict[Address, Asked] = {
+    **{("POST", f"{TASK}/{verb}"): Asked() for verb in ("kill", "pause", "unpause")},
+    **{("POST", f"{API}/{kind}/{{task_id}}/kill"): Asked() for kind in KINDS},
+    **{("POST", f"{API}/{kind}/{{task_id}}/set_priority"): just({"priority": 3}) for kind in KINDS},
+    **{
+        ("PUT", f"{API}/{kind}/{{task_id}}/report_idle"): just({"idle": True}) for kind in KINDS[1:]
+    },
     **{("POST", f"{EXPERIMENT}/{verb}"): Asked() for verb in VERBS},
     **{("POST", f"{API}/experiments/{verb}"): Asked(chosen) for verb in VERBS},
     **{
@@ -253,6 +270,8 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
     assert {
         ("POST", f"{API}/experiments"),
         ("POST", f"{API}/models"),
+        ("POST", f"{API}/commands"),
+        ("POST", f"{API}/generic-tasks"),
         ("POST", f"{API}/mlflow/experiments"),
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
         ("POST", f"{API}/auth/logout"),
@@ -291,7 +310,31 @@ async def mine_in(world: World) -> Mine:
         slot = {"agent_id": "idle", "slot_id": 0}
         await conn.execute(insert(slots).values(slot).on_conflict_do_nothing())
     owner_id = owner.scalar_one()
-    return Mine(leg, await store(leg, 1), owner_id, await model_of(world, leg, owner_id))
+    model = await model_of(world, leg, owner_id)
+    return Mine(leg, await store(leg, 1), owner_id, model, await tasks_of(world, owner_id))
+
+
+async def tasks_of(world: World, owner_id: int, submitted_by: str | None = None) -> dict[str, str]:
+    """A task of each launched kind that has not ended."""
+    names = {"tasks": "GENERIC"} | {kind: kind[:-1].upper() for kind in KINDS}
+    made = {kind: str(uuid.uuid4()) for kind in names}
+    resources = {"resource_pool": "default", "slots": 0, "priority": None}
+    rows = [
+        {
+            "id": made[kind],
+            "kind": name,
+            "owner_id": owner_id,
+            "name": "mine",
+            "config": {"resources": resources},
+            "state": "ACTIVE",
+            "job_id": uuid.uuid4(),
+            "submitted_by": submitted_by,
+        }
+        for kind, name in names.items()
+    ]
+    async with world.db.tx() as conn:
+        await conn.execute(sa.insert(tasks), rows)
+    return made
 
 
 async def model_of(
@@ -322,7 +365,7 @@ async def ask(
     asked = REQUESTS[address]
     return await client.request(
         method,
-        path.format(**mine.path | instead),
+        path.format(**mine.path | {"task_id": mine.task_of(path)} | instead),
         json=asked.body(mine),
         params=asked.params,
     )
@@ -457,7 +500,8 @@ async def submitted_by(world: World, task_id: str) -> Mine:
         owner = await conn.execute(sa.select(users.c.id).where(users.c.username == "determined"))
     owner_id = owner.scalar_one()
     model = await model_of(world, leg, owner_id, task_id)
-    return Mine(leg, await store(leg, 1), owner_id, model)
+    own_tasks = await tasks_of(world, owner_id, task_id)
+    return Mine(leg, await store(leg, 1), owner_id, model, own_tasks)
 
 
 async def test_an_experiment_remembers_the_task_that_submitted_it(
@@ -490,6 +534,7 @@ async def test_what_does_not_exist_stays_404(world: World, people: People) -> No
         "experiment_id": 999999,
         "trial_id": 999999,
         "allocation_id": "9.x.1",
+        "task_id": "9.x",
         "uuid": str(uuid.uuid4()),
         "user_id": 999999,
         "model_name": "no such model",

@@ -73,9 +73,10 @@ _shown: dict[str, int] = {}
 
 
 def _stream(session: Session, task_id: str) -> None:
-    from determined.experimental import _logs
+    # Not by the SDK, whose import takes longer than a short command runs.
+    from determined.common.api.log_lines import follow_lines
 
-    for batch in _logs.iter_batches_of_task(session, task_id, follow=True):
+    for batch in follow_lines(session, f"/api/v1/tasks/{task_id}/logs", {}):
         for entry in batch:
             number = int(entry["id"])
             if number > _shown.get(task_id, -1):
@@ -120,7 +121,7 @@ def _saying_why(session: Session, noun: Noun, task_id: str) -> Iterator[None]:
 
 
 def _end(session: Session, noun: Noun, task_id: str) -> int:
-    from determined.experimental._tasks import exit_code
+    from determined.common.api.tasks import exit_code
 
     task = session.get(f"{noun.path}/{task_id}")[noun.name]
     code = exit_code(task)

@@ -129,10 +129,10 @@ def send(
     more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Launches the task; prints the service's warnings. Its answer."""
-    from determined.experimental import _submission, _tasks
+    from determined.common.api import tasks
 
-    files = _tasks.files_of(context, includes or ())
-    answer = _tasks.TaskLaunch(plural, config, files, more=more or {}).send(shared.session)
-    for warning in _submission.warnings_of(answer):
+    files = tasks.files_of(context, includes or ())
+    answer = tasks.TaskLaunch(plural, config, files, more=more or {}).send(shared.session)
+    for warning in tasks.warnings_of(answer):
         talk(f"warning: {warning}")
     return answer

@@ -199,8 +199,8 @@ class SlotKind(TaskKind):
             **order,
         )
 
-    def is_ready(self, allocation: sa.Row[Any]) -> bool:
-        """Whether its users can use what runs."""
+    def is_ready(self, allocation: Any) -> bool:
+        """Whether its users can use what runs. ``allocation``: its row, or what has its columns."""
         return bool(allocation.state == states.RUNNING)
 
     async def started(self, change: Change, leg: sa.Row[Any]) -> None:

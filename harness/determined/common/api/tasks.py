@@ -1,4 +1,4 @@
-"""Launching commands and the like, and waiting for their ends: for `det` and for flows."""
+"""Launching commands and the like, and what became of them: for `det` and for flows."""
 
 from __future__ import annotations
 
@@ -65,3 +65,16 @@ def exit_code(task: Mapping[str, Any]) -> int:
     if task.get("exitSignal"):
         return KILLED_BY_SIGNAL + int(task["exitSignal"])
     return 0 if task.get("taskState") == "STATE_COMPLETED" else 1
+
+
+def warnings_of(answer: Mapping[str, Any]) -> list[str]:
+    """The warnings in the service's ``answer`` to a submission, in words.
+
+    Its ``warnings`` are names (``LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED``), its ``remarks`` sentences; where
+    there are sentences, one stands for each name.
+    """
+    remarks = list(answer.get("remarks") or ())
+    if remarks:
+        return remarks
+    names = answer.get("warnings") or ()
+    return [name.removeprefix("LAUNCH_WARNING_").replace("_", " ").lower() for name in names]

@@ -1,0 +1,51 @@
+"""The published `det` with commands and generic tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.compat.upstream_client import UpstreamClient
+
+# The first test may have to install the client.
+pytestmark = pytest.mark.timeout(900)
+
+
+def test_commands(upstream: UpstreamClient, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("from the context\n")
+    ran = upstream.det(
+        "cmd", "run", "-c", str(tmp_path), "--config", "description=c", "cat", "a.txt"
+    )
+    assert "from the context" in ran.stdout
+    task_id = upstream.det("cmd", "run", "-d", "sleep", "100").stdout.strip()
+    assert "to 7" in upstream.det("cmd", "set", "priority", task_id, "7").stdout
+    assert "sleep" in upstream.det("cmd", "config", task_id).stdout
+    upstream.det("cmd", "kill", task_id[:8])
+    upstream.det("cmd", "logs", "-f", task_id)
+    listed = {one["id"]: one for one in upstream.json("cmd", "list")}
+    assert (listed[task_id]["state"], listed[task_id]["exitStatus"]) == (
+        "TERMINATED",
+        "killed by the user",
+    )
+    assert "c" in {one["description"] for one in listed.values()}
+    described = upstream.json("cmd", "describe", task_id)
+    assert (described["workspaceName"], described["resourcePool"]) == ("Uncategorized", "default")
+    for noun in ("notebook", "shell", "tensorboard"):
+        assert upstream.json(noun, "list") == []
+
+
+def test_generic_tasks(upstream: UpstreamClient, tmp_path: Path) -> None:
+    config = tmp_path / "task.yaml"
+    config.write_text("entrypoint: [sleep, '100']\nresources: {slots: 0}\n")
+    said = upstream.det("task", "create", str(config)).stdout
+    task_id = said.split()[-1]
+    upstream.det("task", "pause", task_id)
+    upstream.det("task", "unpause", task_id)
+    assert "sleep" in upstream.det("task", "config", task_id).stdout
+    forked = upstream.det("task", "fork", task_id).stdout.split()[-1]
+    assert forked != task_id
+    running = upstream.json("task", "list").values()
+    assert {task_id, forked} <= {one["taskId"] for one in running}
+    for one in (task_id, forked):
+        upstream.det("task", "kill", one)
