@@ -1,0 +1,1 @@
+"""Measures what people sit at: the proxy to tasks."""

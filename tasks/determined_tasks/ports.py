@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import logging
-import os
 import random
 import socket
 import sys
@@ -279,9 +278,9 @@ def _sockets_of(pids: list[int]) -> set[str] | None:
             continue
         for one in family:
             try:
-                for name in os.scandir(f"/proc/{one.pid}/fd"):
+                for name in Path(f"/proc/{one.pid}/fd").iterdir():
                     with contextlib.suppress(OSError):
-                        target = os.readlink(name.path)
+                        target = str(name.readlink())
                         if target.startswith("socket:["):
                             found.add(target[8:-1])
                 seen = True

@@ -34,8 +34,8 @@ class Settings(BaseModel):
     """Where browsers reach the service, ``https://name:port``. None: host and port as above."""
     proxy_host: str | None = None
     """Host names of tasks in browsers, such as ``https://*.tasks.example.com``, for which DNS and
-    certificates have a wildcard (docs/proxy.md). None: names below ``localhost``, for visitors on the service's machine;
-    empty: none at all."""
+    certificates have a wildcard (docs/proxy.md). None: names below ``localhost``, for visitors on the
+    service's machine; empty: none at all."""
     db_url: str
     """``postgresql://user:password@host:port/database`` (or ``?host=/socket/dir``)."""
     mlflow_db_url: str | None = None

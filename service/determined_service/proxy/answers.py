@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from determined_service.proxy.http1 import Request
@@ -45,7 +45,6 @@ class Refusal:
     text: str
     again: bool = False
     link: str = ""
-    extra: str = field(default="", compare=False)
 
 
 def wants_page(request: Request | None) -> bool:
@@ -69,8 +68,7 @@ def refuse(refusal: Refusal, request: Request | None, keeps_alive: bool) -> byte
         request,
         keeps_alive,
         (f"Retry-After: {RELOAD_S}\r\n" if refusal.again else "")
-        + ("WWW-Authenticate: Bearer\r\n" if refusal.status == 401 else "")
-        + refusal.extra,
+        + ("WWW-Authenticate: Bearer\r\n" if refusal.status == 401 else ""),
     )
 
 

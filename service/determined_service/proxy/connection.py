@@ -39,7 +39,7 @@ MOST_HELD = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted and closed together."""
+    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted together."""
 
     address: str
     port: int
@@ -360,10 +360,12 @@ class Visitor(asyncio.Protocol):
         if peer in self._door.trusted or "*" in self._door.trusted:
             given = request.get(b"x-forwarded-proto").lower()
             scheme = given if given in (b"http", b"https") else scheme
+            before = request.get(b"x-forwarded-for")
+            peer = f"{before.decode('latin-1')}, {peer}" if before else peer
         if label is not None and path == ENTER:
             self._begin_work(self._enter(key, query, scheme))
             return
-        self._decide(key, label is not None, found, query, scheme, peer.encode())
+        self._decide(key, label is not None, found, query, scheme, peer.encode("latin-1"))
 
     def _label(self, request: Request) -> str | None:
         """The first part of the host name, where it is a task's."""
@@ -714,10 +716,12 @@ class Visitor(asyncio.Protocol):
         for event in frames.events_received():
             if not isinstance(event, Frame):
                 continue
-            if event.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT) and event.data:
-                task.transport.write(bytes(event.data))
-            elif event.opcode is Opcode.CLOSE and task.transport.can_write_eof():
-                task.transport.write_eof()
+            if event.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
+                if event.data:
+                    task.transport.write(bytes(event.data))
+                elif frames.subprotocol and not task.transport.is_closing():
+                    # Our clients' way to say that nothing more will come.
+                    task.transport.write_eof()
         self._flush_frames()
 
     def send_frame(self, data: bytes) -> None:

@@ -1,7 +1,8 @@
-"""Who may go where through the proxy: asked by its process, decided here, by the rules of every other request."""
+"""Who may go where through the proxy: asked by its process, decided here by the rules of all requests."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -106,7 +107,7 @@ class Decisions:
             await idle.note_visits(conn, task_ids)
 
     async def _not_there(
-        self, conn: AsyncConnection, task: sa.Row[Any], key: Key, ports: list[Any]
+        self, conn: AsyncConnection, task: sa.Row[Any], key: Key, ports: Sequence[Any]
     ) -> Refusal:
         """What the task waits for, or how it ended."""
         name = f"Task {task.id}"
@@ -141,7 +142,7 @@ class Decisions:
         seen = await self._queue.look()
         for one in seen.decision.waiting:
             if one.request.id == allocation.id:
-                return in_words(one.reason).rstrip(".")
+                return in_words(one).rstrip(".")
         return f"it waits for slots in resource pool {allocation.resource_pool}"
 
     def _log_in(self, key: Key) -> str:

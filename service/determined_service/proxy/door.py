@@ -1,8 +1,8 @@
-"""Connections for tasks leave the service at its door: :class:`Door` is uvicorn's protocol with a look at each
-request's first bytes.
+"""Connections for tasks leave the service at its door: :class:`Door`, uvicorn's protocol with a look at the
+first bytes of each request.
 
-The whole connection goes to the proxy's process, which gives it back when its next request is the service's own (a
-client, or a server before this one, may use a connection for both).
+The whole connection goes to the proxy's process, which gives it back when its next request is the service's
+own (a client, or a server before this one, may use a connection for both).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the ports of tasks are named in addresses: `/proxy/<task>[:<port>]/…`, and the host names of their own."""
+"""How ports of tasks are named in addresses: `/proxy/<task>[:<port>]/…`, and host names of their own."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _NOT_RETURNED = _HOP | {
     *(b"clear-site-data", b"public-key-pins", b"expect-ct", b"nel", b"report-to"),
     b"reporting-endpoints",
 }
-# On the service's own origin: an origin of its own for each page that runs there, and nothing that outlives it.
+# At the service's own address: each page that runs there has an origin of its own, and leaves nothing.
 _SANDBOX = (
     b"Content-Security-Policy: sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts; "
     b"frame-ancestors 'none'\r\nX-Frame-Options: DENY\r\n"
@@ -45,7 +45,8 @@ _CANONICAL = {b"www-authenticate": b"WWW-Authenticate", b"etag": b"ETag"}
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a request came. ``own_host``: at the task's own host name; else below the service's address.
-    ``prefix``: what stands before the task's own paths there. ``scheme`` and ``peer``: of the visitor.
+    ``prefix``: what stands before the task's own paths there. ``scheme``: of the visitor's
+    way. ``peer``: its address, behind those that servers before this one have named.
     ``takes_login``: the header Authorization was for the proxy."""
 
     own_host: bool
@@ -78,13 +79,10 @@ def request_head(request: Request, target: bytes, way: Way) -> bytes:
     """What the task is sent."""
     nominated = frozenset(words(request.headers, b"connection"))
     lines = [b"%b %b HTTP/1.1\r\n" % (request.method, target)]
-    forwarded = b""
     for name, value in request.headers:
         if name in _NOT_SENT:
             if name == b"authorization" and way.own_host and not way.takes_login:
                 lines.append(b"Authorization: %b\r\n" % value)
-            elif name == b"x-forwarded-for":
-                forwarded = value
             continue
         if name not in nominated:
             lines.append(b"%b: %b\r\n" % (_name(name), value))
@@ -100,10 +98,9 @@ def request_head(request: Request, target: bytes, way: Way) -> bytes:
         lines.append(b"Transfer-Encoding: chunked\r\n")
     elif request.length or request.method in (b"POST", b"PUT", b"PATCH"):
         lines.append(b"Content-Length: %d\r\n" % request.length)
-    peers = b"%b, %b" % (forwarded, way.peer) if forwarded else way.peer
     lines.append(
         b"X-Forwarded-For: %b\r\nX-Forwarded-Host: %b\r\nX-Forwarded-Proto: %b\r\n"
-        % (peers, request.host, way.scheme)
+        % (way.peer, request.host, way.scheme)
     )
     if way.prefix:
         lines.append(b"X-Forwarded-Prefix: %b\r\n" % way.prefix)
@@ -180,7 +177,7 @@ def answer_head(answer: Answer, request: Request, way: Way, keeps_alive: bool) -
 
 
 def is_from_elsewhere(request: Request, scheme: bytes) -> bool:
-    """Whether a page of another origin may be behind the request: it must not be made with the visitor's login.
+    """Whether a page of another origin may be behind the request, which must not have the visitor's login.
 
     A visitor may follow a link from anywhere, at the top of a window.
     """

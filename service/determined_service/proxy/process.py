@@ -1,5 +1,5 @@
-"""The proxy's process, as the service sees it: started by the first connection for a task, started again when it has
-ended, told nothing but who may go where.
+"""The proxy's process, as the service sees it: started by the first connection for a task, and by the next
+one when it has ended; told nothing but who may go where.
 
 It holds no secret of the cluster's, and what it does holds up no other request: bytes of tasks never pass the
 service's own event loop.
@@ -37,7 +37,8 @@ AGAIN_S = 0.5
 
 
 class ProxyProcess:
-    """One process at most, of one service process. ``take_back``: a connection that is the service's again."""
+    """One process at most, of one service process. ``take_back``: for a connection that is the service's
+    again."""
 
     def __init__(self, settings: Settings, decisions: Decisions) -> None:
         self._settings = settings

@@ -22,7 +22,7 @@ import sys
 import time
 from collections import Counter, deque
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from determined_service.proxy.answers import Refusal
 from determined_service.proxy.connection import IDLE_S, Ask, Route, Task, Visitor
@@ -116,6 +116,15 @@ class Sockets:
         self._sock.close()
 
 
+K = TypeVar("K")
+
+
+def _less(counter: Counter[K], key: K) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
 class Proxy:
     """The process' state; what :class:`~.connection.Door` says."""
 
@@ -186,13 +195,8 @@ class Proxy:
     def leave(self, visitor: Visitor) -> None:
         route = self._with_route.pop(visitor, None)
         if route is not None:
-            for counter, key in (
-                (self._of_task, route.allocation_id),
-                (self._of_user, route.user_id),
-            ):
-                counter[key] -= 1
-                if not counter[key]:
-                    del counter[key]
+            _less(self._of_task, route.allocation_id)
+            _less(self._of_user, route.user_id)
         if visitor.transport.is_closing():
             self._visitors.discard(visitor)
 
@@ -366,7 +370,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
     gc.set_threshold(10_000, 20, 20)

@@ -14,6 +14,8 @@ from determined_service.ingest.metrics import MetricsWriter
 from determined_service.ingest.reports import Batch
 from determined_service.lifecycle.progress import ProgressEvents
 from determined_service.mlflow.process import MlflowServer
+from determined_service.proxy.decisions import Decisions
+from determined_service.proxy.process import ProxyProcess
 from determined_service.public import (
     agents,
     allocations,
@@ -56,8 +58,6 @@ from determined_service.public import (
     users,
     workspaces,
 )
-from determined_service.proxy.decisions import Decisions
-from determined_service.proxy.process import ProxyProcess
 from determined_service.scheduling.queue import Queue
 from determined_service.web.router import Router
 

@@ -96,9 +96,9 @@ def _address(key: Key, request: Request, settings: Settings) -> str:
     found = names.own_address(key, task_host(settings), task_base(settings), host)
     if found is None:
         raise Conflict(
-            "tasks have no host names of their own at this address of the cluster, so browsers cannot open them "
-            "safely: use `python -m determined.cli.tunnel`, come to the service by a name of its own machine "
-            "(localhost, for example through `ssh -L`), or have the service's setting proxy_host set"
+            "tasks have no host names of their own at this address of the cluster, so browsers cannot open "
+            "them safely: use `python -m determined.cli.tunnel`, come to the service by a name of its own "
+            "machine (localhost, for example through `ssh -L`), or have the service's setting proxy_host set"
         )
     return found
 

@@ -17,6 +17,8 @@ from tests.declared_rules import Address, declared_rules
 
 PUBLIC: dict[Address, str] = {
     ("POST", "/mlflow/"): "logs in with a password, as the login route does",
+    ("GET", "/task-login"): "asks for the password, the same to everybody",
+    ("POST", "/task-login"): "logs in with a password, as the login route does",
     ("GET", "/"): "says where to go, the same to everybody",
     ("GET", "/health"): "who watches the process has no token",
     ("GET", "/ready"): "who starts the cluster has no token yet",
@@ -86,6 +88,8 @@ def test_only_reading_is_declared_by_get() -> None:
         ("POST", "/api/v1/preview-hp-search"),
         ("POST", "/searcher/preview"),
         ("POST", "/api/v1/experiments/{experiment_id}/file"),
+        # A way in is no right: each request at the task is decided by itself.
+        ("POST", "/api/v1/tasks/{task_id}/visits"),
     }
 
 

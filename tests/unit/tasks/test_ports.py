@@ -1,0 +1,109 @@
+"""Ports of tasks: no two get the same, and only the task's own server makes one ready."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from determined.common.wire.legs import LegSpec, Port, PortState
+from determined_tasks import ports
+from determined_tasks.containers import plan
+from tests.waiting import TIMEOUT_S
+
+
+def test_no_two_tasks_get_the_same_port_and_it_is_free_after_the_end() -> None:
+    wanted = [Port("notebook", env="NOTEBOOK_PORT"), Port("tensorboard"), Port("own", port=8265)]
+    first, second = ports.reserve(wanted), ports.reserve(wanted)
+    numbers = [port.port for port in (*first.ports[:2], *second.ports[:2])]
+    assert len(set(numbers)) == 4
+    assert all(ports.FIRST <= number <= ports.LAST for number in numbers)
+    assert first.ports[2].port == second.ports[2].port == 8265
+    assert first.environment("0.0.0.0") == {
+        "NOTEBOOK_PORT": str(numbers[0]),
+        "DET_LISTEN_HOST": "0.0.0.0",
+    }
+    assert ports.reserve([]).environment("0.0.0.0") == {}
+    held = ports._hold(numbers[0])
+    assert held is None
+    first.free()
+    held = ports._hold(numbers[0])
+    assert held is not None
+    for one in [*held, *second.held]:
+        one.close()
+
+
+def test_only_the_first_node_of_a_gang_serves_ports() -> None:
+    spec = LegSpec("a", "t", "x", "s", "c", ports=[Port("a")], nodes=2)
+    assert [port.name for port in ports.ports_of(spec)] == ["a"]
+    other = LegSpec("a", "t", "x", "s", "c", ports=[Port("a")], node=1, nodes=2)
+    assert ports.ports_of(other) == []
+
+
+def test_the_address_is_loopback_where_the_service_is_on_this_machine() -> None:
+    assert ports.own_address("http://127.0.0.1:8080") == "127.0.0.1"
+    assert ports.own_address("http://localhost:8080") == "127.0.0.1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into Linux' /proc")
+def test_a_port_is_ready_while_the_tasks_own_process_listens() -> None:
+    said: queue.Queue[PortState] = queue.Queue()
+    warned: list[str] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    number = listener.getsockname()[1]
+    # Of somebody else: the task is another process.
+    task = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    def report(state: PortState) -> bool:
+        said.put(state)
+        return True
+
+    pids = [task.pid]
+    watch = ports.Watch(
+        [Port("web", number)],
+        "127.0.0.1",
+        report,
+        lambda text, level: warned.append(text),
+        lambda: pids,
+    )
+    watch.start()
+    try:
+        found = said.get(timeout=TIMEOUT_S)
+        assert not found.ready and "another process" in found.waits_for
+        assert warned == [found.waits_for]
+        pids[:] = [os.getpid()]
+        assert said.get(timeout=TIMEOUT_S) == PortState("web", True)
+        listener.close()
+        assert said.get(timeout=TIMEOUT_S) == PortState(
+            "web", False, f"nothing listens at port {number} yet"
+        )
+    finally:
+        watch.end()
+        task.communicate(b"\n")
+
+
+def test_ports_of_containers_with_a_network_of_their_own() -> None:
+    wanted = [Port("web", 8265)]
+    container = {
+        "NetworkSettings": {
+            "Networks": {"bridge": {"IPAddress": "172.17.0.2"}},
+            "Ports": {"8265/tcp": [{"HostIp": "10.0.0.5", "HostPort": "40001"}]},
+        }
+    }
+    # A service on this machine connects to the container itself.
+    body: dict[str, dict[str, object]] = {"HostConfig": {}}
+    plan.publish(body, wanted, "127.0.0.1")
+    assert body == {"HostConfig": {}}
+    assert plan.reached(wanted, container, "127.0.0.1") == ("172.17.0.2", wanted, "172.17.0.2")
+    plan.publish(body, wanted, "10.0.0.5")
+    bound = {"8265/tcp": [{"HostIp": "10.0.0.5", "HostPort": ""}]}
+    assert body == {"HostConfig": {"PortBindings": bound}, "ExposedPorts": {"8265/tcp": {}}}
+    assert plan.reached(wanted, container, "10.0.0.5") == (
+        "10.0.0.5",
+        [Port("web", 40001)],
+        "172.17.0.2",
+    )
