@@ -56,7 +56,7 @@ class KeptFiles:
         if left_out:
             self._complain(
                 f"{left_out} and perhaps others are not kept after this notebook's end: at most {MOST_FILES} "
-                f"files and {MOST_BYTES >> 30} GiB are; a directory of yours (work_dir, bind_mounts) holds more"
+                f"files and {MOST_BYTES >> 30} GiB are; a directory of yours (bind_mounts) holds more"
             )
         if found == self._seen:
             return

@@ -139,6 +139,11 @@ def _files(session: Session, info: ClusterInfo, directory: Path) -> KeptFiles | 
         return None
 
 
+def _with(name: str, folder: str) -> str:
+    """The paths in a variable, and the interpreter's own."""
+    return os.pathsep.join(filter(None, [os.environ.get(name), str(Path(sys.prefix) / folder)]))
+
+
 def main() -> None:
     """Serves until the task is ended."""
     info = get_cluster_info()
@@ -156,6 +161,10 @@ def main() -> None:
     runtime = Path(os.environ.get("DET_RUN_DIR") or ".").resolve() / "jupyter"
     environment = {
         **os.environ,
+        # The directory of packages that the notebook installs stands for the interpreter's own, else, and
+        # what is installed there is not found.
+        "JUPYTER_CONFIG_PATH": _with("JUPYTER_CONFIG_PATH", "etc/jupyter"),
+        "JUPYTER_PATH": _with("JUPYTER_PATH", "share/jupyter"),
         "JUPYTER_TOKEN": token,
         "JUPYTER_RUNTIME_DIR": str(runtime),
         "SHELL": os.environ.get("SHELL", "/bin/bash"),
