@@ -70,7 +70,8 @@ class Mine:
         """The task that is meant by ``task_id`` in the path: for reports, that of the leg."""
         if path.endswith("/report_idle"):
             return self.leg.task_id
-        return self.tasks.get(path.split("/")[3], "none")
+        kind = next((kind for kind in self.tasks if f"/{kind}/" in path), "")
+        return self.tasks.get(kind, "none")
 
     @property
     def path(self) -> dict[str, Any]:
