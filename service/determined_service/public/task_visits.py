@@ -123,7 +123,7 @@ async def new_visit(
     """`url`: opens a port of the task in a browser that is logged in there then. It is good once, within a
     minute."""
     if user.kind != USER:
-        raise Forbidden(
+        raise Conflict(
             "only a user's session opens tasks in browsers; this is the token of a process"
         )
     if not is_path(given.path):
