@@ -272,6 +272,8 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/experiments"),
         ("POST", f"{API}/models"),
         ("POST", f"{API}/commands"),
+        ("POST", f"{API}/notebooks"),
+        ("POST", f"{API}/tensorboards"),
         ("POST", f"{API}/generic-tasks"),
         ("POST", f"{API}/mlflow/experiments"),
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
