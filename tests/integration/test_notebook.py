@@ -72,7 +72,7 @@ def test_a_tensorboard_follows_a_running_search(cluster: LocalCluster, tmp_path:
             before = until("the trial's first points", lambda: steps() or None)
             until("more points", lambda: steps() > before or None)
             # Its page is no use of somebody's session: without one it is not there.
-            assert httpx.get(f"{client.base_url}{at.lstrip('/')}").status_code == 401
+            assert httpx.get(str(client.base_url).rstrip("/") + at).status_code == 401
     finally:
         cluster.det("tensorboard", "kill", "-f", task_id)
         cluster.det("experiment", "kill", str(experiment_id))
@@ -189,7 +189,9 @@ def test_a_notebook_in_a_browser(cluster: LocalCluster, tmp_path: Path) -> None:
 
     def see(browser: Any, css: str) -> Any:
         return WebDriverWait(browser, TIMEOUT_S).until(
-            lambda it: next((one for one in it.find_elements(By.CSS_SELECTOR, css)), None)
+            lambda it: next(
+                (one for one in it.find_elements(By.CSS_SELECTOR, css) if one.is_displayed()), None
+            )
         )
 
     with open_browser(tmp_path / "profile") as browser:

@@ -46,18 +46,24 @@ class KeptFiles:
     def save(self) -> None:
         """Copies what is new or has changed. A failure is said once, and tried again."""
         try:
-            self._save()
-            self._problem = ""
+            problem = self._save()
         except (errors.StorageError, OSError) as error:
-            self._complain(f"the files of this notebook cannot be kept now: {error}")
+            problem = f"the files of this notebook cannot be kept now: {error}"
+        if problem and problem != self._problem:
+            self.say(f"warning: {problem}")
+        self._problem = problem
 
-    def _save(self) -> None:
+    def _save(self) -> str:
         found, left_out = self._look()
-        if left_out:
-            self._complain(
-                f"{left_out} and perhaps others are not kept after this notebook's end: at most {MOST_FILES} "
-                f"files and {MOST_BYTES >> 30} GiB are; a directory of yours (bind_mounts) holds more"
-            )
+        self._copy(found)
+        if not left_out:
+            return ""
+        return (
+            f"{left_out} and perhaps others are not kept after this notebook's end: at most {MOST_FILES}"
+            f" files and {MOST_BYTES >> 30} GiB are; a directory of yours (bind_mounts) holds more"
+        )
+
+    def _copy(self, found: dict[str, tuple[int, int, int]]) -> None:
         if found == self._seen:
             return
         for name, version in found.items():
@@ -77,11 +83,6 @@ class KeptFiles:
         for name in self._seen.keys() - found.keys():
             self.storage.discard(f"{self.key}/{_FILES}/{_stored(name)}")
         self._seen = found
-
-    def _complain(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            self.say(f"warning: {problem}")
 
     def _look(self) -> tuple[dict[str, tuple[int, int, int]], str]:
         """The files, with time of change, bytes and mode; and the first that is too much."""

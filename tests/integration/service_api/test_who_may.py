@@ -148,6 +148,8 @@ REQUESTS: dict[Address, Asked] = {
     **{
         ("PUT", f"{API}/{kind}/{{task_id}}/report_idle"): just({"idle": True}) for kind in KINDS[1:]
     },
+    ("GET", f"{API}/tensorboards/{{task_id}}/sources"): Asked(),
+    ("GET", f"{API}/notebooks/{{task_id}}/files"): Asked(),
     **{("POST", f"{EXPERIMENT}/{verb}"): Asked() for verb in VERBS},
     **{("POST", f"{API}/experiments/{verb}"): Asked(chosen) for verb in VERBS},
     **{

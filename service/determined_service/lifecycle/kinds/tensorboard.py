@@ -165,7 +165,7 @@ _ROWS = sa.text(
 
 
 async def _rows(conn: AsyncConnection, data: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
-    given = {"experiment_ids": data["experiment_ids"], "trial_ids": data["trial_ids"]}
+    given = {name: data.get(name) or [] for name in ("experiment_ids", "trial_ids")}
     return (await conn.execute(_ROWS, given)).all()
 
 
