@@ -21,6 +21,7 @@ NAMES = [
     "cluster_up",
     "first_line",
     "tasks.first_byte",
+    "tasks.jupyterlab_page",
     "trivial_trials",
     "idle",
     "recovery",

@@ -78,10 +78,13 @@ def test_a_tensorboard_follows_a_running_search(cluster: LocalCluster, tmp_path:
         cluster.det("experiment", "kill", str(experiment_id))
 
 
-def kept(cluster: LocalCluster, task_id: str, name: str) -> bool:
-    """Whether a file of the notebook is in the cluster's storage."""
-    found = list((cluster.data_dir / "checkpoints").glob(f"*/notebook/{task_id}/index.json"))
-    return bool(found) and name in json.loads(found[0].read_text())
+def kept(cluster: LocalCluster, task_id: str, name: str, words: str) -> bool:
+    """Whether a file of the notebook with these words is in the cluster's storage."""
+    found = list((cluster.data_dir / "checkpoints").glob(f"*/notebook/{task_id}"))
+    if not found or not (found[0] / "index.json").exists():
+        return False
+    listed = name in json.loads((found[0] / "index.json").read_text())
+    return listed and words in (found[0] / f"files/={name}").read_text()
 
 
 needs_jupyter = pytest.mark.skipif(
@@ -154,7 +157,7 @@ def test_a_notebook_and_its_files_in_the_next_one(cluster: LocalCluster) -> None
         "display(Image(data=b'\\x89PNG\\r\\n\\x1a\\n', format='png'))"
     )
     assert "image/png" in found
-    until("its files are kept", lambda: kept(cluster, first.task_id, "left.txt"))
+    until("its files are kept", lambda: kept(cluster, first.task_id, "left.txt", "here"))
     cluster.det("notebook", "kill", "-f", first.task_id)
     second_id = cluster.det(
         *("notebook", "start", "--restore", first.task_id[:13], *options)
@@ -206,7 +209,7 @@ def test_a_notebook_in_a_browser(cluster: LocalCluster, tmp_path: Path) -> None:
         assert picture.get_attribute("src").startswith("data:image/png")
         browser.save_screenshot(str(pictures / "notebook.png"))
         browser.switch_to.active_element.send_keys(Keys.CONTROL, "s")
-        until("it is kept", lambda: kept(cluster, task_id, "Untitled.ipynb"))
+        until("it is kept", lambda: kept(cluster, task_id, "Untitled.ipynb", "image/png"))
 
     def ended() -> str | None:
         shown = cluster.session().get(f"/api/v1/notebooks/{task_id}")["notebook"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -52,7 +53,6 @@ def command(task_id: str, directory: Path) -> list[str]:
         # It is asked by the task's own host name; the proxy has checked who asks.
         "ServerApp.allow_remote_access": "True",
         "ServerApp.quit_button": "False",
-        "LabApp.news_url": "None",
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
         "LabApp.extension_manager": "readonly",
     }
@@ -139,9 +139,19 @@ def _files(session: Session, info: ClusterInfo, directory: Path) -> KeptFiles | 
         return None
 
 
-def _with(name: str, folder: str) -> str:
+def _with(name: str, folder: str, *more: Path) -> str:
     """The paths in a variable, and the interpreter's own."""
-    return os.pathsep.join(filter(None, [os.environ.get(name), str(Path(sys.prefix) / folder)]))
+    found = [os.environ.get(name, ""), str(Path(sys.prefix) / folder), *map(str, more)]
+    return os.pathsep.join(filter(None, found))
+
+
+def _settings(folder: Path) -> Path:
+    """A directory of settings for JupyterLab's page: it asks nobody for leave to fetch news of Jupyter's."""
+    page = folder / "labconfig/page_config.json"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    off = {"@jupyterlab/apputils-extension:announcements": True}
+    page.write_text(json.dumps({"disabledExtensions": off}))
+    return folder
 
 
 def main() -> None:
@@ -159,11 +169,12 @@ def main() -> None:
     session = Session(info.master_url, info.session_token)
     kept = _files(session, info, directory)
     runtime = Path(os.environ.get("DET_RUN_DIR") or ".").resolve() / "jupyter"
+    settings = _settings(runtime / "settings")
     environment = {
         **os.environ,
         # The directory of packages that the notebook installs stands for the interpreter's own, else, and
         # what is installed there is not found.
-        "JUPYTER_CONFIG_PATH": _with("JUPYTER_CONFIG_PATH", "etc/jupyter"),
+        "JUPYTER_CONFIG_PATH": _with("JUPYTER_CONFIG_PATH", "etc/jupyter", settings),
         "JUPYTER_PATH": _with("JUPYTER_PATH", "share/jupyter"),
         "JUPYTER_TOKEN": token,
         "JUPYTER_RUNTIME_DIR": str(runtime),
