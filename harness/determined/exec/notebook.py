@@ -55,6 +55,8 @@ def command(task_id: str, directory: Path) -> list[str]:
         "ServerApp.quit_button": "False",
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
         "LabApp.extension_manager": "readonly",
+        # By sockets that other accounts cannot open: whoever reaches a kernel's port reads what it prints.
+        "KernelManager.transport": "ipc",
     }
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return [sys.executable, "-P", "-m", "jupyterlab", *arguments]
@@ -168,7 +170,8 @@ def main() -> None:
     directory = Path.cwd()
     session = Session(info.master_url, info.session_token)
     kept = _files(session, info, directory)
-    runtime = Path(os.environ.get("DET_RUN_DIR") or ".").resolve() / "jupyter"
+    # Of the task alone, as its path is short: those of sockets have to be.
+    runtime = Path(os.environ.get("TMPDIR") or os.environ["DET_RUN_DIR"]).resolve() / "jupyter"
     settings = _settings(runtime / "settings")
     environment = {
         **os.environ,

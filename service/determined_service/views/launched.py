@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -119,7 +119,7 @@ def _state(row: sa.Row[Any], kind: LaunchedKind) -> str:
         case states.ASSIGNED:
             return "STATE_STARTING"
         case states.RUNNING:
-            ready = kind.is_ready(_Allocation(row))
+            ready = kind.is_ready(cast("sa.Row[Any]", _Allocation(row)))
             return "STATE_RUNNING" if ready else "STATE_WAITING"
     return "STATE_QUEUED"
 
