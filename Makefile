@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # What `make run` needs, and what the tests need besides: a newcomer waits for the first only.
 LOCAL := $(VENV)/.local
 SOURCES := harness searchers registry service tasks flows deployments
@@ -11,10 +12,13 @@ STAMP := $(VENV)/.installed
 
 setup: $(STAMP)
 
+# Pip would compile what it installs on one core, and that takes as long as the rest. A few files that are meant
+# for other Pythons cannot be compiled, which pip ignores, too.
 define install
 $(PYTHON) -m venv $(VENV)
-$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(1)]"
+$(PIP) "torch==2.13.0"
+$(PIP) -e ".[$(1)]"
+$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 touch $@
 endef
 
@@ -29,10 +33,13 @@ run: $(LOCAL) ## the local cluster, the example search, and its best model put t
 	$(BIN)/det flow run examples/digits/random.yaml examples/digits
 	$(BIN)/python examples/digits/classify.py
 
+# One more than the cores of a small machine: a test that waits for its cluster may leave a core idle.
+WORKERS ?= 3
+
 # Where PYTHONDONTWRITEBYTECODE is set, each of the processes that the tests start would compile the sources anew.
-test: $(STAMP) ## every suite, two processes side by side (tests/conftest.py)
+test: $(STAMP) ## every suite, WORKERS processes side by side (tests/conftest.py)
 	$(BIN)/python -m compileall -q $(SOURCES)
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 
 check: $(STAMP) ## style and types
 	$(BIN)/ruff check --no-cache .

@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import hypothesis
@@ -62,10 +62,17 @@ def why_no_gpu() -> str | None:
     return None
 
 
-def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end: no collection of garbage need look at them again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay to the end: no collection of garbage need look at them, neither while they are
+    made nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -94,10 +101,10 @@ TOGETHER = (
 
 
 class Shares(LoadScopeScheduling):
-    """How `make test` shares the tests out to its two processes, each of which has a cluster of its own.
+    """How `make test` shares the tests out to its processes, each of which has a cluster of its own.
 
     Whoever is through takes the next file, or what stays together, in the order of collection: the suites
-    with clusters come first, and files that last a second or two come last, so that both end together.
+    with clusters come first, and files that last a second or two come last, so that all end together.
     """
 
     def _split_scope(self, nodeid: str) -> str:

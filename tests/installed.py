@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -39,3 +40,17 @@ def run_or_skip(what: str, step: Sequence[str]) -> None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         pytest.skip(f"{what}: {step[0]} cannot get it: {last}")
+
+
+def install_into(home: Path, what: str, *packages: Sequence[str]) -> Path:
+    """Makes a virtual environment at ``home`` and installs into it, each of ``packages`` with one pip; its
+    interpreter. Skips the test that asks when it fails.
+
+    Without a pip of its own, and without bytecode of what nobody imports: both take longer than the rest.
+    """
+    python = home / "bin" / "python"
+    run_or_skip(what, [sys.executable, "-m", "venv", "--without-pip", str(home)])
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    for given in packages:
+        run_or_skip(what, [*pip, "install", "--quiet", "--no-compile", *given])
+    return python

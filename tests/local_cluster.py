@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,12 +15,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from determined.cli.output.workloads import read_workloads
 from determined.common.api import Session, authentication
 from determined.common.api.patience import patiently
 from determined.experimental.client import ExperimentState
+from determined_deployments.local import daemon, postgres
+from determined_deployments.local import state as states
+from determined_deployments.local.layout import Layout
+from tests.fork_server import fork_server
 from tests.waiting import TIMEOUT_S, until
 
 DET = [sys.executable, "-m", "determined.cli"]
+MODULES = (
+    *("determined.cli.*", "determined.common.*", "determined.expconf.*", "httpx", "rich.table"),
+    *("determined_deployments.deploy", "determined_deployments.local"),
+)
+"""What most commands import."""
 
 
 @dataclass
@@ -65,13 +78,31 @@ class LocalCluster:
                 cluster.up(*options)
                 yield cluster
             finally:
-                cluster.down()
+                cluster.end()
 
     def up(self, *args: str) -> subprocess.CompletedProcess[str]:
         return self.det("deploy", "local", "cluster-up", "--slots", "2", *args, timeout=TIMEOUT_S)
 
     def down(self) -> subprocess.CompletedProcess[str]:
         return self.det("deploy", "local", "cluster-down", timeout=TIMEOUT_S)
+
+    def end(self) -> None:
+        """Ends every process at once, where the data go, too. `cluster-down` takes seconds, in which what
+        runs comes to a good end; tests/integration/test_local_cluster.py is about it.
+        """
+        layout = Layout(self.data_dir)
+        state = states.load(layout)
+        if state is None:
+            return
+        # By this signal Postgres ends at once, and with SIGKILL it would leave its shared memory behind.
+        if (server := daemon.running(layout, postgres.NAME)) is not None:
+            daemon.stop(server, ((signal.SIGQUIT, 5.0),))
+        # Those that are killed may have started others meanwhile.
+        while left := list(daemon.members(state.marker)):
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, TIMEOUT_S)
 
     def det(
         self,
@@ -82,14 +113,10 @@ class LocalCluster:
         env: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Runs `det`; a failure shows both streams."""
-        done = subprocess.run(
-            [*DET, *args],
-            env={**self.env, **(env or {})},
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        env = {**self.env, **(env or {})}
+        settings = {name: value for name, value in env.items() if name.startswith("PYTHON")}
+        server = fork_server(sys.executable, MODULES, tuple(sorted(settings.items())))
+        done = server.run([*DET[1:], *args], env, cwd, timeout=timeout)
         if check and done.returncode:
             raise AssertionError(
                 f"det {' '.join(args)} ended with {done.returncode}\n"
@@ -144,6 +171,11 @@ class LocalCluster:
     def trials(self, experiment_id: int) -> list[dict[str, Any]]:
         rows = self._get(f"/api/v1/experiments/{experiment_id}/trials", {"limit": -1})["trials"]
         return [{**row, "state": row["state"].removeprefix("STATE_")} for row in rows]
+
+    def reported(self, trial_id: int, group: str) -> list[int]:
+        """The steps of the trial's reports, "training" or "validation"."""
+        rows = read_workloads(self.session(), trial_id)
+        return [row["totalBatches"] for row in rows if row["kind"] == group]
 
     def _get(self, path: str, params: dict[str, Any] | None = None) -> Any:
         return patiently(lambda: self.session().get(path, params=params))

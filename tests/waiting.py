@@ -17,6 +17,8 @@ T = TypeVar("T")
 TIMEOUT_S = 240.0
 SHORTEST_PAUSE_S = 0.01
 LONG_PAUSE_S = 0.2
+PATIENCE = 1 / 30
+"""How much of the time that was waited already the next pause may take."""
 
 _TRUE = object()
 
@@ -72,8 +74,8 @@ class _Wait:
         self._timeout_s = timeout_s
         self._equals = equals
         self._show = show
-        self._deadline = time.monotonic() + timeout_s
-        self._asked_at = time.monotonic()
+        self._begun_at = self._asked_at = time.monotonic()
+        self._deadline = self._begun_at + timeout_s
 
     def is_over(self, answer: object) -> bool:
         """Whether ``answer`` is the awaited one. Raises AssertionError when it is not, and time is up."""
@@ -89,8 +91,12 @@ class _Wait:
         return text + wanted + (f"\n{self._show()}" if self._show is not None else "")
 
     def pause(self) -> float:
-        """Waiting uses a quarter of a core where questions are cheap, and half a core at the most."""
-        took = time.monotonic() - self._asked_at
-        pause = max(SHORTEST_PAUSE_S, took, min(3 * took, LONG_PAUSE_S))
+        """Waiting uses a quarter of a core where questions are cheap, and half a core at the most: in the
+        first seconds. Who answers uses as much, and what is waited for needs the cores.
+        """
+        now = time.monotonic()
+        took = now - self._asked_at
+        waited = (now - self._begun_at) * PATIENCE
+        pause = max(SHORTEST_PAUSE_S, took, min(max(3 * took, waited), LONG_PAUSE_S))
         self._asked_at = time.monotonic() + pause
         return pause

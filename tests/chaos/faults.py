@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -366,14 +366,27 @@ LANES = {"machines": 8.0, "network": 3.0, "cluster": 0.4, "containers": 0.8, "en
 more of the last kind nothing would ever run that the others could hit."""
 
 
-def schedule(lane: str, random: Random, docker: bool = False) -> Iterator[Fault]:
-    """Every kind of fault of the lane once, then by chance; none where the lane has none."""
+TRIES = 5
+"""How often a kind of fault is tried before all go by chance: some cannot be made on every machine."""
+
+
+def kinds(docker: bool = False) -> set[str]:
+    """The names of all faults that there are, with or without containers."""
+    return {fault.name for fault in FAULTS if docker or not fault.docker}
+
+
+def schedule(
+    lane: str, random: Random, made: Container[str], docker: bool = False
+) -> Iterator[Fault]:
+    """Every kind of fault of the lane once, again where it is not among those that were ``made``; then by
+    chance. None where the lane has none."""
     faults = [fault for fault in FAULTS if fault.lane == lane and (docker or not fault.docker)]
     if not faults:
         return
-    once = list(faults)
-    random.shuffle(once)
-    yield from once
+    for _ in range(TRIES):
+        missing = [fault for fault in faults if fault.name not in made]
+        random.shuffle(missing)
+        yield from missing
     while True:
         yield random.choices(faults, [fault.weight for fault in faults])[0]
 

@@ -30,7 +30,7 @@ from determined.common.api import errors
 from determined_deployments.local.errors import ClusterError
 from tests import container_engine
 from tests.chaos import load, oracle
-from tests.chaos.faults import LANES, Fault, schedule
+from tests.chaos.faults import LANES, Fault, kinds, schedule
 from tests.chaos.world import World
 
 AT_A_TIME = 2
@@ -44,6 +44,8 @@ UNREACHABLE = (
 )
 LONG_RUN_S = 300.0
 """From here on some stops last for a minute."""
+ONCE_RATE = 0.1
+"""How many faults a second each lane has at least in a run that ends when every kind was made."""
 END_S = 300.0
 """How long all may take to end once nothing goes wrong any more."""
 
@@ -80,8 +82,10 @@ def run(
     seed: int,
     look: Look | None = None,
     engine: container_engine.Engine | None = None,
+    each_once: bool = False,
 ) -> Report:
     """One chaos run in ``folder``; ``look`` is shown the end of it. ``engine``: of the second agent.
+    ``each_once``: it ends sooner, when every kind of fault was made.
 
     Raises AssertionError when something does not come to an end.
     """
@@ -93,15 +97,20 @@ def run(
         begin = time.monotonic()
         threads = [threading.Thread(target=_submit, args=(world, Random(seed), stop))]
         for number, (lane, rate) in enumerate(LANES.items(), start=1):
-            faults = schedule(lane, Random(seed + number), engine is not None)
+            faults = schedule(lane, Random(seed + number), report.faults, engine is not None)
             chance = Random(seed - number)
+            rate = max(rate, ONCE_RATE) if each_once else rate
             threads.append(
                 threading.Thread(target=_inject, args=(world, faults, chance, rate, report, stop))
             )
         for thread in threads:
             thread.start()
         try:
-            time.sleep(seconds)
+            wanted = kinds(engine is not None)
+            while time.monotonic() - begin < seconds and not (
+                each_once and wanted <= {*report.faults}
+            ):
+                time.sleep(0.2)
         finally:
             stop.set()
             for thread in threads:

@@ -1,4 +1,4 @@
-"""A short chaos run; `make chaos` does longer ones."""
+"""A short chaos run, with containers where there is a Docker engine; `make chaos` does longer ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import oracle
+from tests import container_engine
+from tests.chaos import faults, oracle
 from tests.chaos.run import run
-from tests.chaos.world import World
+from tests.chaos.world import World, docker
 
-SECONDS = float(os.environ.get("DET_CHAOS_SECONDS", "100"))
+# It ends sooner when every kind of fault was made, unless somebody asks for longer runs.
+ASKED = os.environ.get("DET_CHAOS_SECONDS")
+SECONDS = float(ASKED or "100")
 SEED = int(os.environ.get("DET_CHAOS_SEED", "1"))
 
 
@@ -37,6 +40,9 @@ def tamper(world: World) -> dict[str, oracle.Verdict]:
     checkpoint = next(path for path in world.storage.iterdir() if not path.name.startswith("."))
     (checkpoint / "step").write_text("-1")
     found["checkpoint corrupted"] = oracle.judge(world)
+    if world.engine is not None:
+        docker("create", "--name", "left-over", container_engine.machine_image(), "true")
+        found["container left"] = oracle.judge(world)
     return found
 
 
@@ -49,11 +55,20 @@ def test_nothing_is_lost() -> None:
             found.update(tamper(world))
 
     # Not under pytest's own folder: as root, Postgres runs as another user.
-    with tempfile.TemporaryDirectory(prefix="determined-chaos-") as folder:
-        report = run(Path(folder), SECONDS, SEED, look)
+    with (
+        container_engine.own() as engine,
+        tempfile.TemporaryDirectory(prefix="determined-chaos-") as folder,
+    ):
+        if isinstance(engine, str):
+            print(f"without containers: {engine}")
+            engine = None
+        Path(folder).chmod(0o755)
+        report = run(Path(folder), SECONDS, SEED, look, engine, each_once=ASKED is None)
     print(*report.lines(), sep="\n")
     assert not report.verdict.wrong, report.lines()
     assert report.verdict.experiments >= 2
+    # Not all kinds on a slow machine, but most.
+    assert len(report.faults) > len(faults.kinds(engine is not None)) / 2, report.lines()
     # The oracle can tell: each thing that was broken afterwards is one more that it names.
     wrong = [len(verdict.wrong) for verdict in found.values()]
     assert wrong == sorted(set(wrong)), {name: verdict.wrong for name, verdict in found.items()}

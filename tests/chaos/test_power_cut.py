@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pytest
 
 from determined_deployments.local import daemon
 from determined_deployments.local import state as states
@@ -20,20 +18,13 @@ from tests.local_cluster import DET, LocalCluster
 from tests.waiting import until
 
 
-@pytest.fixture
-def own_cluster() -> Iterator[LocalCluster]:
-    with LocalCluster.running() as running:
-        yield running
-
-
 def members(cluster: LocalCluster) -> list[psutil.Process]:
     state = states.load(Layout(cluster.data_dir))
     assert state is not None
     return list(daemon.members(state.marker))
 
 
-def test_a_search_goes_on_after_a_power_cut(own_cluster: LocalCluster, tmp_path: Path) -> None:
-    cluster = own_cluster
+def test_a_search_goes_on_after_a_power_cut(cluster: LocalCluster, tmp_path: Path) -> None:
     config = load.config("random", 3, tmp_path / "storage").replace("batches: 40", "batches: 120")
     experiment = cluster.submit(tmp_path, config, script_py=load.SCRIPT)
     until(
@@ -69,6 +60,4 @@ def test_a_search_goes_on_after_a_power_cut(own_cluster: LocalCluster, tmp_path:
     # Power cuts are nobody's fault.
     assert {(trial["state"], trial["restarts"]) for trial in found} == {("COMPLETED", 0)}
     for trial in found:
-        described = cluster.json("trial", "describe", str(trial["id"]), "--metrics")
-        rows = [row for row in described["workloads"] if row["kind"] == "training"]
-        assert [row["totalBatches"] for row in rows] == list(range(1, 121))
+        assert cluster.reported(trial["id"], "training") == list(range(1, 121))

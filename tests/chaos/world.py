@@ -163,7 +163,7 @@ class World:
         for agent in self.agents:
             if agent.process is not None:
                 agent.process.kill()
-        self.cluster.down()
+        self.cluster.end()
         if self.small_disk:
             subprocess.run(["umount", "-l", str(self.storage)], check=False)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.expconf_verdicts import REFUSED, TAKEN
-from tests.installed import kept, run_or_skip
+from tests.installed import install_into, kept
 
 PACKAGE = "determined==0.21.0"
 # Later releases of jsonschema lose the schema's own extensions in subschemas, and with them most rules.
@@ -30,11 +29,7 @@ print(json.dumps([_validate.sanity_validation_errors(one) for one in json.load(s
 
 def _python() -> Path:
     def install(home: Path) -> None:
-        run_or_skip(PACKAGE, [sys.executable, "-m", "venv", str(home)])
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        pip.append("--disable-pip-version-check")
-        run_or_skip(PACKAGE, [*pip, "--no-deps", PACKAGE])
-        run_or_skip(PACKAGE, [*pip, *NEEDED])
+        install_into(home, PACKAGE, ["--no-deps", PACKAGE], NEEDED)
 
     return kept("upstream-schema-0.21.0", install) / "bin" / "python"
 

@@ -6,15 +6,26 @@ import json
 import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.installed import kept, run_or_skip
+from tests.fork_server import fork_server
+from tests.installed import install_into, kept
 from tests.waiting import TIMEOUT_S
 
 VERSION = "0.38.1"
+MODULES = (
+    *("OpenSSL.crypto", "argcomplete", "tabulate", "determined.experimental.client"),
+    *(
+        "determined.cli.dev",
+        "determined.cli.experiment",
+        "determined.cli.job",
+        "determined.cli.model",
+    ),
+    *("determined.cli.resources", "determined.cli.template", "determined.cli.user_groups"),
+)
+"""What its commands and its SDK import. Not ``determined.cli.cli``: it remembers the arguments of then."""
 # Said on stderr of every command: this product's versions are not Determined's.
 _WARNING = re.compile(r"^Master version .* is less than CLI version .*\n", re.MULTILINE)
 
@@ -25,13 +36,24 @@ def installed_python(version: str = VERSION) -> Path:
     Skips the test that asks when pip cannot get it.
     """
 
+    requirement = f"determined=={version}"
+    # Its releases need the same packages, which are 400 MB.
+    shared = None if version == VERSION else installed_python()
+
     def install(home: Path) -> None:
-        requirement = f"determined=={version}"
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        run_or_skip(requirement, [sys.executable, "-m", "venv", str(home)])
-        run_or_skip(requirement, [*pip, "--disable-pip-version-check", requirement])
+        if shared is None:
+            install_into(home, requirement, [requirement])
+            return
+        python = install_into(home, requirement, ["--no-deps", requirement])
+        own, others = site_packages(python), site_packages(shared)
+        (own / "others.pth").write_text(f"{others}\n")
 
     return kept(f"upstream-{version}", install) / "bin" / "python"
+
+
+def site_packages(python: Path) -> Path:
+    command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
 
 
 @dataclass(frozen=True)
@@ -83,15 +105,9 @@ class UpstreamClient:
     def _run(
         self, args: list[str], input: str | None, timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [str(self.python), *args],
-            env=self.env,
-            input=input or "",
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            start_new_session=True,
-        )
+        settings = (("DET_MASTER", self.master),)
+        server = fork_server(str(self.python), MODULES, settings)
+        done = server.run(args, self.env, input=input or "", timeout=timeout)
         done.stderr = _WARNING.sub("", done.stderr)
         return done
 

@@ -211,6 +211,7 @@ _OF_EXPERIMENT = {
     "task_logs": f"x.task_id IN {_TASKS}",
     "users": "x.id = :held",
     "models": "x.owner_id = :held",
+    "pipelines": "x.owner_id = :held",
     "model_versions": f"x.model_id IN {_MODELS}",
     "model_aliases": f"x.model_id IN {_MODELS}",
     "model_alias_history": f"x.model_id IN {_MODELS}",

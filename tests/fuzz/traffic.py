@@ -53,6 +53,28 @@ BODIES: dict[tuple[str, str], Any] = {
         "tags": {"a": "b"},
         "requestId": "3f0d8a52-7c0f-4c5c-9a57-0d1f0e9a1b11",
     },
+    ("POST", "/api/v1/pipelines"): {
+        "pipeline": {
+            "name": "new",
+            "steps": [
+                {
+                    "name": "a",
+                    "experiment": {
+                        "entrypoint": "python3 train.py",
+                        "hyperparameters": {"x": 1},
+                        "searcher": {
+                            "name": "single",
+                            "metric": "loss",
+                            "max_length": {"batches": 1},
+                        },
+                    },
+                    "for_each": [1],
+                    "with": {"hyperparameters.y": "${item}"},
+                }
+            ],
+        },
+        "modelDefinitions": {},
+    },
     ("POST", "/internal/v1/agents/{agent_id}/register"): {
         "session": "3f0d8a52-7c0f-4c5c-9a57-0d1f0e9a1b11",
         "slots": [{"id": 0, "device": {"type": "cuda", "uuid": "a"}}],

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -120,10 +121,67 @@ def test_the_service_and_prefect_own_their_databases_and_nothing_else(data):
         psycopg.connect(other)
 
 
+def prefect_client(state: ClusterState) -> httpx.Client:
+    auth = httpx.BasicAuth(*state.prefect_auth.split(":"))
+    url = state.prefect_api_url
+    return httpx.Client(base_url=url, auth=auth, trust_env=False, timeout=TIMEOUT_S)
+
+
+def set_on_prefects_page(state: ClusterState) -> None:
+    """A schedule that rests, limits and an automation, by the requests of Prefect's page."""
+    with prefect_client(state) as client:
+
+        def make(path: str, body: object) -> Any:
+            return client.post(path, json=body).raise_for_status().json()
+
+        flow = make("/flows/", {"name": "mine"})["id"]
+        given = {"name": "mine", "flow_id": flow, "concurrency_limit": 2}
+        mine = f"/deployments/{make('/deployments/', given)['id']}"
+        hourly = {"schedule": {"cron": "0 * * * *", "timezone": "UTC"}, "active": True}
+        (made,) = make(f"{mine}/schedules", [hourly])
+        rests = client.patch(f"{mine}/schedules/{made['id']}", json={"active": False})
+        rests.raise_for_status()
+        make("/v2/concurrency_limits/", {"name": "gpu", "limit": 3, "active": True})
+        make("/concurrency_limits/", {"tag": "training", "concurrency_limit": 1})
+        trigger = {
+            "type": "event",
+            "posture": "Reactive",
+            "expect": ["data.arrived"],
+            "threshold": 1,
+            "within": 0,
+        }
+        action = {"type": "do-nothing"}
+        make("/automations/", {"name": "at new data", "trigger": trigger, "actions": [action]})
+
+
+def on_prefects_page(state: ClusterState) -> dict[str, Any]:
+    with prefect_client(state) as client:
+
+        def found(path: str) -> Any:
+            return client.post(f"{path}/filter", json={}).raise_for_status().json()
+
+        (deployment,) = found("/deployments")
+        return {
+            "schedules": [
+                (one["schedule"]["cron"], one["active"]) for one in deployment["schedules"]
+            ],
+            "deployment": deployment["global_concurrency_limit"]["limit"],
+            "limits": {
+                one["name"]: one["limit"]
+                for one in found("/v2/concurrency_limits")
+                if not one["name"].startswith("deployment:")
+            },
+            "tags": {one["tag"]: one["concurrency_limit"] for one in found("/concurrency_limits")},
+            "automations": [(one["name"], one["enabled"]) for one in found("/automations")],
+        }
+
+
 def test_a_cluster_of_the_release_before_is_moved(data):
-    """There everything belonged to the superuser, as whom the service and Prefect ran."""
+    """There everything belonged to the superuser, as whom the service and Prefect ran. What people have set
+    on Prefect's page is in force afterwards, once."""
     both = ("postgres", "prefect")
     state = cluster_up(data, components=both)
+    set_on_prefects_page(state)
     superuser = databases.embedded_url(state, "determined")
     migrate.upgrade(superuser, "0005")
     with psycopg.connect(superuser, autocommit=True) as connection:
@@ -146,6 +204,13 @@ def test_a_cluster_of_the_release_before_is_moved(data):
 
     state = cluster_up(data, components=both)
     # Prefect answers, with the tables that it had, and the next release's migrations run.
+    assert on_prefects_page(state) == {
+        "schedules": [("0 * * * *", False)],
+        "deployment": 2,
+        "limits": {"gpu": 3, "tag:training": 1},
+        "tags": {"training": 1},
+        "automations": [("at new data", True)],
+    }
     url = databases.url(state, "determined")
     migrate.upgrade(url)
     assert query(state, "SELECT username FROM users") == [("kept",)]

@@ -64,7 +64,7 @@ def preempting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluste
         cluster.up(*SLOTS, "--config", str(folder / "cluster.yaml"))
         yield cluster
     finally:
-        cluster.down()
+        cluster.end()
 
 
 def submit(cluster: LocalCluster, folder: Path, name: str, **values: Any) -> tuple[int, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from tests.local_cluster import LocalCluster
@@ -9,7 +10,17 @@ from tests.local_cluster import LocalCluster
 EXAMPLE = Path(__file__).parents[2] / "examples/retraining"
 
 
-def test_a_model_is_trained_scored_and_promoted(cluster: LocalCluster) -> None:
+PLAN = """
+model: digits-drift
+experiment: experiment.yaml
+evaluate: evaluate:evaluate
+data_files: ["*.py"]
+warm_start: true
+rule: {metric: accuracy}
+"""
+
+
+def test_a_model_is_trained_scored_and_promoted(cluster: LocalCluster, tmp_path: Path) -> None:
     cluster.det("retrain", "create", "plan.yaml", ".", cwd=EXAMPLE)
     cluster.det("retrain", "run", "digits-drift")
     cluster.det("retrain", "run", "digits-drift")
@@ -21,3 +32,16 @@ def test_a_model_is_trained_scored_and_promoted(cluster: LocalCluster) -> None:
     assert skipped["dataVersion"] == promoted["dataVersion"]
     described = cluster.json("model", "describe", "digits-drift", "--version", "champion")
     assert described["modelVersion"]["version"] == 1
+
+    # From there on by the files' contents, and from the champion's checkpoint.
+    model_dir = tmp_path / "model"
+    shutil.copytree(EXAMPLE, model_dir)
+    (model_dir / "files.yaml").write_text(PLAN)
+    cluster.det("retrain", "create", "files.yaml", ".", cwd=model_dir)
+    cluster.det("retrain", "run", "digits-drift")
+    warm = cluster.json("retrain", "history", "digits-drift")["runs"][0]
+    assert (warm["state"] in ("PROMOTED", "KEPT"), warm["championVersion"]) == (True, 1)
+    assert warm["dataVersion"].startswith("sha256:")
+    config = cluster.describe(warm["trainingExperimentId"])["config"]
+    assert config["data"]["version"] == warm["dataVersion"]
+    assert config["searcher"]["source_checkpoint_uuid"] == promoted["challengerUuid"]

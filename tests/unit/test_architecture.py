@@ -37,6 +37,8 @@ WIRE = {"determined.common.wire"}
 CLUSTER = {"determined.common.cluster_config"}
 # The rule by which a newly trained model is promoted, which the evaluation's process uses as well.
 PROMOTION = {"determined.common.promotion"}
+# Pipelines are read and resolved by `det`, the SDK and the service alike.
+PIPELINE = {"determined.common.pipeline"}
 CLIENT = CONFIG | {"determined.common"}
 # Who runs where checkpoint storage is reached: legs verify, a flow deletes, a reader hands out.
 STORAGE = {"determined.storage", "determined.errors"}
@@ -53,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     | PRINTABLE
     | CLUSTER
     | PROMOTION
+    | PIPELINE
     | WIRE
     # Of the service only the process that reads checkpoint files; see the test below.
     | STORAGE,
@@ -169,6 +172,7 @@ ROOMS = [
     "scheduling",
     "submission",
     "retraining",
+    "pipelines",
     "prefect",
     "loops",
     "mlflow",

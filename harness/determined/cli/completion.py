@@ -52,6 +52,11 @@ def models(ctx: typer.Context, incomplete: str) -> Found:
     return _offered(ctx, incomplete, _models)
 
 
+def pipelines(ctx: typer.Context, incomplete: str) -> Found:
+    """The newest pipelines."""
+    return _offered(ctx, incomplete, _pipelines)
+
+
 def users(ctx: typer.Context, incomplete: str) -> Found:
     """The names of users."""
     return _offered(ctx, incomplete, _users)
@@ -94,6 +99,11 @@ def _models(ask: Ask) -> Iterator[tuple[Any, Any]]:
     newest = f"sortBy=SORT_BY_LAST_UPDATED_TIME&orderBy=ORDER_BY_DESC&limit={_MOST}"
     for item in ask(f"/api/v1/models?{newest}&archived=false"):
         yield item["name"], f"{item['numVersions']} versions"
+
+
+def _pipelines(ask: Ask) -> Iterator[tuple[Any, Any]]:
+    for item in ask(f"/api/v1/pipelines?limit={_MOST}"):
+        yield item["id"], f"{item['name']} {_state(item)}"
 
 
 def _users(ask: Ask) -> Iterator[tuple[Any, Any]]:

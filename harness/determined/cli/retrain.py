@@ -29,6 +29,7 @@ RETRAININGS = (
     Column("Model", "model"),
     Column("Owner", "username"),
     Column("Schedule", lambda r: _schedule(r["plan"].get("schedule"))),
+    Column("On", lambda r: _events(r["plan"].get("on"))),
     Column("Paused", "paused"),
     Column("Next", f.field("nextTime", f.time)),
     Column("Last Run", lambda r: (r.get("lastRun") or {}).get("id")),
@@ -52,6 +53,22 @@ RUNS = (
 def _schedule(given: Record | None) -> str | None:
     found = {name: value for name, value in (given or {}).items() if value is not None}
     return ", ".join(f"{name} {value}" for name, value in found.items()) or None
+
+
+def _events(given: list[Record] | None) -> str | None:
+    """Such as ``alias alias=champion, model=base``."""
+    found = [
+        f"{kind} "
+        + ", ".join(
+            f"{name}={one}"
+            for name, one in sorted(event.items())
+            if one is not None and one is not False
+        )
+        for trigger in given or ()
+        for kind, event in trigger.items()
+        if event is not None
+    ]
+    return "; ".join(found) or None
 
 
 def _path(model: str, *parts: object) -> str:
@@ -190,14 +207,14 @@ def history(ctx: typer.Context, model: Model, json: Json = False, csv: Csv = Fal
 
 @app.command("pause")
 def pause(ctx: typer.Context, model: Model) -> None:
-    """Let the schedule rest; a run that is open goes on."""
+    """Let schedule and events rest; a run that is open goes on."""
     state(ctx).session.patch(_path(model), json={"paused": True})
     talk(f"the retraining of {model} is paused: det retrain resume {model}")
 
 
 @app.command("resume")
 def resume(ctx: typer.Context, model: Model) -> None:
-    """Let the schedule go on; what was missed while it was paused is not caught up."""
+    """Let schedule and events go on; what was missed while they rested is not caught up."""
     state(ctx).session.patch(_path(model), json={"paused": False})
     talk(f"the retraining of {model} goes on")
 
@@ -207,6 +224,24 @@ def cancel(ctx: typer.Context, model: Model) -> None:
     """End the open run and kill its experiment; the champion stays."""
     ended = state(ctx).session.post(_path(model, "cancel"), json={})["runId"]
     talk(f"canceled retraining run {ended} of {model}")
+
+
+@app.command("report")
+def report(
+    ctx: typer.Context,
+    model: Model,
+    metric: Annotated[str, typer.Argument(help="its name, as in the plan's live_metric")],
+    values: Annotated[list[float], typer.Argument(help="one or more, the oldest first")],
+    version: Annotated[
+        int | None,
+        typer.Option("--version", help="that is in use; default: the champion", metavar="VERSION"),
+    ] = None,
+) -> None:
+    """Report how the model does where it is used: the plan's events live_metric go by it."""
+    body = {"metric": metric, "values": values, "version": version}
+    noted = state(ctx).session.post(_path(model, "live-metrics"), json=body)["version"]
+    of = f"version {noted}" if noted is not None else "no version: there is no champion yet"
+    talk(f"noted {len(values)} value(s) of {metric}, of {of}")
 
 
 @app.command("approve")

@@ -32,6 +32,10 @@ class Root(LazyGroup):
         "master": ("determined.cli.master", "the service behind the REST API"),
         "model|m": ("determined.cli.model", "the registry: checkpoints under a name and a number"),
         "notebook": ("determined.cli.notebook", "JupyterLab on the cluster's machines"),
+        "pipeline": (
+            "determined.cli.pipeline",
+            "experiments that take what earlier ones have found",
+        ),
         "preview-search": (
             "determined.cli.preview_search",
             "which trials a search would create, and how long each would train",

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from determined.cli.printing import talk
 from determined.common import tunnel
 from determined.common.api import authentication, errors
 from determined.common.api.session import Session
@@ -53,13 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
             # What is wrong is said now, and not to the first connection.
             opened().close()
-            listener = tunnel.Listener(
-                given.listen, opened, lambda error: print(error, file=sys.stderr)
-            )
-            print(f"port {listener.port} of this machine is {key}; Ctrl-C ends it", file=sys.stderr)
+            listener = tunnel.Listener(given.listen, opened, lambda error: talk(str(error)))
+            talk(f"port {listener.port} of this machine is {key}; Ctrl-C ends it")
             listener.serve()
     except (errors.APIException, ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        talk(str(error))
         return 1
     except KeyboardInterrupt:
         return 130

@@ -296,6 +296,22 @@ class Model:
 
     # What users note.
 
+    def report_live_metric(
+        self, metric: str, *values: float, version: int | None = None
+    ) -> int | None:
+        """Says how the model does where it is used: the events ``live_metric`` of its retraining go by it.
+
+        Args:
+            values: one or more, the oldest first.
+            version: that is used; None: the champion.
+
+        Returns the version that they were noted of.
+        """
+        body = {"metric": metric, "values": list(values), "version": version}
+        answer = self._session.post(f"{self._path}/retraining/live-metrics", json=body)
+        noted: int | None = answer["version"]
+        return noted
+
     def add_metadata(self, metadata: dict[str, Any]) -> None:
         """Adds top-level keys; an existing key gets the new value."""
         self._patch(metadata={**self._known_metadata(), **metadata})

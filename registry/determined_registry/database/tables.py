@@ -141,6 +141,12 @@ experiments = sa.Table(
     sa.UniqueConstraint("owner_id", "idempotency_key"),
 )
 
+sa.Index(
+    "ix_experiments_completed",
+    experiments.c.end_time,
+    postgresql_where=experiments.c.state == "COMPLETED",
+)
+
 searches = sa.Table(
     "searches",
     metadata,
@@ -802,7 +808,7 @@ prefect_outbox = sa.Table(
     "prefect_outbox",
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    # "task:<id>" or "experiment:<id>": deliveries to one entity keep their order.
+    # "task:<id>", "experiment:<id>" or "retraining:<run>": deliveries to one entity keep their order.
     sa.Column("entity", sa.Text, nullable=False, index=True),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("payload", JSONB, nullable=False),
@@ -827,8 +833,24 @@ retrainings = sa.Table(
     sa.Column("paused", sa.Boolean, nullable=False, server_default=sa.false()),
     # When the schedule wants the next run; in the past: as soon as the run before has ended. NULL: never.
     sa.Column("next_at", TS),
+    # What was seen last of each event of the plan (determined_service.retraining.events): {its text: {…}}
+    sa.Column("marks", JSONB, nullable=False, server_default=_json("{}")),
     sa.Column("created_at", TS, nullable=False, server_default=_now()),
     sa.UniqueConstraint("model_id"),
+)
+
+# How a model does where it is used, as its users report it; the newest of each name stay.
+live_metrics = sa.Table(
+    "live_metrics",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("retraining_id", sa.ForeignKey("retrainings.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("value", sa.Float(53), nullable=False),
+    # The version that was used: the champion of then, unless the report said another. NULL: there was none.
+    sa.Column("version", sa.Integer),
+    sa.Column("reported_at", TS, nullable=False, server_default=_now()),
+    sa.Index("ix_live_metrics_name", "retraining_id", "name", "id"),
 )
 
 # Each time that a model was trained again, or rolled back. What a step finds out is written before anything
@@ -840,7 +862,7 @@ retraining_runs = sa.Table(
     sa.Column("retraining_id", sa.ForeignKey("retrainings.id", ondelete="CASCADE"), nullable=False),
     # determined_service.retraining.runs says which there are.
     sa.Column("state", sa.Text, nullable=False),
-    # "schedule", or who asked for it.
+    # "schedule", what happened, or who asked for it.
     sa.Column("cause", sa.Text, nullable=False),
     # Of a scheduled run, the time that the schedule meant; it began later when the cluster was away.
     sa.Column("due_at", TS),
@@ -864,6 +886,8 @@ retraining_runs = sa.Table(
     sa.Column("failed_step", sa.Text),
     # Its run in Prefect, how many there were, and when the last one asked.
     sa.Column("flow_run_id", Uuid),
+    # The run in Prefect by which somebody began it there: one that is run again begins nothing.
+    sa.Column("begun_by", Uuid, unique=True),
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
     sa.Column("seen_at", TS, nullable=False, server_default=_now()),
     sa.Column("started_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),
@@ -876,4 +900,77 @@ retraining_runs = sa.Table(
         unique=True,
         postgresql_where=sa.text("state IN ('CHECKING', 'TRAINING', 'EVALUATING', 'PROMOTING')"),
     ),
+)
+
+# Pipelines of experiments (docs/pipelines.md). Whoever takes a step of one locks its row.
+pipelines = sa.Table(
+    "pipelines",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
+    # The task whose process submitted it.
+    sa.Column("submitted_by", sa.Text),
+    # determined.common.pipeline.Plan as JSON text, with the secrets of its configurations: shown to nobody.
+    sa.Column("plan", sa.Text, nullable=False),
+    # determined_service.pipelines.machine says which there are.
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    # Of a submission that may be sent again.
+    sa.Column("idempotency_key", sa.Text),
+    # Its run in Prefect, and how many were made.
+    sa.Column("flow_run_id", Uuid),
+    sa.Column("runs", sa.Integer, nullable=False, server_default="0"),
+    # How often in a row the flow was interrupted, with no change in between.
+    sa.Column("revivals", sa.Integer, nullable=False, server_default="0"),
+    # It was resumed, and its flow is to be started again.
+    sa.Column("wake", sa.Boolean, nullable=False, server_default=sa.false()),
+    # When its flow asked last.
+    sa.Column("seen_at", TS, nullable=False, server_default=_now()),
+    # Counts the changes, and how many of them the page of the run shows.
+    sa.Column("changes", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("shown", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("started_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),
+    sa.Column("ended_at", TS),
+    sa.UniqueConstraint("owner_id", "idempotency_key"),
+    sa.Index("ix_pipelines_open", "id", postgresql_where=sa.text("state = 'RUNNING'")),
+    sa.Index("ix_pipelines_unshown", "id", postgresql_where=sa.text("shown < changes")),
+)
+
+pipeline_steps = sa.Table(
+    "pipeline_steps",
+    metadata,
+    sa.Column("pipeline_id", sa.ForeignKey("pipelines.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    # What it fans out over, once that is known.
+    sa.Column("items", JSONB(none_as_null=True)),
+    sa.Column("model_def_hash", sa.ForeignKey("model_definitions.hash")),
+    sa.Column("started_at", TS),
+    sa.Column("ended_at", TS),
+)
+
+# Each try of each experiment of a step; the last try of an item counts.
+pipeline_experiments = sa.Table(
+    "pipeline_experiments",
+    metadata,
+    sa.Column("pipeline_id", sa.Integer, primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("item", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    # A plain number: the experiment may be deleted, what it found stays.
+    sa.Column("experiment_id", sa.Integer),
+    # It ran already, for somebody else.
+    sa.Column("cached", sa.Boolean, nullable=False, server_default=sa.false()),
+    # determined.common.pipeline.Result, written when the experiment counts as completed.
+    sa.Column("result", JSONB(none_as_null=True)),
+    sa.ForeignKeyConstraint(
+        ["pipeline_id", "step"],
+        ["pipeline_steps.pipeline_id", "pipeline_steps.step"],
+        ondelete="CASCADE",
+    ),
+    sa.Index("ix_pipeline_experiments_experiment_id", "experiment_id"),
 )

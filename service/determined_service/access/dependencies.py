@@ -100,6 +100,7 @@ PARAMETERS = {
     Kind.ALLOCATION: "allocation_id",
     Kind.CHECKPOINT: "uuid",
     Kind.MODEL: "model_name",
+    Kind.PIPELINE: "pipeline_id",
 }
 """The name of the path's part that holds a target's id."""
 
@@ -161,6 +162,7 @@ ExperimentReader = Annotated[Principal, may(Action.READ, Kind.EXPERIMENT)]
 TrialReader = Annotated[Principal, may(Action.READ, Kind.TRIAL)]
 TaskReader = Annotated[Principal, may(Action.READ, Kind.TASK)]
 ModelReader = Annotated[Principal, may(Action.READ, Kind.MODEL)]
+PipelineReader = Annotated[Principal, may(Action.READ, Kind.PIPELINE)]
 CheckpointReader = Annotated[Principal, may(Action.READ, Kind.CHECKPOINT)]
 TrialReporter = Annotated[Principal, may(Action.REPORT, Kind.TRIAL, "report for")]
 AllocationReporter = Annotated[Principal, may(Action.REPORT, Kind.ALLOCATION, "report for")]

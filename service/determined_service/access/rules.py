@@ -7,13 +7,15 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | read | everything | whoever is logged in, but for the next row |
 | read | cluster configuration | administrators |
 | create | experiment, model, task | whoever is logged in; it is theirs. A task's process: for its owner |
+| create | pipeline | the same |
 | create | user | administrators |
 | change | experiment, trial, checkpoint, model, task | the owner, administrators; the task that made it |
+| change | pipeline | the same |
 | register | model | the owner, administrators; processes of the owner's tasks too |
 | register | checkpoint | as to change it |
 | change | user | the user itself (its display name and password), administrators; no training process |
 | administer | user | administrators (name, rights and state of an account) |
-| delete | experiment, checkpoint, model | as to change them |
+| delete | experiment, checkpoint, model, pipeline | as to change them |
 | delete | session | whoever sends its token |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | visit | task | the owner, administrators; no training process (a port that its kind shares: read) |
@@ -21,10 +23,10 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | serve | cluster | agents and flows |
 
 The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
-has none of its owner's rights over things: it changes the experiments, models and tasks that its own task
-submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints that its
-own task reported. It registers those as versions of any model of its owner's, because that takes nothing
-away. Whoever registers a checkpoint keeps its owner from deleting it, so both must be theirs.
+has none of its owner's rights over things: it changes the experiments, models, pipelines and tasks that its
+own task submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints
+that its own task reported. It registers those as versions of any model of its owner's, because that takes
+nothing away. Whoever registers a checkpoint keeps its owner from deleting it, so both must be theirs.
 What the trial of a task did before its experiment was continued counts as done by its present task.
 Only administrators may change things without an owner.
 An action that the table does not name for a kind of target cannot be declared by a route.
@@ -72,6 +74,9 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.CREATE, Kind.TASK): Grant.LOGGED_IN,
     (Action.CREATE, Kind.USER): Grant.ADMINISTRATOR,
     (Action.CREATE, Kind.MODEL): Grant.LOGGED_IN,
+    (Action.CREATE, Kind.PIPELINE): Grant.LOGGED_IN,
+    (Action.CHANGE, Kind.PIPELINE): Grant.OWNER,
+    (Action.DELETE, Kind.PIPELINE): Grant.OWNER,
     (Action.REGISTER, Kind.MODEL): Grant.OWNER_OR_TASKS,
     (Action.REGISTER, Kind.CHECKPOINT): Grant.OWNER,
     (Action.CHANGE, Kind.MODEL): Grant.OWNER,

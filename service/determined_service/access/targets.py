@@ -36,6 +36,7 @@ class Kind(StrEnum):
     ALLOCATION = "allocation"
     CHECKPOINT = "checkpoint"
     MODEL = "model"
+    PIPELINE = "pipeline"
 
 
 Id = int | str | UUID
@@ -115,6 +116,10 @@ _FIND: Mapping[Kind, sa.TextClause] = {
             f"coalesce(t.task_id, x.task_id) AS task_id "
             f"FROM checkpoints x LEFT JOIN trials t ON t.id = x.trial_id {_PERHAPS} "
             f"WHERE x.uuid = ANY(:ids)"
+        ),
+        Kind.PIPELINE: (
+            "x.id, u.id AS owner_id, u.username, x.submitted_by AS submitter, NULL AS task_id "
+            "FROM pipelines x JOIN users u ON u.id = x.owner_id WHERE x.id = ANY(:ids)"
         ),
         # By its name, whatever the case, or by its number.
         Kind.MODEL: (

@@ -12,6 +12,8 @@ DELETIONS = "deletions"
 """There is something to delete from checkpoint storage, or a deletion has ended."""
 RETRAININGS = "retrainings"
 """A model is to be trained again, or a run of that has changed."""
+PIPELINES = "pipelines"
+"""A pipeline of experiments is new, or has changed."""
 
 CLUSTER = "cluster"
 """Another cluster configuration is in force."""
@@ -60,6 +62,11 @@ def user(user_id: int) -> str:
 def agent(agent_id: str) -> str:
     """There is something for the agent to start or to kill."""
     return f"agent:{agent_id}"
+
+
+def pipeline(pipeline_id: int) -> str:
+    """The pipeline has changed."""
+    return f"pipeline:{pipeline_id}"
 
 
 def pool(name: str) -> str:

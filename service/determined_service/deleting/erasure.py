@@ -36,6 +36,7 @@ _ROWS = (
     WHERE m.hash = gone.model_def_hash AND NOT EXISTS (
         SELECT FROM experiments e WHERE e.model_def_hash = m.hash AND e.id <> :id)
       AND NOT EXISTS (SELECT FROM retrainings r WHERE r.model_def_hash = m.hash)
+      AND NOT EXISTS (SELECT FROM pipeline_steps s WHERE s.model_def_hash = m.hash)
       AND NOT EXISTS (SELECT FROM tasks k WHERE k.model_def_hash = m.hash)
     """,
 )

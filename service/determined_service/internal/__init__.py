@@ -9,6 +9,7 @@ from determined_service.internal import (
     allocations,
     cluster,
     custom_search,
+    pipelines,
     retraining,
     search,
     storage,
@@ -28,6 +29,7 @@ def routers() -> list[Router]:
         storage.router,
         custom_search.router,
         retraining.router,
+        pipelines.router,
     ]
 
 

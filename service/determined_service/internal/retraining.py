@@ -27,7 +27,7 @@ router = Router("Models")
 
 @router.post(paths.RETRAINING_RUNS)
 async def begin(given: BeginRetraining, agent: AgentAuth, db: Db) -> Response:
-    """Begins a run whose flow runs already; 409 while another one is open."""
+    """Begins a run whose flow runs already, once for each flow run; 409 while another one is open."""
     async with changing(db) as change:
         model = await find_model(change.conn, given.model)
         retraining = await runs.find(change.conn, model.id, lock=True)
@@ -39,7 +39,10 @@ async def begin(given: BeginRetraining, agent: AgentAuth, db: Db) -> Response:
             flow_run_id=given.flow_run_id,
         )
         run = await runs.lock_run(change.conn, run_id)
-    return JsonResponse(RetrainingState(run_id, run.state, True))
+        await runs.seen(change.conn, run_id)
+        runs.show(change, run_id)
+        runs.name(change, run_id, run.model)
+    return JsonResponse(RetrainingState(run_id, run.state, run.state in runs.OPEN))
 
 
 @router.post(paths.ADVANCE_RETRAINING)

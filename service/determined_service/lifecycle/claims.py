@@ -32,7 +32,10 @@ async def claim(change: Change, trial_id: int, flow_run_id: UUID, agent_id: str)
     if trial is None:
         raise NotFound(f"trial {trial_id} does not exist")
     if trial.flow_run_id != flow_run_id:
-        raise BadRequest(f"run {flow_run_id} is not the run of trial {trial_id}")
+        raise BadRequest(
+            f"run {flow_run_id} is not the run of trial {trial_id}: a trial's run is made by its experiment; "
+            "to run something by hand, run the deployment `experiment` or use `det experiment create`"
+        )
     waiting = await conn.execute(
         sa.select(allocations.c.id, allocations.c.state, allocations.c.agent_id)
         .where(

@@ -26,6 +26,7 @@ from determined_service.prefect.deletion_runs import DeletionRuns
 from determined_service.prefect.gateway import PrefectGateway
 from determined_service.prefect.mirror import Mirror
 from determined_service.prefect.pages.writing import RunPages
+from determined_service.prefect.pipeline_runs import PipelineRuns
 from determined_service.prefect.retraining_runs import RetrainingRuns
 from determined_service.prefect.work_pools import WorkPools
 from determined_service.scheduling.placement import schedule_forever
@@ -97,6 +98,8 @@ async def _lead(
             tasks.create_task(deletions.run(hub), name="deletions")
             retraining = RetrainingRuns(db, gateway, settings)
             tasks.create_task(retraining.run(hub), name="retrainings")
+            pipelines = PipelineRuns(db, gateway, settings)
+            tasks.create_task(pipelines.run(hub), name="pipelines")
             tasks.create_task(WorkPools(db, gateway, settings).run(hub), name="work pools")
         reconciler = Reconciler(
             db,

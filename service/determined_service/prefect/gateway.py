@@ -20,6 +20,8 @@ from determined.common.wire.prefect import (
     EXPERIMENT_DEPLOYMENT,
     EXPERIMENT_FLOW,
     FAR_FUTURE,
+    PIPELINE_DEPLOYMENT,
+    PIPELINE_FLOW,
     RETRAINING_DEPLOYMENT,
     RETRAINING_FLOW,
     SCHEDULED,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 FLOWS = (EXPERIMENT_FLOW, TRIAL_FLOW, *TASK_FLOWS)
 """The names of our flows and of their deployments."""
-DEPLOYED = (*FLOWS, DELETION_FLOW, RETRAINING_FLOW)
+DEPLOYED = (*FLOWS, DELETION_FLOW, RETRAINING_FLOW, PIPELINE_FLOW)
 PAGE = 200
 MAX_PAGES = 25
 
@@ -94,15 +96,33 @@ class Artifact:
         return self.key or self.description
 
 
+@dataclass(frozen=True, slots=True)
+class ParentRun:
+    """The flow run that another is a subflow of, and where in it: ``key`` is different for each subflow."""
+
+    flow_run_id: UUID
+    key: str
+    name: str
+
+
 class Gateway(Protocol):
     """The calls that the mirror and the reconciler need; implemented by :class:`PrefectGateway`, or by a
     fake in tests.
     """
 
     async def create_experiment_run(
-        self, experiment_id: int, *, key: str, name: str, tags: Sequence[str]
+        self,
+        experiment_id: int,
+        *,
+        key: str,
+        name: str,
+        tags: Sequence[str],
+        parent: ParentRun | None = None,
     ) -> tuple[UUID, str | None]:
-        """Creates the run, once per ``key``; returns it and its work pool. Raises NotDeployed."""
+        """Creates the run, once per ``key``; returns it and its work pool. ``parent``: it is a subflow.
+
+        Raises NotDeployed.
+        """
 
     async def create_task_run(
         self, flow: str, task_id: str, *, key: str, name: str, tags: Sequence[str]
@@ -132,6 +152,11 @@ class Gateway(Protocol):
 
     async def cancelled_since(self, since: datetime.datetime) -> list[UUID]:
         """Runs of our flows that ended as Cancelled at ``since`` or later."""
+
+    async def cancelled_among(
+        self, run_ids: Sequence[UUID], before: datetime.datetime
+    ) -> list[UUID]:
+        """Which of these runs, of whatever flow, are Cancelled, or Cancelling since ``before``."""
 
     async def unfinished(self) -> list[OpenRun]:
         """Runs of our flows that are Cancelling or Pending (InfrastructurePending too)."""
@@ -170,10 +195,50 @@ class PrefectGateway:
         await self._client.__aexit__(kind, error, traceback)
 
     async def create_experiment_run(
-        self, experiment_id: int, *, key: str, name: str, tags: Sequence[str]
+        self,
+        experiment_id: int,
+        *,
+        key: str,
+        name: str,
+        tags: Sequence[str],
+        parent: ParentRun | None = None,
     ) -> tuple[UUID, str | None]:
         parameters = {"experiment_id": experiment_id}
-        return await self._create_run(EXPERIMENT_DEPLOYMENT, parameters, key, name, tags)
+        task_run_id = None if parent is None else await self._create_parent(parent)
+        return await self._create_run(
+            EXPERIMENT_DEPLOYMENT, parameters, key, name, tags, task_run_id
+        )
+
+    async def _create_parent(self, parent: ParentRun) -> UUID | None:
+        """A dummy task run, which makes Prefect draw its flow run as a subflow; None: the parent is gone."""
+        from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+        from prefect.states import Pending
+        from prefect.tasks import Task
+
+        placeholder: Task[Any, Any] = Task(name=EXPERIMENT_FLOW, fn=_placeholder)
+        try:
+            await self._client.read_flow_run(parent.flow_run_id)
+            made = await self._client.create_task_run(
+                task=placeholder,
+                flow_run_id=parent.flow_run_id,
+                dynamic_key=parent.key,
+                name=parent.name,
+                state=Pending(),
+            )
+        except ObjectNotFound:
+            return None
+        except PrefectHTTPStatusError as error:
+            if error.response.is_server_error:
+                raise
+            return None
+        return made.id
+
+    async def create_pipeline_run(
+        self, pipeline_id: int, *, key: str, name: str, tags: Sequence[str]
+    ) -> tuple[UUID, str | None]:
+        """As :meth:`create_experiment_run`, of the flow of a pipeline."""
+        parameters = {"pipeline_id": pipeline_id}
+        return await self._create_run(PIPELINE_DEPLOYMENT, parameters, key, name, tags)
 
     async def create_deletion_run(
         self, deletion_id: int, *, key: str, name: str, tags: Sequence[str]
@@ -200,7 +265,7 @@ class PrefectGateway:
             state_details=StateDetails(scheduled_time=FAR_FUTURE),
         )
         deployment, parameters = task_deployment(flow), {"task_id": task_id}
-        run_id, _ = await self._create_run(deployment, parameters, key, name, tags, waiting)
+        run_id, _ = await self._create_run(deployment, parameters, key, name, tags, state=waiting)
         return run_id
 
     async def _create_run(
@@ -210,19 +275,12 @@ class PrefectGateway:
         key: str,
         name: str,
         tags: Sequence[str],
+        parent_task_run_id: UUID | None = None,
         state: State[Any] | None = None,
     ) -> tuple[UUID, str | None]:
-        from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+        from prefect.exceptions import PrefectHTTPStatusError
 
-        if deployment not in self._deployments:
-            try:
-                found = await self._client.read_deployment_by_name(deployment)
-            except ObjectNotFound as error:
-                raise NotDeployed(
-                    f"Prefect has no deployment {deployment!r} yet: run `prefect deploy`"
-                ) from error
-            self._deployments[deployment] = (found.id, found.work_pool_name)
-        deployment_id, pool = self._deployments[deployment]
+        deployment_id, pool = await self._find_deployment(deployment)
         try:
             run = await self._client.create_flow_run_from_deployment(
                 deployment_id,
@@ -230,6 +288,7 @@ class PrefectGateway:
                 name=name,
                 tags=tags,
                 idempotency_key=key,
+                parent_task_run_id=parent_task_run_id,
                 state=state,
             )
         except PrefectHTTPStatusError as error:
@@ -238,6 +297,24 @@ class PrefectGateway:
             del self._deployments[deployment]
             raise NotDeployed(f"the deployment {deployment!r} was deleted") from error
         return run.id, pool
+
+    async def pipeline_pool(self) -> str | None:
+        """The work pool of the runs of pipelines. Raises NotDeployed."""
+        return (await self._find_deployment(PIPELINE_DEPLOYMENT))[1]
+
+    async def _find_deployment(self, name: str) -> tuple[UUID, str | None]:
+        """The deployment's id and work pool. Raises NotDeployed."""
+        from prefect.exceptions import ObjectNotFound
+
+        if name not in self._deployments:
+            try:
+                found = await self._client.read_deployment_by_name(name)
+            except ObjectNotFound as error:
+                raise NotDeployed(
+                    f"Prefect has no deployment {name!r} yet: run `prefect deploy`"
+                ) from error
+            self._deployments[name] = (found.id, found.work_pool_name)
+        return self._deployments[name]
 
     async def put_work_pool(self, name: str, worker_type: str, description: str) -> None:
         """Creates the work pool, or gives it the description (if that is not empty).
@@ -378,6 +455,36 @@ class PrefectGateway:
     async def cancelled_since(self, since: datetime.datetime) -> list[UUID]:
         return [run.id for run in await self._find(["CANCELLED"], ended_after=since)]
 
+    async def cancelled_among(
+        self, run_ids: Sequence[UUID], before: datetime.datetime
+    ) -> list[UUID]:
+        from prefect.client.schemas.filters import (
+            FlowRunFilter,
+            FlowRunFilterId,
+            FlowRunFilterState,
+            FlowRunFilterStateType,
+        )
+        from prefect.client.schemas.objects import StateType
+        from prefect.client.schemas.sorting import FlowRunSort
+
+        types = FlowRunFilterStateType(any_=[StateType.CANCELLED, StateType.CANCELLING])
+        found: list[UUID] = []
+        for start in range(0, len(run_ids), PAGE):
+            wanted = FlowRunFilter(
+                id=FlowRunFilterId(any_=list(run_ids[start : start + PAGE])),
+                state=FlowRunFilterState(type=types),
+            )
+            runs = await self._client.read_flow_runs(
+                flow_run_filter=wanted, sort=FlowRunSort.ID_DESC, limit=PAGE
+            )
+            found += [
+                run.id
+                for run in runs
+                if run.state is not None
+                and (run.state.type == StateType.CANCELLED or run.state.timestamp < before)
+            ]
+        return found
+
     async def unfinished(self) -> list[OpenRun]:
         from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
 
@@ -439,3 +546,7 @@ class PrefectGateway:
         import httpx
 
         return isinstance(error, httpx.TransportError)
+
+
+def _placeholder() -> None:
+    """The body of a dummy task: it never runs."""

@@ -20,13 +20,13 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from determined.common.backoff import Backoff
-from determined.common.wire.prefect import experiment_tags
+from determined.common.wire.prefect import experiment_tags, pipeline_tags
 from determined_registry.database.tables import experiments, tasks
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
-from determined_service.prefect.gateway import Gateway, NotDeployed, RunGone
+from determined_service.prefect.gateway import Gateway, NotDeployed, ParentRun, RunGone
 from determined_service.prefect.pages.writing import RunPages
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
@@ -35,6 +35,7 @@ from determined_service.state.prefect_states import (
     CREATE_TASK_RUN,
     EXPERIMENT_ENTITY,
     NAME_RUN,
+    RETRAINING_ENTITY,
     SET_STATE,
     SHOW_PAGE,
     TASK_ENTITY,
@@ -109,13 +110,16 @@ _ROWS = sa.text(
     f"""
     SELECT o.id, o.entity, o.kind, o.payload, o.attempts,
            extract(epoch FROM now() - o.created_at)::float8 AS age_s,
-           coalesce(k.flow_run_id, e.flow_run_id) AS run_id, e.state AS experiment_state, u.username AS owner
+           coalesce(k.flow_run_id, e.flow_run_id, r.flow_run_id) AS run_id,
+           e.state AS experiment_state, u.username AS owner
     FROM prefect_outbox o
     LEFT JOIN tasks k ON starts_with(o.entity, '{TASK_ENTITY}')
         AND k.id = substr(o.entity, {len(TASK_ENTITY) + 1})
     -- CASE, because a cast may be made before what stands beside it is looked at.
     LEFT JOIN experiments e ON e.id = CASE WHEN starts_with(o.entity, '{EXPERIMENT_ENTITY}')
         THEN split_part(o.entity, ':', 2)::int END
+    LEFT JOIN retraining_runs r ON r.id = CASE WHEN starts_with(o.entity, '{RETRAINING_ENTITY}')
+        THEN split_part(o.entity, ':', 2)::bigint END
     LEFT JOIN users u ON u.id = coalesce(e.owner_id, k.owner_id)
     -- The states of a trial wait until its run is there, those of other tasks until they made it.
     WHERE o.entity <> ALL(:busy) AND (
@@ -280,11 +284,21 @@ class Mirror:
             async with reader(self._db).connect() as conn:
                 await conn.execute(_DELETE, {"ids": list(delivery.ids)})
             return
+        tags = ["determined", *experiment_tags(experiment_id, row.owner)]
+        async with reader(self._db).connect() as conn:
+            of = (await conn.execute(_PIPELINE, {"id": experiment_id})).first()
+        parent = None
+        if of is not None:
+            place = f"{of.step}-{of.item}-{of.attempt}"
+            name = f"experiment-{experiment_id}"
+            parent = ParentRun(of.flow_run_id, f"{of.id}-{place}", name)
+            tags += pipeline_tags(of.id)
         run_id, pool = await self._gateway.create_experiment_run(
             experiment_id,
             key=f"determined-{self._settings.cluster_id}-experiment-{experiment_id}",
             name=row.payload["name"],
-            tags=["determined", *experiment_tags(experiment_id, row.owner)],
+            tags=tags,
+            parent=parent,
         )
         async with changing(self._db) as change:
             await change.conn.execute(
@@ -325,6 +339,8 @@ class Mirror:
                 pass  # no run, no page
             elif row.entity.startswith(EXPERIMENT_ENTITY):
                 await self._pages.show_experiment(experiment_of(row.entity), row.run_id)
+            elif row.entity.startswith(RETRAINING_ENTITY):
+                await self._pages.show_retraining(experiment_of(row.entity), row.run_id)
             else:
                 again = bool(row.attempts or row.payload.get("again"))
                 await self._pages.show_trial(task_of(row.entity), row.run_id, again=again)
@@ -337,17 +353,28 @@ class Mirror:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
     async def _name_run(self, delivery: Delivery) -> None:
-        """Name the run that submitted the experiment after it."""
+        """Name the run that submitted the experiment after it, or that began the retraining's run."""
         row = delivery.row
         if row.run_id is not None:
             with contextlib.suppress(RunGone):
-                experiment_id = experiment_of(row.entity)
-                tags = ["determined", *experiment_tags(experiment_id, row.owner)]
+                tags = row.payload.get("tags")
+                if tags is None:
+                    experiment_id = experiment_of(row.entity)
+                    tags = ["determined", *experiment_tags(experiment_id, row.owner)]
                 await self._gateway.name_run(row.run_id, row.payload["name"], tags)
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
 
+# Of which pipeline's run the experiment's is a subflow.
+_PIPELINE = sa.text(
+    """
+    SELECT p.id, p.flow_run_id, x.step, x.item, x.attempt
+    FROM pipeline_experiments x JOIN pipelines p ON p.id = x.pipeline_id
+    WHERE x.experiment_id = :id AND NOT x.cached AND p.flow_run_id IS NOT NULL
+    ORDER BY x.pipeline_id, x.attempt LIMIT 1
+    """
+)
 _DELETE = sa.text("DELETE FROM prefect_outbox WHERE id = ANY(:ids)")
 
 

@@ -1,4 +1,5 @@
-"""Begins the runs of retrainings when their time has come, and sees that each has a live run in Prefect.
+"""Begins the runs of retrainings when their time has come or an event has happened, and sees that each has a
+live run in Prefect.
 
 Runs in the leading service process (:mod:`determined_service.loops.runtime`); every pass may be repeated.
 The schedule is the service's own: its next time is a row, which the transaction that begins a run moves on.
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -20,12 +22,12 @@ import sqlalchemy as sa
 from determined_registry.database.tables import models, retraining_runs, retrainings
 from determined_service.base import topics
 from determined_service.base.db import Database
-from determined_service.base.errors import ApiError
+from determined_service.base.errors import ApiError, Conflict
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
 from determined_service.prefect.gateway import ENDED, NotDeployed, RunGone, RunState
 from determined_service.prefect.mirror import bump_pools
-from determined_service.retraining import people, runs
+from determined_service.retraining import events, people, runs
 from determined_service.retraining.plans import Plan
 from determined_service.state.change import changing, reader
 
@@ -62,6 +64,7 @@ class RetrainingRuns:
         self._db = db
         self._prefect = prefect
         self._settings = settings
+        self._next_look = 0.0
 
     async def run(self, hub: Hub) -> None:
         """Repeats passes for ever: at once when there is something new, else every few seconds."""
@@ -81,8 +84,12 @@ class RetrainingRuns:
         """Begins what is due, and looks after every open run."""
         async with reader(self._db).connect() as conn:
             due = list((await conn.execute(_DUE)).scalars())
-        for retraining_id in due:
-            await self._begin(retraining_id)
+        for retraining_id in [*due, *await self._stirred(due)]:
+            try:
+                await self._begin(retraining_id)
+            except Conflict as error:
+                # Somebody has begun one by hand meanwhile.
+                logger.info("retraining %s: %s", retraining_id, error.message)
         async with reader(self._db).connect() as conn:
             rows = list(await conn.execute(_OPEN))
         for row in rows:
@@ -91,26 +98,45 @@ class RetrainingRuns:
             except ApiError as error:
                 logger.info("retraining run %s: %s", row.id, error.message)
 
+    async def _stirred(self, due: Collection[int]) -> list[int]:
+        """Those for which an event has happened, and that are not ``due`` anyway."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return []
+        self._next_look = now + PASS_S
+        found = []
+        async with reader(self._db).connect() as conn:
+            for row in (await conn.execute(_WAITING_FOR_EVENTS)).all():
+                if row.id not in due and (await events.happened(conn, row)).causes:
+                    found.append(row.id)
+        return found
+
     async def _begin(self, retraining_id: int) -> None:
+        """Begins a run for all that asks for one: the schedule, and the events, whose marks move on."""
         async with changing(self._db) as change:
             found = await change.conn.execute(
                 sa.select(retrainings)
-                .where(t.id == retraining_id, t.next_at <= sa.func.now(), ~t.paused)
+                .where(t.id == retraining_id, ~t.paused, ~_HAS_OPEN_RUN)
                 .with_for_update()
             )
             row = found.first()
             if row is None:
                 return
-            try:
-                following = Plan.model_validate(row.plan).next_after(
-                    datetime.datetime.now(datetime.UTC), row.created_at
-                )
-            except ApiError:
-                following = None  # its last time has come
-            await change.conn.execute(
-                sa.update(retrainings).where(t.id == row.id).values(next_at=following)
-            )
-            await runs.begin(change, row, "schedule", due_at=row.next_at)
+            now = datetime.datetime.now(datetime.UTC)
+            due_at = row.next_at if row.next_at is not None and row.next_at <= now else None
+            happened = await events.happened(change.conn, row)
+            causes = [*(["schedule"] if due_at is not None else []), *happened.causes]
+            if not causes:
+                return
+            values: dict[str, Any] = {"marks": happened.marks}
+            if due_at is not None:
+                try:
+                    following = Plan.model_validate(row.plan).next_after(now, row.created_at)
+                except ApiError:
+                    following = None  # its last time has come
+                values["next_at"] = following
+            await change.conn.execute(sa.update(retrainings).where(t.id == row.id).values(values))
+            await runs.begin(change, row, "; ".join(causes), forced=happened.forced, due_at=due_at)
 
     async def _look_at(self, row: sa.Row[Any]) -> None:
         if row.flow_run_id is None:
@@ -148,8 +174,8 @@ class RetrainingRuns:
         run_id, pool = await self._prefect.create_retraining_run(
             row.id,
             key=f"determined-{self._settings.cluster_id}-retraining-{row.id}-{attempt}",
-            name=f"retrain {row.model} #{row.id}",
-            tags=["determined", "retraining"],
+            name=runs.named(row.id, row.model),
+            tags=runs.TAGS,
         )
         async with changing(self._db) as change:
             await change.conn.execute(
@@ -158,13 +184,16 @@ class RetrainingRuns:
                 .values(flow_run_id=run_id, attempts=attempt, seen_at=sa.func.now())
             )
             await bump_pools(change, 0, pool)
+            runs.show(change, row.id)
 
 
 _STEP = r.state.in_(runs.OPEN)
-_DUE = sa.select(t.id).where(
-    ~t.paused,
-    t.next_at <= sa.func.now(),
-    ~sa.exists().where(r.retraining_id == t.id, _STEP),
+_HAS_OPEN_RUN = sa.exists().where(r.retraining_id == t.id, _STEP)
+_DUE = sa.select(t.id).where(~t.paused, t.next_at <= sa.func.now(), ~_HAS_OPEN_RUN)
+_WAITING_FOR_EVENTS = (
+    sa.select(retrainings)
+    .where(~t.paused, sa.func.jsonb_array_length(t.plan["on"]) > 0, ~_HAS_OPEN_RUN)
+    .order_by(t.id)
 )
 _OPEN = (
     sa.select(

@@ -4,7 +4,9 @@
   as Cancelling; one that waits (for slots, for an agent) it ends as Cancelled at once;
 * a run that stays Cancelling or Pending for long: it gets the state that its task or experiment is
   in; if we know of none, it is ended with the reason;
-* a leg that a stock Prefect worker claimed, and whose run has ended without it: it is lost.
+* a leg that a stock Prefect worker claimed, and whose run has ended without it: it is lost;
+* a user's flow that was cancelled, and whose process did not live to kill the experiments that it had
+  submitted (docs/blocks.md): they are killed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from determined_service.base.db import Database
+from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, OpenRun, RunGone
@@ -35,6 +38,8 @@ LOOK_BACK = datetime.timedelta(days=1)
 OVERLAP = datetime.timedelta(minutes=1)
 """By how much each later look overlaps the one before: clocks differ, and answers take time."""
 STUCK_PASS_S = 15.0
+CANCEL_GRACE_S = 10.0
+"""How long a user's flow that is being cancelled has for killing its experiments itself."""
 CLAIM_GRACE_S = 15.0
 """How long after the end of its run a claimed leg may still report its own."""
 
@@ -43,6 +48,15 @@ _ANY_OPEN = sa.text(
     SELECT WHERE EXISTS (SELECT FROM experiments WHERE state NOT IN ('COMPLETED', 'CANCELED', 'ERROR'))
         OR EXISTS (SELECT FROM tasks WHERE kind = ANY(:kinds)
                    AND state NOT IN ('COMPLETED', 'CANCELED', 'ERROR'))
+    """
+)
+# The keys of flows' submissions name the flow run (determined_flows.blocks.keys).
+_OF_FLOWS = sa.text(
+    """
+    SELECT id, split_part(idempotency_key, '/', 2) AS run_id FROM experiments
+    WHERE state IN ('ACTIVE', 'PAUSED')
+      AND idempotency_key ~ '^prefect/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/'
+    ORDER BY id LIMIT 5000
     """
 )
 _UNTOLD = sa.text("SELECT 1 FROM prefect_outbox WHERE entity = :entity LIMIT 1")
@@ -86,6 +100,7 @@ class PrefectWatch:
         if time.monotonic() >= self._next_stuck_pass:
             await self._settle_stuck(now)
             await self._end_claims(now)
+            await self._end_with_flows(now)
             self._next_stuck_pass = time.monotonic() + STUCK_PASS_S
 
     async def _rows(self, statement: sa.Executable, **values: Any) -> list[sa.Row[Any]]:
@@ -161,6 +176,24 @@ class PrefectWatch:
             return ""
         snapshot = await self._snapshots.read(change.conn, live)
         return why_queued(self._snapshots.schedulers, snapshot, [mine])[mine]
+
+    async def _end_with_flows(self, now: datetime.datetime) -> None:
+        """Kill what flows have submitted that were cancelled. Flows of another Prefect are not found here."""
+        submitted: dict[UUID, list[int]] = {}
+        for row in await self._rows(_OF_FLOWS):
+            submitted.setdefault(UUID(row.run_id), []).append(row.id)
+        if not submitted:
+            return
+        before = now - datetime.timedelta(seconds=CANCEL_GRACE_S)
+        for run_id in await self._gateway.cancelled_among(list(submitted), before):
+            for experiment_id in submitted[run_id]:
+                logger.info(
+                    "experiment %s: the flow that submitted it was cancelled in Prefect (run %s)",
+                    experiment_id,
+                    run_id,
+                )
+                async with changing(self._db) as change:
+                    await experimenting.kill(change, experiment_id)
 
     async def _end_claims(self, now: datetime.datetime) -> None:
         """Legs run by Prefect's own workers, which send us no heartbeat."""

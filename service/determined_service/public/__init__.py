@@ -43,6 +43,7 @@ from determined_service.public import (
     model_definitions,
     model_versions,
     models,
+    pipelines,
     plots,
     reports,
     resource_pools,
@@ -71,6 +72,7 @@ TAGS = [
     {"name": "Metrics", "description": "The metrics that trials report."},
     {"name": "Checkpoints", "description": "The checkpoints that trials have stored."},
     {"name": "Models", "description": "The model registry: models, versions, aliases."},
+    {"name": "Pipelines", "description": "Experiments that take what earlier ones have found."},
     {"name": "Logs", "description": "The output of tasks."},
     {"name": "Tasks", "description": "Everything that has allocations and logs."},
     {"name": "MLflow", "description": "What MLflow's clients change, and MLflow's own pages."},
@@ -114,6 +116,7 @@ def routers() -> list[Router]:
         models,
         model_versions,
         retraining,
+        pipelines,
         # Before the tasks: "/tasks/count" is no task's address.
         launched,
         tasks,

@@ -15,9 +15,10 @@ from determined_service.submission.model_definition import ModelDefinition
 
 
 class WithFiles(BaseModel):
-    """``_packed``: the files, if they came packed and not in the body's own field."""
+    """``_packed``: the files, if they came packed and not in the body's own field; ``_several``: by name."""
 
     _packed: ModelDefinition | None = PrivateAttr(None)
+    _several: dict[str, ModelDefinition] = PrivateAttr(default_factory=dict)
 
 
 B = TypeVar("B", bound=WithFiles)
@@ -36,6 +37,7 @@ async def read(request: Request, kind: type[B]) -> AsyncIterator[B]:
                 [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
             ) from error
         given._packed = found.definition
+        given._several = found.definitions
         yield given
 
 

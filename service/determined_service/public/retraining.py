@@ -18,18 +18,24 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
-from determined_service.base.bounds import Id
+from determined_service.base.bounds import Id, Name
 from determined_service.base.json import JsonResponse
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.public.models import MODEL
-from determined_service.retraining import people, runs
+from determined_service.retraining import live, people, runs
 from determined_service.retraining.plans import Plan
+from determined_service.retraining.triggers import MOST_VALUES, Finite
 from determined_service.state.change import changing
 from determined_service.submission import submit
 from determined_service.views.models import find_model
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page
-from determined_service.views.retraining import retraining_json, run_json, select_retrainings
+from determined_service.views.retraining import (
+    live_metric_json,
+    retraining_json,
+    run_json,
+    select_retrainings,
+)
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
 
@@ -109,14 +115,14 @@ async def delete_retraining(model_name: str, user: Changer, db: Db) -> Response:
 
 
 class Pause(BaseModel):
-    """Whether the schedule rests."""
+    """Whether schedule and events rest."""
 
     paused: bool
 
 
 @router.patch(RETRAINING)
 async def pause_retraining(model_name: str, given: Pause, user: Changer, db: Db) -> Response:
-    """Pauses the schedule, or lets it go on; what was missed meanwhile is not caught up."""
+    """Pauses schedule and events, or lets them go on; what was missed meanwhile is not caught up."""
     async with changing(db) as change:
         model = await find_model(change.conn, model_name)
         await people.pause(change, model.id, given.paused)
@@ -184,6 +190,37 @@ async def approve_run(model_name: str, given: Answer, user: Changer, db: Db) -> 
         model = await find_model(change.conn, model_name)
         run_id = await people.answer(change, model.id, user.user_id, user.username, given.approve)
     return JsonResponse({"runId": run_id})
+
+
+class LiveMetric(BaseModel):
+    """``values``: the oldest first; ``version``: of the model that is used, None: its champion."""
+
+    metric: Annotated[Name, Field(min_length=1)]
+    values: Annotated[list[Finite], Field(min_length=1, max_length=MOST_VALUES)]
+    version: Id | None = None
+
+
+@router.post(f"{RETRAINING}/live-metrics")
+async def report_live_metric(model_name: str, given: LiveMetric, user: Changer, db: Db) -> Response:
+    """How the model does where it is used: what the events `live_metric` of the plan go by."""
+    async with changing(db) as change:
+        model = await find_model(change.conn, model_name)
+        version = await live.report(change, model.id, given.metric, given.values, given.version)
+    return JsonResponse({"version": version})
+
+
+@router.get(f"{RETRAINING}/live-metrics")
+async def list_live_metrics(
+    model_name: str, user: ModelReader, db: Db, offset: Offset = 0, limit: Limit = 0
+) -> Response:
+    """What was reported, the newest first; of each metric the newest values are kept."""
+    async with db.tx() as conn:
+        model = await find_model(conn, model_name)
+        retraining = await runs.find(conn, model.id)
+        rows, pages = await fetch_page(conn, live.select(retraining.id), offset, limit)
+    return JsonResponse(
+        {"liveMetrics": [live_metric_json(row) for row in rows], "pagination": pages}
+    )
 
 
 class RollBack(BaseModel):

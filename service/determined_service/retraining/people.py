@@ -21,7 +21,7 @@ from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import models as modelling
-from determined_service.retraining import runs
+from determined_service.retraining import events, runs
 from determined_service.retraining.plans import Plan
 from determined_service.state import states
 from determined_service.state.change import Change
@@ -54,9 +54,12 @@ async def put(
     # Locked, so that two requests come one after the other.
     locked = await modelling.apply(conn, registry.find_model, model, lock=True)
     model_id: int = locked.id
-    before = await conn.execute(sa.select(t.id).where(t.model_id == model_id).with_for_update())
-    if (retraining_id := before.scalar_one_or_none()) is not None:
-        await _require_quiet(change, retraining_id)
+    found = await conn.execute(
+        sa.select(t.id, t.marks).where(t.model_id == model_id).with_for_update()
+    )
+    before = found.first()
+    if before is not None:
+        await _require_quiet(change, before.id)
     planned = await submit.plan(conn, submission, prepared, settings.cluster)
     if planned.model_definition is not None:
         await store_definition(conn, planned.model_definition)
@@ -68,10 +71,13 @@ async def put(
         "model_def_hash": planned.model_def_hash,
         "paused": False,
         "next_at": plan.next_after(now, now),
+        "marks": await events.first_marks(
+            conn, plan, model_id, owner_id, {} if before is None else before.marks
+        ),
         "created_at": now,
     }
-    if retraining_id is not None:
-        await conn.execute(sa.update(retrainings).where(t.id == retraining_id).values(values))
+    if before is not None:
+        await conn.execute(sa.update(retrainings).where(t.id == before.id).values(values))
     else:
         await conn.execute(sa.insert(retrainings).values(model_id=model_id, **values))
     change.notify(topics.RETRAININGS)
@@ -86,14 +92,18 @@ async def _require_quiet(change: Change, retraining_id: int) -> None:
 
 
 async def pause(change: Change, model_id: int, paused: bool) -> None:
-    """Stops the schedule, or lets it go on from now: what was missed while it was paused is not caught up."""
+    """Stops the schedule and the events, or lets them go on from now: what was missed while they were paused
+    is not caught up.
+    """
     row = await runs.find(change.conn, model_id, lock=True)
     if row.paused == paused:
         return
     values: dict[str, Any] = {"paused": paused}
     if not paused:
         now = datetime.datetime.now(datetime.UTC)
-        values["next_at"] = Plan.model_validate(row.plan).next_after(now, row.created_at)
+        plan = Plan.model_validate(row.plan)
+        values["next_at"] = plan.next_after(now, row.created_at)
+        values["marks"] = await events.first_marks(change.conn, plan, model_id, row.owner_id, {})
     await change.conn.execute(sa.update(retrainings).where(t.id == row.id).values(values))
     change.notify(topics.RETRAININGS)
 
@@ -183,6 +193,9 @@ async def roll_back(
     if to is None:
         to = await _before(change, model_id, alias, standing)
     await modelling.apply(change.conn, registry.set_alias, model_id, alias, to, user_id)
+    newest = await _newest(change, retraining.id, runs.r.flow_run_id.is_not(None))
+    if newest is not None:
+        runs.show(change, newest.id)
     reason = f"{username} rolled {alias} back from version {standing} to version {to}"
     await change.conn.execute(
         sa.insert(retraining_runs).values(

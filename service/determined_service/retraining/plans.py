@@ -12,6 +12,7 @@ from determined.common.promotion import Rule, RuleError
 from determined_service.base.bounds import Text
 from determined_service.base.errors import BadRequest
 from determined_service.retraining.schedules import CHARS, next_after
+from determined_service.retraining.triggers import MOST, Alias, Trigger
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 Line = Annotated[Text, Field(max_length=CHARS)]
@@ -39,11 +40,12 @@ class Plan(BaseModel):
     evaluate: Line
     rule: dict[str, Any]
     schedule: Schedule | None = None
+    on: Annotated[list[Trigger], Field(max_length=MOST)] = []
     data_version: Line | None = None
     data_files: Annotated[list[Line], Field(max_length=50)] = []
     warm_start: bool = False
     approval: bool = False
-    alias: Annotated[str, Field(pattern="^[A-Za-z][A-Za-z_-]{0,60}$")] = "champion"
+    alias: Alias = "champion"
 
     @field_validator("evaluate", "data_version")
     @classmethod
@@ -64,6 +66,17 @@ class Plan(BaseModel):
     def _has_one_version(self) -> Plan:
         if self.data_version is not None and self.data_files:
             raise ValueError("give data_version or data_files, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _can_see_events(self) -> Plan:
+        if not self.checks_data and any(one.new_data is not None for one in self.on):
+            raise ValueError(
+                "on.new_data: give data_version or data_files, so that new data can be told"
+            )
+        keys = [one.key for one in self.on]
+        if len(set(keys)) != len(keys):
+            raise ValueError("on: the same event stands there twice")
         return self
 
     @property

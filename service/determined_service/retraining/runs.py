@@ -12,6 +12,7 @@ from determined_registry.database.tables import model_aliases, models, retrainin
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.retraining.plans import Plan
+from determined_service.state import prefect_states
 from determined_service.state.change import Change
 
 # A run is in one of these steps …
@@ -70,8 +71,18 @@ async def begin(
     due_at: datetime.datetime | None = None,
     flow_run_id: Any = None,
 ) -> int:
-    """A new run of the locked retraining; its id. Raises Conflict while another one is open."""
+    """A new run of the locked retraining; its id. Raises Conflict while another one is open.
+
+    ``flow_run_id``: the run in Prefect that asks; when it asks again, as its process was killed, it gets the
+    run that it has begun.
+    """
     conn = change.conn
+    if flow_run_id is not None:
+        known = await conn.execute(
+            sa.select(r.id).where(r.retraining_id == retraining.id, r.begun_by == flow_run_id)
+        )
+        if (mine := known.scalar_one_or_none()) is not None:
+            return int(mine)
     found = await conn.execute(
         sa.select(r.id, r.state).where(r.retraining_id == retraining.id, r.state.in_(OPEN))
     )
@@ -80,7 +91,7 @@ async def begin(
             f"run {other.id} of this retraining is {other.state}: two never run at the same time; wait "
             "for it, or end it with `det retrain cancel`"
         )
-    await conn.execute(
+    replaced = await conn.execute(
         sa.update(retraining_runs)
         .where(r.retraining_id == retraining.id, r.state == WAITING)
         .values(
@@ -88,7 +99,10 @@ async def begin(
             ended_at=sa.func.clock_timestamp(),
             reason=r.reason + "; a later run began before anybody approved",
         )
+        .returning(r.id)
     )
+    for run_id in replaced.scalars():
+        show(change, run_id)
     plan = Plan.model_validate(retraining.plan)
     made = await conn.execute(
         sa.insert(retraining_runs)
@@ -99,6 +113,7 @@ async def begin(
             due_at=due_at,
             forced=forced,
             flow_run_id=flow_run_id,
+            begun_by=flow_run_id,
         )
         .returning(r.id)
     )
@@ -119,6 +134,28 @@ async def update(change: Change, run_id: int, **values: Any) -> None:
         sa.update(retraining_runs).where(r.id == run_id).values(seen_at=sa.func.now(), **values)
     )
     change.notify(topics.RETRAININGS)
+    show(change, run_id)
+
+
+TAGS = ("determined", "retraining")
+"""Of its run in Prefect."""
+
+
+def named(run_id: int, model: str) -> str:
+    """What its run in Prefect is called."""
+    return f"retrain {model} #{run_id}"
+
+
+def name(change: Change, run_id: int, model: str) -> None:
+    """Has the run in Prefect that began it called so."""
+    entity = prefect_states.retraining_entity(run_id)
+    name = named(run_id, model)
+    change.tell_prefect(entity, prefect_states.NAME_RUN, name=name, tags=list(TAGS))
+
+
+def show(change: Change, run_id: int) -> None:
+    """Has the page of the run in Prefect written."""
+    prefect_states.show_page(change, prefect_states.retraining_entity(run_id))
 
 
 async def end(change: Change, run_id: int, state: str, reason: str, **values: Any) -> None:

@@ -32,11 +32,12 @@ from determined_service.base.errors import ApiError, Conflict
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import models as modelling
 from determined_service.retraining import runs
+from determined_service.retraining.best import best_checkpoint
+from determined_service.retraining.events import LOOK
 from determined_service.retraining.plans import Plan
 from determined_service.state import states
 from determined_service.state.change import Change, changing
 from determined_service.submission import submit
-from determined_service.views.checkpoints import best_checkpoints
 
 EVALUATIONS = 3
 """How often a challenger is evaluated, while people move the alias meanwhile."""
@@ -142,7 +143,7 @@ def _check_config(run: sa.Row[Any], plan: Plan, champion: UUID | None) -> dict[s
 
 
 def _training_config(run: sa.Row[Any], plan: Plan, champion: UUID | None) -> dict[str, Any]:
-    config: dict[str, Any] = orjson.loads(run.config)
+    config = _with_data(run)
     if plan.warm_start and champion is not None:
         searcher = {
             key: value for key, value in config["searcher"].items() if key != "source_trial_id"
@@ -166,8 +167,16 @@ def _evaluation_config(run: sa.Row[Any], plan: Plan, champion: UUID | None) -> d
         },
         "seed": run.id,
     }
+    return trial.configuration(_with_data(run), f"{run.model}: evaluation of run {run.id}", given)
+
+
+def _with_data(run: sa.Row[Any]) -> dict[str, Any]:
+    """The configuration, in which training and evaluation read which version of the data was checked."""
     config: dict[str, Any] = orjson.loads(run.config)
-    return trial.configuration(config, f"{run.model}: evaluation of run {run.id}", given)
+    if run.data_version is None:
+        return config
+    given = config.get("data")
+    return {**config, "data": {**(given or {}), "version": run.data_version}}
 
 
 _CONFIGURE: dict[str, Callable[[sa.Row[Any], Plan, UUID | None], dict[str, Any]]] = {
@@ -225,41 +234,38 @@ async def _checked(change: Change, run: sa.Row[Any]) -> None:
             f"the data has not changed since run {last.id} ({version[:100]}): nothing is trained; "
             "`det retrain run --force` trains anyway"
         )
+        if run.cause == LOOK:
+            await _tidy_looks(change, run)
         await runs.end(change, run.id, runs.SKIPPED, reason, data_version=version)
         return
     await runs.update(change, run.id, state=runs.TRAINING, data_version=version)
+
+
+async def _tidy_looks(change: Change, run: sa.Row[Any]) -> None:
+    """Of looks that found nothing the history keeps the last one, and the lists show no experiments."""
+    await change.conn.execute(
+        sa.delete(retraining_runs).where(
+            retraining_runs.c.retraining_id == run.retraining_id,
+            retraining_runs.c.cause == LOOK,
+            retraining_runs.c.state == runs.SKIPPED,
+        )
+    )
+    await change.conn.execute(
+        sa.update(experiments).where(experiments.c.id == run.check_experiment).values(archived=True)
+    )
 
 
 async def _trained(change: Change, run: sa.Row[Any]) -> None:
     found = await change.conn.execute(
         sa.select(trials.c.id).where(trials.c.experiment_id == run.training_experiment)
     )
-    best = await _best(change.conn, run.training_experiment, list(found.scalars()))
+    best = await best_checkpoint(change.conn, list(found.scalars()))
     if best is None:
         raise Conflict(
             f"experiment {run.training_experiment} has no checkpoint with the searcher's metric: its code "
             "must save one at the step of a validation, and its checkpoint policy must keep it"
         )
     await runs.update(change, run.id, state=runs.EVALUATING, challenger=best)
-
-
-async def _best(conn: AsyncConnection, experiment_id: int, trial_ids: list[int]) -> UUID | None:
-    of_trials = await best_checkpoints(conn, trial_ids)
-    if not of_trials:
-        return None
-    searcher = experiments.c.config["searcher"]["smaller_is_better"].astext
-    found = await conn.execute(
-        sa.select(trials.c.id)
-        .join(experiments, experiments.c.id == trials.c.experiment_id)
-        .where(trials.c.id.in_(of_trials), trials.c.searcher_metric_value.is_not(None))
-        .order_by(
-            trials.c.searcher_metric_value * sa.case((searcher == "false", -1), else_=1),
-            trials.c.id,
-        )
-        .limit(1)
-    )
-    chosen = found.scalar_one_or_none()
-    return UUID(of_trials[chosen if chosen is not None else min(of_trials)]["uuid"])
 
 
 async def _evaluated(change: Change, run: sa.Row[Any]) -> None:

@@ -29,6 +29,7 @@ _ENDS = {
 
 TASK_ENTITY = "task:"
 EXPERIMENT_ENTITY = "experiment:"
+RETRAINING_ENTITY = "retraining:"
 """A row of the outbox is about the run of one of these: the prefix and an id."""
 
 
@@ -40,8 +41,12 @@ def experiment_entity(experiment_id: int) -> str:
     return f"{EXPERIMENT_ENTITY}{experiment_id}"
 
 
+def retraining_entity(run_id: int) -> str:
+    return f"{RETRAINING_ENTITY}{run_id}"
+
+
 def experiment_of(entity: str) -> int:
-    """The id of the experiment that ``entity`` names."""
+    """The id of the experiment, or of the retraining's run, that ``entity`` names."""
     return int(entity.partition(":")[2])
 
 

@@ -14,7 +14,9 @@ from determined_registry.database.tables import model_definitions
 from determined_service.submission.model_definition import ModelDefinition
 
 PIECE_BYTES = 256 * limits.KIB
-_INCOMING = sa.text("CREATE TEMPORARY TABLE incoming_definition (archive bytea) ON COMMIT DROP")
+_INCOMING = sa.text(
+    "CREATE TEMPORARY TABLE IF NOT EXISTS incoming_definition (archive bytea) ON COMMIT DROP"
+)
 _COPY = "COPY incoming_definition FROM STDIN (FORMAT BINARY)"
 _KEEP = sa.text(
     """
@@ -48,3 +50,5 @@ async def store_definition(conn: AsyncConnection, definition: ModelDefinition) -
                 await copy.write(piece)
         await copy.write(struct.pack("!h", -1))
     await conn.execute(_KEEP, {"hash": definition.hash})
+    # Another definition may follow in this transaction.
+    await conn.execute(sa.text("TRUNCATE incoming_definition"))

@@ -11,7 +11,7 @@ import contextlib
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from determined_service.base.aside import aside
 from determined_service.base.refusals import BadRequest, TooLarge, Unavailable
 from determined_service.submission import unpacking
 from determined_service.submission.model_definition import ModelDefinition
-from determined_service.submission.unpacking import read_submission
+from determined_service.submission.unpacking import archive_of, read_submission
 
 READ_HERE_BYTES = 32 * limits.KIB
 """So little is read where it arrives: a thread of its own costs more."""
@@ -36,10 +36,12 @@ _slots = asyncio.Semaphore(LARGE_AT_ONCE)
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """A submission's JSON. ``definition``: its files, if they are packed already and not in ``fields``."""
+    """A submission's JSON. ``definition``: its files, if they are packed already and not in ``fields``; of a
+    pipeline, which has several, ``definitions`` by their names."""
 
     fields: dict[str, Any]
     definition: ModelDefinition | None = None
+    definitions: dict[str, ModelDefinition] = field(default_factory=dict)
 
 
 @contextlib.asynccontextmanager
@@ -93,4 +95,8 @@ async def _apart(folder: Path) -> Intake:
     if "error" in found:
         raise (TooLarge if found["status"] == TooLarge.status else BadRequest)(found["error"])
     definition = ModelDefinition(found["hash"], archive) if found["hash"] else None
-    return Intake(found["fields"], definition)
+    definitions = {
+        name: ModelDefinition(of_files, archive_of(archive, place))
+        for place, (name, of_files) in enumerate(found["hashes"].items())
+    }
+    return Intake(found["fields"], definition, definitions)

@@ -75,3 +75,13 @@ def run_json(row: sa.Row[Any]) -> dict[str, Any]:
         "startTime": moment(row.started_at),
         "endTime": moment(row.ended_at),
     }
+
+
+def live_metric_json(row: sa.Row[Any]) -> dict[str, Any]:
+    """One value."""
+    return {
+        "metric": row.name,
+        "value": row.value,
+        "version": row.version,
+        "time": moment(row.reported_at),
+    }

@@ -24,6 +24,7 @@ from determined_service.base.errors import ApiError, BadRequest, TooLarge, Unaut
 _LARGER = (
     (re.compile(r"/api/v1/experiments(/by-external-id/.*)?"), limits.SUBMISSION_BYTES),
     (re.compile(r"/api/v1/models/[^/]+/retraining"), limits.SUBMISSION_BYTES),
+    (re.compile(r"/api/v1/pipelines"), limits.SUBMISSION_BYTES),
     (
         re.compile(r"/api/v1/(commands|notebooks|shells|tensorboards|generic-tasks)"),
         limits.SUBMISSION_BYTES,

@@ -230,3 +230,25 @@ async def test_passes_are_rare_enough(
     # No experiment is open, so nobody can have cancelled one; stuck runs are looked for now and then.
     assert asked == ["CANCELLING", "PENDING"]
     assert STUCK_PASS_S > 5
+
+
+async def test_experiments_of_a_cancelled_flow_that_did_not_kill_them_are_killed(
+    world: World, client: PrefectClient, deployments: Deployments, settings: Settings
+) -> None:
+    flow = await client.create_flow_from_name("a user's flow")
+    theirs = await client.create_deployment(flow_id=flow, name="of-a-user")
+    states = {}
+    for type_ in (StateType.CANCELLED, StateType.CANCELLING, StateType.CRASHED):
+        run = await client.create_flow_run_from_deployment(theirs)
+        for kind in (StateType.RUNNING, type_):
+            await client.set_flow_run_state(run.id, state(kind, kind.value.title()), force=True)
+        experiment = await world.submit(SINGLE, activate=False)
+        statement = "UPDATE experiments SET idempotency_key = :key WHERE id = :id RETURNING 1"
+        await world.rows(statement, key=f"prefect/{run.id}/content/0", id=experiment)
+        states[type_] = experiment
+    await look(world, settings)
+    found = await world.rows("SELECT id, state FROM experiments")
+    killed = {row["id"] for row in found if row["state"] != "PAUSED"}
+    # One that is being cancelled may still do it itself; the flow that crashed is run again.
+    assert killed == {states[StateType.CANCELLED]}
+    await client.delete_deployment(theirs)

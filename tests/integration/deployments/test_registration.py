@@ -325,7 +325,7 @@ async def test_a_deployment_that_was_deleted_is_made_again(
 def own(folder: Path, mark: str) -> Path:
     """The platform's own file, with deployments of this test's own."""
     text = default_prefect_yaml().read_text()
-    for name in ("experiment", "trial", "checkpoint-gc", "retrain", *TASK_FLOWS):
+    for name in ("experiment", "trial", "checkpoint-gc", "retrain", "pipeline", *TASK_FLOWS):
         text = text.replace(f"- name: {name}\n", f"- name: {name}-{mark}\n")
     return write(folder, text)
 

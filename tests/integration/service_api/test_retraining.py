@@ -20,10 +20,14 @@ from determined_registry.database.tables import (
     checkpoints,
     experiments,
     metrics,
+    model_alias_history,
+    models,
     retraining_runs,
     retrainings,
     trials,
 )
+from determined_service.prefect.gateway import RunState
+from determined_service.prefect.pages.retraining import retraining_page
 from determined_service.prefect.retraining_runs import RetrainingRuns
 from tests.integration.service_api.world import World
 
@@ -43,9 +47,11 @@ class Retraining:
     def __init__(self, world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> None:
         self.world, self.user, self.agent = world, user, agent
 
-    async def put(self, **plan: Any) -> None:
-        ok(await self.user.post("/api/v1/models", json={"name": "digits"}), 200, 409)
-        ok(await self.user.put(RETRAINING, json={"config": CONFIG, "plan": {**PLAN, **plan}}))
+    async def put(self, labels: list[str] | None = None, **plan: Any) -> None:
+        for name in ("digits", "base"):
+            ok(await self.user.post("/api/v1/models", json={"name": name}), 200, 409)
+        config = f"{CONFIG}labels: {labels or []}"
+        ok(await self.user.put(RETRAINING, json={"config": config, "plan": {**PLAN, **plan}}))
 
     async def run(self, **given: Any) -> int:
         return int(ok(await self.user.post(f"{RETRAINING}/runs", json=given))["runId"])
@@ -90,7 +96,8 @@ class Retraining:
 
     async def end(self, conn: Any, experiment_id: int, state: str) -> None:
         ended = sa.update(experiments).where(experiments.c.id == experiment_id)
-        await conn.execute(ended.values(state=state, reason="out of memory"))
+        values = {"state": state, "reason": "out of memory", "end_time": sa.func.clock_timestamp()}
+        await conn.execute(ended.values(values))
 
     async def trained(self, run_id: int) -> tuple[str, int]:
         """The challenger's checkpoint, and the experiment of its evaluation."""
@@ -148,6 +155,15 @@ async def test_a_better_model_is_promoted_once_and_a_worse_one_never(again: Retr
     better = await again.whole(0.05)
     assert better["state"] == "PROMOTED"
     assert await again.champion() == 3
+    newest = (await again.history())[0]["id"]
+    async with again.world.db.engine.connect() as conn:
+        page = await retraining_page(conn, newest)
+    # What Prefect shows of it: this time, its scores, and each time before it.
+    assert page is not None
+    assert "**PROMOTED**" in page.text
+    assert "| accuracy | 0.8 | 0.9 |".replace(".", "\\.") in page.text
+    for state in ("KEPT", "PROMOTED"):
+        assert f"| {state} |" in page.text
     moves = ok(await again.user.get("/api/v1/models/digits/alias-history"))["moves"]
     assert [(one["fromVersion"], one["toVersion"]) for one in moves] == [(None, 1), (1, 3)]
     version = ok(await again.user.get("/api/v1/models/digits/versions/2"))["modelVersion"]
@@ -165,6 +181,21 @@ async def test_a_better_model_is_promoted_once_and_a_worse_one_never(again: Retr
         "KEPT",
         "PROMOTED",
     ]
+
+
+async def test_a_flow_that_is_run_again_goes_on_with_the_run_that_it_began(
+    again: Retraining,
+) -> None:
+    path, given = "/internal/v1/retraining-runs", {"model": "digits", "force": False}
+    body = {**given, "flow_run_id": str(uuid.uuid4())}
+    first = ok(await again.agent.post(path, json=body))
+    assert ok(await again.agent.post(path, json=body)) == first
+    other = await again.agent.post(path, json={**given, "flow_run_id": str(uuid.uuid4())})
+    assert other.status_code == 409
+    async with again.world.db.tx() as conn:
+        ended = {"state": "KEPT", "reason": "no better"}
+        await conn.execute(sa.update(retraining_runs).values(ended))
+    assert ok(await again.agent.post(path, json=body))["open"] is False
 
 
 async def test_a_failure_names_its_step_and_keeps_the_champion(again: Retraining) -> None:
@@ -230,17 +261,18 @@ async def test_unchanged_data_is_skipped_unless_forced(again: Retraining) -> Non
         assert (await again.advance(run_id))["state"] == "PROMOTED", challenger
 
 
+class NoPrefect:
+    async def create_retraining_run(self, run_id: int, **_: Any) -> tuple[uuid.UUID, None]:
+        return uuid.uuid4(), None
+
+    async def read_state(self, run_id: uuid.UUID) -> RunState:
+        return RunState("RUNNING", "Running", None, datetime.datetime.now(datetime.UTC), 1)
+
+    async def set_state(self, *_: Any) -> None:
+        raise AssertionError
+
+
 async def test_what_was_missed_is_caught_up_once(again: Retraining, service_app: FastAPI) -> None:
-    class NoPrefect:
-        async def create_retraining_run(self, run_id: int, **_: Any) -> tuple[uuid.UUID, None]:
-            return uuid.uuid4(), None
-
-        async def read_state(self, run_id: uuid.UUID) -> Any:
-            raise AssertionError("nobody asks for the state of a run that was made just now")
-
-        async def set_state(self, *_: Any) -> None:
-            raise AssertionError
-
     await again.put(schedule={"interval_s": 60})
     async with again.world.db.tx() as conn:
         long_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
@@ -260,6 +292,96 @@ async def test_what_was_missed_is_caught_up_once(again: Retraining, service_app:
     assert len(await again.world.rows(sa.select(retraining_runs.c.id))) == 1
 
 
+async def test_each_event_begins_one_run(again: Retraining, service_app: FastAPI) -> None:
+    await again.put(
+        on=[
+            {"alias": {"model": "base"}},
+            {"live_metric": {"metric": "accuracy", "below": 0.8, "last": 2, "cooldown_s": 60}},
+            {"experiment": {"label": "nightly"}},
+        ],
+        labels=["nightly"],
+    )
+
+    async def passed() -> list[str]:
+        """What two leaders at once make of it: the causes of the runs, which end at once."""
+        settings = service_app.state.settings
+        both = [RetrainingRuns(again.world.db, NoPrefect(), settings) for _ in range(2)]
+        await asyncio.gather(*(one.run_pass() for one in both))
+        ended = sa.update(retraining_runs).where(retraining_runs.c.ended_at.is_(None))
+        ended = ended.values(state="FAILED", ended_at=sa.func.now())
+        async with again.world.db.tx() as conn:
+            found = await conn.execute(ended.returning(retraining_runs.c.cause))
+            return list(found.scalars())
+
+    async def report(*values: float) -> None:
+        body = {"metric": "accuracy", "values": values}
+        ok(await again.user.post(f"{RETRAINING}/live-metrics", json=body))
+
+    async def completed(**config: Any) -> int:
+        body = {"config": CONFIG + "labels: [nightly]"}
+        made = ok(await again.user.post("/api/v1/experiments", json=body))["experiment"]["id"]
+        async with again.world.db.tx() as conn:
+            await again.end(conn, made, "COMPLETED")
+        return int(made)
+
+    assert await passed() == []
+    async with again.world.db.tx() as conn:
+        base = (await conn.execute(sa.select(models.c.id).where(models.c.name == "base"))).scalar()
+        owner = (await conn.execute(sa.select(models.c.owner_id))).scalars().first()
+        move = {"model_id": base, "alias": "champion", "to_version": 1, "user_id": owner}
+        await conn.execute(sa.insert(model_alias_history).values(move))
+    assert await passed() == ["champion of model base stands for version 1 now"]
+    await report(0.1)
+    assert await passed() == []
+    await report(0.9)
+    assert await passed() == [
+        "live accuracy has a mean of the last 2 values of 0.5, below 0.8",
+    ]
+    await report(0.1, 0.1)
+    assert await passed() == []  # a minute has not passed
+    first, second = await completed(), await completed()
+    # Two of them meanwhile are one run.
+    assert await passed() == [f"experiment {second} has completed and 1 before it"]
+    assert first < second
+    # What the retraining has trained itself has the label, too.
+    run_id = await again.run(force=True)
+    now = await again.advance(run_id)
+    async with again.world.db.tx() as conn:
+        await again.end(conn, now["experiment_id"], "COMPLETED")
+    assert await passed() == ["determined"]
+    assert await passed() == []
+
+
+async def test_looks_for_new_data_leave_one_line(again: Retraining, service_app: FastAPI) -> None:
+    await again.put(data_files=["x"], on=[{"new_data": {"every_s": 10}}], warm_start=True)
+    states, champion = [], None
+    for version in ("monday", "monday", "monday", "tuesday"):
+        async with again.world.db.tx() as conn:
+            (mark,) = (await conn.execute(sa.select(retrainings.c.marks))).scalar_one().items()
+            past = {mark[0]: {**mark[1], "next": "2026-01-01T00:00:00+00:00"}}
+            await conn.execute(sa.update(retrainings).values(marks=past))
+        await RetrainingRuns(again.world.db, NoPrefect(), service_app.state.settings).run_pass()
+        run_id = (await again.history())[0]["id"]
+        now = await again.advance(run_id)
+        await again.finish(now["experiment_id"], "evaluation", data_version=version)
+        now = await again.advance(run_id)
+        if now["state"] == "TRAINING":
+            training = now["experiment_id"]
+            challenger = await again.finish(training, "validation", accuracy=0.9)
+            now = await again.advance(run_id)
+            await again.evaluated(now["experiment_id"], None if champion is None else 0.1)
+            assert (await again.advance(run_id))["state"] == "PROMOTED"
+            (row,) = await again.world.rows(
+                sa.select(experiments.c.config).where(experiments.c.id == training)
+            )
+            # Training is told which data was checked, and begins with the champion.
+            assert row.config["data"] == {"version": version}
+            assert row.config["searcher"].get("source_checkpoint_uuid") == champion
+            champion = challenger
+        states = [(one["state"], one["dataVersion"]) for one in await again.history()]
+    assert states == [("PROMOTED", "tuesday"), ("SKIPPED", "monday"), ("PROMOTED", "monday")]
+
+
 async def test_a_submission_with_a_key_is_one_experiment(user: httpx.AsyncClient) -> None:
     body = {"config": CONFIG, "idempotencyKey": "a flow's"}
     asked = await asyncio.gather(*(user.post("/api/v1/experiments", json=body) for _ in range(4)))
@@ -276,6 +398,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"schedule": {"cron": "0 3 * * *", "every": 1}}, "every"),
     ({"data_version": "a:b", "data_files": ["x"]}, "not both"),
     ({"alias": "latest/1"}, "alias"),
+    ({"on": [{"new_data": {"every_s": 60}}]}, "give data_version or data_files"),
+    ({"on": [{"live_metric": {"metric": "a"}}]}, "give one of below and above"),
+    ({"on": [{"live_metric": {"metric": "a", "below": "nan"}}]}, "finite"),
+    ({"on": [{"alias": {"model": "digits"}}]}, "would begin the next run"),
+    ({"on": [{"experiment": {"label": "a", "best": True}}]}, "best goes with the id"),
+    ({"on": [{}]}, "each item of on is one of"),
+    ({"on": [{"alias": {"model": "base"}}] * 2}, "stands there twice"),
 ]
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -24,12 +25,16 @@ from determined_registry.database.tables import (
     checkpoints,
     deletions,
     experiments,
+    live_metrics,
     log_policy_matches,
     metrics,
     model_alias_history,
     model_aliases,
     model_versions,
     models,
+    pipeline_experiments,
+    pipeline_steps,
+    pipelines,
     retraining_runs,
     retrainings,
     search_events,
@@ -51,7 +56,9 @@ from tests.integration.service_api.world import SEARCHER, Leg, World, report
 
 TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_events, task_logs]
 TABLES += [trials, users, agents, slots, models, model_versions, model_aliases]
-TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, tasks]
+TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, live_metrics]
+TABLES += [tasks]
+TABLES += [pipelines, pipeline_steps, pipeline_experiments]
 PASSED_OVER = (401, 403, 404, 500)
 
 
@@ -82,6 +89,7 @@ class Mine:
             "resources_id": f"{self.leg.allocation_id}.agent-1",
             "uuid": self.checkpoint,
             "model_name": self.model,
+            "pipeline_id": self.leg.experiment_id,  # model_of() makes it
             "version": 1,
             "alias": "champion",
             "user_id": self.user_id,
@@ -134,6 +142,7 @@ MODEL = f"{API}/models/{{model_name}}"
 VERSION = f"{MODEL}/versions/{{version}}"
 ALIAS = f"{MODEL}/aliases/{{alias}}"
 RETRAINING = f"{MODEL}/retraining"
+PIPELINE = f"{API}/pipelines/{{pipeline_id}}"
 VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 LOSS = {"key": "loss", "value": 0.5, "timestamp": "1700000000000", "step": "1"}
@@ -231,6 +240,9 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", f"{RETRAINING}/cancel"): Asked(),
     ("POST", f"{RETRAINING}/approve"): just({"approve": True}),
     ("POST", f"{RETRAINING}/rollback"): just({"version": 1}),
+    **{("POST", f"{PIPELINE}/{verb}"): Asked() for verb in ("cancel", "resume")},
+    ("DELETE", PIPELINE): Asked(),
+    ("POST", f"{RETRAINING}/live-metrics"): just({"metric": "accuracy", "values": [0.5]}),
     ("POST", f"{API}/trial-source-info"): Asked(
         lambda mine: {
             "trialSourceInfo": {
@@ -278,6 +290,7 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
     assert {
         ("POST", f"{API}/experiments"),
         ("POST", f"{API}/models"),
+        ("POST", f"{API}/pipelines"),
         ("POST", f"{API}/commands"),
         ("POST", f"{API}/notebooks"),
         ("POST", f"{API}/tensorboards"),
@@ -350,7 +363,8 @@ async def tasks_of(world: World, owner_id: int, submitted_by: str | None = None)
 async def model_of(
     world: World, leg: Leg, owner_id: int, submitted_by: str | None = None, **more: Any
 ) -> str:
-    """A model of that user, with an alias of its only version, whose checkpoint the leg has stored."""
+    """A model of that user, with an alias of its only version, whose checkpoint the leg has stored; and a
+    pipeline with the experiment's number, whose step has the experiment's configuration."""
     checkpoint = uuid.UUID(await store(leg, 2, **more))
 
     def make(conn: sa.Connection) -> str:
@@ -362,6 +376,16 @@ async def model_of(
         plan = {"evaluate": "a:b", "rule": {"metric": "accuracy"}}
         retraining = {"model_id": model.id, "owner_id": owner_id, "plan": plan, "config": "{}"}
         conn.execute(insert(retrainings).values(retraining))
+        number = leg.experiment_id
+        given = sa.select(experiments.c.config).where(experiments.c.id == number)
+        steps = [{"name": "a", "experiment": conn.execute(given).scalar_one()}]
+        pipeline = {"id": number, "name": "p", "owner_id": owner_id, "state": "RUNNING"}
+        written = {"plan": json.dumps({"name": "p", "steps": steps}), "submitted_by": submitted_by}
+        conn.execute(insert(pipelines).values({**pipeline, **written}))
+        of = {"pipeline_id": number, "step": 0}
+        conn.execute(insert(pipeline_steps).values(of | {"state": "RUNNING"}))
+        running = {"item": 0, "attempt": 1, "state": "RUNNING", "experiment_id": number}
+        conn.execute(insert(pipeline_experiments).values(of | running))
         return name
 
     async with world.db.tx() as conn:
@@ -550,6 +574,7 @@ async def test_what_does_not_exist_stays_404(world: World, people: People) -> No
         "uuid": str(uuid.uuid4()),
         "user_id": 999999,
         "model_name": "no such model",
+        "pipeline_id": 999999,
     }
     for address, rule in RULES.items():
         if address in FOR_EVERYBODY or isinstance(rule, MayNamed):

@@ -74,14 +74,14 @@ def troubled(service: FakeService) -> FakeService:
     service.checkpoints = [saved]
     service.explanations[1] = {"legs": [], "waiting": [{"trialId": None, "reason": "paused"}]}
     task = {"allocations": [7], "config": json.dumps(found["config"])}
-    service.routes.append(("GET", r"/api/v1/tasks/1\.x", lambda r: {"task": task}))
+    service.routes.insert(0, ("GET", r"/api/v1/tasks/1\.x", lambda r: {"task": task}))
     return service
 
 
 def test_allocations_of_all_tasks(det: Det, troubled: FakeService, tmp_path: Path) -> None:
     troubled.trials[1][0] |= {"taskId": "1.x-1", "taskIds": ["1.x", "1.x-1"]}
     task = {"allocations": [8, 9], "config": "{}", "taskId": "1.x-1"}
-    troubled.routes.append(("GET", r"/api/v1/tasks/1\.x-1", lambda r: {"task": task}))
+    troubled.routes.insert(0, ("GET", r"/api/v1/tasks/1\.x-1", lambda r: {"task": task}))
     result = det("t", "support-bundle", 3, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
     found = json.loads(unpack(result.stdout.strip())["allocations.json"])

@@ -134,13 +134,29 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         "endTime": "2026-01-01T00:00:00Z",
     }
     service.retraining_runs = [run]
-    plan = {"schedule": {"cron": EVIL}}
+    plan = {"schedule": {"cron": EVIL}, "on": [{"alias": {"model": EVIL}}]}
     service.retrainings = [{"model": EVIL, "username": EVIL, "plan": plan, "lastRun": run}]
+    tried = {"id": 1, "index": 0, "item": EVIL, "attempt": 1, "state": EVIL, "reason": LONG}
+    tried |= {"cached": True, "best": {"metric": EVIL, "trialId": EVIL, "checkpoint": EVIL}}
+    step = {"name": EVIL, "state": EVIL, "needs": [EVIL], "reason": LONG, "experiments": [tried]}
+    step |= {"earlierExperiments": [tried], "startTime": None, "endTime": None}
+    service.pipeline = {
+        "id": 1,
+        "name": EVIL,
+        "username": EVIL,
+        "state": EVIL,
+        "reason": LONG,
+        "stepCount": 1,
+        "completedSteps": 0,
+        "startTime": None,
+        "endTime": "2026-01-01T00:00:00Z",
+        "steps": [step],
+    }
     return service
 
 
 COMMAND_ID = command()["id"]
-CONFIG, PLAN, TASK = "config.yaml", "plan.yaml", "task.yaml"
+CONFIG, PLAN, PIPELINE, TASK = "config.yaml", "plan.yaml", "pipeline.yaml", "task.yaml"
 # Commands that show what the service says, with their arguments.
 SHOWING = {
     "agent disable": [EVIL],
@@ -200,6 +216,14 @@ SHOWING = {
     "model alias set": [EVIL, EVIL, "2"],
     "model alias delete": [EVIL, EVIL],
     "model alias history": [EVIL],
+    "pipeline run": [PIPELINE],
+    "pipeline wait": ["1"],
+    "pipeline list": [],
+    "pipeline describe": ["1", "--history"],
+    "pipeline resume": ["1"],
+    "pipeline cancel": ["1"],
+    "pipeline delete": ["1"],
+    "pipeline logs": ["1"],
     "resource-pool list": [],
     "resource-pool describe": [EVIL],
     "resources aggregated": ["2026-01-01", "2026-01-31"],
@@ -212,6 +236,7 @@ SHOWING = {
     "retrain pause": [EVIL],
     "retrain resume": [EVIL],
     "retrain cancel": [EVIL],
+    "retrain report": [EVIL, EVIL, "0.5"],
     "retrain approve": [EVIL],
     "retrain rollback": [EVIL],
     "retrain delete": [EVIL],
@@ -288,6 +313,8 @@ def test_commands_show_control_characters_as_text(
     (tmp_path / CONFIG).write_text(GOOD)
     (tmp_path / TASK).write_text("entrypoint: [x]")
     (tmp_path / PLAN).write_text(f"{{model: m, experiment: {CONFIG}}}")
+    steps = f"[{{name: a, experiment: {CONFIG}}}]"
+    (tmp_path / PIPELINE).write_text(f"{{name: p, steps: {steps}}}")
     monkeypatch.setattr(printing, "is_terminal", lambda out: terminal)
     result = det(*name.split(), *SHOWING[name])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

@@ -31,6 +31,7 @@ def test_our_own_file_has_no_mistake() -> None:
         "trial",
         "checkpoint-gc",
         "retrain",
+        "pipeline",
         *TASK_FLOWS,
     }
     assert mistakes == []
@@ -110,7 +111,7 @@ def test_our_own_file_is_read_without_prefect() -> None:
     code = (
         "import sys; from determined_deployments import deploy, prefect_yaml\n"
         "entries, _ = prefect_yaml.read(deploy.default_prefect_yaml())\n"
-        "assert len(entries) == 9 and all(entry.fingerprint for entry in entries)\n"
+        "assert len(entries) == 10 and all(entry.fingerprint for entry in entries)\n"
         "assert 'prefect' not in sys.modules and 'pydantic' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

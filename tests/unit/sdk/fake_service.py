@@ -231,6 +231,7 @@ class FakeService:
         self.model: dict[str, Any] = model()
         self.versions: list[Any] = []
         self.moves: list[Any] = []
+        self.pipeline: dict[str, Any] = {}
         # The commands; each path of a task's answers the first one.
         self.commands: list[Any] = []
         self.retrainings: list[Any] = []
@@ -337,6 +338,11 @@ class FakeService:
             ),
             (
                 "POST",
+                r"/api/v1/models/([^/]+)/retraining/live-metrics",
+                lambda *_: {"version": 1},
+            ),
+            (
+                "POST",
                 r"/api/v1/models/([^/]+)/retraining/rollback",
                 lambda *_: {"fromVersion": 2, "toVersion": 1},
             ),
@@ -346,6 +352,15 @@ class FakeService:
                 lambda *_: {"retraining": self.retrainings[0]},
             ),
             ("PATCH", r"/api/v1/models/([^/]+)/retraining", lambda *_: {}),
+            ("POST", "/api/v1/pipelines", lambda *_: {"pipelineId": 1}),
+            (
+                "GET",
+                "/api/v1/pipelines",
+                lambda r: self._page(r, "pipelines", [self.pipeline]),
+            ),
+            ("GET", r"/api/v1/pipelines/(\d+)", lambda *_: {"pipeline": self.pipeline}),
+            ("POST", r"/api/v1/pipelines/(\d+)/(?:cancel|resume)", lambda *_: {}),
+            ("DELETE", r"/api/v1/pipelines/(\d+)", lambda *_: {}),
             ("DELETE", r"/api/v1/models/([^/]+)/retraining", lambda *_: {}),
         ]
         self.transport = httpx.MockTransport(self._handle)

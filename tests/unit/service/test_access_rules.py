@@ -25,6 +25,7 @@ THING: dict[Kind, Id] = {
     Kind.ALLOCATION: "7.a.1",
     Kind.CHECKPOINT: "c",
     Kind.MODEL: "m",
+    Kind.PIPELINE: 5,
 }
 """Each belongs to alice; trial, task and allocation are the process' own."""
 

@@ -49,7 +49,15 @@ def is_text(node: ast.AST) -> bool:
 
 
 def test_what_the_topics_are() -> None:
-    named = {"scheduler", "outbox", "reconciler", "deletions", "retrainings", "cluster"}
+    named = {
+        "scheduler",
+        "outbox",
+        "reconciler",
+        "deletions",
+        "retrainings",
+        "pipelines",
+        "cluster",
+    }
     assert named == set(NAMED)
     things = {
         "agent",
@@ -57,6 +65,7 @@ def test_what_the_topics_are() -> None:
         "committed",
         "experiment",
         "logs",
+        "pipeline",
         "pool",
         "search",
         "task",

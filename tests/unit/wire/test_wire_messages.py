@@ -134,7 +134,7 @@ def test_a_version_that_is_not_is_told_what_to_do(monkeypatch: pytest.MonkeyPatc
 
 # Written in one place; elsewhere only in words.
 WORDS = {"AwaitingSlots", "checkpoint-gc/checkpoint-gc", "experiment/experiment", "trial/trial"}
-WORDS |= {"retrain/retrain"}
+WORDS |= {"retrain/retrain", "pipeline/pipeline"}
 WORDS |= {paths.RUN_COOKIE, prefect.EXPERIMENT_ENTRYPOINT}
 PACKAGES = "service/determined_service tasks/determined_tasks flows/determined_flows"
 PACKAGES += " deployments/determined_deployments harness/determined"

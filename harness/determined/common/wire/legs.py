@@ -93,10 +93,10 @@ class LegSpec(Message):
     ``latest_checkpoint``. ``agent_user`` is the account linked to the owner; None: what the agent's
     configuration says. ``defaults``: those in force when it starts. ``nodes``: how many agents the
     allocation is on; this one is number ``node``, and ``slot_ids`` are its part. ``mlflow``: the service
-    serves MLflow, so that the trial's script may log to its run by MLflow's functions. ``work_dir``: where
+    serves MLflow, so that the trial's script may log to its run by MLflow's functions. ``ports``: those of
+    its process (of a gang its first node's) that are reached through the service. ``work_dir``: where
     the process starts, instead of the directory with its files; it may name ``$DET_USER`` and
     ``$AGENT_USER``.
-    ``ports``: those of its process (of a gang its first node's) that are reached through the service.
     """
 
     allocation_id: str
@@ -127,8 +127,8 @@ class LegSpec(Message):
     node: int = 0
     nodes: int = 1
     mlflow: bool = False
-    work_dir: str | None = None
     ports: list[Port] = field(default_factory=list)
+    work_dir: str | None = None
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""

@@ -126,3 +126,12 @@ TAGS = 1_000
 TAG_KEY_CHARS = 250
 REPORTS_OF_USES = 20_000
 """Reports of the trials that use a version, in one answer."""
+
+# Pipelines of experiments.
+PIPELINE_STEPS = 64
+PIPELINE_ITEMS = 100
+"""Experiments of one step: items of its ``for_each``."""
+PIPELINE_EXPERIMENTS = 1_000
+"""Of all steps together, as far as their items are known."""
+PIPELINE_BYTES = MIB
+"""A pipeline as JSON, with the configurations of its steps and without their files."""

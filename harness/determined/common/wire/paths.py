@@ -30,6 +30,7 @@ DELETED = f"{DELETION}/deleted"
 DELETION_END = f"{DELETION}/end"
 RETRAINING_RUNS = f"{PREFIX}/retraining-runs"
 ADVANCE_RETRAINING = f"{RETRAINING_RUNS}/{{run_id}}/advance"
+ADVANCE_PIPELINE = f"{PREFIX}/pipelines/{{pipeline_id}}/advance"
 CLUSTER_CONFIG = f"{PREFIX}/cluster-config"
 KNOWN_CHECKPOINTS = f"{PREFIX}/checkpoints/known"
 

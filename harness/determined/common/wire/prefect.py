@@ -8,6 +8,7 @@ EXPERIMENT_FLOW = "experiment"
 TRIAL_FLOW = "trial"
 DELETION_FLOW = "checkpoint-gc"
 RETRAINING_FLOW = "retrain"
+PIPELINE_FLOW = "pipeline"
 TASK_FLOWS = ("command", "notebook", "shell", "tensorboard", "generic")
 """Of the tasks that people launch, one for each kind."""
 
@@ -16,6 +17,7 @@ EXPERIMENT_DEPLOYMENT = f"{EXPERIMENT_FLOW}/{EXPERIMENT_FLOW}"
 TRIAL_DEPLOYMENT = f"{TRIAL_FLOW}/{TRIAL_FLOW}"
 DELETION_DEPLOYMENT = f"{DELETION_FLOW}/{DELETION_FLOW}"
 RETRAINING_DEPLOYMENT = f"{RETRAINING_FLOW}/{RETRAINING_FLOW}"
+PIPELINE_DEPLOYMENT = f"{PIPELINE_FLOW}/{PIPELINE_FLOW}"
 
 EXPERIMENT_ENTRYPOINT = "determined_flows.experiment.run_experiment"
 
@@ -44,3 +46,8 @@ def task_deployment(flow: str) -> str:
 def experiment_tags(experiment_id: int, owner: str | None) -> list[str]:
     """What the runs of an experiment and of its trials are found by."""
     return [f"experiment-{experiment_id}", *([f"owner-{owner}"] if owner else [])]
+
+
+def pipeline_tags(pipeline_id: int) -> list[str]:
+    """What the run of a pipeline and those of its experiments are found by."""
+    return [f"pipeline-{pipeline_id}"]

@@ -1,1 +1,1 @@
-"""What Prefect's pages of our runs tell: artifacts of an experiment's run and of a trial's."""
+"""What Prefect's pages of our runs tell: artifacts of runs of experiments, trials and retrainings."""

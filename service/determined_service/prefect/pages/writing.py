@@ -1,4 +1,5 @@
-"""Writes the pages: of a run that ended (:class:`Mirror` asks), and of experiments while they run.
+"""Writes the pages: of a run that ended, or of a retraining that goes on (:class:`Mirror` asks), and of
+experiments while they run.
 
 What is written while an experiment runs is rare, as each call costs Prefect some 10 ms of CPU: at most one
 for an experiment in ten seconds, and only of what has changed. Nothing of it is stored here: after a restart
@@ -18,10 +19,12 @@ from uuid import UUID
 import httpx
 import sqlalchemy as sa
 
+from determined.common.printable import one_line
 from determined_service.base.db import Database
 from determined_service.base.settings import Settings
 from determined_service.prefect.gateway import Artifact, ArtifactGone, Gateway
 from determined_service.prefect.pages.experiment import ExperimentPage, experiment_page
+from determined_service.prefect.pages.retraining import retraining_page
 from determined_service.prefect.pages.trial import trial_page
 from determined_service.state.change import reader
 
@@ -111,6 +114,23 @@ class RunPages:
         # A trial of one leg has no page before its end: nothing to look for, in most cases.
         again = again or page.legs > 1
         known = (await self._gateway.artifacts(run_id)).get(artifact.called) if again else None
+        await self._put(run_id, artifact, known)
+
+    async def show_retraining(self, run: int, run_id: UUID) -> None:
+        """Writes the page of the retraining's run."""
+        async with reader(self._db).connect() as conn:
+            page = await retraining_page(conn, run)
+        if page is None:
+            return
+        artifact = Artifact(
+            # One name for all runs of a model: Prefect's page of all artifacts lists the last one, with
+            # those before it.
+            f"determined-retraining-{page.model_id}",
+            "markdown",
+            page.text,
+            f"Retraining of {one_line(page.model)}: this run, and each time before it.",
+        )
+        known = (await self._gateway.artifacts(run_id)).get(artifact.called)
         await self._put(run_id, artifact, known)
 
     async def _show(

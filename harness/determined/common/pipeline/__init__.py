@@ -1,0 +1,28 @@
+"""Pipelines of experiments: what a user asks for, read, checked and resolved (docs/pipelines.md).
+
+Pure: no clock, no network. ``det``, the SDK and the service use it alike.
+
+* :mod:`.references`: ``${steps.pretrain.best.checkpoint}``
+* :mod:`.reading`: a document to a :class:`Plan`, or all of its mistakes
+* :mod:`.checking`: the configuration of each step, as far as it is known before the steps have run
+* :mod:`.resolving`: the configurations and the items of a step, once the steps before it have completed
+"""
+
+from determined.common.pipeline.checking import check, some_examples
+from determined.common.pipeline.plan import Plan, Result, Step
+from determined.common.pipeline.reading import read
+from determined.common.pipeline.references import ReferenceError_
+from determined.common.pipeline.resolving import best_of, configuration, items
+
+__all__ = [
+    "Plan",
+    "ReferenceError_",
+    "Result",
+    "Step",
+    "best_of",
+    "check",
+    "configuration",
+    "items",
+    "read",
+    "some_examples",
+]

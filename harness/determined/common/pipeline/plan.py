@@ -1,0 +1,124 @@
+"""What is asked for: :class:`Plan` and its :class:`Step`; what a step has found: :class:`Result`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from determined.common.pipeline import references
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One experiment, or one for each item of ``for_each`` (a list, or a reference to one).
+
+    ``config``: the configuration as it was given, with the ``overrides`` (``with``) not applied yet.
+    ``needs``: the steps that must complete first, those that it refers to among them. ``code``: which of the
+    model definitions that are sent with the plan.
+    """
+
+    name: str
+    config: dict[str, Any]
+    overrides: dict[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    for_each: list[Any] | str | None = None
+    cached: bool = False
+    code: str | None = None
+
+    def used(self) -> Iterator[references.Reference]:
+        """Every reference in it. Raises ReferenceError_."""
+        for _, text, _ in references.found_in(self.overrides, strict=True):
+            yield references.parse(text)
+        for _, text, _ in references.found_in(self.config):
+            yield references.parse(text)
+        for _, text, _ in references.found_in(self.for_each, strict=True):
+            yield references.parse(text)
+
+    @property
+    def items_are_public(self) -> bool:
+        """Whether its items are hyperparameters only, which everybody sees: no secret is among these."""
+        by_override = (
+            key.startswith("hyperparameters.") or key == "name"
+            for key, value in self.overrides.items()
+            for _, text, _ in references.found_in(value, strict=True)
+            if references.parse(text).root == references.ITEM
+        )
+        by_config = (
+            path[0] in ("hyperparameters", "name")
+            for path, text, _ in references.found_in(self.config)
+            if references.parse(text).root == references.ITEM
+        )
+        return all(by_override) and all(by_config)
+
+    def to_json(self) -> dict[str, Any]:
+        """As :func:`~determined.common.pipeline.reading.read` reads it."""
+        found: dict[str, Any] = {"name": self.name, "experiment": self.config}
+        if self.overrides:
+            found["with"] = self.overrides
+        if self.needs:
+            found["needs"] = list(self.needs)
+        if self.for_each is not None:
+            found["for_each"] = self.for_each
+        if self.cached:
+            found["cached"] = True
+        if self.code is not None:
+            found["code"] = self.code
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in the order in which they were written; their needs make no circle."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As :func:`~determined.common.pipeline.reading.read` reads it."""
+        return {"name": self.name, "steps": [step.to_json() for step in self.steps]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """What :meth:`to_json` wrote, which was checked then."""
+        return cls(
+            data["name"],
+            tuple(
+                Step(
+                    one["name"],
+                    one["experiment"],
+                    one.get("with", {}),
+                    tuple(one.get("needs", ())),
+                    one.get("for_each"),
+                    one.get("cached", False),
+                    one.get("code"),
+                )
+                for one in data["steps"]
+            ),
+        )
+
+    def wants_checkpoint(self, name: str) -> bool:
+        """Whether another step takes a checkpoint of the step ``name``."""
+        return any(
+            one.step == name and one.path[:1] == (references.CHECKPOINT,)
+            for step in self.steps
+            for one in step.used()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a completed experiment of a step has found: its best trial, by the searcher's metric.
+
+    ``value`` is that metric, None if no trial has reported it. ``checkpoint``: the trial's best one; None: it
+    has none that could be used.
+    """
+
+    experiment: int
+    trial: int | None = None
+    checkpoint: str | None = None
+    hparams: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    value: float | None = None
+    smaller_is_better: bool = True
+    item: Any = None

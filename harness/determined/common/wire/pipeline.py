@@ -1,0 +1,40 @@
+"""What the flow of a pipeline says, and is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from determined.common.wire.message import Message, checked
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class AdvancePipeline(Message):
+    """The flow asks for the next steps. It waits ``timeout_s`` while there have been ``changes`` changes."""
+
+    changes: int = -1
+    timeout_s: float = 0.0
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class PipelineStep(Message):
+    """``experiments``: of its items, as far as they have begun."""
+
+    name: str
+    state: str
+    reason: str | None = None
+    experiments: list[int] = field(default_factory=list)
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class PipelineState(Message):
+    """Where the pipeline is. ``open``: there is something left to do."""
+
+    pipeline_id: int
+    state: str
+    open: bool
+    changes: int
+    reason: str | None = None
+    steps: list[PipelineStep] = field(default_factory=list)

@@ -1,0 +1,285 @@
+"""Pipelines of experiments, in Python (docs/pipelines.md)::
+
+from determined.experimental import pipeline
+
+search = pipeline.Step("search", "search.yaml", "code/")
+train = pipeline.Step(
+    "train",
+    "train.yaml",
+    "code/",
+    overrides={
+        "hyperparameters.lr": search.best.hparams.lr,
+        "searcher.source_checkpoint_uuid": search.best.checkpoint,
+    },
+)
+run = pipeline.submit(pipeline.Pipeline("digits", [search, train]))
+run.wait()
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from determined.common.api.patience import patiently
+
+if TYPE_CHECKING:
+    from determined.common.api import Session
+    from determined.common.context import ContextItem
+    from determined.common.pipeline.plan import Plan
+    from determined.expconf import Document
+    from determined.experimental._determined import Determined
+
+PIPELINES = "/api/v1/pipelines"
+# Packing, storing and checking take a while.
+_TIMEOUT_S = 300.0
+_POLL_S = (0.2, 5.0)
+ENDED = ("COMPLETED", "FAILED", "CANCELED")
+
+
+class Reference:
+    """Something that a step will have found: ``step.best.hparams.lr``, ``step.best["hparams"]["my lr"]``,
+    ``step[2].best.checkpoint``, ``step.all.best.checkpoint`` (a list). ``str()`` is its text in YAML."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __getattr__(self, name: str) -> Reference:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Reference(f"{self._text}.{name}")
+
+    def __getitem__(self, key: str | int) -> Reference:
+        return Reference(f"{self._text}[{key}]")
+
+    def __str__(self) -> str:
+        return f"${{{self._text}}}"
+
+    __repr__ = __str__
+
+
+item = Reference("item")
+"""The item of a step with ``for_each`` that an experiment is for."""
+
+
+@dataclass
+class Step:
+    """One experiment, or one for each item of ``for_each``.
+
+    Args:
+        experiment: a configuration, or the path of one.
+        model_dir: the directory with the training code; ``include``: further files and directories.
+        needs: steps, or their names, that must complete first. Those it refers to need not be named.
+        overrides: fields of the configuration (``a.b.c``) and their values; ``with`` in YAML.
+        for_each: a list, or a reference to one. ``item`` stands for each of its items.
+        cached: take this user's experiment of the same configuration and code, if it runs or has completed.
+    """
+
+    name: str
+    experiment: str | Path | Mapping[str, Any]
+    model_dir: str | Path | None = None
+    include: Sequence[str | Path] = ()
+    needs: Sequence[str | Step] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    for_each: Sequence[Any] | Reference | None = None
+    cached: bool = False
+
+    @property
+    def best(self) -> Reference:
+        """What the best trial has found: ``checkpoint``, ``hparams``, ``metrics``, ``trial``, ``experiment``,
+        ``item``."""
+        return Reference(f"steps.{self.name}.best")
+
+    @property
+    def experiment_id(self) -> Reference:
+        """The number of its experiment; of several, of the best."""
+        return Reference(f"steps.{self.name}.experiment.id")
+
+    @property
+    def all(self) -> Reference:
+        """Of a step with ``for_each``: ``.best…`` of this is the list of what each experiment found."""
+        return Reference(f"steps.{self.name}[*]")
+
+    def __getitem__(self, place: int) -> Reference:
+        """Of a step with ``for_each``: its experiment for one item."""
+        return Reference(f"steps.{self.name}[{place}]")
+
+    def _to_data(self) -> dict[str, Any]:
+        config = self.experiment
+        found: dict[str, Any] = {
+            "name": self.name,
+            "experiment": _plain(config) if isinstance(config, Mapping) else str(config),
+            "model_dir": None if self.model_dir is None else str(self.model_dir),
+            "include": [str(one) for one in self.include],
+            "needs": [one.name if isinstance(one, Step) else one for one in self.needs],
+            "with": _plain(self.overrides),
+            "for_each": None if self.for_each is None else _plain(self.for_each),
+            "cached": self.cached,
+        }
+        return {name: value for name, value in found.items() if value not in (None, [], {}, False)}
+
+
+@dataclass
+class Pipeline:
+    """Steps that take what earlier ones have found."""
+
+    name: str
+    steps: Sequence[Step]
+
+    def to_data(self) -> dict[str, Any]:
+        """As in YAML."""
+        return {"name": self.name, "steps": [step._to_data() for step in self.steps]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Reference):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A pipeline that was checked as far as that is possible without the service. ``files``: by name."""
+
+    plan: Plan
+    files: dict[str, list[ContextItem]]
+
+    def body(self) -> dict[str, Any]:
+        """The request, but for its key."""
+        from determined.common import context
+
+        return {
+            "pipeline": self.plan.to_json(),
+            "modelDefinitions": {name: context.to_json(one) for name, one in self.files.items()},
+        }
+
+
+def plan(
+    given: Pipeline | str | Path | Mapping[str, Any], params: Mapping[str, Any] | None = None
+) -> Planned:
+    """Reads a pipeline (a YAML file, a mapping, or :class:`Pipeline`), its configurations and its files.
+
+    Paths in a file are looked for beside it. Raises ConfigError with all mistakes, ContextError.
+    """
+    from dataclasses import replace
+
+    from determined import expconf
+    from determined.common import context
+    from determined.common import pipeline as pipelines
+    from determined.expconf.plain import plain_copy
+
+    folder = Path()
+    document: Document
+    if isinstance(given, str | Path):
+        folder = Path(given).parent
+        document = expconf.read_yaml(given)
+    else:
+        data = given.to_data() if isinstance(given, Pipeline) else given
+        document = expconf.Document(plain_copy(_plain(data)), "")
+    draft = pipelines.read(document, lambda path: expconf.read_yaml(folder / path), params)
+    pipelines.check(draft)
+    packed: dict[tuple[str | None, tuple[str, ...]], str] = {}
+    files: dict[str, list[ContextItem]] = {}
+    steps = []
+    for step in draft.plan.steps:
+        wanted = draft.files[step.name]
+        if wanted not in packed:
+            model_dir, include = wanted
+            found = context.pack(
+                None if model_dir is None else folder / model_dir,
+                [folder / one for one in include],
+            )
+            packed[wanted] = f"{len(packed)}" if found else ""
+            if found:
+                files[packed[wanted]] = found
+        steps.append(replace(step, code=packed[wanted] or None))
+    return Planned(replace(draft.plan, steps=tuple(steps)), files)
+
+
+def submit(
+    given: Pipeline | str | Path | Mapping[str, Any],
+    *,
+    params: Mapping[str, Any] | None = None,
+    client: Determined | None = None,
+    idempotency_key: str | None = None,
+) -> PipelineRun:
+    """Checks the pipeline, and has the cluster run it.
+
+    ``params``: in the place of the values in the file. ``idempotency_key``: another submission with the same
+    key is the same pipeline. Raises ConfigError and ContextError before anything is sent, or
+    BadRequestException.
+    """
+    return send(_session(client), plan(given, params), idempotency_key)
+
+
+def get(pipeline_id: int, *, client: Determined | None = None) -> PipelineRun:
+    """A pipeline that was submitted. Raises NotFoundException."""
+    run = PipelineRun(pipeline_id, _session(client))
+    run.describe()
+    return run
+
+
+def validate(session: Session, planned: Planned) -> None:
+    """Has the service check it, which stores nothing. Raises BadRequestException."""
+    session.post(PIPELINES, json={**planned.body(), "validateOnly": True}, timeout=_TIMEOUT_S)
+
+
+def send(session: Session, planned: Planned, key: str | None = None) -> PipelineRun:
+    """Submits it, once, also when the answer got lost and it is sent again."""
+    body = {**planned.body(), "idempotencyKey": key or uuid.uuid4().hex}
+    answer = session.post(PIPELINES, json=body, timeout=_TIMEOUT_S)
+    return PipelineRun(int(answer["pipelineId"]), session)
+
+
+def _session(client: Determined | None) -> Session:
+    from determined.experimental._determined import Determined
+
+    return (client or Determined())._session
+
+
+class PipelineRun:
+    """A pipeline on the cluster."""
+
+    def __init__(self, id: int, session: Session) -> None:
+        self.id = id
+        self._session = session
+
+    def describe(self) -> dict[str, Any]:
+        """Where it is: its state, its steps, their experiments and what they have found."""
+        found: dict[str, Any] = patiently(lambda: self._session.get(f"{PIPELINES}/{self.id}"))
+        return dict(found["pipeline"])
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Waits for its end, and describes it. Raises TimeoutError."""
+        pause, longest = _POLL_S
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self.describe()
+            if found["state"] in ENDED:
+                return found
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"pipeline {self.id} has not ended after {timeout_s} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, longest)
+
+    def cancel(self) -> None:
+        """Ends it, and kills its experiments. Raises APIException (409) when it has ended."""
+        self._session.post(f"{PIPELINES}/{self.id}/cancel", json={})
+
+    def resume(self) -> None:
+        """Tries again what failed, was skipped or was canceled. Raises APIException (409) while it runs."""
+        self._session.post(f"{PIPELINES}/{self.id}/resume", json={})
+
+    def experiments(self, step: str | None = None) -> Iterable[int]:
+        """The numbers of its experiments, or of a step's."""
+        for one in self.describe()["steps"]:
+            if step is None or one["name"] == step:
+                yield from (x["id"] for x in one["experiments"] if x["id"] is not None)

@@ -1,0 +1,68 @@
+"""The route of the flow of a pipeline."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from starlette.responses import Response
+
+from determined.common.wire import paths
+from determined.common.wire.pipeline import AdvancePipeline, PipelineState, PipelineStep
+from determined_service.access.dependencies import AgentAuth
+from determined_service.base import topics
+from determined_service.base.bounds import Id
+from determined_service.base.json import JsonResponse
+from determined_service.pipelines import machine, rows, steps
+from determined_service.state.change import reader
+from determined_service.web.router import Router
+from determined_service.web.state import Db, HubOf, SettingsOf
+from determined_service.web.waiting import poll, wait_seconds
+
+router = Router("Pipelines")
+
+
+@router.post(paths.ADVANCE_PIPELINE)
+async def advance(
+    request: Request,
+    pipeline_id: Id,
+    given: AdvancePipeline,
+    agent: AgentAuth,
+    db: Db,
+    hub: HubOf,
+    settings: SettingsOf,
+) -> Response:
+    """Takes the steps that can be taken, and answers where the pipeline is; waits until that has changed."""
+    async with reader(db).connect() as conn:
+        await rows.seen(conn, pipeline_id)
+    last = await steps.advance(db, settings, pipeline_id)
+
+    async def changed() -> bool | None:
+        nonlocal last
+        last = await steps.advance(db, settings, pipeline_id)
+        return None if same() else True
+
+    def same() -> bool:
+        row = last.pipeline.row
+        return row.state == machine.RUNNING and row.changes == given.changes
+
+    if same():
+        listened = [topics.pipeline(pipeline_id), *map(topics.experiment, last.waits)]
+        await poll(request, hub, listened, changed, wait_seconds(given.timeout_s))
+    return JsonResponse(_state(last))
+
+
+def _state(now: steps.Now) -> PipelineState:
+    row = now.pipeline.row
+    listed = [
+        PipelineStep(
+            asked.name,
+            step.state,
+            step.reason,
+            [one.experiment_id for one in standing.tries if one.experiment_id is not None],
+        )
+        for asked, step, standing in zip(
+            now.pipeline.plan.steps, now.pipeline.steps, now.pipeline.standings, strict=True
+        )
+    ]
+    return PipelineState(
+        row.id, row.state, row.state == machine.RUNNING, row.changes, row.reason, listed
+    )

@@ -1,0 +1,9 @@
+"""Pipelines of experiments: docs/pipelines.md.
+
+* :mod:`.machine`: which move comes next, pure
+* :mod:`.rows`: a pipeline's rows: found, locked, changed
+* :mod:`.results`: what a completed experiment has found
+* :mod:`.submitting`: a new pipeline, checked and stored
+* :mod:`.steps`: what is done, each thing once, in one transaction
+* :mod:`.people`: what people do: cancel, resume, delete
+"""

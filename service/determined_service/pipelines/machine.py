@@ -1,0 +1,128 @@
+"""The states of pipelines, steps and tries, and which move comes next: :func:`next_moves`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from determined.common.pipeline import Plan
+
+# A pipeline is RUNNING and ends in one of the others. A step waits for those that it needs, and is SKIPPED
+# when one of these did not complete. A try of an experiment waits for its submission; STOPPING: its
+# experiment is to be killed.
+WAITING, RUNNING, STOPPING = "WAITING", "RUNNING", "STOPPING"
+COMPLETED, FAILED, SKIPPED, CANCELED = "COMPLETED", "FAILED", "SKIPPED", "CANCELED"
+ENDED = (COMPLETED, FAILED, SKIPPED, CANCELED)
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """The last try of one item of a step; a step without ``for_each`` has one item."""
+
+    item: int
+    attempt: int
+    state: str
+    reason: str | None = None
+    experiment_id: int | None = None
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a step is."""
+
+    state: str
+    tries: tuple[Try, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """All that the step needs has completed: find out its items, and begin."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The step has ended."""
+
+    step: int
+    state: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The pipeline has ended."""
+
+    state: str
+    reason: str
+
+
+Move = Expand | Finish | End
+
+
+def next_moves(plan: Plan, standings: Sequence[Standing]) -> list[Move]:
+    """What can be written now; once it is, ask again. Empty: the pipeline waits for its experiments."""
+    states = {
+        step.name: standing.state for step, standing in zip(plan.steps, standings, strict=True)
+    }
+    moves: list[Move] = []
+    for place, (step, standing) in enumerate(zip(plan.steps, standings, strict=True)):
+        if standing.state == WAITING:
+            lacking = [name for name in step.needs if states[name] in ENDED[1:]]
+            if lacking:
+                words = " and ".join(f"step {name} {_HOW[states[name]]}" for name in lacking)
+                moves.append(Finish(place, SKIPPED, words))
+            elif all(states[name] == COMPLETED for name in step.needs):
+                moves.append(Expand(place))
+        elif standing.state == RUNNING and all(one.state in ENDED for one in standing.tries):
+            moves.append(_finish(place, standing.tries))
+    if not moves and all(state in ENDED for state in states.values()):
+        moves.append(_end(states))
+    return moves
+
+
+_HOW = {FAILED: "failed", SKIPPED: "was skipped", CANCELED: "was canceled"}
+
+
+def _finish(place: int, tries: Sequence[Try]) -> Finish:
+    failed = [one for one in tries if one.state != COMPLETED]
+    if not failed:
+        return Finish(place, COMPLETED, None)
+    reason = failed[0].reason or "no reason is known"
+    if len(tries) > 1:
+        reason = f"{len(failed)} of {len(tries)} experiments failed; the first: {reason}"
+    return Finish(place, FAILED, reason)
+
+
+def _end(states: dict[str, str]) -> End:
+    failed = [name for name, state in states.items() if state == FAILED]
+    if failed:
+        skipped = sum(state == SKIPPED for state in states.values())
+        words = (
+            f"step {failed[0]} failed" if len(failed) == 1 else f"steps {', '.join(failed)} failed"
+        )
+        return End(FAILED, words + (f", {skipped} skipped" if skipped else ""))
+    return End(COMPLETED, f"all {len(states)} steps completed")
+
+
+def to_submit(standings: Sequence[Standing]) -> list[tuple[int, Try]]:
+    """The tries whose experiments are to be submitted, each with its step."""
+    return [
+        (place, one)
+        for place, standing in enumerate(standings)
+        if standing.state == RUNNING
+        for one in standing.tries
+        if one.state == WAITING
+    ]
+
+
+def waited_for(standings: Sequence[Standing]) -> list[int]:
+    """The experiments whose end is waited for."""
+    return [
+        one.experiment_id
+        for standing in standings
+        for one in standing.tries
+        if one.state == RUNNING and one.experiment_id is not None
+    ]

@@ -1,0 +1,142 @@
+"""The rows of pipelines: found, locked and changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.pipeline import Plan, Result
+from determined_registry.database.tables import (
+    pipeline_experiments,
+    pipeline_steps,
+    pipelines,
+    users,
+)
+from determined_service.base import topics
+from determined_service.base.errors import NotFound
+from determined_service.pipelines.machine import ENDED, Standing, Try
+from determined_service.state.change import Change
+
+p = pipelines.c
+s = pipeline_steps.c
+x = pipeline_experiments.c
+
+# The last try of each item.
+CURRENT = (
+    sa.select(pipeline_experiments)
+    .distinct(x.pipeline_id, x.step, x.item)
+    .order_by(x.pipeline_id, x.step, x.item, x.attempt.desc())
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One pipeline as it stands. ``results``: by step that has completed, in the order of its items."""
+
+    row: sa.Row[Any]
+    plan: Plan
+    steps: list[sa.Row[Any]]
+    standings: list[Standing]
+    results: dict[str, list[Result]]
+
+
+async def lock(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
+    """The pipeline's row with its owner's name, locked. Raises NotFound."""
+    found = await conn.execute(
+        sa.select(pipelines, users.c.username, users.c.active)
+        .join(users, users.c.id == p.owner_id)
+        .where(p.id == pipeline_id)
+        .with_for_update(of=pipelines)
+    )
+    row = found.first()
+    if row is None:
+        raise NotFound(f"pipeline {pipeline_id} does not exist")
+    return row
+
+
+async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
+    """All of the (locked) pipeline."""
+    plan = Plan.from_json(orjson.loads(row.plan))
+    steps = list(
+        await conn.execute(
+            sa.select(pipeline_steps).where(s.pipeline_id == row.id).order_by(s.step)
+        )
+    )
+    tries: dict[int, list[sa.Row[Any]]] = {}
+    for one in await conn.execute(CURRENT.where(x.pipeline_id == row.id)):
+        tries.setdefault(one.step, []).append(one)
+    standings = [
+        Standing(
+            step.state,
+            tuple(
+                Try(one.item, one.attempt, one.state, one.reason, one.experiment_id, one.cached)
+                for one in tries.get(step.step, ())
+            ),
+        )
+        for step in steps
+    ]
+    results = {
+        plan.steps[place].name: [Result(**one.result) for one in tries.get(place, ())]
+        for place, step in enumerate(steps)
+        if step.state == "COMPLETED"
+    }
+    return Pipeline(row, plan, steps, standings, results)
+
+
+async def seen(conn: AsyncConnection, pipeline_id: int) -> None:
+    """Its flow has asked: it is awake."""
+    await conn.execute(
+        sa.update(pipelines).where(p.id == pipeline_id).values(seen_at=sa.func.now(), wake=False)
+    )
+
+
+async def touch(change: Change, pipeline_id: int, **values: Any) -> None:
+    """Something of the pipeline has changed."""
+    await change.conn.execute(
+        sa.update(pipelines)
+        .where(p.id == pipeline_id)
+        .values(changes=p.changes + 1, revivals=0, seen_at=sa.func.now(), **values)
+    )
+    change.notify(topics.PIPELINES, topics.pipeline(pipeline_id))
+
+
+async def end(change: Change, pipeline_id: int, state: str, reason: str) -> None:
+    """The pipeline has ended. ``reason``: for people."""
+    await touch(change, pipeline_id, state=state, reason=reason, ended_at=sa.func.clock_timestamp())
+
+
+async def set_step(
+    change: Change, pipeline_id: int, step: int, state: str, reason: str | None = None, **more: Any
+) -> None:
+    values: dict[str, Any] = {"state": state, "reason": reason, **more}
+    values["ended_at"] = sa.func.clock_timestamp() if state in ENDED else None
+    await change.conn.execute(
+        sa.update(pipeline_steps).where(s.pipeline_id == pipeline_id, s.step == step).values(values)
+    )
+
+
+async def set_try(
+    change: Change, pipeline_id: int, step: int, one: Try, state: str, **values: Any
+) -> None:
+    await change.conn.execute(
+        sa.update(pipeline_experiments)
+        .where(
+            x.pipeline_id == pipeline_id,
+            x.step == step,
+            x.item == one.item,
+            x.attempt == one.attempt,
+        )
+        .values(state=state, **values)
+    )
+
+
+async def add_try(change: Change, pipeline_id: int, step: int, item: int, attempt: int) -> None:
+    await change.conn.execute(
+        sa.insert(pipeline_experiments).values(
+            pipeline_id=pipeline_id, step=step, item=item, attempt=attempt, state="WAITING"
+        )
+    )

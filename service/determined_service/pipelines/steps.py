@@ -1,0 +1,269 @@
+"""The steps of a pipeline, each done once: :func:`advance`.
+
+Whatever is done locks the pipeline's row, looks whether it is still to be done, and does it and writes that
+it is done in one transaction. So any number of processes may advance the same pipeline, killed at any point:
+what is written counts, and what is not was not done. An experiment is made in the transaction that writes its
+number, and what it has found is written in the transaction in which it counts as completed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.pipeline import ReferenceError_, Step, configuration, items
+from determined.common.pipeline.resolving import NO_ITEM
+from determined_registry.database.tables import experiments
+from determined_service.base.db import Database
+from determined_service.base.errors import ApiError, Conflict
+from determined_service.base.settings import Settings
+from determined_service.pipelines import machine, results, rows
+from determined_service.pipelines.machine import End, Expand, Finish, Try
+from determined_service.pipelines.rows import Pipeline
+from determined_service.state import states
+from determined_service.state.change import Change, changing
+from determined_service.submission import submit
+
+CACHED_TRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """Where a pipeline is. ``waits``: the experiments whose end it waits for."""
+
+    pipeline: Pipeline
+    waits: tuple[int, ...]
+
+
+async def advance(db: Database, settings: Settings, pipeline_id: int) -> Now:
+    """Does all that can be done now, and says what the pipeline waits for. May be repeated, also at once.
+
+    Raises NotFound.
+    """
+    while True:
+        async with changing(db) as change:
+            row = await rows.lock(change.conn, pipeline_id)
+            if row.state != machine.RUNNING:
+                return Now(await rows.load(change.conn, row), ())
+            await _settle(change, row)
+            # As it is now: with what was written, and with the number of its changes.
+            now = await rows.load(change.conn, await rows.lock(change.conn, pipeline_id))
+        left = machine.to_submit(now.standings)
+        if now.row.state != machine.RUNNING or not left:
+            return Now(now, tuple(machine.waited_for(now.standings)))
+        for place, one in left:
+            await _submit(db, settings, now, place, one)
+
+
+async def _settle(change: Change, row: sa.Row[Any]) -> None:
+    """Writes what has ended and what begins in the (locked) pipeline."""
+    now = await rows.load(change.conn, row)
+    if await _conclude(change, now):
+        now = await rows.load(change.conn, row)
+    while moves := machine.next_moves(now.plan, now.standings):
+        for move in moves:
+            if isinstance(move, Expand):
+                await _expand(change, now, move.step)
+            elif isinstance(move, Finish):
+                await rows.set_step(change, row.id, move.step, move.state, move.reason)
+            else:
+                await _end(change, row.id, move)
+                return
+        await rows.touch(change, row.id)
+        now = await rows.load(change.conn, row)
+
+
+async def _end(change: Change, pipeline_id: int, move: End) -> None:
+    await rows.end(change, pipeline_id, move.state, move.reason)
+
+
+async def _conclude(change: Change, now: Pipeline) -> bool:
+    """Writes the ends of experiments; whether there were any."""
+    waits = machine.waited_for(now.standings)
+    if not waits:
+        return False
+    e = experiments.c
+    found = await change.conn.execute(sa.select(e.id, e.state, e.reason).where(e.id.in_(waits)))
+    known = {one.id: one for one in found}
+    ended = False
+    for place, standing in enumerate(now.standings):
+        for one in standing.tries:
+            if one.state != machine.RUNNING or one.experiment_id is None:
+                continue
+            experiment = known.get(one.experiment_id)
+            if experiment is not None and experiment.state not in states.ENDED:
+                continue
+            await _conclude_one(change, now, place, one, experiment)
+            ended = True
+    if ended:
+        await rows.touch(change, now.row.id)
+    return ended
+
+
+async def _conclude_one(
+    change: Change, now: Pipeline, place: int, one: Try, experiment: sa.Row[Any] | None
+) -> None:
+    if experiment is not None and experiment.state == states.COMPLETED:
+        item = _item(now, place, one)
+        found = await results.result_of(
+            change.conn, experiment.id, None if item is NO_ITEM else item
+        )
+        await rows.set_try(change, now.row.id, place, one, machine.COMPLETED, result=asdict(found))
+    elif one.cached:
+        # It was somebody else's, who has ended it: this step runs one of its own.
+        await rows.set_try(
+            change, now.row.id, place, one, machine.WAITING, experiment_id=None, cached=False
+        )
+    else:
+        reason = how_it_ended(one.experiment_id, experiment)
+        await rows.set_try(change, now.row.id, place, one, machine.FAILED, reason=reason)
+
+
+def how_it_ended(experiment_id: int | None, experiment: sa.Row[Any] | None) -> str:
+    """Why the experiment did not complete, in words."""
+    if experiment is None or experiment.state in states.DELETION:
+        return f"experiment {experiment_id} was deleted"
+    how = "failed" if experiment.state == states.ERROR else "was canceled"
+    return f"experiment {experiment_id} {how}" + (
+        f": {experiment.reason}" if experiment.reason else ""
+    )
+
+
+def _item(now: Pipeline, place: int, one: Try) -> Any:
+    if now.plan.steps[place].for_each is None:
+        return NO_ITEM
+    return now.steps[place].items[one.item]
+
+
+async def _expand(change: Change, now: Pipeline, place: int) -> None:
+    """The step begins, with a try for each of its items."""
+    step = now.plan.steps[place]
+    listed: list[Any] | None = None
+    started: dict[str, Any] = {"started_at": sa.func.clock_timestamp()}
+    if step.for_each is not None:
+        try:
+            listed = items(step, now.results)
+        except ReferenceError_ as error:
+            await rows.set_step(change, now.row.id, place, machine.FAILED, str(error), **started)
+            return
+    await rows.set_step(change, now.row.id, place, machine.RUNNING, items=listed, **started)
+    for item in range(1 if listed is None else len(listed)):
+        await rows.add_try(change, now.row.id, place, item, 1)
+
+
+async def _submit(db: Database, settings: Settings, now: Pipeline, place: int, one: Try) -> None:
+    """Submits the experiment of the try in the owner's name, unless another process has."""
+    try:
+        await _submit_one(db, settings, now, place, one)
+    except (ApiError, ReferenceError_) as error:
+        if isinstance(error, ApiError) and error.status in (429, 503):
+            raise
+        message = error.message if isinstance(error, ApiError) else str(error)
+        async with changing(db) as change:
+            if await _is_open(change, now.row.id, place, one):
+                await rows.set_try(change, now.row.id, place, one, machine.FAILED, reason=message)
+                await rows.touch(change, now.row.id)
+
+
+async def _submit_one(
+    db: Database, settings: Settings, now: Pipeline, place: int, one: Try
+) -> None:
+    row, step = now.row, now.plan.steps[place]
+    config = configuration(step, now.results, _item(now, place, one))
+    code = now.steps[place].model_def_hash
+    content = _content(config, code)
+    if config.get("name") is None:
+        config["name"] = _name(now, step, one)
+    submission = submit.Submission(config=orjson.dumps(config).decode())
+    prepared = await submit.prepare(submission, settings)
+    async with changing(db) as change:
+        conn = change.conn
+        if not await _is_open(change, row.id, place, one):
+            return
+        if not (await rows.lock(conn, row.id)).active:
+            raise Conflict(
+                f"user {row.username}, in whose name this pipeline runs, is deactivated: let another user "
+                "submit it"
+            )
+        experiment_id = None
+        if step.cached:
+            wanted = now.plan.wants_checkpoint(step.name)
+            # Two pipelines that look for the same experiment come one after the other.
+            await conn.execute(
+                sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:one, 0))"),
+                {"one": f"{row.owner_id}/pipeline/{content}"},
+            )
+            experiment_id, key = await _find_cached(conn, row.owner_id, content, wanted)
+            submission = replace(submission, idempotency_key=key)
+        cached = experiment_id is not None
+        if experiment_id is None:
+            planned = await submit.plan(conn, submission, prepared, settings.cluster)
+            planned = replace(planned, model_def_hash=code)
+            experiment_id = await submit.store(
+                change, planned, submission, row.owner_id, row.submitted_by
+            )
+        values = {"experiment_id": experiment_id, "cached": cached}
+        await rows.set_try(change, row.id, place, one, machine.RUNNING, **values)
+        await rows.touch(change, row.id)
+
+
+async def _is_open(change: Change, pipeline_id: int, place: int, one: Try) -> bool:
+    """Whether the try still waits for its submission, in the pipeline that is locked now."""
+    row = await rows.lock(change.conn, pipeline_id)
+    if row.state != machine.RUNNING:
+        return False
+    x = rows.x
+    found = await change.conn.execute(
+        sa.select(x.state, sa.func.max(x.attempt).over().label("last"), x.attempt)
+        .where(x.pipeline_id == pipeline_id, x.step == place, x.item == one.item)
+        .order_by(x.attempt.desc())
+        .limit(1)
+    )
+    last = found.first()
+    return last is not None and (last.attempt, last.state) == (one.attempt, machine.WAITING)
+
+
+def _name(now: Pipeline, step: Step, one: Try) -> str:
+    name = f"{now.row.name}: {step.name}"
+    return name if step.for_each is None else f"{name} [{one.item}]"
+
+
+def _content(config: dict[str, Any], code: str | None) -> str:
+    """Of configuration and code."""
+    text = orjson.dumps(config, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text + b"\0" + (code or "").encode()).hexdigest()
+
+
+async def _find_cached(
+    conn: AsyncConnection, owner_id: int, content: str, with_checkpoint: bool
+) -> tuple[int | None, str]:
+    """The owner's experiment of this content that runs or has completed, and the key of a new one. Raises
+    Conflict."""
+    e = experiments.c
+    keys = [f"pipeline/{content}/{tried}" for tried in range(CACHED_TRIES)]
+    found = await conn.execute(
+        sa.select(e.id, e.state, e.idempotency_key)
+        .where(e.owner_id == owner_id, e.idempotency_key.in_(keys))
+        .order_by(e.id.desc())
+    )
+    used = set()
+    for one in found:
+        used.add(one.idempotency_key)
+        if one.state in states.RUNNABLE or one.state == states.STOPPING_COMPLETED:
+            return one.id, one.idempotency_key
+        if one.state == states.COMPLETED:
+            best = await results.result_of(conn, one.id, None)
+            if not with_checkpoint or best.checkpoint is not None:
+                return one.id, one.idempotency_key
+    left = [key for key in keys if key not in used]
+    if not left:
+        raise Conflict(
+            f"this configuration with this code has failed {CACHED_TRIES} times: change it, or leave "
+            "`cached` out"
+        )
+    return None, left[0]

@@ -1,0 +1,159 @@
+"""A new pipeline: checked as far as that is possible before its steps have run, and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.pipeline import Plan, check, read, some_examples
+from determined.common.wire import limits
+from determined.expconf import ConfigError, Document
+from determined_registry.database.tables import pipeline_steps, pipelines
+from determined_service.base import topics
+from determined_service.base.aside import LONG_BYTES, aside
+from determined_service.base.errors import BadRequest
+from determined_service.base.settings import Settings
+from determined_service.pipelines import machine
+from determined_service.scheduling.capacity import check_slots
+from determined_service.state.change import Change
+from determined_service.submission import submit
+from determined_service.submission.definition_store import store_definition
+from determined_service.submission.model_definition import ModelDefinition
+
+MOST_ITEMS = 10
+"""Items of a step whose configurations are checked here; `det` and the SDK check all. The others are checked
+when the step begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a pipeline says by itself. ``known``: by step, a configuration that is known already;
+    ``examples``: complete ones in which something is not known yet."""
+
+    plan: Plan
+    text: str
+    known: dict[str, tuple[submit.Submission, submit.Prepared]]
+    examples: dict[str, dict[str, Any]]
+
+
+async def prepare(
+    given: dict[str, Any], definitions: Mapping[str, ModelDefinition], settings: Settings
+) -> Prepared:
+    """All that needs no database. Raises BadRequest with all mistakes."""
+    size = len(orjson.dumps(given))
+    if size > limits.PIPELINE_BYTES:
+        raise BadRequest(
+            f"pipeline: {size} bytes found, at most {limits.PIPELINE_BYTES} are allowed"
+        )
+    # Always long work: a few milliseconds for each configuration.
+    plan, examples = await aside(max(size, LONG_BYTES + 1), _read, given)
+    for step in plan.steps:
+        if step.code is not None and step.code not in definitions:
+            # An empty directory is no definition.
+            raise BadRequest(f"step {step.name}: code: no modelDefinitions.{step.code} was sent")
+    known: dict[str, tuple[submit.Submission, submit.Prepared]] = {}
+    complete: dict[str, dict[str, Any]] = {}
+    for name, (text, is_open) in examples.items():
+        try:
+            if is_open:
+                complete[name] = await submit.completed(text, settings)
+            else:
+                submission = submit.Submission(config=text)
+                known[name] = (submission, await submit.prepare(submission, settings))
+        except BadRequest as error:
+            if not is_open:
+                raise BadRequest(f"step {name}: {error.message}") from error
+            # It may be the value that stands for one that is not known yet.
+    return Prepared(plan, orjson.dumps(plan.to_json()).decode(), known, complete)
+
+
+def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
+    try:
+        draft = read(Document(given, ""))
+        check(draft, MOST_ITEMS)
+    except ConfigError as error:
+        raise BadRequest(str(error)) from error
+    return draft.plan, {
+        step.name: (orjson.dumps(example.config).decode(), bool(example.open_paths))
+        for step, example in some_examples(draft)
+    }
+
+
+async def check_against(conn: AsyncConnection, prepared: Prepared, settings: Settings) -> None:
+    """Checks the steps against the database. Raises BadRequest."""
+    for step in prepared.plan.steps:
+        try:
+            if step.name in prepared.known:
+                submission, ready = prepared.known[step.name]
+                await submit.plan(conn, submission, ready, settings.cluster)
+            elif step.name in prepared.examples:
+                await check_slots(conn, prepared.examples[step.name], settings.cluster)
+        except BadRequest as error:
+            raise BadRequest(f"step {step.name}: {error.message}") from error
+
+
+async def find(conn: AsyncConnection, owner_id: int, key: str | None) -> int | None:
+    """The pipeline that a request with this key has made already."""
+    if key is None:
+        return None
+    p = pipelines.c
+    found = await conn.execute(
+        sa.select(p.id).where(p.owner_id == owner_id, p.idempotency_key == key)
+    )
+    return found.scalar_one_or_none()
+
+
+async def store(
+    change: Change,
+    prepared: Prepared,
+    definitions: Mapping[str, ModelDefinition],
+    owner_id: int,
+    submitted_by: str | None,
+    key: str | None,
+) -> int:
+    """Writes the pipeline, which begins; its id. One with the same key is answered instead."""
+    conn = change.conn
+    if key is not None:
+        await conn.execute(
+            sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:one, 0))"),
+            {"one": f"{owner_id}/pipelines/{key}"},
+        )
+        if (known := await find(conn, owner_id, key)) is not None:
+            return known
+    used = {step.code for step in prepared.plan.steps}
+    for name, definition in definitions.items():
+        if name in used:
+            await store_definition(conn, definition)
+    made = await conn.execute(
+        sa.insert(pipelines)
+        .values(
+            name=prepared.plan.name,
+            owner_id=owner_id,
+            submitted_by=submitted_by,
+            plan=prepared.text,
+            state=machine.RUNNING,
+            idempotency_key=key,
+            changes=1,
+        )
+        .returning(pipelines.c.id)
+    )
+    pipeline_id = int(made.scalar_one())
+    await conn.execute(
+        sa.insert(pipeline_steps),
+        [
+            {
+                "pipeline_id": pipeline_id,
+                "step": place,
+                "state": machine.WAITING,
+                "model_def_hash": None if step.code is None else definitions[step.code].hash,
+            }
+            for place, step in enumerate(prepared.plan.steps)
+        ],
+    )
+    change.notify(topics.PIPELINES, topics.pipeline(pipeline_id))
+    return pipeline_id

@@ -1,0 +1,148 @@
+"""Pipelines of experiments: docs/pipelines.md."""
+
+# Parameters and fields are named as in the API.
+# ruff: noqa: N803, N815
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from determined_service.access.dependencies import PipelineReader, may
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.aside import aside
+from determined_service.base.bounds import Id, IdempotencyKey
+from determined_service.base.errors import NotFound
+from determined_service.base.json import JsonResponse
+from determined_service.pipelines import people, submitting
+from determined_service.public import bodies_with_files
+from determined_service.public.bodies_with_files import WithFiles
+from determined_service.state.change import changing, reader
+from determined_service.submission.model_definition import content_size
+from determined_service.submission.unpacking import pack_several
+from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page
+from determined_service.views.pipelines import find_pipeline, p, pipeline_json, select_pipelines
+from determined_service.web.router import Router
+from determined_service.web.state import Db, SettingsOf
+
+router = Router("Pipelines", "/api/v1")
+PIPELINE = "/pipelines/{pipeline_id}"
+Creator = Annotated[Principal, may(Action.CREATE, Kind.PIPELINE)]
+
+
+class NewPipeline(WithFiles):
+    """A pipeline, and the files of its steps."""
+
+    pipeline: dict[str, Any] = Field(
+        description="`name` and `steps`; each step has `name` and `experiment` (a configuration), and may "
+        "have `needs`, `with`, `for_each`, `cached`, and `code` (a name of `modelDefinitions`)."
+    )
+    modelDefinitions: dict[str, list[dict[str, Any]]] = Field(
+        default_factory=dict, description="By name, lists of files as in a submission."
+    )
+    idempotencyKey: IdempotencyKey | None = Field(
+        default=None,
+        description="Made up by the sender: another request of the same user with the same key is answered "
+        "with the same pipeline.",
+    )
+    validateOnly: bool = Field(default=False, description="Only check it, store nothing.")
+
+
+async def read_pipeline(request: Request, user: Creator) -> AsyncIterator[NewPipeline]:
+    """What is in the body, once it is known who asks."""
+    async with bodies_with_files.read(request, NewPipeline) as given:
+        yield given
+
+
+@router.post("/pipelines", openapi_extra=bodies_with_files.described(NewPipeline))
+async def create_pipeline(
+    given: Annotated[NewPipeline, Depends(read_pipeline)],
+    user: Creator,
+    db: Db,
+    settings: SettingsOf,
+) -> Response:
+    """Checks the whole pipeline, stores it and begins it; answers its id (`pipelineId`)."""
+    async with reader(db).connect() as conn:
+        known = await submitting.find(conn, user.user_id, given.idempotencyKey)
+    if known is not None:
+        return JsonResponse({"pipelineId": known})
+    definitions = given._several
+    if not definitions:
+        size = sum(content_size(files) for files in given.modelDefinitions.values())
+        definitions = await aside(size, pack_several, given.modelDefinitions)
+    prepared = await submitting.prepare(given.pipeline, definitions, settings)
+    async with changing(db) as change:
+        await submitting.check_against(change.conn, prepared, settings)
+        if given.validateOnly:
+            return JsonResponse({"pipelineId": None})
+        pipeline_id = await submitting.store(
+            change, prepared, definitions, user.user_id, user.task, given.idempotencyKey
+        )
+    return JsonResponse({"pipelineId": pipeline_id})
+
+
+@router.get("/pipelines")
+async def list_pipelines(
+    user: PipelineReader,
+    db: Db,
+    offset: Offset = 0,
+    limit: Limit = 0,
+    orderBy: OrderBy = "ORDER_BY_DESC",
+) -> Response:
+    """Every pipeline, the latest first."""
+    async with db.tx() as conn:
+        statement = select_pipelines().order_by(
+            p.id.asc() if orderBy == "ORDER_BY_ASC" else p.id.desc()
+        )
+        rows, pages = await fetch_page(conn, statement, offset, limit)
+    return JsonResponse({"pipelines": [pipeline_json(row) for row in rows], "pagination": pages})
+
+
+@router.get(PIPELINE)
+async def read_pipeline_of(pipeline_id: Id, user: PipelineReader, db: Db) -> Response:
+    """One pipeline with its steps, and every try of their experiments."""
+    async with db.tx() as conn:
+        # A training process sees what everybody does.
+        own = user.user_id if user.allocation is None else None
+        found = await find_pipeline(conn, pipeline_id, sees_all=user.admin, owner_sees=own)
+    if found is None:
+        raise NotFound(f"pipeline {pipeline_id} does not exist")
+    return JsonResponse({"pipeline": found})
+
+
+@router.post(f"{PIPELINE}/cancel")
+async def cancel_pipeline(
+    pipeline_id: Id,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.PIPELINE, "cancel")],
+    db: Db,
+) -> Response:
+    """Ends the pipeline and kills its experiments. 409 when it has ended."""
+    await people.cancel(db, pipeline_id, f"canceled by {user.username}")
+    return JsonResponse({})
+
+
+@router.post(f"{PIPELINE}/resume")
+async def resume_pipeline(
+    pipeline_id: Id,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.PIPELINE, "resume")],
+    db: Db,
+) -> Response:
+    """Tries again what failed, was skipped or was canceled; what has completed stays. 409 while it runs."""
+    await people.resume(db, pipeline_id)
+    return JsonResponse({})
+
+
+@router.delete(PIPELINE)
+async def delete_pipeline(
+    pipeline_id: Id,
+    user: Annotated[Principal, may(Action.DELETE, Kind.PIPELINE)],
+    db: Db,
+) -> Response:
+    """Forgets the pipeline; its experiments stay. 409 while it runs."""
+    await people.delete(db, pipeline_id)
+    return JsonResponse({})

@@ -1,0 +1,395 @@
+"""Pipelines: each experiment once, however often and at how many places its pipeline is advanced.
+
+The experiments' processes are played by rows: what a pipeline does with their results is the matter here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import uuid
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from determined_registry.database.tables import (
+    checkpoints,
+    experiments,
+    metrics,
+    model_definitions,
+    pipelines,
+    trials,
+)
+from determined_service.pipelines import people, rows
+from determined_service.prefect.gateway import Artifact, RunState
+from determined_service.prefect.pipeline_runs import MAX_REVIVALS, PipelineRuns
+from determined_service.state.change import changing
+from tests.integration.conftest import client_of
+from tests.integration.service_api.world import World
+
+CODE = [{"path": "train.py", "type": 48, "content": "cHJpbnQoKQ==", "mode": 420}]
+
+
+def config(**more: Any) -> dict[str, Any]:
+    searcher = {"name": "single", "metric": "accuracy", "smaller_is_better": False}
+    return {
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {"lr": 0.5},
+        "searcher": {**searcher, "max_length": {"batches": 1}},
+        **more,
+    }
+
+
+def step(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "experiment": config(name=name), "code": "0", **more}
+
+
+class Pipelines:
+    """What a user and the flow ask for, and experiments that end as the test wants."""
+
+    def __init__(self, world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> None:
+        self.world, self.user, self.agent = world, user, agent
+
+    async def submit(self, *steps: dict[str, Any], code: Any = CODE, **more: Any) -> int:
+        body = {"pipeline": {"name": "p", "steps": steps}, "modelDefinitions": {"0": code}}
+        return int(
+            ok(await self.user.post("/api/v1/pipelines", json={**body, **more}))["pipelineId"]
+        )
+
+    async def advance(self, pipeline_id: int) -> dict[str, str]:
+        """Asked for from four places at once; the steps' states."""
+        path = f"/internal/v1/pipelines/{pipeline_id}/advance"
+        asked = await asyncio.gather(*(self.agent.post(path, json={}) for _ in range(4)))
+        answers = [ok(one) for one in asked]
+        # Some answer while another one still submits; the last word is the same.
+        last = ok(await self.agent.post(path, json={}))
+        assert last in answers
+        return {one["name"]: one["state"] for one in last["steps"]}
+
+    async def get(self, pipeline_id: int) -> dict[str, Any]:
+        found: dict[str, Any] = ok(await self.user.get(f"/api/v1/pipelines/{pipeline_id}"))
+        return dict(found["pipeline"])
+
+    async def experiments(self, pipeline_id: int, name: str) -> list[int]:
+        found = await self.get(pipeline_id)
+        (mine,) = (one for one in found["steps"] if one["name"] == name)
+        return [one["id"] for one in mine["experiments"]]
+
+    async def ask(self, pipeline_id: int, what: str, *codes: int) -> Any:
+        return ok(await self.user.post(f"/api/v1/pipelines/{pipeline_id}/{what}", json={}), *codes)
+
+    async def complete(self, experiment_id: int, accuracy: float) -> str:
+        """The experiment has completed, with a checkpoint and a validation; the checkpoint's UUID."""
+        checkpoint = uuid.uuid4()
+        now = datetime.datetime.now(datetime.UTC)
+        async with self.world.db.tx() as conn:
+            of = trials.c.experiment_id == experiment_id
+            trial_id = (await conn.execute(sa.select(trials.c.id).where(of))).scalar_one()
+            made = await conn.execute(
+                sa.insert(metrics)
+                .values(
+                    trial_id=trial_id,
+                    run_id=1,
+                    group_name="validation",
+                    steps_completed=1,
+                    end_time=now,
+                    metrics={"accuracy": accuracy, "val.loss": 1 - accuracy},
+                )
+                .returning(metrics.c.id)
+            )
+            await conn.execute(
+                sa.insert(checkpoints).values(
+                    uuid=checkpoint,
+                    state="COMPLETED",
+                    experiment_id=experiment_id,
+                    trial_id=trial_id,
+                    steps_completed=1,
+                )
+            )
+            best = {"searcher_metric_value": accuracy, "best_validation_id": made.scalar_one()}
+            await conn.execute(sa.update(trials).where(of).values(state="COMPLETED", **best))
+        await self.end(experiment_id, "COMPLETED")
+        return str(checkpoint)
+
+    async def end(self, experiment_id: int, state: str) -> None:
+        async with self.world.db.tx() as conn:
+            ended = sa.update(experiments).where(experiments.c.id == experiment_id)
+            await conn.execute(ended.values(state=state, reason="out of memory"))
+
+    async def row(self, experiment_id: int) -> Any:
+        (found,) = await self.world.rows(
+            sa.select(experiments).where(experiments.c.id == experiment_id)
+        )
+        return found
+
+
+def ok(answer: httpx.Response, *codes: int) -> Any:
+    assert answer.status_code in (codes or (200,)), answer.text
+    return answer.json()
+
+
+@pytest.fixture
+def pipes(world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> Pipelines:
+    return Pipelines(world, user, agent)
+
+
+async def test_later_steps_take_what_earlier_ones_have_found(pipes: Pipelines) -> None:
+    one = await pipes.submit(
+        step("search"),
+        step(
+            "train",
+            for_each=[1, 2],
+            **{
+                "with": {
+                    "name": "train ${item}",
+                    "hyperparameters.lr": "${steps.search.best.hparams.lr}",
+                    "hyperparameters.loss": "${steps.search.best.metrics.val.loss}",
+                    "hyperparameters.fold": "${item}",
+                    "searcher.source_checkpoint_uuid": "${steps.search.best.checkpoint}",
+                }
+            },
+        ),
+        step(
+            "last",
+            **{
+                "with": {
+                    "hyperparameters.of": "${steps.train.best.item}",
+                    "hyperparameters.all": "${steps.train[*].best.checkpoint}",
+                    "hyperparameters.from": "${steps.search.experiment.id}",
+                }
+            },
+        ),
+    )
+    assert await pipes.advance(one) == {"search": "RUNNING", "train": "WAITING", "last": "WAITING"}
+    (search,) = await pipes.experiments(one, "search")
+    found = await pipes.complete(search, 0.75)
+    assert (await pipes.advance(one))["train"] == "RUNNING"
+    folds = await pipes.experiments(one, "train")
+    trained = [await pipes.row(fold) for fold in folds]
+    assert [(x.name, x.config["hyperparameters"]) for x in trained] == [
+        (f"train {n}", {"lr": 0.5, "loss": 0.25, "fold": n}) for n in (1, 2)
+    ]
+    assert trained[0].config["searcher"]["source_checkpoint_uuid"] == found
+    assert trained[0].model_def_hash == (await pipes.row(search)).model_def_hash is not None
+    stored = [
+        await pipes.complete(fold, value) for fold, value in zip(folds, (0.1, 0.9), strict=True)
+    ]
+    assert (await pipes.advance(one))["last"] == "RUNNING"
+    (last,) = await pipes.experiments(one, "last")
+    hparams = (await pipes.row(last)).config["hyperparameters"]
+    assert hparams == {"lr": 0.5, "of": 2, "all": stored, "from": search}
+    await pipes.complete(last, 0.5)
+    await pipes.advance(one)
+    now = await pipes.get(one)
+    assert (now["state"], now["reason"], now["completedSteps"]) == (
+        "COMPLETED",
+        "all 3 steps completed",
+        3,
+    )
+    # Each once, though five asked each time.
+    (count,) = await pipes.world.rows(sa.select(sa.func.count()).select_from(experiments))
+    assert count[0] == 4
+    ok(await pipes.user.delete(f"/api/v1/pipelines/{one}"))
+    ok(await pipes.user.get(f"/api/v1/pipelines/{one}"), 404)
+    assert len(await pipes.world.rows(sa.select(model_definitions.c.hash))) == 1
+
+
+async def test_what_failed_is_tried_again_and_nothing_else(pipes: Pipelines) -> None:
+    one = await pipes.submit(
+        step("first"), step("then", needs=["first"]), step("other"), step("after", needs=["other"])
+    )
+    await pipes.advance(one)
+    (first,), (other,) = [await pipes.experiments(one, name) for name in ("first", "other")]
+    await pipes.end(first, "ERROR")
+    await pipes.complete(other, 0.5)
+    # The branch that does not need it goes on.
+    assert await pipes.advance(one) == {
+        "first": "FAILED",
+        "then": "SKIPPED",
+        "other": "COMPLETED",
+        "after": "RUNNING",
+    }
+    await pipes.ask(one, "resume", 409)
+    await pipes.complete((await pipes.experiments(one, "after"))[0], 0.5)
+    await pipes.advance(one)
+    now = await pipes.get(one)
+    assert (now["state"], now["reason"]) == ("FAILED", "step first failed, 1 skipped")
+    assert now["steps"][0]["reason"] == f"experiment {first} failed: out of memory"
+    assert now["steps"][1]["reason"] == "step first failed"
+    await pipes.ask(one, "resume")
+    assert (await pipes.advance(one))["first"] == "RUNNING"
+    (again,) = await pipes.experiments(one, "first")
+    assert again != first
+    assert await pipes.experiments(one, "other") == [other]
+    # An experiment that somebody continued since counts, too.
+    await pipes.end(again, "CANCELED")
+    await pipes.advance(one)
+    await pipes.complete(again, 0.5)
+    await pipes.ask(one, "resume")
+    assert (await pipes.advance(one))["then"] == "RUNNING"
+    (earlier,) = (await pipes.get(one))["steps"][0]["earlierExperiments"]
+    assert (earlier["id"], earlier["state"], earlier["attempt"]) == (first, "FAILED", 1)
+
+
+async def test_who_cancels_ends_every_experiment_but_those_of_others(
+    pipes: Pipelines, service_app: FastAPI
+) -> None:
+    shared = step("shared", cached=True)
+    owner = await pipes.submit(shared)
+    await pipes.advance(owner)
+    one = await pipes.submit(shared, step("mine"), step("late", needs=["mine"]))
+    await pipes.advance(one)
+    (borrowed,), (mine,) = [await pipes.experiments(one, name) for name in ("shared", "mine")]
+    assert [borrowed] == await pipes.experiments(owner, "shared")
+    # The process dies between the decision and the deed: the leader does it.
+    async with changing(pipes.world.db) as change:
+        await people.cancel_locked(change, await rows.lock(change.conn, one), "canceled by me")
+    assert (await pipes.row(mine)).state == "ACTIVE"
+    prefect = FakePrefect()
+    passes = PipelineRuns(pipes.world.db, prefect, service_app.state.settings)
+    await passes.run_pass()
+    assert (await pipes.row(mine)).state == "CANCELED"
+    assert (await pipes.row(borrowed)).state == "ACTIVE"
+    now = await pipes.get(one)
+    assert (now["state"], now["reason"]) == ("CANCELED", "canceled by me")
+    assert {x["state"] for x in now["steps"]} == {"CANCELED"}
+    await pipes.ask(one, "cancel", 409)
+    await pipes.ask(one, "resume")
+    await pipes.advance(one)
+    assert await pipes.experiments(one, "shared") == [borrowed]
+    # Somebody else ends what was shared: this pipeline runs one of its own.
+    await pipes.ask(owner, "cancel")
+    assert (await pipes.row(borrowed)).state == "CANCELED"
+    await pipes.advance(one)
+    (own,) = await pipes.experiments(one, "shared")
+    assert own not in (None, borrowed)
+    await pipes.complete(own, 0.5)
+    assert (await pipes.advance(one))["shared"] == "COMPLETED"
+    third = await pipes.submit(shared)
+    assert await pipes.advance(third) == {"shared": "COMPLETED"}
+    # Other code is another experiment.
+    other = await pipes.submit(shared, code=[{**CODE[0], "path": "other.py"}])
+    assert await pipes.advance(other) == {"shared": "RUNNING"}
+
+
+class FakePrefect:
+    """The runs' states as the test sets them."""
+
+    def __init__(self) -> None:
+        self.state = "SCHEDULED"
+        self.made: list[str] = []
+        self.told: list[str] = []
+        self.pages: dict[str, str] = {}
+
+    async def create_pipeline_run(self, _: int, **given: Any) -> tuple[uuid.UUID, None]:
+        self.made.append(given["name"])
+        return uuid.uuid4(), None
+
+    async def pipeline_pool(self) -> None:
+        return None
+
+    async def read_state(self, run_id: uuid.UUID) -> RunState:
+        now = datetime.datetime.now(datetime.UTC)
+        return RunState(self.state, self.state.title(), None, now, 1)
+
+    async def set_state(self, run_id: uuid.UUID, type: str, name: str, message: str) -> None:
+        self.state = type
+        self.told.append(message)
+
+    async def artifacts(self, run_id: uuid.UUID) -> dict[str, uuid.UUID]:
+        return {}
+
+    async def create_artifact(self, run_id: uuid.UUID, artifact: Artifact) -> uuid.UUID:
+        self.pages[artifact.called] = str(artifact.data)
+        return uuid.uuid4()
+
+    async def update_artifact(self, artifact_id: uuid.UUID, artifact: Artifact) -> None:
+        raise AssertionError
+
+
+async def test_its_run_lives_as_long_as_the_pipeline_and_tells_its_story(
+    pipes: Pipelines, service_app: FastAPI
+) -> None:
+    one = await pipes.submit(step("first"), step("then", needs=["first"]))
+    prefect = FakePrefect()
+    passes = PipelineRuns(pipes.world.db, prefect, service_app.state.settings)
+    await passes.run_pass()
+    assert prefect.made == [f"p (pipeline {one})"]
+    await pipes.advance(one)
+    (first,) = await pipes.experiments(one, "first")
+    # Its process dies: the same run starts again.
+    prefect.state = "CRASHED"
+    await passes.run_pass()
+    assert (prefect.state, prefect.made) == ("SCHEDULED", [f"p (pipeline {one})"])
+    # Somebody cancels the run.
+    prefect.state = "CANCELLED"
+    await passes.run_pass()
+    assert (await pipes.row(first)).state == "CANCELED"
+    assert (await pipes.get(one))["reason"] == "its run was cancelled in Prefect"
+    page = prefect.pages[f"determined-pipeline-{one}"]
+    assert f"det pipeline resume {one}" in page
+    assert "its run was cancelled in Prefect" in page
+    await pipes.ask(one, "resume")
+    await passes.run_pass()
+    assert (prefect.state, prefect.told[-1]) == ("SCHEDULED", "the pipeline was resumed")
+    # Its last word, if it died before it could say it.
+    await pipes.ask(one, "cancel")
+    prefect.state = "CRASHED"
+    await passes.run_pass()
+    assert (prefect.state, prefect.told[-1]) == (
+        "CANCELLED",
+        f"pipeline {one} CANCELED: canceled by determined",
+    )
+    await pipes.ask(one, "resume")
+    # A flow that dies without ever getting on is given up.
+    async with pipes.world.db.tx() as conn:
+        await conn.execute(sa.update(pipelines).values(revivals=MAX_REVIVALS, wake=False))
+    prefect.state = "CRASHED"
+    await passes.run_pass()
+    assert (await pipes.get(one))["state"] == "FAILED"
+
+
+async def test_a_submission_with_a_key_is_one_pipeline(pipes: Pipelines) -> None:
+    asked = (pipes.submit(step("a"), idempotencyKey="k") for _ in range(4))
+    assert len(set(await asyncio.gather(*asked))) == 1
+
+
+async def test_items_that_may_be_secrets_are_shown_to_nobody_else(
+    pipes: Pipelines, agent: httpx.AsyncClient, service_app: FastAPI
+) -> None:
+    words = {"environment.environment_variables": ["TOKEN=${item}"]}
+    one = await pipes.submit(step("a", for_each=["s3cret"], **{"with": words}))
+    await pipes.advance(one)
+    assert (await pipes.get(one))["steps"][0]["experiments"][0]["item"] == "s3cret"
+    ok(await agent.post("/api/v1/users", json={"user": {"username": "mallory"}}))
+    async with client_of(service_app, None) as other:
+        login = {"username": "mallory", "password": "", "isHashed": False}
+        token = ok(await other.post("/api/v1/auth/login", json=login))["token"]
+        other.headers["Authorization"] = f"Bearer {token}"
+        answer = await other.get(f"/api/v1/pipelines/{one}")
+    assert ok(answer)["pipeline"]["steps"][0]["experiments"][0]["item"] is None
+    assert "s3cret" not in answer.text
+
+
+WRONG: list[tuple[list[dict[str, Any]], str]] = [
+    ([step("a", needs=["b"])], "steps[0].needs[0]: it needs 'b', which is no step"),
+    ([step("a", nedds=[])], "steps[0].nedds: unknown field; did you mean 'needs'?"),
+    ([step("a", experiment=config(resources={"resource_pool": "x"}))], "step a: "),
+    (
+        [step("a"), step("b", **{"with": {"hyperparameters.x": "${steps.a.best.hparams.l}"}})],
+        "has no hyperparameter 'l'",
+    ),
+    ([step("a", code="7")], "step a: code: no modelDefinitions.7 was sent"),
+    ([step("a", experiment="a.yaml")], "expected an experiment configuration, found 'a.yaml'"),
+]
+
+
+async def test_a_pipeline_that_cannot_work_is_refused(pipes: Pipelines) -> None:
+    for steps, words in WRONG:
+        body = {"pipeline": {"name": "p", "steps": steps}, "modelDefinitions": {"0": CODE}}
+        answer = await pipes.user.post("/api/v1/pipelines", json=body)
+        assert (answer.status_code, words in answer.text) == (400, True), answer.text
+    assert await pipes.world.rows(sa.select(pipelines.c.id)) == []

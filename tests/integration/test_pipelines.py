@@ -1,0 +1,129 @@
+"""A pipeline of three steps on the real cluster: the second is killed and resumed, and so is its flow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from determined.experimental import pipeline
+from tests.integration.prefect_server import Prefect
+from tests.local_cluster import LocalCluster
+from tests.waiting import until
+
+EXAMPLE = Path(__file__).parents[2] / "examples/pipeline"
+# Trains on once the file is there.
+SCRIPT = """
+import pathlib, sys, time
+import determined as det
+info = det.get_cluster_info()
+with det.core.init() as core_context:
+    hparams = info.trial.hparams
+    while not pathlib.Path(hparams["wait"]).exists():
+        time.sleep(0.05)
+    for op in core_context.searcher.operations():
+        print("begins with", info.latest_checkpoint, flush=True)
+        core_context.train.report_validation_metrics(op.length, {"loss": hparams["loss"]})
+        with core_context.checkpoint.store_path({"steps_completed": op.length}) as (path, _):
+            (path / "state").write_text("x")
+        op.report_completed(hparams["loss"])
+"""
+
+
+def step(name: str, wait: Path, **more: Any) -> pipeline.Step:
+    config = {
+        "name": name,
+        "entrypoint": "python3 script.py",
+        "hyperparameters": {"wait": str(wait), "loss": 0.5},
+        "searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 1}},
+        "max_restarts": 0,
+    }
+    return pipeline.Step(name, config, wait.parent / "model", **more)
+
+
+def kill_flow(cluster: LocalCluster, flow_run_id: str) -> None:
+    """``kill -9`` of the flow's process, by the agent's record of it."""
+
+    def record() -> Path | None:
+        found = (cluster.data_dir / "agent" / "flow_runs").glob("*.json")
+        return next((path for path in found if flow_run_id in path.name), None)
+
+    path = until("the flow", record)
+    psutil.Process(json.loads(path.read_text())["pid"]).kill()
+
+
+def test_the_second_step_is_killed_and_resumed_and_so_is_the_flow(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/script.py").write_text(SCRIPT)
+    now, later = tmp_path / "now", tmp_path / "later"
+    now.touch()
+    first = step("first", now)
+    second = step(
+        "second",
+        later,
+        overrides={"searcher.source_checkpoint_uuid": first.best.checkpoint},
+    )
+    third = step(
+        "third",
+        now,
+        for_each=[0.1, 0.2],
+        overrides={
+            "hyperparameters.loss": pipeline.item,
+            "hyperparameters.before": second.best.metrics.loss,
+        },
+    )
+    session = cluster.session()
+    run = pipeline.send(session, pipeline.plan(pipeline.Pipeline("three", [first, second, third])))
+
+    def running() -> int | None:
+        """The experiment of the second step."""
+        listed = run.describe()["steps"][1]["experiments"]
+        return next((int(one["id"]) for one in listed if one["state"] == "RUNNING"), None)
+
+    killed = until("the second step", running, show=run.describe)
+    assert killed is not None
+    cluster.det("experiment", "kill", str(killed))
+    assert cluster.det("pipeline", "wait", str(run.id), check=False).returncode == 1
+    failed = run.describe()
+    assert [one["state"] for one in failed["steps"]] == ["COMPLETED", "FAILED", "SKIPPED"]
+    assert failed["steps"][1]["reason"].endswith("was canceled: killed by the user")
+    cluster.det("pipeline", "resume", str(run.id), "--detach")
+    again = until("the second step again", running, show=run.describe)
+    assert again not in (None, killed)
+    # The flow is killed; nothing is lost, and its run goes on.
+    kill_flow(cluster, failed["flowRunId"])
+    later.touch()
+    ended = run.wait()
+    assert ended["state"] == "COMPLETED", ended
+    assert ended["flowRunId"] == failed["flowRunId"]
+    first_now, second_now, third_now = ended["steps"]
+    assert first_now["experiments"] == failed["steps"][0]["experiments"]
+    assert [one["id"] for one in second_now["earlierExperiments"]] == [killed]
+    uuid = first_now["experiments"][0]["best"]["checkpoint"]
+    assert f"begins with {uuid}" in cluster.logs(second_now["experiments"][0]["id"])
+    best = [one["best"]["metric"] for one in third_now["experiments"]]
+    assert best == [0.1, 0.2]
+    assert third_now["experiments"][0]["best"]["hparams"]["before"] == 0.5
+    # In Prefect it is one run, with every experiment as a subflow.
+    prefect = Prefect(cluster)
+    prefect.wait(ended["flowRunId"])
+    of = {"flow_runs": {"parent_flow_run_id": {"any_": [ended["flowRunId"]]}}}
+    names = {one["name"] for one in prefect.call("/flow_runs/filter", of)}
+    numbers = [one["id"] for step in ended["steps"] for one in step["experiments"]]
+    assert {name.rpartition("#")[2] for name in names} == {str(n) for n in [*numbers, killed]}
+
+
+def test_the_example_is_without_mistakes() -> None:
+    planned = pipeline.plan(EXAMPLE / "pipeline.yaml", {"epochs": 2})
+    assert [(one.name, one.needs) for one in planned.plan.steps] == [
+        ("search", ()),
+        ("folds", ("search",)),
+        ("final", ("search", "folds")),
+    ]
+    given = yaml.safe_load((EXAMPLE / "pipeline.yaml").read_text())
+    assert given["params"] == {"epochs": 6}

@@ -1,0 +1,219 @@
+"""Pipelines of experiments: read, checked, resolved. No service, no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from determined.common import pipeline
+from determined.common.pipeline import Result, references, resolving
+from determined.common.wire import limits
+from determined.expconf import ConfigError, Document, load_yaml
+from determined.experimental import pipeline as sdk
+
+CONFIG = """
+entrypoint: python3 ${HOME}/train.py
+hyperparameters:
+  lr: {type: log, base: 10, minval: -4, maxval: -1}
+  net: {width: 3}
+searcher: {name: single, metric: loss, max_length: {batches: 1}}
+"""
+
+
+def load(path: str) -> Document:
+    text = CONFIG if path == "good.yaml" else CONFIG.replace("single", "singl")
+    return load_yaml(text, path)
+
+
+def mistakes(text: str, **params: Any) -> list[str]:
+    try:
+        pipeline.check(pipeline.read(load_yaml(text, "p.yaml"), load, params))
+    except ConfigError as error:
+        return str(error).splitlines()
+    return []
+
+
+HEAD = (
+    "name: p\nsteps:\n- {name: a, experiment: good.yaml}\n"
+    "- {name: b, for_each: [1, 2], experiment: good.yaml}\n"
+)
+C = HEAD + "- name: c\n  experiment: good.yaml\n  "
+
+
+def of_c(reference: str) -> str:
+    return f"{C}with: {{hyperparameters.x: '${{{reference}}}'}}"
+
+
+WRONG = [
+    ("name: p", "p.yaml: steps: expected a list of steps, found null"),
+    (HEAD + "stps: []", "p.yaml:5: stps: unknown field; did you mean 'steps'?"),
+    (
+        HEAD + "- {name: a, experiment: good.yaml}",
+        "'a' is the name of two steps (the first: line 3)",
+    ),
+    (HEAD + "- {name: 1a, experiment: good.yaml}", "steps[2].name: expected a name of letters"),
+    (HEAD + "- {name: c, experiment: 3}", "or the path of one, found 3"),
+    (HEAD + "- {name: c, experiment: bad.yaml}", "bad.yaml:6: searcher.name: found 'singl'"),
+    (C + "neds: [a]", "p.yaml:7: steps[2].neds: unknown field; did you mean 'needs'?"),
+    (C + "needs: [A]", "steps[2].needs[0]: it needs 'A', which is no step; did you mean 'a'?"),
+    (C + "needs: [c]", "it needs itself"),
+    (C + "cached: 1", "steps[2].cached: expected true or false, found 1"),
+    (C + "for_each: []", "0 items found, 1 to 100 are allowed"),
+    (C + "for_each: x", "expected a list, or a reference to one, found 'x'"),
+    (C + "with: {searcher.name: singl}", "p.yaml:7: steps[2].with.searcher.name: found 'singl'"),
+    (C + "with: {entrypoint.x: 1}", "with: entrypoint.x: entrypoint is a single value"),
+    (of_c("step.a.best.trial"), "found 'step'; did you mean 'steps'?"),
+    (of_c("steps.aa.best.trial"), "there is no other step 'aa'"),
+    (of_c("steps.a.bst.trial"), "found 'bst'; did you mean 'best'?"),
+    (of_c("steps.a.best.chekpoint"), "did you mean 'checkpoint'?"),
+    (of_c("steps.a.best.checkpoint.x"), "best.checkpoint is a single value"),
+    (of_c("steps.a.experiment.name"), "of an experiment there is .id only"),
+    (of_c("steps.a[*].best.trial"), "step 'a' has no for_each"),
+    (of_c("steps.b[2].best.trial"), "step 'b' has 2 items, numbered from 0"),
+    (of_c("x${steps.b[*].best.trial").replace("${x", "x"), "cannot stand inside of a text"),
+    (of_c("steps.a.best.hparams.lrr"), "has no hyperparameter 'lrr'; did you mean 'lr'?"),
+    (of_c("steps.a.best.hparams.net.w"), "has no hyperparameter 'w'"),
+    (of_c("item"), "this step has no for_each"),
+    (of_c("params.x"), "'x' is no parameter of this pipeline"),
+    ("params: {n: null}\n" + HEAD, "params.n: this parameter has no value"),
+    (
+        HEAD.replace(
+            "experiment: good.yaml}\n- {name: b", "needs: b, experiment: good.yaml}\n- {name: b"
+        ).replace("for_each", "needs: [a], for_each"),
+        "these steps wait for each other: a needs b needs a",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_a_mistake_is_told_with_its_place(text: str, words: str) -> None:
+    found = mistakes(text)
+    assert any(words in line for line in found), found
+    # Nothing follows from it that is no mistake.
+    assert len(found) == 1, found
+
+
+def test_mistakes_are_told_together() -> None:
+    found = mistakes(
+        C
+        + "cachd: 1\n  with: {hyperparameters.x: '${steps.q.best.trial}', hyperparameters.y: '${item}'}"
+    )
+    assert len(found) == 3
+
+
+def test_too_many_steps_and_experiments_are_refused() -> None:
+    many = "".join(f"- {{name: s{n}, experiment: good.yaml}}\n" for n in range(65))
+    assert f"at most {limits.PIPELINE_STEPS} steps" in mistakes(f"name: p\nsteps:\n{many}")[0]
+    wide = "".join(
+        f"- {{name: s{n}, experiment: good.yaml, for_each: {list(range(100))}}}\n"
+        for n in range(11)
+    )
+    assert "experiments in all, found 1100" in mistakes(f"name: p\nsteps:\n{wide}")[0]
+
+
+def test_what_is_not_known_yet_is_no_mistake() -> None:
+    assert (
+        mistakes(
+            C
+            + "for_each: '${steps.b[*].best.checkpoint}'\n  with:\n"
+            + "    searcher.source_checkpoint_uuid: '${item}'\n"
+            + "    searcher.max_length.batches: '${steps.a.best.metrics.epochs}'\n"
+            + "    hyperparameters: '${steps.a.best.hparams}'\n"
+            + "    name: 'of ${steps.b.best.item}, ${params.n}'\n"
+            + "params: {n: null}",
+            n=3,
+        )
+        == []
+    )
+
+
+RESULTS = {
+    "a": [
+        Result(7, 70, "u-7", {"lr": 0.1, "on": True, "net": {"w": [1, 2]}}, {"val.loss": 0.5}, 0.5)
+    ],
+    "b": [
+        Result(8, 80, "u-8", {"lr": 1}, {}, 0.3, True, {"f": "x"}),
+        Result(9, 90, None, {"lr": 2}, {}, 0.2, True, {"f": "y"}),
+        Result(10, 91, "u-10", {"lr": 3}, {}, None, True, {"f": "z"}),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${steps.a.best.checkpoint}", "u-7"),
+        ("${steps.a.best.hparams.lr}", 0.1),
+        ("${steps.a.best.hparams.on}", True),
+        ("on=${steps.a.best.hparams.on}, ${ steps.a.experiment.id }", "on=true, 7"),
+        ("${steps.a.best.hparams.net.w[1]}", 2),
+        ("${steps.a.best.hparams.net}", {"w": [1, 2]}),
+        ("${steps.a.best.metrics.val.loss}", 0.5),
+        ("${steps.b.best.item.f}", "y"),
+        ("${steps.b.experiment.id}", 9),
+        ("${steps.b[0].best.checkpoint}", "u-8"),
+        ("${steps.b[*].best.hparams.lr}", [1, 2, 3]),
+        ("${item[1]}", "second"),
+        ("$${item}", "${item}"),
+        ("${HOME}/x ${arr[0]}", "${HOME}/x ${arr[0]}"),
+    ],
+)
+def test_a_reference_keeps_its_type(text: str, value: Any) -> None:
+    step = pipeline.Step("c", {"x": text})
+    found = pipeline.configuration(step, RESULTS, ["first", "second"])["x"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_reference_that_leads_to_nothing_says_so() -> None:
+    for text, words in (
+        ("${steps.b.best.checkpoint}", "trial 90, the best of experiment 9, has no checkpoint"),
+        ("${steps.a.best.metrics.val}", "has no 'val'"),
+        ("${steps.b[7].best.trial}", "has 3 experiments"),
+    ):
+        with pytest.raises(references.ReferenceError_, match="(?s)" + words.replace("[", r"\[")):
+            pipeline.configuration(pipeline.Step("c", {"x": text}), RESULTS)
+
+
+def test_fields_are_set_where_they_are_named() -> None:
+    config: dict[str, Any] = {"list": [{"a": 1}], "x": None}
+    resolving.put(config, "list.0.a", 2)
+    resolving.put(config, "x.y.z", 3)
+    assert config == {"list": [{"a": 2}], "x": {"y": {"z": 3}}}
+    with pytest.raises(references.ReferenceError_, match="list of 1 entries"):
+        resolving.put(config, "list.1.a", 2)
+
+
+def test_items_are_public_unless_they_may_be_secrets() -> None:
+    public = pipeline.Step("a", {"hyperparameters": {"x": "${item}"}}, {"name": "n ${item}"})
+    secret = pipeline.Step("a", {"environment": {"environment_variables": ["T=${item}"]}})
+    assert (public.items_are_public, secret.items_are_public) == (True, False)
+
+
+def test_python_says_the_same_as_yaml() -> None:
+    config = load("good.yaml").data
+    a = sdk.Step("a", config)
+    b = sdk.Step("b", config, for_each=(1, 2), overrides={"hyperparameters.x": sdk.item})
+    c = sdk.Step(
+        "c",
+        config,
+        needs=[a],
+        overrides={
+            "hyperparameters.lr": a.best.hparams.lr,
+            "hyperparameters.all": b.all.best.checkpoint,
+            "hyperparameters.one": b[1].best.trial,
+            "hyperparameters.id": a.experiment_id,
+        },
+        cached=True,
+    )
+    plan = sdk.plan(sdk.Pipeline("p", [a, b, c])).plan
+    assert plan.steps[2].needs == ("a", "b")
+    assert plan.steps[2].overrides == {
+        "hyperparameters.lr": "${steps.a.best.hparams.lr}",
+        "hyperparameters.all": "${steps.b[*].best.checkpoint}",
+        "hyperparameters.one": "${steps.b[1].best.trial}",
+        "hyperparameters.id": "${steps.a.experiment.id}",
+    }
+    assert pipeline.Plan.from_json(plan.to_json()) == plan
+    # What is sent is read as the same.
+    assert pipeline.read(Document(plan.to_json())).plan == plan

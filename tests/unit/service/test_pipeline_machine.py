@@ -1,0 +1,92 @@
+"""Which move of a pipeline comes next."""
+
+from __future__ import annotations
+
+import random
+
+from determined.common.pipeline import Plan, Step
+from determined_service.pipelines.machine import (
+    CANCELED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    RUNNING,
+    SKIPPED,
+    WAITING,
+    End,
+    Expand,
+    Finish,
+    Standing,
+    Try,
+    next_moves,
+    to_submit,
+    waited_for,
+)
+
+
+def plan(**needs: str) -> Plan:
+    return Plan("p", tuple(Step(name, {}, needs=tuple(of)) for name, of in needs.items()))
+
+
+def standing(state: str, *tries: str) -> Standing:
+    return Standing(state, tuple(Try(n, 1, one, one.lower(), n) for n, one in enumerate(tries)))
+
+
+def test_steps_begin_when_all_that_they_need_has_completed() -> None:
+    abc = plan(a="", b="a", c="ab")
+    waiting = standing(WAITING)
+    assert next_moves(abc, [waiting] * 3) == [Expand(0)]
+    done = standing(COMPLETED)
+    assert next_moves(abc, [done, waiting, waiting]) == [Expand(1)]
+    running = standing(RUNNING, RUNNING, WAITING)
+    assert next_moves(abc, [done, running, waiting]) == []
+    assert [(step, one.item) for step, one in to_submit([done, running, waiting])] == [(1, 1)]
+    assert waited_for([done, running, waiting]) == [0]
+
+
+def test_a_step_fails_when_all_its_experiments_have_ended() -> None:
+    only = plan(a="")
+    assert next_moves(only, [standing(RUNNING, FAILED, RUNNING)]) == []
+    (move,) = next_moves(only, [standing(RUNNING, FAILED, COMPLETED)])
+    assert move == Finish(0, FAILED, "1 of 2 experiments failed; the first: failed")
+    assert next_moves(only, [standing(RUNNING, COMPLETED)]) == [Finish(0, COMPLETED, None)]
+
+
+def test_what_needs_it_is_skipped_and_the_rest_goes_on() -> None:
+    both = plan(a="", b="a", c="", d="c")
+    now = [standing(FAILED), standing(WAITING), standing(COMPLETED), standing(WAITING)]
+    assert next_moves(both, now) == [Finish(1, SKIPPED, "step a failed"), Expand(3)]
+    now = [standing(FAILED), standing(SKIPPED), standing(COMPLETED), standing(COMPLETED)]
+    assert next_moves(both, now) == [End(FAILED, "step a failed, 1 skipped")]
+
+
+def test_every_pipeline_comes_to_an_end() -> None:
+    """Whatever becomes of the experiments, in whatever order."""
+    for seed in range(200):
+        draw = random.Random(seed)
+        names = "abcdef"
+        needs = {
+            name: "".join(one for one in names[:place] if draw.random() < 0.4)
+            for place, name in enumerate(names)
+        }
+        asked = plan(**needs)
+        now = [standing(WAITING)] * len(names)
+        for _ in range(100):
+            moves = next_moves(asked, now)
+            if any(isinstance(move, End) for move in moves):
+                break
+            for move in moves:
+                if isinstance(move, Expand):
+                    now[move.step] = standing(RUNNING, *[WAITING] * draw.randint(1, 3))
+                elif isinstance(move, Finish):
+                    now[move.step] = Standing(move.state)
+            if not moves:
+                place, one = draw.choice(to_submit(now))
+                tries = list(now[place].tries)
+                tries[one.item] = Try(one.item, 1, draw.choice((COMPLETED, COMPLETED, FAILED)))
+                now[place] = Standing(RUNNING, tuple(tries))
+        assert {step.state for step in now} <= set(ENDED) - {CANCELED}
+        states = {name: step.state for name, step in zip(names, now, strict=True)}
+        for name, of in needs.items():
+            lacks = any(states[one] != COMPLETED for one in of)
+            assert (states[name] == SKIPPED) == lacks
