@@ -1,4 +1,4 @@
-"""TensorBoards and notebooks by the REST API: what they show, whose secrets they get, when they are in use."""
+"""TensorBoards and notebooks by the REST API: what they show, whose secrets they get, what is use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def config_with(**fields: Any) -> str:
 
 
 async def test_a_tensorboard_gets_the_storage_that_its_owner_may_read(world: World) -> None:
-    await world.register(slots=0)
+    await world.register(slots=1)
     plain = await world.submit(config_with(environment={"environment_variables": ["REGION=x"]}))
     private = await world.submit(config_with(checkpoint_storage=OWN_STORAGE))
     for experiment_id in (plain, private):
@@ -34,7 +34,10 @@ async def test_a_tensorboard_gets_the_storage_that_its_owner_may_read(world: Wor
     missing = await world.user.post(
         TENSORBOARDS, json={"experimentIds": [plain, 99], "trialIds": [98]}
     )
-    assert (missing.status_code, missing.json()["message"]) == (404, "no such experiment: 99")
+    assert (missing.status_code, missing.json()["message"]) == (
+        404,
+        "not found: no such experiment: 99",
+    )
     assert "at least one" in await refusal(world, TENSORBOARDS)
     given = {"experimentIds": [plain], "config": {"tensorboard_args": ["--logdir=/"]}}
     assert "--logdir" in await refusal(world, TENSORBOARDS, **given)
