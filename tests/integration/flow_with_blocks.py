@@ -44,6 +44,9 @@ async def retried() -> None:
     await submitted_twice()
     other = await blocks.submit_experiment(CONFIG)
     say("experiment", other.id)
+    config = {"resources": {"slots": 0}}
+    done = await blocks.run_command("echo hello; exit 3", config=config, check=False)
+    say("command", done.state, done.exit_code, done.output.strip())
 
 
 @flow

@@ -56,6 +56,7 @@ def test_a_task_that_is_tried_again_submits_once(cluster: LocalCluster, tmp_path
     assert first == again
     # An equal call is another experiment.
     assert other != first
+    assert flow.found("command") == ["ERROR 3 hello"]
     assert flow.end() == 0, flow.log.read_text()
 
 

@@ -19,6 +19,7 @@ of values that JSON can hold. Which cluster they ask, and as whom, says a
 """
 
 from determined_flows.blocks.cluster import DeterminedCluster
+from determined_flows.blocks.commands import run_command
 from determined_flows.blocks.experiments import (
     best_checkpoint,
     run_experiment,
@@ -28,6 +29,8 @@ from determined_flows.blocks.experiments import (
 from determined_flows.blocks.models import evaluate, promote, register_model
 from determined_flows.blocks.results import (
     Checkpoint,
+    Command,
+    CommandFailed,
     Evaluation,
     Experiment,
     ExperimentFailed,
@@ -37,6 +40,8 @@ from determined_flows.blocks.results import (
 
 __all__ = [
     "Checkpoint",
+    "Command",
+    "CommandFailed",
     "DeterminedCluster",
     "Evaluation",
     "Experiment",
@@ -47,6 +52,7 @@ __all__ = [
     "evaluate",
     "promote",
     "register_model",
+    "run_command",
     "run_experiment",
     "submit_experiment",
     "wait_for_experiment",

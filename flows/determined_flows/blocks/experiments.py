@@ -11,24 +11,21 @@ from typing import Any
 import orjson
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
-from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
 from determined.common.api import Session
-from determined.common.api.patience import patiently
 from determined.experimental._determined import Determined
 from determined.experimental._submission import Submission, plan, read_config
 from determined_flows.blocks import keys
 from determined_flows.blocks.cluster import HERE, DeterminedCluster
 from determined_flows.blocks.results import Checkpoint, Experiment, ExperimentFailed
+from determined_flows.blocks.waiting import until_ended
 
 Config = str | Path | dict[str, Any]
 
 EXPERIMENTS = "/api/v1/experiments"
 FAILED = ("CANCELED", "ERROR")
 ENDED = ("COMPLETED", *FAILED, "DELETED", "DELETE_FAILED", "DELETING")
-POLL_S = (0.2, 5.0)
 CACHED_TRIES = 100
 
 
@@ -165,36 +162,16 @@ def _content(planned: Submission) -> str:
 
 async def wait_until_ended(session: Session, experiment_id: int, check: bool) -> Experiment:
     """As :func:`wait_for_experiment`, with an open session."""
-    pause, longest = POLL_S
-    try:
-        while True:
-            found = await asyncio.to_thread(patiently, lambda: _read(session, experiment_id))
-            if found.state in ENDED:
-                break
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, longest)
-    except asyncio.CancelledError:
-        _end_with_flow(session, experiment_id)
-        raise
+    found = await until_ended(
+        session,
+        f"{EXPERIMENTS}/{experiment_id}",
+        f"experiment {experiment_id}",
+        lambda: _read(session, experiment_id),
+        ENDED,
+    )
     if check and found.state in FAILED:
         raise ExperimentFailed(found)
     return found
-
-
-def _end_with_flow(session: Session, experiment_id: int) -> None:
-    """Kills the experiment if somebody cancels the flow. A flow that only loses its process leaves it alone:
-    the next process finds it again by its key."""
-    flow = FlowRunContext.get()
-    if flow is None or flow.flow_run is None:
-        return
-    logger = get_run_logger()
-    with get_client(sync_client=True) as client:
-        state = client.read_flow_run(flow.flow_run.id).state
-    if state is None or state.type.value not in ("CANCELLING", "CANCELLED"):
-        logger.warning("experiment %s goes on; this flow finds it again", experiment_id)
-        return
-    session.post(f"{EXPERIMENTS}/{experiment_id}/kill", json={})
-    logger.warning("the flow was cancelled, so experiment %s is killed", experiment_id)
 
 
 def _read(session: Session, experiment_id: int) -> Experiment:

@@ -62,6 +62,34 @@ class Evaluation(Record):
     examples: int
 
 
+class Command(Record):
+    """A command as it was when the block answered. ``exit_code``: of its program, 128 and the signal that
+    ended it; None: it has not ended. ``output``: the end of what it printed, 100 lines and 16,000 characters
+    at most."""
+
+    id: str
+    state: str
+    exit_code: int | None = None
+    output: str = ""
+
+
+class CommandFailed(Exception):
+    """A command ended with another exit code than 0; ``command`` says which."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        super().__init__(command)
+
+    def __str__(self) -> str:
+        one = self.command
+        tail = one.output.rstrip().rsplit("\n", 1)[-1]
+        said = f", after {tail[:200]!r}" if tail else ""
+        return (
+            f"command {one.id} ended {one.state} with exit code {one.exit_code}{said}: see all of its output "
+            f"with `det command logs {one.id}`"
+        )
+
+
 class ExperimentFailed(Exception):
     """An experiment ended in another state than COMPLETED; ``experiment`` says which."""
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from determined.cli.printing import talk
+from determined.cli.printing import talk
 from determined.common import tunnel
 from determined.common.api import authentication, errors
 from determined.common.api.session import Session

@@ -222,6 +222,15 @@ tasks = sa.Table(
     # It ends when nobody has used it for so long. NULL: never. And since when nobody uses it.
     sa.Column("idle_timeout_s", sa.Float(53)),
     sa.Column("idle_since", TS),
+    # Another launch of its owner's with the same key is this task.
+    sa.Column("idempotency_key", sa.Text),
+)
+sa.Index(
+    "uq_tasks_owner_id_idempotency_key",
+    tasks.c.owner_id,
+    tasks.c.idempotency_key,
+    unique=True,
+    postgresql_where=tasks.c.idempotency_key.isnot(None),
 )
 # Of the kinds whose state is here, what has not ended; then everything, the latest first.
 sa.Index(

@@ -6,13 +6,22 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import orjson
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 
 def sqlalchemy_url(db_url: str) -> str:
     """``postgresql://…`` with psycopg 3 as the driver."""
     return make_url(db_url).set(drivername="postgresql+psycopg").render_as_string(False)
+
+
+_HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+
+
+async def hold_name(conn: AsyncConnection, name: str) -> None:
+    """Until the end of the transaction, whoever else holds the same name waits: for things that have no row
+    yet."""
+    await conn.execute(_HOLD, {"name": name})
 
 
 class Database:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_registry.database.tables import experiments, searches, tasks, trials
 from determined_service.access.principal import Principal, RunRef
 from determined_service.base import topics
-from determined_service.base.db import Database
+from determined_service.base.db import Database, hold_name
 from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
@@ -158,10 +158,7 @@ async def put_experiment(
     conn = change.conn
     if external_id is not None:
         # Two scripts that start at once make one experiment: the second waits here, then sees it.
-        await conn.execute(
-            sa.text("SELECT pg_advisory_xact_lock(hashtextextended('experiment ' || :name, 0))"),
-            {"name": external_id},
-        )
+        await hold_name(conn, f"experiment {external_id}")
         known = (await conn.execute(_FIND, {"external_id": external_id})).first()
         if known is not None:
             if known.state in states.DELETION:

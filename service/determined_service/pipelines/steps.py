@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.pipeline import ReferenceError_, Step, configuration, items
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments
-from determined_service.base.db import Database
+from determined_service.base.db import Database, hold_name
 from determined_service.base.errors import ApiError, Conflict
 from determined_service.base.settings import Settings
 from determined_service.pipelines import machine, results, rows
@@ -194,10 +194,7 @@ async def _submit_one(
         if step.cached:
             wanted = now.plan.wants_checkpoint(step.name)
             # Two pipelines that look for the same experiment come one after the other.
-            await conn.execute(
-                sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:one, 0))"),
-                {"one": f"{row.owner_id}/pipeline/{content}"},
-            )
+            await hold_name(conn, f"{row.owner_id}/pipeline/{content}")
             experiment_id, key = await _find_cached(conn, row.owner_id, content, wanted)
             submission = replace(submission, idempotency_key=key)
         cached = experiment_id is not None

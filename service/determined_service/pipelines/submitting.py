@@ -16,6 +16,7 @@ from determined.expconf import ConfigError, Document
 from determined_registry.database.tables import pipeline_steps, pipelines
 from determined_service.base import topics
 from determined_service.base.aside import LONG_BYTES, aside
+from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest
 from determined_service.base.settings import Settings
 from determined_service.pipelines import machine
@@ -119,10 +120,7 @@ async def store(
     """Writes the pipeline, which begins; its id. One with the same key is answered instead."""
     conn = change.conn
     if key is not None:
-        await conn.execute(
-            sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:one, 0))"),
-            {"one": f"{owner_id}/pipelines/{key}"},
-        )
+        await hold_name(conn, f"{owner_id}/pipelines/{key}")
         if (known := await find(conn, owner_id, key)) is not None:
             return known
     used = {step.code for step in prepared.plan.steps}

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from determined_service.base.db import Database
 from determined_service.lifecycle import experiments as experimenting
+from determined_service.lifecycle import tasks as tasking
 from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, OpenRun, RunGone
@@ -53,10 +54,15 @@ _ANY_OPEN = sa.text(
 # The keys of flows' submissions name the flow run (determined_flows.blocks.keys).
 _OF_FLOWS = sa.text(
     """
-    SELECT id, split_part(idempotency_key, '/', 2) AS run_id FROM experiments
+    SELECT id AS experiment_id, NULL AS task_id, split_part(idempotency_key, '/', 2) AS run_id
+    FROM experiments
     WHERE state IN ('ACTIVE', 'PAUSED')
       AND idempotency_key ~ '^prefect/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/'
-    ORDER BY id LIMIT 5000
+    UNION ALL
+    SELECT NULL, id, split_part(idempotency_key, '/', 2) FROM tasks
+    WHERE state IN ('ACTIVE', 'PAUSED')
+      AND idempotency_key ~ '^prefect/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/'
+    LIMIT 5000
     """
 )
 _UNTOLD = sa.text("SELECT 1 FROM prefect_outbox WHERE entity = :entity LIMIT 1")
@@ -179,21 +185,26 @@ class PrefectWatch:
 
     async def _end_with_flows(self, now: datetime.datetime) -> None:
         """Kill what flows have submitted that were cancelled. Flows of another Prefect are not found here."""
-        submitted: dict[UUID, list[int]] = {}
+        submitted: dict[UUID, list[sa.Row[Any]]] = {}
         for row in await self._rows(_OF_FLOWS):
-            submitted.setdefault(UUID(row.run_id), []).append(row.id)
+            submitted.setdefault(UUID(row.run_id), []).append(row)
         if not submitted:
             return
         before = now - datetime.timedelta(seconds=CANCEL_GRACE_S)
         for run_id in await self._gateway.cancelled_among(list(submitted), before):
-            for experiment_id in submitted[run_id]:
-                logger.info(
-                    "experiment %s: the flow that submitted it was cancelled in Prefect (run %s)",
-                    experiment_id,
-                    run_id,
+            for row in submitted[run_id]:
+                what = (
+                    f"experiment {row.experiment_id}"
+                    if row.experiment_id
+                    else f"task {row.task_id}"
                 )
+                words = "%s: the flow that submitted it was cancelled in Prefect (run %s)"
+                logger.info(words, what, run_id)
                 async with changing(self._db) as change:
-                    await experimenting.kill(change, experiment_id)
+                    if row.experiment_id:
+                        await experimenting.kill(change, row.experiment_id)
+                    else:
+                        await tasking.kill(change, row.task_id)
 
     async def _end_claims(self, now: datetime.datetime) -> None:
         """Legs run by Prefect's own workers, which send us no heartbeat."""

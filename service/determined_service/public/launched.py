@@ -22,7 +22,7 @@ from determined_service.access.dependencies import TaskReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import Id, ManyIds, ManyNames, Name, Priority
+from determined_service.base.bounds import Id, IdempotencyKey, ManyIds, ManyNames, Name, Priority
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import idle
 from determined_service.lifecycle import tasks as tasking
@@ -78,6 +78,10 @@ class NewTask(WithFiles):
     restore_id: Name | None = Field(
         default=None, description="Ours: the notebook with whose files a notebook begins."
     )
+    idempotency_key: IdempotencyKey | None = Field(
+        default=None,
+        description="Another request of the same user with this key is answered with the same task.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -101,6 +105,7 @@ class NewTask(WithFiles):
                 "restoreId": self.restore_id,
                 "ownerId": owner_id,
             },
+            idempotency_key=self.idempotency_key,
         )
 
 
@@ -217,6 +222,11 @@ def _add_routes(kind: LaunchedKind) -> None:
         launch = given.launch(kind, user.user_id)
         prepared = await launching.prepare(launch, settings)
         async with changing(db) as change:
+            known = await launching.find_launched(change.conn, launch, user.user_id)
+            if known is not None:
+                row = await get_launched(change.conn, kind, known)
+                shown = launched_json(row, kind, viewer_of(user))
+                return JsonResponse({noun: shown, "config": row.config, "warnings": []})
             planned = await launching.plan(change.conn, launch, prepared, settings)
             if given.preview:
                 return JsonResponse({"config": planned.config, "warnings": []})

@@ -21,7 +21,8 @@ from determined.expconf.names import experiment_name
 from determined_registry.database.tables import tasks
 from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.checks import check_int, check_text
-from determined_service.base.errors import BadRequest
+from determined_service.base.db import hold_name
+from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import tasks as tasking
@@ -59,6 +60,8 @@ class Launch:
     forked_from: str | None = None
     model_def_hash: str | None = None
     """Of files that are stored already."""
+    idempotency_key: str | None = None
+    """Another launch of the same user with this key is the same task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,29 @@ def _asked(given: Mapping[str, Any], kind: LaunchedKind) -> tuple[int, str]:
     )
 
 
+async def find_launched(conn: AsyncConnection, launch: Launch, owner_id: int) -> str | None:
+    """The task that this launch has made already; another launch with its key waits until the end of this
+    transaction. Raises Conflict when the task is of another kind."""
+    if launch.idempotency_key is None:
+        return None
+    await hold_name(conn, f"{owner_id}/launch/{launch.idempotency_key}")
+    found = await conn.execute(
+        sa.select(tasks.c.id, tasks.c.kind).where(
+            tasks.c.owner_id == owner_id, tasks.c.idempotency_key == launch.idempotency_key
+        )
+    )
+    row = found.first()
+    if row is None:
+        return None
+    if row.kind != launch.kind.name:
+        raise Conflict(
+            f"idempotencyKey {launch.idempotency_key!r} is that of task {row.id}, a {row.kind.lower()}: "
+            "give another key"
+        )
+    task_id: str = row.id
+    return task_id
+
+
 async def plan(
     conn: AsyncConnection, launch: Launch, prepared: Prepared, settings: Settings
 ) -> Plan:
@@ -195,6 +221,7 @@ async def store(
         parent_id=launch.parent_id,
         forked_from=launch.forked_from,
         idle_timeout_s=kind.idle_timeout_s(config, settings.cluster),
+        idempotency_key=launch.idempotency_key,
     )
     await allocating.request(
         change,

@@ -16,6 +16,7 @@ from determined_registry.database.tables import experiments
 from determined_searchers import SearcherError
 from determined_service.base import topics
 from determined_service.base.aside import LONG_BYTES, aside
+from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.experiments import request_run, run_name
@@ -172,9 +173,7 @@ async def _once(conn: AsyncConnection, submission: Submission, owner_id: int) ->
     one = submission.flow_run_id or key
     if one is None:
         return
-    await conn.execute(
-        sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:one, 0))"), {"one": str(one)}
-    )
+    await hold_name(conn, str(one))
     if await find_submitted(conn, submission, owner_id) is not None:
         raise Conflict(f"{one} has submitted its experiment already")
 

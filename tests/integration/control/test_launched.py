@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import uuid
 from typing import Any
@@ -100,6 +101,18 @@ async def test_a_command_from_launch_to_end(world: World) -> None:
     )
     assert made["payload"] == {"flow": "command", "name": "three"}
     assert await world.told_prefect(entity) == ["three", "Pending", "Running", "Failed"]
+
+
+async def test_a_launch_that_is_sent_again_is_the_same_command(world: World) -> None:
+    body = {"config": {"entrypoint": ["true"], "resources": {"slots": 0}}, "idempotencyKey": "k"}
+    answers = await asyncio.gather(*(world.user.post(COMMANDS, json=body) for _ in range(4)))
+    first, *others = [ok(answer)["command"]["id"] for answer in answers]
+    assert others == [first] * 3
+    other = ok(await world.user.post(COMMANDS, json={**body, "idempotencyKey": "l"}))["command"]
+    assert other["id"] != first
+    # Keys are each user's own.
+    stranger = await another_user(world, "stranger")
+    assert ok(await stranger.post(COMMANDS, json=body))["command"]["id"] != first
 
 
 async def test_the_files_that_were_sent_are_in_its_order(world: World) -> None:

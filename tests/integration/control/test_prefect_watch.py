@@ -246,9 +246,16 @@ async def test_experiments_of_a_cancelled_flow_that_did_not_kill_them_are_killed
         statement = "UPDATE experiments SET idempotency_key = :key WHERE id = :id RETURNING 1"
         await world.rows(statement, key=f"prefect/{run.id}/content/0", id=experiment)
         states[type_] = experiment
+    await world.rows(
+        "INSERT INTO tasks (id, kind, owner_id, state, idempotency_key) SELECT 'c', 'COMMAND', "
+        "owner_id, 'ACTIVE', idempotency_key || '1' FROM experiments WHERE id = :id RETURNING 1",
+        id=states[StateType.CANCELLED],
+    )
     await look(world, settings)
     found = await world.rows("SELECT id, state FROM experiments")
     killed = {row["id"] for row in found if row["state"] != "PAUSED"}
     # One that is being cancelled may still do it itself; the flow that crashed is run again.
     assert killed == {states[StateType.CANCELLED]}
+    (command,) = await world.rows("SELECT state FROM tasks WHERE id = 'c'")
+    assert command["state"] == "CANCELED"
     await client.delete_deployment(theirs)

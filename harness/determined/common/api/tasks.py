@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ KILLED_BY_SIGNAL = 128
 @dataclass(frozen=True)
 class TaskLaunch:
     """A request that launches a task. ``plural``: of its kind, as in addresses (``commands``); ``more``:
-    fields of that kind."""
+    fields of that kind. ``key``: the same launch, sent again, is the same task."""
 
     plural: str
     config: dict[str, Any]
@@ -25,6 +26,7 @@ class TaskLaunch:
     template: str | None = None
     workspace_id: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    key: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def send(self, session: Session) -> dict[str, Any]:
         """The service's answer. Raises BadRequestException if the service refuses it."""
@@ -33,13 +35,11 @@ class TaskLaunch:
             "files": self.files or None,
             "templateName": self.template,
             "workspaceId": self.workspace_id,
+            "idempotencyKey": self.key,
             **self.more,
         }
         given = {name: value for name, value in body.items() if value is not None}
-        # Not repeated: if the first answer got lost, a second request would launch a second task.
-        return dict(
-            session.post(f"/api/v1/{self.plural}", json=given, timeout=_TIMEOUT_S, max_retries=0)
-        )
+        return dict(session.post(f"/api/v1/{self.plural}", json=given, timeout=_TIMEOUT_S))
 
 
 def files_of(
