@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from determined.cli.printing import talk
-from determined.cli.printing import talk
 from determined.common import tunnel
 from determined.common.api import authentication, errors
 from determined.common.api.session import Session
