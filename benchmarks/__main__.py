@@ -22,6 +22,7 @@ NAMES = [
     "first_line",
     "tasks.first_byte",
     "tasks.shell_prompt",
+    "tasks.jupyterlab_page",
     "trivial_trials",
     "idle",
     "recovery",

@@ -31,8 +31,12 @@ def test_commands(upstream: UpstreamClient, tmp_path: Path) -> None:
     assert "c" in {one["description"] for one in listed.values()}
     described = upstream.json("cmd", "describe", task_id)
     assert (described["workspaceName"], described["resourcePool"]) == ("Uncategorized", "default")
-    for noun in ("notebook", "shell", "tensorboard"):
+    for noun in ("shell", "tensorboard"):
         upstream.json(noun, "list")
+    started = upstream.det("notebook", "start", "-d", "--config", "resources.slots=0")
+    notebook = started.stdout.strip()
+    assert notebook in {one["id"] for one in upstream.json("notebook", "list")}
+    upstream.det("notebook", "kill", notebook)
 
 
 def test_generic_tasks(upstream: UpstreamClient, tmp_path: Path) -> None:

@@ -21,11 +21,6 @@ _LABELS = (
 )
 _RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
 _POOLS = "every user may use every pool; det a list shows the pools of the agents"
-_NOTEBOOK = (
-    "run Jupyter on your own machine, and read the cluster with the Python SDK"
-    " (determined.experimental.client)"
-)
-_TENSORBOARD = "det e download-tensorboard ID, then tensorboard --logdir DIR on your own machine"
 _TEMPLATE = "keep shared fields in the YAML file, and set others with --config A.B=VALUE"
 _SSO = "log in with name and password: det user login NAME"
 _TOKENS = "log in with det user login NAME, or set DET_USER and DET_PASS for one command"
@@ -51,8 +46,6 @@ TREE: Tree = {
     "trial|t": {"set": {"log-retention": _RETENTION}},
     "resource-pool|rp": {"bindings": _all("add list-workspaces remove replace", _POOLS)},
     "task": _all("cleanup-logs", _RETENTION),
-    "notebook": _all("open start", _NOTEBOOK),
-    "tensorboard": _all("open start", _TENSORBOARD),
     "template|tpl": {
         **_all("create describe list|ls remove|rm set", _TEMPLATE),
         "set-value": {"config": _TEMPLATE},

@@ -2,10 +2,78 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
+from determined.cli.errors import talk
 from determined.cli.groups import group
-from determined.cli.launched.commands import add_commands
-from determined.cli.launched.nouns import NOTEBOOK
+from determined.cli.launched import opening, start
+from determined.cli.launched.commands import TaskId, add_commands
+from determined.cli.launched.nouns import NOTEBOOK, whole_id
+from determined.cli.printing import echo
+from determined.cli.state import state
 
 app = group("Notebooks: JupyterLab on the cluster's machines.", default="list")
+
+Preview = Annotated[
+    bool, typer.Option("--preview", help="print the complete configuration, start nothing")
+]
+Restore = Annotated[
+    str | None,
+    typer.Option(
+        "--restore",
+        help="begin with the files that this notebook of yours left, and with its configuration unless"
+        " another is given",
+        metavar="ID",
+    ),
+]
+
+
+@app.command("start")
+def start_notebook(
+    ctx: typer.Context,
+    config_file: start.ConfigFile = None,
+    workspace_name: start.Workspace = None,
+    volume: start.Volumes = None,
+    context: start.Context = None,
+    include: start.Includes = None,
+    config: start.Overrides = None,
+    template: start.Template = None,
+    no_browser: start.NoBrowser = False,
+    detach: start.Detach = False,
+    preview: Preview = False,
+    restore: Restore = None,
+) -> None:
+    """Start JupyterLab on the cluster, and open it in the browser."""
+    start.refuse_absent(template, workspace_name)
+    shared = state(ctx)
+    given = start.configuration(config_file, config, volume, kind="NotebookConfig")
+    more: dict[str, object] = {"preview": True} if preview else {}
+    if restore is not None:
+        before = whole_id(shared.session, NOTEBOOK, restore)
+        more["restoreId"] = before
+        if not given:
+            given = shared.session.get(f"{NOTEBOOK.path}/{before}")["config"]
+    answer = start.send(shared, NOTEBOOK.plural, given, context, include, more=more)
+    if preview:
+        import yaml
+
+        echo(yaml.safe_dump(answer["config"], sort_keys=False).rstrip())
+        return
+    task_id = answer[NOTEBOOK.name]["id"]
+    if detach:
+        echo(task_id)
+        return
+    talk(f"notebook {task_id}")
+    opening.show(shared.session, NOTEBOOK, task_id, browser=not no_browser)
+
+
+@app.command("open")
+def open_notebook(ctx: typer.Context, task_id: TaskId) -> None:
+    """Open a notebook of yours in the browser."""
+    session = state(ctx).session
+    opening.show(session, NOTEBOOK, whole_id(session, NOTEBOOK, task_id))
+
 
 add_commands(app, NOTEBOOK)

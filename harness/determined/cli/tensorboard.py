@@ -2,10 +2,67 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
+from determined.cli.errors import talk
 from determined.cli.groups import group
-from determined.cli.launched.commands import add_commands
-from determined.cli.launched.nouns import TENSORBOARD
+from determined.cli.launched import opening, start
+from determined.cli.launched.commands import TaskId, add_commands
+from determined.cli.launched.nouns import TENSORBOARD, whole_id
+from determined.cli.printing import echo
+from determined.cli.state import state
 
 app = group("TensorBoards: the curves of experiments and trials.", default="list")
+
+Experiments = Annotated[
+    list[int] | None, typer.Argument(help="IDs of experiments", metavar="[EXPERIMENT]...")
+]
+Trials = Annotated[
+    list[int] | None,
+    typer.Option("-t", "--trial-ids", help="ID of a trial; may be repeated", metavar="TRIAL"),
+]
+
+
+@app.command("start")
+def start_tensorboard(
+    ctx: typer.Context,
+    experiment_ids: Experiments = None,
+    trial_ids: Trials = None,
+    workspace_name: start.Workspace = None,
+    config_file: start.ConfigFile = None,
+    context: start.Context = None,
+    include: start.Includes = None,
+    config: start.Overrides = None,
+    no_browser: start.NoBrowser = False,
+    detach: start.Detach = False,
+) -> None:
+    """Start a TensorBoard on the cluster, and open it in the browser.
+
+    Trials that a running experiment starts later appear in it by themselves. It ends when nobody has looked
+    at it for a while (idle_timeout).
+    """
+    start.refuse_absent(None, workspace_name)
+    if not experiment_ids and not trial_ids:
+        raise typer.BadParameter("name experiments, or trials with -t")
+    shared = state(ctx)
+    given = start.configuration(config_file, config, None, kind="TensorboardConfig")
+    more = {"experimentIds": experiment_ids or [], "trialIds": trial_ids or []}
+    answer = start.send(shared, TENSORBOARD.plural, given, context, include, more=more)
+    task_id = answer[TENSORBOARD.name]["id"]
+    if detach:
+        echo(task_id)
+        return
+    talk(f"TensorBoard {task_id}")
+    opening.show(shared.session, TENSORBOARD, task_id, browser=not no_browser)
+
+
+@app.command("open")
+def open_tensorboard(ctx: typer.Context, task_id: TaskId) -> None:
+    """Open a TensorBoard in the browser; every user may."""
+    session = state(ctx).session
+    opening.show(session, TENSORBOARD, whole_id(session, TENSORBOARD, task_id))
+
 
 add_commands(app, TENSORBOARD)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from determined import errors
 from determined.storage import files
+from determined.storage.following import Admit, everything
 from determined.storage.packs import Pack
 from determined.storage.spans import Span
 
@@ -292,11 +293,12 @@ class StorageManager(abc.ABC):
         """Store the file ``source`` under the relative path ``key``, replacing what is there."""
 
     @abc.abstractmethod
-    def fetch(self, key: str, target: Path) -> list[str]:
+    def fetch(self, key: str, target: Path, admit: Admit = everything) -> list[str]:
         """Copy the files that were :meth:`put` below the relative path ``key`` into ``target``. Returns
         their paths.
 
-        A file of the same size that is in ``target`` already is left as it is. There may be no files.
+        A file of the same size that is in ``target`` already is left as it is; of one that has grown only
+        what is new is read. What ``admit`` refuses is left out, or as it was. There may be no files.
         """
 
     @abc.abstractmethod

@@ -15,6 +15,7 @@ from determined import errors
 from determined.storage import files
 from determined.storage import spans as reading
 from determined.storage.base import Manifest, Selector, StorageManager, check_id, is_uuid
+from determined.storage.following import Admit, copy_new, everything
 from determined.storage.spans import Span
 from determined.storage.writeback import written_early
 
@@ -418,24 +419,24 @@ class DirectoryStorageManager(StorageManager):
                 where = source if unread else target
                 raise OSError(error.errno, error.strerror, str(where)) from error
 
-    def fetch(self, key: str, target: Path) -> list[str]:
+    def fetch(self, key: str, target: Path, admit: Admit = everything) -> list[str]:
         folder = self._inside(key)
         with files.explained("read", self.root):
             if not self.root.is_dir():
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.root))
             found = {
-                path.relative_to(folder).as_posix(): path
+                path.relative_to(folder).as_posix(): path.stat().st_size
                 for path in sorted(folder.rglob("*"))
                 # Hidden: a file that is being replaced.
                 if path.is_file() and not path.name.startswith(".")
             }
-        for name, source in found.items():
-            copy = target / name
-            with files.explained("copy", source):
-                if not copy.is_file() or copy.stat().st_size != source.stat().st_size:
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(source, copy)
-        return list(found)
+
+        def read(name: str, start: int, end: int) -> bytes:
+            with files.explained("read", folder / name), (folder / name).open("rb") as file:
+                file.seek(start)
+                return file.read(end - start)
+
+        return copy_new(found, read, target, admit)
 
 
 def _absolute(config: dict[str, Any], key: str) -> Path:

@@ -15,6 +15,7 @@ from determined import errors
 from determined.storage import contents, copies, files, packs, sending
 from determined.storage.base import Manifest, Selector, StorageManager, check_id, is_uuid
 from determined.storage.blobs import BlobClient, NoSuchBlob
+from determined.storage.following import Admit, copy_new, everything
 from determined.storage.spans import Span, is_inside
 
 AHEAD_BYTES = 4 << 20
@@ -363,21 +364,14 @@ class ObjectStorageManager(StorageManager):
         with files.explained("read", source):
             self.blobs.put_file(self._key(key), source)
 
-    def fetch(self, key: str, target: Path) -> list[str]:
+    def fetch(self, key: str, target: Path, admit: Admit = everything) -> list[str]:
         prefix = self._key(key) + "/"
         found = {name.removeprefix(prefix): size for name, size in self.blobs.sizes(prefix).items()}
 
-        def copy(name: str) -> None:
-            path = target / name
-            if path.is_file() and path.stat().st_size == found[name]:
-                return
-            with files.explained("write", path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(self.blobs.get(prefix + name))
+        def read(name: str, start: int, end: int) -> bytes:
+            return self.blobs.get(prefix + name, start, end)
 
-        with ThreadPoolExecutor(self.blobs.threads) as pool:
-            list(pool.map(copy, found))
-        return sorted(found)
+        return copy_new(found, read, target, admit, self.blobs.threads)
 
     def discard(self, key: str) -> None:
         found = self.blobs.sizes(self._key(key) + "/")

@@ -375,6 +375,15 @@ class StorageContract:
         manager.put("c/tensorboard/a/events", tmp_path / "events")
         manager.fetch("c/tensorboard/a", target)
         assert (target / "events").read_text() == "longer"
+        # What grows, grows in place: whoever has it open sees it.
+        with (target / "events").open() as opened:
+            opened.read()
+            (tmp_path / "events").write_text("longer yet")
+            manager.put("c/tensorboard/a/events", tmp_path / "events")
+            manager.fetch("c/tensorboard/a", target, lambda name, more: False)
+            assert opened.read() == ""
+            manager.fetch("c/tensorboard/a", target, lambda name, more: more == 4)
+            assert opened.read() == " yet"
         assert (target / "b/events").read_text() == "two"
         with pytest.raises(errors.StorageError):
             manager.fetch("../outside", target)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.ingest import logs
-from determined_service.lifecycle.kinds.table import slot_kind
+from determined_service.lifecycle.kinds.table import launched_kinds, slot_kind
 from determined_service.state.change import Change
 
 # Only the first report of a rest counts, so that a rest is as long as it is.
@@ -21,6 +21,12 @@ _NOTE = sa.text(
     """
     UPDATE tasks SET idle_since = CASE WHEN :in_use THEN NULL ELSE coalesce(idle_since, now()) END
     WHERE id = :id AND (idle_since IS NULL) <> :in_use
+    """
+)
+_VISITED = sa.text(
+    """
+    UPDATE tasks SET idle_since = now()
+    WHERE id = ANY(:ids) AND kind = ANY(:kinds) AND state = 'ACTIVE' AND idle_timeout_s IS NOT NULL
     """
 )
 _IDLE = sa.text(
@@ -46,6 +52,12 @@ WARN_AT = 0.8
 async def note_use(conn: AsyncConnection, task_id: str, *, in_use: bool) -> None:
     """Somebody uses the task now, or nobody does; one statement, so ``conn`` needs no transaction."""
     await conn.execute(_NOTE, {"id": task_id, "in_use": in_use})
+
+
+async def note_visits(conn: AsyncConnection, task_ids: Sequence[str]) -> None:
+    """People were at these tasks a moment ago, through the proxy; one statement."""
+    kinds = [name for name, kind in launched_kinds().items() if kind.visits_are_use]
+    await conn.execute(_VISITED, {"ids": list(task_ids), "kinds": kinds})
 
 
 async def idle_tasks(conn: AsyncConnection, kinds: Sequence[str]) -> list[sa.Row[Any]]:

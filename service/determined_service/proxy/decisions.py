@@ -19,6 +19,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Forbidden
 from determined_service.base.pages import of_service
 from determined_service.base.settings import Settings
+from determined_service.lifecycle import idle
 from determined_service.lifecycle.kinds.table import facts_of
 from determined_service.proxy.answers import Refusal
 from determined_service.proxy.connection import Route
@@ -99,6 +100,11 @@ class Decisions:
             port.allocation_id,
             0 if subject is None else subject.user_id,
         )
+
+    async def note_visits(self, task_ids: list[str]) -> None:
+        """People were at these tasks a moment ago."""
+        async with self._db.tx() as conn:
+            await idle.note_visits(conn, task_ids)
 
     async def _not_there(
         self, conn: AsyncConnection, task: sa.Row[Any], key: Key, ports: Sequence[Any]

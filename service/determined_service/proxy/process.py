@@ -143,13 +143,24 @@ class ProxyProcess:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 await self._places.acquire()
-                work = self._begin(self._answer_one(json.loads(line), writer))
+                asked = json.loads(line)
+                if "visited" in asked:
+                    work = self._begin(self._note_visits(asked["visited"]))
+                else:
+                    work = self._begin(self._answer_one(asked, writer))
                 work.add_done_callback(lambda _: self._places.release())
         writer.close()
         await self._stop()
         if not self._closed:
             logger.warning("the proxy's process has ended: the next visitor starts another")
             await asyncio.sleep(AGAIN_S)
+
+    async def _note_visits(self, task_ids: list[str]) -> None:
+        try:
+            await self._decisions.note_visits(task_ids)
+        except Exception:
+            # They are told again while they last.
+            logger.exception("visits of tasks are not noted")
 
     async def _answer_one(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         answer: dict[str, Any]

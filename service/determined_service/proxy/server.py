@@ -36,6 +36,8 @@ REMEMBER_S = 1.0
 CHECK_S = 5.0
 """So often whoever has a connection open is asked for again."""
 SWEEP_S = 1.0
+VISITS_S = 5.0
+"""So often the service is told which tasks have visitors."""
 ASKING = 256
 """Questions that the service has not answered yet; more visitors get 503."""
 PER_TASK = 2048
@@ -143,6 +145,8 @@ class Proxy:
         self._deciding: dict[Ask, asyncio.Future[Route | Refusal]] = {}
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._number = 0
+        self._visited: set[str] = set()
+        self._told = time.monotonic()
         self._works: set[asyncio.Task[None]] = set()
 
     # connections
@@ -182,6 +186,8 @@ class Proxy:
         if route.user_id and self._of_user[route.user_id] >= PER_USER:
             return Refusal(503, f"you have {PER_USER} connections, which is the most", again=True)
         self._with_route[visitor] = route
+        if visitor.ask is not None:
+            self._visited.add(visitor.ask.key.task_id)
         self._of_task[route.allocation_id] += 1
         self._of_user[route.user_id] += 1
         return None
@@ -302,6 +308,18 @@ class Proxy:
                     again.setdefault(visitor.ask, []).append(visitor)
             for ask, visitors in again.items():
                 self._begin(self._check(ask, visitors))
+            if now - self._told > VISITS_S:
+                self._told = now
+                self._tell_visits()
+
+    def _tell_visits(self) -> None:
+        """Which tasks had a visitor since the last time: they are not idle."""
+        visited, self._visited = self._visited, set()
+        visited.update(one.ask.key.task_id for one in self._with_route if one.ask is not None)
+        names = sorted(visited)
+        for at in range(0, len(names), 1000):
+            told = {"visited": names[at : at + 1000]}
+            self._writer.write(json.dumps(told).encode() + b"\n")
 
     async def _check(self, ask: Ask, visitors: list[Visitor]) -> None:
         """Ends the connections of whoever may not go there any more."""

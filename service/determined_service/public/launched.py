@@ -26,12 +26,14 @@ from determined_service.base.bounds import Id, IdempotencyKey, ManyIds, ManyName
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import idle
 from determined_service.lifecycle import tasks as tasking
+from determined_service.lifecycle.kinds import notebook, tensorboard
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.kinds.table import GENERIC, launched_kinds
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling import unheeded
 from determined_service.scheduling.job_changes import set_task_priority
+from determined_service.state import task_kinds
 from determined_service.state.change import changing
 from determined_service.submission import launching
 from determined_service.submission.launching import Launch
@@ -73,6 +75,9 @@ class NewTask(WithFiles):
     )
     experiment_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
     trial_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
+    restore_id: Name | None = Field(
+        default=None, description="Ours: the notebook with whose files a notebook begins."
+    )
     idempotency_key: IdempotencyKey | None = Field(
         default=None,
         description="Another request of the same user with this key is answered with the same task.",
@@ -85,7 +90,7 @@ class NewTask(WithFiles):
             return given
         return {name: value for name, value in given.items() if value is not None}
 
-    def launch(self, kind: LaunchedKind) -> Launch:
+    def launch(self, kind: LaunchedKind, owner_id: int) -> Launch:
         """What is to be launched."""
         return Launch(
             kind,
@@ -94,7 +99,12 @@ class NewTask(WithFiles):
             self._packed,
             self.template_name,
             self.workspace_id,
-            {"experimentIds": self.experiment_ids, "trialIds": self.trial_ids},
+            {
+                "experimentIds": self.experiment_ids,
+                "trialIds": self.trial_ids,
+                "restoreId": self.restore_id,
+                "ownerId": owner_id,
+            },
             idempotency_key=self.idempotency_key,
         )
 
@@ -210,7 +220,7 @@ def _add_routes(kind: LaunchedKind) -> None:
         snapshots: SnapshotsOf,
     ) -> Response:
         """Checks everything, then puts it into the queue. Ours: `remarks`, sentences."""
-        launch = given.launch(kind)
+        launch = given.launch(kind, user.user_id)
         prepared = await launching.prepare(launch, settings)
         async with changing(db) as change:
             known = await launching.find_launched(change.conn, launch, user.user_id)
@@ -251,6 +261,26 @@ def _add_routes(kind: LaunchedKind) -> None:
     if kind.launches:
         body = bodies_with_files.described(NewTask)
         router.post(address, name=f"launch_{noun}", openapi_extra=body)(launch)
+
+
+@router.get("/tensorboards/{task_id}/sources")
+async def tensorboard_sources(
+    task_id: str, process: Reporter, db: Db, settings: SettingsOf
+) -> Response:
+    """Which files a TensorBoard shows, and how their storage is opened: for its own process. Ours."""
+    kind = launched_kinds()[task_kinds.TENSORBOARD]
+    async with db.tx() as conn:
+        row = await get_launched(conn, kind, task_id)
+        found = await tensorboard.sources(conn, row.data or {}, row.owner_id, settings)
+    return JsonResponse({"sources": found})
+
+
+@router.get("/notebooks/{task_id}/files")
+async def notebook_files(task_id: str, process: Reporter, db: Db, settings: SettingsOf) -> Response:
+    """Where a notebook keeps the files of its working directory: for its own process. Ours."""
+    async with db.tx() as conn:
+        row = await get_launched(conn, launched_kinds()[task_kinds.NOTEBOOK], task_id)
+    return JsonResponse(notebook.files(row, settings))
 
 
 for _kind in launched_kinds().values():

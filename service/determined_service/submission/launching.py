@@ -183,7 +183,8 @@ async def plan(
     pool, warnings = await check_task_slots(conn, prepared.config["resources"], settings.cluster)
     config = dict(prepared.config)
     config["resources"] = {**config["resources"], "resource_pool": pool}
-    data = await launch.kind.remember(conn, launch.asked, config)
+    asked = {"defaultStorage": settings.checkpoint_storage, **launch.asked}
+    data = await launch.kind.remember(conn, asked, config)
     return Plan(config, prepared.definition, warnings, data)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import allocations, tasks, users
+from determined_registry.database.tables import allocation_ports, allocations, tasks, users
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import states
@@ -25,6 +25,12 @@ _LAST = (
     .lateral("last")
 )
 _l = _LAST.c
+_PORTS_READY = (
+    sa.select(sa.func.bool_and(allocation_ports.c.ready))
+    .where(allocation_ports.c.allocation_id == _l.id)
+    .correlate(_LAST)
+    .scalar_subquery()
+)
 
 SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "UNSPECIFIED": k.start_time,
@@ -49,6 +55,7 @@ def select_launched(kind: LaunchedKind) -> sa.Select[Any]:
             _l.resource_pool,
             _l.exit_code,
             _l.exit_signal,
+            _PORTS_READY.label("ports_ready"),
         )
         .join(users, users.c.id == k.owner_id)
         .join(_LAST, sa.true(), isouter=True)
@@ -117,7 +124,7 @@ def _state(row: sa.Row[Any], kind: LaunchedKind) -> str:
         case states.ASSIGNED:
             return "STATE_STARTING"
         case states.RUNNING:
-            ready = kind.is_ready(_Allocation(row))
+            ready = kind.is_ready(cast("sa.Row[Any]", _Allocation(row)))
             return "STATE_RUNNING" if ready else "STATE_WAITING"
     return "STATE_QUEUED"
 
@@ -130,6 +137,7 @@ class _Allocation:
         self.task_id = row.id
         self.state = row.allocation_state
         self.data = row.data
+        self.ports_ready = row.ports_ready is not False
 
 
 async def counts(conn: AsyncConnection, kinds: Sequence[LaunchedKind]) -> dict[str, int]:

@@ -88,8 +88,6 @@ def test_every_absent_command_is_one_of_determineds() -> None:
         ("template list", "template list", "--config A.B=VALUE"),
         ("tpl", "template", "--config"),
         ("tpl --help", "template", "--config"),
-        ("notebook start --no-browser", "notebook start", "SDK"),
-        ("tensorboard start 3", "tensorboard start", "det e download-tensorboard"),
         ("e set log-retention 3 --forever", "experiment set log-retention", "det e delete"),
         ("e move 1 w p", "experiment move", "label"),
         ("u create ann", "user create", "create_user"),

@@ -268,6 +268,7 @@ OTHERS = {
     *("experiment delete-tb-files", "experiment download", "experiment download-model-def"),
     *("experiment download-tensorboard", "checkpoint delete", "checkpoint rm", "preview-search"),
     *("checkpoint download", "trial download", "model download", "trial support-bundle"),
+    *("notebook start", "notebook open", "tensorboard start", "tensorboard open"),
     *("user login", "user logout", "user change-password", "agent start"),
     *("shell start", "shell open", "shell config-ssh", "shell show-ssh-command"),
     "shell show_ssh_command",

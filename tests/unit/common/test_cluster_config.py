@@ -48,7 +48,7 @@ def pools(*names: str) -> str:
             [
                 "c.yaml:1: launch_eror: unknown field; did you mean 'launch_error'? (allowed: "
                 "resource_manager, resource_pools, task_container_defaults, checkpoint_storage, "
-                "launch_error, security, logging)"
+                "launch_error, security, logging, tensorboard_timeout, notebook_timeout)"
             ],
             id="misspelled field",
         ),
@@ -57,7 +57,8 @@ def pools(*names: str) -> str:
             [
                 "c.yaml:1: launch_error: expected true or false, found 'no'",
                 "c.yaml:2: fitting_policy: unknown field (allowed: resource_manager, resource_pools, "
-                "task_container_defaults, checkpoint_storage, launch_error, security, logging)",
+                "task_container_defaults, checkpoint_storage, launch_error, security, logging, "
+                "tensorboard_timeout, notebook_timeout)",
             ],
             id="wrong type and wrong place",
         ),

@@ -20,6 +20,7 @@ __all__ = [
     "Context",
     "Detach",
     "Includes",
+    "NoBrowser",
     "Overrides",
     "Template",
     "Volumes",
@@ -50,6 +51,9 @@ Workspace = Annotated[
 ]
 Template = Annotated[
     str | None, typer.Option("--template", help="take fields that are not set from this template")
+]
+NoBrowser = Annotated[
+    bool, typer.Option("--no-browser", help="print the address instead of opening it")
 ]
 Detach = Annotated[
     bool, typer.Option("-d", "--detach", help="only print the ID; the task goes on by itself")

@@ -96,6 +96,12 @@ class ClusterConfig(Section):
     )
     security: Security | None = Field(None, description="accounts and rights")
     logging: Logging | None = Field(None, description="where logs of trials are kept")
+    tensorboard_timeout: Annotated[int, Field(ge=1, le=limits.INT32)] = Field(
+        300, description="seconds after which a TensorBoard ends that nobody looks at"
+    )
+    notebook_timeout: Annotated[int, Field(ge=1, le=limits.INT32)] | None = Field(
+        None, description="seconds after which a notebook ends that nobody uses; default: never"
+    )
 
     scheduler: SchedulerConfig | None = Field(
         None, exclude=True, description="the earlier place of resource_manager.scheduler"
@@ -150,10 +156,6 @@ class ClusterConfig(Section):
     retention_policy: Annotated[Any, NotUsed("logs stay until their experiment is deleted")] = (
         Field(None, exclude=True)
     )
-    tensorboard_timeout: Annotated[
-        Any, NotUsed("TensorBoard is started where its files are, not by the cluster")
-    ] = Field(None, exclude=True)
-    notebook_timeout: Annotated[Any, NotUsed("there are no notebooks")] = Field(None, exclude=True)
     webhooks: Annotated[
         Any, NotUsed("there are no webhooks; Prefect's automations send messages")
     ] = Field(None, exclude=True)

@@ -19,6 +19,11 @@ from determined.common.cluster_config import ClusterConfig
 from determined.expconf import durations
 from determined.expconf.tasks import TaskConfig
 from determined_service.lifecycle.kinds.base import SlotKind, variables_of
+from determined_service.state.change import Change
+
+_BEGIN_REST = sa.text(
+    "UPDATE tasks SET idle_since = now() WHERE id = :id AND idle_timeout_s IS NOT NULL"
+)
 
 
 class LaunchedKind(SlotKind):
@@ -36,6 +41,9 @@ class LaunchedKind(SlotKind):
     launches: ClassVar[bool] = True
     """Whether it can be launched by its own route, ``POST /api/v1/<plural>``."""
 
+    visits_are_use: ClassVar[bool] = True
+    """Whether it is in use while somebody visits it through the proxy; False: its own process says so."""
+
     @property
     def plural(self) -> str:
         return f"{self.noun}s"
@@ -48,8 +56,9 @@ class LaunchedKind(SlotKind):
         self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
     ) -> dict[str, Any] | None:
         """What is kept of a new task beside its configuration (``tasks.data``): keys, the experiments that
-        it shows. ``asked``: the request's other fields, by their names in the API; ``config`` is complete and
-        may be changed. Raises BadRequest, NotFound."""
+        it shows. ``asked``: the request's other fields, by their names in the API, and ``ownerId`` and
+        ``defaultStorage``, the cluster's; ``config`` is complete and may be changed. Raises BadRequest,
+        NotFound."""
         return None
 
     def idle_timeout_s(self, config: Mapping[str, Any], cluster: ClusterConfig) -> float | None:
@@ -57,6 +66,16 @@ class LaunchedKind(SlotKind):
         :func:`determined_service.lifecycle.idle.note_use`."""
         given = config.get("idle_timeout")
         return None if given is None else durations.seconds(given)
+
+    def is_ready(self, allocation: sa.Row[Any]) -> bool:
+        """Once all its ports can be reached."""
+        return super().is_ready(allocation) and bool(getattr(allocation, "ports_ready", True))
+
+    async def started(self, change: Change, leg: sa.Row[Any]) -> None:
+        """From now on it can be idle."""
+        await super().started(change, leg)
+        if self.visits_are_use:
+            await change.conn.execute(_BEGIN_REST, {"id": leg.task_id})
 
     def shown(self, row: sa.Row[Any], *, owns: bool) -> dict[str, Any]:
         """Further fields of its JSON. ``row``: the task's, with ``data``; ``owns``: its owner asks, or an

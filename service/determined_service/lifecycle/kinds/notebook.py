@@ -1,17 +1,110 @@
-"""A notebook. What it starts (JupyterLab) is not here yet: none can be launched."""
+"""A notebook: JupyterLab, for its owner alone.
+
+What runs is :mod:`determined.exec.notebook`. It keeps the files of its working directory in the cluster's
+checkpoint storage, where :func:`files` says, so that another notebook can begin with them.
+"""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.cluster_config import ClusterConfig
+from determined.common.wire.legs import Port
 from determined.expconf.tasks import NotebookConfig
+from determined_registry.database.tables import tasks
+from determined_service.base.errors import Forbidden, NotFound
+from determined_service.base.settings import Settings
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import task_kinds
 
+_PROGRAM = ["python3", "-m", "determined.exec.notebook"]
+
 
 class Notebook(LaunchedKind):
-    """``det notebook``."""
+    """``det notebook``. ``data``: ``token``, without which JupyterLab lets nobody in, and ``restore_of``."""
 
     name = task_kinds.NOTEBOOK
     noun = "notebook"
     title = "Notebook"
     config_class = NotebookConfig
-    launches = False
+    # An open page is no use of it, and one that computes is used without a page.
+    visits_are_use = False
+
+    def settle(self, config: dict[str, Any], cluster: ClusterConfig) -> None:
+        config["entrypoint"] = _PROGRAM
+
+    async def remember(
+        self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        data: dict[str, Any] = {"token": secrets.token_urlsafe(32)}
+        storage = asked["defaultStorage"] or {}
+        if storage.get("type") == "shared_fs":
+            # For containers, which see no other directory of the machine.
+            data["mount"] = {
+                "host_path": storage["host_path"],
+                "container_path": storage["host_path"],
+                "propagation": storage.get("propagation") or "rprivate",
+            }
+        before = asked.get("restoreId")
+        if before:
+            chosen = sa.select(tasks.c.owner_id).where(
+                tasks.c.id == before, tasks.c.kind == self.name
+            )
+            owner_id = (await conn.execute(chosen)).scalar_one_or_none()
+            if owner_id is None:
+                raise NotFound(f"notebook {before} does not exist")
+            if owner_id != asked["ownerId"]:
+                raise Forbidden(f"only the owner of notebook {before} may begin with its files")
+            data["restore_of"] = before
+        return data
+
+    def idle_timeout_s(self, config: Mapping[str, Any], cluster: ClusterConfig) -> float | None:
+        found = super().idle_timeout_s(config, cluster)
+        return cluster.notebook_timeout if found is None else found
+
+    def shown(self, row: sa.Row[Any], *, owns: bool) -> dict[str, Any]:
+        token = (row.data or {}).get("token")
+        query = f"?token={token}" if owns and token else ""
+        return {"serviceAddress": f"/proxy/{row.id}/lab{query}"}
+
+    def order(self, row: sa.Row[Any]) -> dict[str, Any]:
+        order, data = super().order(row), row.data or {}
+        config = dict(row.config)
+        if data.get("mount"):
+            config["bind_mounts"] = [*config["bind_mounts"], data["mount"]]
+        return {
+            **order,
+            "config": config,
+            "env": {
+                "DET_NOTEBOOK_TOKEN": data["token"],
+                "DET_NOTEBOOK_IDLE_TYPE": config["notebook_idle_type"],
+            },
+            "ports": [
+                Port(
+                    name="notebook",
+                    env="NOTEBOOK_PORT",
+                    default=True,
+                    keep_prefix=True,
+                    ready_path=f"/proxy/{row.task_id}/api",
+                )
+            ],
+        }
+
+
+def files(row: sa.Row[Any], settings: Settings) -> dict[str, Any]:
+    """Where a notebook keeps its files: ``storage``, ``key`` in it, and ``restore``, the key of those that it
+    begins with. Nothing where the user's own directory is the working directory."""
+    if row.config.get("work_dir") is not None or settings.checkpoint_storage is None:
+        return {"storage": None, "key": "", "restore": ""}
+    before = (row.data or {}).get("restore_of")
+    home = f"{settings.cluster_id}/notebook"
+    return {
+        "storage": settings.checkpoint_storage,
+        "key": f"{home}/{row.id}",
+        "restore": f"{home}/{before}" if before else "",
+    }

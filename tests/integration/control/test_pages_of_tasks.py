@@ -1,0 +1,97 @@
+"""TensorBoards and notebooks by the REST API: what they show, whose secrets they get, what is use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from determined_service.lifecycle import idle
+from determined_service.state.change import changing
+from tests.integration.control.test_launched import another_user, refusal, started
+from tests.integration.control.world import CONFIG, World, ok
+
+TENSORBOARDS = "/api/v1/tensorboards"
+NOTEBOOKS = "/api/v1/notebooks"
+OWN_STORAGE = {"type": "s3", "bucket": "b", "access_key": "a", "secret_key": "hidden"}
+
+
+def config_with(**fields: Any) -> str:
+    return yaml.safe_dump({**yaml.safe_load(CONFIG), **fields})
+
+
+async def test_a_tensorboard_gets_the_storage_that_its_owner_may_read(world: World) -> None:
+    await world.register(slots=1)
+    plain = await world.submit(config_with(environment={"environment_variables": ["REGION=x"]}))
+    private = await world.submit(config_with(checkpoint_storage=OWN_STORAGE))
+    for experiment_id in (plain, private):
+        ok(await world.act(experiment_id, "kill"))
+    stranger = await another_user(world, "mallory")
+    refused = await stranger.post(TENSORBOARDS, json={"experimentIds": [plain, private]})
+    assert refused.status_code == 400
+    assert "have determined start the TensorBoard" in refused.json()["message"]
+    assert "hidden" not in refused.text
+    missing = await world.user.post(
+        TENSORBOARDS, json={"experimentIds": [plain, 99], "trialIds": [98]}
+    )
+    assert (missing.status_code, missing.json()["message"]) == (
+        404,
+        "not found: no such experiment: 99",
+    )
+    assert "at least one" in await refusal(world, TENSORBOARDS)
+    given = {"experimentIds": [plain], "config": {"tensorboard_args": ["--logdir=/"]}}
+    assert "--logdir" in await refusal(world, TENSORBOARDS, **given)
+    # Of another user's experiment neither keys nor variables.
+    answer = ok(await stranger.post(TENSORBOARDS, json={"experimentIds": [plain]}))
+    assert answer["config"]["environment"]["environment_variables"]["cpu"] == []
+    ok(await stranger.post(f"{TENSORBOARDS}/{answer['tensorboard']['id']}/kill"))
+    answer = ok(await world.user.post(TENSORBOARDS, json={"experimentIds": [plain, private]}))
+    task = answer["tensorboard"]
+    assert task["experimentIds"] == [plain, private]
+    assert answer["config"]["environment"]["environment_variables"]["cpu"] == ["REGION=x"]
+    process = await started(world)
+    (port,) = process.spec["ports"]
+    assert (port["shared"], port["keep_prefix"], port["env"]) == (True, True, "TENSORBOARD_PORT")
+    sources = f"{TENSORBOARDS}/{task['id']}/sources"
+    found = ok(await process.client.get(sources))["sources"]
+    assert [one["path"] for one in found] == [f"experiment/{plain}", f"experiment/{private}"]
+    assert (found[1]["storage"]["secret_key"], found[1]["ended"]) == ("hidden", True)
+    assert (await stranger.get(sources)).status_code == 403
+    # Visits are use; its agent is lost, and it waits for another one.
+    row = f"SELECT idle_since, idle_timeout_s FROM tasks WHERE id = '{task['id']}'"
+    before = await world.row(row)
+    assert before["idle_timeout_s"] == 300
+    async with changing(world.app.state.db) as change:
+        await idle.note_visits(change.conn, [task["id"]])
+    assert (await world.row(row))["idle_since"] > before["idle_since"]
+    ok(await process.exited(exit_code=None, kind="infrastructure", reason="agent a1 lost"))
+    again = await started(world)
+    assert (again.spec["task_id"], again.spec["run_id"]) == (task["id"], 2)
+    ok(await again.exited(exit_code=1))
+    shown = ok(await world.user.get(f"{TENSORBOARDS}/{task['id']}"))["tensorboard"]
+    assert shown["taskState"] == "STATE_ERROR"
+
+
+async def test_a_notebook_is_its_owners(world: World) -> None:
+    await world.register(slots=1)
+    stranger = await another_user(world, "mallory")
+    preview = ok(await world.user.post(NOTEBOOKS, json={"preview": True}))
+    assert preview["config"]["notebook_idle_type"] == "kernels_or_terminals"
+    notebook = ok(await world.user.post(NOTEBOOKS, json={}))["notebook"]
+    assert "token=" in notebook["serviceAddress"]
+    seen = await stranger.get(f"{NOTEBOOKS}/{notebook['id']}")
+    assert ok(seen)["notebook"]["serviceAddress"] == f"/proxy/{notebook['id']}/lab"
+    process = await started(world)
+    token = process.spec["env"]["DET_NOTEBOOK_TOKEN"]
+    assert notebook["serviceAddress"].endswith(token) and token not in seen.text
+    files = ok(await process.client.get(f"{NOTEBOOKS}/{notebook['id']}/files"))
+    assert files["key"].endswith(f"/notebook/{notebook['id']}") and not files["restore"]
+    again = {"restoreId": notebook["id"]}
+    assert (await stranger.post(NOTEBOOKS, json=again)).status_code == 403
+    ok(await process.exited(exit_code=0))
+    ok(await world.user.post(NOTEBOOKS, json=again))
+    second = await started(world)
+    task_id = second.spec["task_id"]
+    found = ok(await second.client.get(f"{NOTEBOOKS}/{task_id}/files"))
+    assert found["restore"] == files["key"]
+    ok(await world.user.post(f"{NOTEBOOKS}/{task_id}/kill"))

@@ -1,0 +1,71 @@
+"""What the processes of notebooks and TensorBoards decide by themselves."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determined.exec import tensorboard
+from determined.exec.notebook import is_used
+from determined.exec.tensorboard import Follower, Room
+from determined.storage import build
+
+NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+
+
+def one(state: str = "idle", connections: int = 0, seconds_ago: int = 60) -> dict[str, Any]:
+    moment = NOW - datetime.timedelta(seconds=seconds_ago)
+    return {
+        "execution_state": state,
+        "connections": connections,
+        "last_activity": moment.isoformat().replace("+00:00", "Z"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kernels", "terminals", "used"),
+    [
+        ([], [], (False, False, False)),
+        ([one()], [], (True, False, False)),
+        ([], [one()], (True, False, False)),
+        ([one(connections=1)], [], (True, True, False)),
+        ([one("busy")], [], (True, False, True)),
+        ([one()], [one(seconds_ago=3)], (True, False, True)),
+    ],
+)
+def test_what_counts_as_use(kernels: Any, terminals: Any, used: tuple[bool, ...]) -> None:
+    kinds = ("kernels_or_terminals", "kernel_connections", "activity")
+    assert tuple(is_used(kind, kernels, terminals, NOW) for kind in kinds) == used
+
+
+def test_a_tensorboard_follows_forgets_and_stays_within_its_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorboard, "INTERVAL_S", 0.0)
+    section = {"type": "directory", "container_path": str(tmp_path / "storage")}
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "copies").mkdir()
+    manager, event = build(section), tmp_path / "event"
+    room = Room(tmp_path / "copies", limit=10)
+    follower = Follower(tmp_path / "copies", room)
+    source = {
+        "name": "experiment 7",
+        "path": "experiment/7",
+        "key": "c/tensorboard/experiment/7",
+        "storage": section,
+        "ended": False,
+    }
+    copy = tmp_path / "copies/experiment/7/trial/1/events"
+    for text, there in (("12345", "12345"), ("1234567890", "1234567890"), ("x" * 30, "1234567890")):
+        event.write_text(text)
+        manager.put("c/tensorboard/experiment/7/trial/1/events", event)
+        room.measure()
+        follower.look([source])
+        assert copy.read_text() == there
+    assert "are not shown" in capsys.readouterr().err
+    follower.look([{**source, "path": "experiment/8", "storage": {"type": "tape"}}])
+    assert not (tmp_path / "copies/experiment/7").exists()
+    assert "the files of experiment 7 cannot be read now" in capsys.readouterr().err
