@@ -68,8 +68,10 @@ def process_of(cluster: LocalCluster, component: str) -> psutil.Process:
 
 def flow_process_of(cluster: LocalCluster, experiment: int) -> tuple[str, int]:
     """Its flow run's id, and the process; other runs, of a garbage collection, may be there too."""
-    run_id = cluster.describe(experiment)["flowRunId"]
+    # Trials may begin before the flow does.
+    run_id = until("the flow's run", lambda: cluster.describe(experiment)["flowRunId"])
     record = cluster.data_dir / "agent" / "flow_runs" / f"{run_id}.json"
+    until("the flow's process", record.exists)
     return run_id, json.loads(record.read_text())["pid"]
 
 
