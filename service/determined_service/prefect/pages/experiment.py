@@ -130,6 +130,7 @@ async def experiment_page(
                             f"[learning curves, hyperparameters, rungs]({plots})",
                         ),
                         *_in_mlflow(settings, experiment_id, searcher, least),
+                        ("in TensorBoard", f"`det tensorboard start {experiment_id}` opens one"),
                         ("on a terminal", f"`det experiment describe {experiment_id}`"),
                     ]
                 ),
