@@ -13,7 +13,7 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.checks import check_text
-from determined_service.base.errors import BadRequest, Forbidden
+from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import ports
 from determined_service.lifecycle.kinds.shell import open_door
@@ -31,7 +31,7 @@ WORDS = 1_000
 async def open_shell(task_id: str, given: shells.Door, process: Reporter, db: Db) -> Response:
     """The shell's process listens at its ports. 409: the service does not know yet that it runs."""
     if process.allocation is None:
-        raise Forbidden("the shell's own process says how it is entered, and nobody else")
+        raise Conflict("the shell's own process says how it is entered, and nobody else")
     if not given.no_ssh:
         if not shells.is_account(given.account):
             raise BadRequest(f"account: {given.account[:50]!r} is no name of an account")

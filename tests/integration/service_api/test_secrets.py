@@ -86,6 +86,7 @@ SHOW = {
     f"GET {API}/trials/{{trial_id}}/checkpoints": [*SECRETS],
     f"GET {API}/checkpoints/{{uuid}}": [*SECRETS],
     f"GET {API}/tasks/{{task_id}}": [*SECRETS],
+    f"GET {API}/tasks/{{task_id}}/config": [*SECRETS],
     f"GET {API}/models/{{model_name}}/versions": [*SECRETS],
     f"GET {API}/models/{{model_name}}/versions/{{version}}": [*SECRETS],
     f"GET {API}/models/{{model_name}}/aliases/{{alias}}": [*SECRETS],

@@ -75,7 +75,7 @@ class Mine:
 
     def task_of(self, path: str) -> str:
         """The task that is meant by ``task_id`` in the path: for reports, that of the leg."""
-        if path.endswith("/report_idle"):
+        if path.endswith(("/report_idle", "/door")):
             return self.leg.task_id
         kind = next((kind for kind in self.tasks if f"/{kind}/" in path), "")
         return self.tasks.get(kind, "none")
@@ -163,6 +163,7 @@ REQUESTS: dict[Address, Asked] = {
     **{
         ("PUT", f"{API}/{kind}/{{task_id}}/report_idle"): just({"idle": True}) for kind in KINDS[1:]
     },
+    ("PUT", f"{API}/shells/{{task_id}}/door"): just({"no_ssh": "no sshd"}),
     **{address: Asked() for address in OF_ONE_KIND},
     **{("POST", f"{EXPERIMENT}/{verb}"): Asked() for verb in VERBS},
     **{("POST", f"{API}/experiments/{verb}"): Asked(chosen) for verb in VERBS},
@@ -293,6 +294,7 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/pipelines"),
         ("POST", f"{API}/commands"),
         ("POST", f"{API}/notebooks"),
+        ("POST", f"{API}/shells"),
         ("POST", f"{API}/tensorboards"),
         ("POST", f"{API}/generic-tasks"),
         ("POST", f"{API}/mlflow/experiments"),
@@ -352,6 +354,8 @@ async def tasks_of(world: World, owner_id: int, submitted_by: str | None = None)
             "state": "ACTIVE",
             "job_id": uuid.uuid4(),
             "submitted_by": submitted_by,
+            # What a shell remembers.
+            "data": {"private_key": "private", "public_key": "public", "key_type": "ED25519"},
         }
         for kind, name in names.items()
     ]
