@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import parse_qs
 
 import sqlalchemy as sa
 from fastapi import Request
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from determined_registry.database.tables import users
@@ -22,7 +23,7 @@ from determined_service.base import passwords
 from determined_service.base.addresses import client_address, is_from_here
 from determined_service.base.bounds import Name, Password
 from determined_service.base.db import Database
-from determined_service.base.errors import Forbidden, Unauthenticated
+from determined_service.base.errors import BadRequest, Forbidden, Unauthenticated
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
 from determined_service.views.users import get_user, user_json
@@ -38,6 +39,17 @@ class Login(BaseModel):
     username: Name
     password: Password = ""
     isHashed: bool = False  # noqa: N815 - the name in the API
+
+
+async def read_form(request: Request) -> Login:
+    """What the form of a page that asks for user and password sends. Raises BadRequest."""
+    given = parse_qs((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
+    try:
+        return Login(
+            username=given.get("username", [""])[0], password=given.get("password", [""])[0]
+        )
+    except ValidationError as error:
+        raise BadRequest("username and password are texts") from error
 
 
 @router.post("/auth/login")

@@ -11,13 +11,11 @@ import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from typing import Annotated
-from urllib.parse import parse_qs
 
 import httpx
 import jinja2
 from fastapi import Request
 from fastapi.responses import HTMLResponse
-from pydantic import ValidationError
 from starlette.background import BackgroundTask
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
@@ -27,7 +25,6 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.errors import (
-    BadRequest,
     Forbidden,
     TooManyRequests,
     Unauthenticated,
@@ -37,7 +34,7 @@ from determined_service.base.json import JsonResponse
 from determined_service.base.pages import has_mlflow
 from determined_service.mlflow import passing
 from determined_service.mlflow.process import MlflowServer
-from determined_service.public.login import Login, log_in
+from determined_service.public.login import log_in, read_form
 from determined_service.public.mlflow_changes import mlflow_error
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, Throttle
@@ -123,13 +120,7 @@ async def log_in_here(
     request: Request, db: Db, settings: SettingsOf, throttle: Throttle
 ) -> Response:
     """The form of the login page: the session's token becomes a cookie for MLflow's pages alone."""
-    given = parse_qs((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
-    try:
-        login = Login(
-            username=given.get("username", [""])[0], password=given.get("password", [""])[0]
-        )
-    except ValidationError as error:
-        raise BadRequest("username and password are texts") from error
+    login = await read_form(request)
     try:
         token, _ = await log_in(login, request, db, settings, throttle)
     except (Unauthenticated, Forbidden, TooManyRequests) as refusal:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from typing import Annotated
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import jinja2
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse, Response
 
 from determined_service.access import visits
@@ -35,7 +35,7 @@ from determined_service.base.settings import Settings
 from determined_service.proxy import names
 from determined_service.proxy.connection import ENTER, is_path
 from determined_service.proxy.names import Key
-from determined_service.public.login import Login, log_in
+from determined_service.public.login import log_in, read_form
 from determined_service.views.tasks import require_task
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, Throttle
@@ -183,13 +183,7 @@ async def log_in_here(
     """The page's form."""
     key = _wanted(task)
     address = _address(key, request, settings)
-    given = parse_qs((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
-    try:
-        login = Login(
-            username=given.get("username", [""])[0], password=given.get("password", [""])[0]
-        )
-    except ValidationError as error:
-        raise BadRequest("username and password are texts") from error
+    login = await read_form(request)
     try:
         token, _ = await log_in(login, request, db, settings, throttle)
     except (Unauthenticated, Forbidden, TooManyRequests) as refusal:
