@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 
 from determined.cli.output.workloads import read_workloads
 from determined.common.api import Session, authentication
 from determined.common.api.patience import patiently
 from determined.experimental.client import ExperimentState
-from determined_deployments.local import daemon, postgres
+from determined_deployments.local import daemon, databases, postgres
 from determined_deployments.local import state as states
 from determined_deployments.local.layout import Layout
 from tests.fork_server import fork_server
@@ -103,6 +104,18 @@ class LocalCluster:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(left, TIMEOUT_S)
+
+    def collections(self) -> int:
+        """How many collections of checkpoints have not ended."""
+        state = states.load(Layout.of(self.data_dir))
+        assert state is not None
+        with psycopg.connect(databases.url(state, "determined")) as connection:
+            statement = (
+                "SELECT count(*) FROM tasks WHERE kind = 'CHECKPOINT_GC' AND state = 'ACTIVE'"
+            )
+            row = connection.execute(statement).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def det(
         self,

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import psycopg
 import pytest
 
-from determined_deployments.local import databases
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import load
 from tests.local_cluster import DET, LocalCluster
@@ -72,17 +70,6 @@ def names(cluster: LocalCluster) -> list[str]:
     return [pool["name"] for pool in cluster.json("resource-pool", "list")]
 
 
-def collections(cluster: LocalCluster) -> int:
-    """How many collections of checkpoints have not ended."""
-    state = load(Layout.of(cluster.data_dir))
-    assert state is not None
-    with psycopg.connect(databases.url(state, "determined")) as connection:
-        statement = "SELECT count(*) FROM tasks WHERE kind = 'CHECKPOINT_GC' AND state = 'ACTIVE'"
-        row = connection.execute(statement).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
 def test_a_change_while_a_trial_runs_a_refusal_and_other_pools(
     configured: LocalCluster, tmp_path: Path
 ) -> None:
@@ -121,7 +108,7 @@ def test_a_change_while_a_trial_runs_a_refusal_and_other_pools(
     # The agent moves to the new default compute pool, and the flows with it.
     # Before that the second experiment's checkpoints must have been looked through.
     # (Each attempt restarts the service.)
-    until("all checkpoints looked through", lambda: not collections(cluster))
+    until("all checkpoints looked through", lambda: not cluster.collections())
     until("no flow in the pool", lambda: apply(cluster, tmp_path, ELSEWHERE)[0] == 0)
     (agent,) = cluster.json("agent", "list")
     assert agent["resourcePools"] == ["more"]

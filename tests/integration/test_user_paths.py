@@ -19,7 +19,7 @@ import pytest
 
 from tests.local_cluster import DET, LocalCluster
 from tests.outcomes import GOOD, Case, Outcome, client, outcomes, script
-from tests.waiting import TIMEOUT_S
+from tests.waiting import TIMEOUT_S, until
 
 # What training code may be and do. Of each: what must be among the lines it printed.
 WORKS: dict[str, tuple[Case, list[str]]] = {
@@ -437,6 +437,8 @@ def test_everything_is_there_after_down_and_up(cluster: LocalCluster, tmp_path: 
             cluster.det("experiment", "config", number).stdout,
         ]
 
+    # Its checkpoints are looked through after its end.
+    until("all checkpoints looked through", lambda: not cluster.collections())
     before = everything()
     cluster.down()
     assert processes_of(cluster) == []
