@@ -21,14 +21,14 @@ from determined_registry.database.tables import pipeline_experiments, pipelines,
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError
-from determined_service.base.hub import Hub, wait_at_most
+from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
 from determined_service.pipelines import machine, people, rows
+from determined_service.prefect import passes
 from determined_service.prefect.gateway import (
     ENDED,
     Artifact,
     ArtifactGone,
-    NotDeployed,
     RunGone,
     RunState,
 )
@@ -87,17 +87,7 @@ class PipelineRuns:
 
     async def run(self, hub: Hub) -> None:
         """Repeats passes for ever: at once when there is something new, else every few seconds."""
-        told: str | None = None
-        while True:
-            try:
-                await self.run_pass()
-                told = None
-            except (httpx.HTTPError, sa.exc.OperationalError, NotDeployed) as error:
-                if str(error) != told:
-                    logger.warning("pipelines wait: %s", error)
-                told = str(error)
-            with hub.subscribe([topics.PIPELINES]) as event:
-                await wait_at_most(event, PASS_S)
+        await passes.repeat(self.run_pass, hub, topics.PIPELINES, PASS_S, "pipelines")
 
     async def run_pass(self) -> None:
         """Looks after every pipeline that runs, finishes what was canceled, and writes pages."""

@@ -16,16 +16,16 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
-import httpx
 import sqlalchemy as sa
 
 from determined_registry.database.tables import models, retraining_runs, retrainings
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict
-from determined_service.base.hub import Hub, wait_at_most
+from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
-from determined_service.prefect.gateway import ENDED, NotDeployed, RunGone, RunState
+from determined_service.prefect import passes
+from determined_service.prefect.gateway import ENDED, RunGone, RunState
 from determined_service.prefect.mirror import bump_pools
 from determined_service.retraining import events, people, runs
 from determined_service.retraining.plans import Plan
@@ -68,17 +68,7 @@ class RetrainingRuns:
 
     async def run(self, hub: Hub) -> None:
         """Repeats passes for ever: at once when there is something new, else every few seconds."""
-        told: str | None = None
-        while True:
-            try:
-                await self.run_pass()
-                told = None
-            except (httpx.HTTPError, sa.exc.OperationalError, NotDeployed) as error:
-                if str(error) != told:
-                    logger.warning("retrainings wait: %s", error)
-                told = str(error)
-            with hub.subscribe([topics.RETRAININGS]) as event:
-                await wait_at_most(event, PASS_S)
+        await passes.repeat(self.run_pass, hub, topics.RETRAININGS, PASS_S, "retrainings")
 
     async def run_pass(self) -> None:
         """Begins what is due, and looks after every open run."""
