@@ -229,8 +229,9 @@ class PrefectSide:
             state = flow_run.state
             # What is being cancelled is the service's: it watches the run, and cancels the experiment.
             ended = _is_final(state) or (resumable and state is not None and state.is_cancelling())
-            if ended or flow_run.infrastructure_pid != identifier:  # another process runs it by now
-                return None
+            # None: the agent was killed before it had told Prefect what it started.
+            if ended or flow_run.infrastructure_pid not in (None, identifier):
+                return None  # another process runs it by now
             make: Any = Scheduled if resumable else Crashed
             return make(message="its process ended while the agent was away")
 

@@ -217,6 +217,15 @@ def test_flow_that_was_killed_with_its_agent_is_started_again_by_the_next_one(
     agent.send_signal(signal.SIGKILL)
     until("the end of the agent", lambda: not is_alive(agent.pid))
     os.kill(pid, signal.SIGKILL)
+
+    async def forget(client: Any) -> None:
+        # As if the agent had been killed before it told which process runs the flow.
+        given = {"infrastructure_pid": None}
+        answer = await client.request("PATCH", f"/flow_runs/{run_id}", json=given)
+        answer.raise_for_status()
+        assert (await client.read_flow_run(run_id)).infrastructure_pid is None
+
+    prefect(forget)
     cluster.up()
     (folder / "go").touch()
     assert cluster.wait(experiment, timeout=TIMEOUT_S) == "COMPLETED"
