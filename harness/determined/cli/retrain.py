@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,19 +57,35 @@ def _schedule(given: Record | None) -> str | None:
 
 
 def _events(given: list[Record] | None) -> str | None:
-    """Such as ``alias alias=champion, model=base``."""
+    """Such as ``champion of base; best of experiment 12``."""
     found = [
-        f"{kind} "
-        + ", ".join(
-            f"{name}={one}"
-            for name, one in sorted(event.items())
-            if one is not None and one is not False
-        )
+        say(event)
         for trigger in given or ()
-        for kind, event in trigger.items()
-        if event is not None
+        for kind, say in _EVENTS.items()
+        if (event := trigger.get(kind)) is not None
     ]
     return "; ".join(found) or None
+
+
+def _live_metric(event: Record) -> str:
+    bounds = [f"{name} {event[name]}" for name in ("below", "above") if event.get(name) is not None]
+    mean = f" (mean of {event['last']})" if event["last"] > 1 else ""
+    return f"{event['metric']} {' or '.join(bounds)}{mean}"
+
+
+def _ended_experiment(event: Record) -> str:
+    if event.get("id") is not None:
+        return f"{'best' if event.get('best') else 'end'} of experiment {event['id']}"
+    field = "label" if event.get("label") is not None else "name"
+    return f"end of an experiment with the {field} {event[field]}"
+
+
+_EVENTS: dict[str, Callable[[Record], str]] = {
+    "new_data": lambda event: f"new data (every {event['every_s']:g} s)",
+    "live_metric": _live_metric,
+    "alias": lambda event: f"{event['alias']} of {event['model']}",
+    "experiment": _ended_experiment,
+}
 
 
 def _path(model: str, *parts: object) -> str:

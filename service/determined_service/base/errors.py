@@ -105,7 +105,7 @@ def _explain(error: RequestValidationError) -> str:
     for problem in error.errors()[:MOST_PROBLEMS]:
         where = ".".join(str(part)[:SHOWN] for part in problem["loc"] if part != "body")
         found = problem.get("input")
-        what = str(problem["msg"])
+        what = str(problem["msg"]).removeprefix("Value error, ")  # pydantic's own words
         if problem["type"] != "missing" and isinstance(found, (str, int, float, bool)):
             what += f", found {_shown(found)}"
         lines.append(f"{where}: {what}" if where else what)

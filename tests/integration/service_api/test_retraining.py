@@ -402,7 +402,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"on": [{"live_metric": {"metric": "a"}}]}, "give one of below and above"),
     ({"on": [{"live_metric": {"metric": "a", "below": "nan"}}]}, "finite"),
     ({"on": [{"alias": {"model": "digits"}}]}, "would begin the next run"),
-    ({"on": [{"experiment": {"label": "a", "best": True}}]}, "best goes with the id"),
+    (
+        {"on": [{"experiment": {"label": "a", "best": True}}]},
+        "on.0.experiment: best goes with the id",
+    ),
     ({"on": [{}]}, "each item of on is one of"),
     ({"on": [{"alias": {"model": "base"}}] * 2}, "stands there twice"),
 ]
