@@ -30,7 +30,6 @@ from determined_service.prefect.gateway import (
     Artifact,
     ArtifactGone,
     RunGone,
-    RunState,
 )
 from determined_service.prefect.mirror import bump_pools
 from determined_service.prefect.pages.pipeline import pipeline_page
@@ -48,7 +47,7 @@ PAGE_S = 10.0
 p = pipelines.c
 
 
-class Runs(Protocol):
+class Runs(passes.States, Protocol):
     """The calls to Prefect; implemented by :class:`~determined_service.prefect.gateway.PrefectGateway`."""
 
     async def create_pipeline_run(
@@ -58,12 +57,6 @@ class Runs(Protocol):
 
     async def pipeline_pool(self) -> str | None:
         """The work pool of these runs. Raises NotDeployed."""
-
-    async def read_state(self, run_id: UUID) -> RunState:
-        """The present state. Raises RunGone."""
-
-    async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
-        """Sets the state whatever the present one is. Raises RunGone."""
 
     async def artifacts(self, run_id: UUID) -> dict[str, UUID]:
         """The run's artifacts by :attr:`Artifact.called`."""
@@ -194,28 +187,16 @@ class PipelineRuns:
                 logger.warning("Prefect refuses the page of pipeline %s: %s", row.id, error)
             self._written[row.id] = text
         if not running:
-            if not await self._has_ended(row):
+            message = f"pipeline {row.id} {row.state}: {row.reason}"
+            overdue = row.ended_s >= LOST_S
+            if not await passes.settle(
+                self._prefect, row.flow_run_id, _ENDS[row.state], message, overdue=overdue
+            ):
                 return  # it is looked at again
             del self._shown_at[row.id]
             self._written.pop(row.id, None)
         async with reader(self._db).connect() as conn:
             await conn.execute(sa.update(pipelines).where(p.id == row.id).values(shown=row.changes))
-
-    async def _has_ended(self, row: sa.Row[Any]) -> bool:
-        """Whether the run of a pipeline that has ended says so. A flow that died, or that was killed with the
-        last word on its lips, cannot say it: then it is said here."""
-        try:
-            state = await self._prefect.read_state(row.flow_run_id)
-        except RunGone:
-            return True
-        type_, name = _ENDS[row.state]
-        if state.type == type_:
-            return True
-        if state.type not in ENDED and row.ended_s < LOST_S:
-            return False
-        message = f"pipeline {row.id} {row.state}: {row.reason}"
-        await self._prefect.set_state(row.flow_run_id, type_, name, message)
-        return True
 
     async def _write(self, row: sa.Row[Any], text: str) -> None:
         what = "The pipeline: its steps, their experiments, and why."

@@ -25,7 +25,7 @@ from determined_service.base.errors import ApiError, Conflict
 from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
 from determined_service.prefect import passes
-from determined_service.prefect.gateway import ENDED, RunGone, RunState
+from determined_service.prefect.gateway import ENDED, RunGone
 from determined_service.prefect.mirror import bump_pools
 from determined_service.retraining import events, people, runs
 from determined_service.retraining.plans import Plan
@@ -37,24 +37,20 @@ PASS_S = 5.0
 LOST_S = 90.0
 """A run whose flow has not asked for this long counts as dead; the flow asks twice a minute."""
 MAX_ATTEMPTS = 10
+SETTLED_S = 600.0
+"""For this long after the end of a run the state of its flow run is looked at."""
 
 r = retraining_runs.c
 t = retrainings.c
 
 
-class Runs(Protocol):
+class Runs(passes.States, Protocol):
     """The calls to Prefect; implemented by :class:`~determined_service.prefect.gateway.PrefectGateway`."""
 
     async def create_retraining_run(
         self, run_id: int, *, key: str, name: str, tags: Sequence[str]
     ) -> tuple[UUID, str | None]:
         """Creates the run, once per ``key``; returns it and its work pool. Raises NotDeployed."""
-
-    async def read_state(self, run_id: UUID) -> RunState:
-        """The present state. Raises RunGone."""
-
-    async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
-        """Sets the state whatever the present one is. Raises RunGone."""
 
 
 class RetrainingRuns:
@@ -65,6 +61,7 @@ class RetrainingRuns:
         self._prefect = prefect
         self._settings = settings
         self._next_look = 0.0
+        self._settled: set[int] = set()
 
     async def run(self, hub: Hub) -> None:
         """Repeats passes for ever: at once when there is something new, else every few seconds."""
@@ -87,6 +84,21 @@ class RetrainingRuns:
                 await self._look_at(row)
             except ApiError as error:
                 logger.info("retraining run %s: %s", row.id, error.message)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Gives the flow runs of runs that have just ended their final state, if their flows could not."""
+        async with reader(self._db).connect() as conn:
+            rows = list(await conn.execute(_JUST_ENDED))
+        self._settled &= {row.id for row in rows}
+        for row in rows:
+            if row.id in self._settled:
+                continue
+            end = _ENDS.get(row.state, ("COMPLETED", "Completed"))
+            message = f"retraining run {row.id} {row.state}: {row.reason}"
+            overdue = row.ended_s >= LOST_S
+            if await passes.settle(self._prefect, row.flow_run_id, end, message, overdue=overdue):
+                self._settled.add(row.id)
 
     async def _stirred(self, due: Collection[int]) -> list[int]:
         """Those for which an event has happened, and that are not ``due`` anyway."""
@@ -177,6 +189,7 @@ class RetrainingRuns:
             runs.show(change, row.id)
 
 
+_ENDS = {runs.FAILED: ("FAILED", "Failed"), runs.CANCELED: ("CANCELLED", "Cancelled")}
 _STEP = r.state.in_(runs.OPEN)
 _HAS_OPEN_RUN = sa.exists().where(r.retraining_id == t.id, _STEP)
 _DUE = sa.select(t.id).where(~t.paused, t.next_at <= sa.func.now(), ~_HAS_OPEN_RUN)
@@ -196,5 +209,17 @@ _OPEN = (
     .join(retrainings, t.id == r.retraining_id)
     .join(models, models.c.id == t.model_id)
     .where(_STEP)
+    .order_by(r.id)
+)
+_JUST_ENDED = (
+    sa.select(
+        r.id,
+        r.state,
+        r.reason,
+        r.flow_run_id,
+        sa.extract("epoch", sa.func.now() - r.ended_at).label("ended_s"),
+    )
+    .where(r.ended_at > sa.func.now() - datetime.timedelta(seconds=SETTLED_S))
+    .where(r.flow_run_id.is_not(None))
     .order_by(r.id)
 )

@@ -292,6 +292,37 @@ async def test_what_was_missed_is_caught_up_once(again: Retraining, service_app:
     assert len(await again.world.rows(sa.select(retraining_runs.c.id))) == 1
 
 
+class PrefectWithState(NoPrefect):
+    def __init__(self) -> None:
+        self.state, self.name = "RUNNING", "Running"
+        self.given: list[tuple[Any, ...]] = []
+
+    async def read_state(self, run_id: uuid.UUID) -> RunState:
+        return RunState(self.state, self.name, None, datetime.datetime.now(datetime.UTC), 1)
+
+    async def set_state(self, *given: Any) -> None:
+        self.given.append(given)
+
+
+async def test_a_flow_that_died_when_its_run_was_cancelled_is_cancelled(
+    again: Retraining, service_app: FastAPI
+) -> None:
+    await again.put()
+    run_id = await again.run()
+    prefect = PrefectWithState()
+    passes = RetrainingRuns(again.world.db, prefect, service_app.state.settings)
+    await passes.run_pass()  # gives it a flow run
+    prefect.state = "CANCELLING"
+    await passes.run_pass()
+    (run,) = await again.world.rows(sa.select(retraining_runs))
+    assert (run.state, prefect.given) == ("CANCELED", [])
+    prefect.state = "CRASHED"
+    for _ in range(2):
+        await passes.run_pass()
+    words = f"retraining run {run_id} CANCELED: its run was cancelled in Prefect"
+    assert prefect.given == [(run.flow_run_id, "CANCELLED", "Cancelled", words)]
+
+
 async def test_each_event_begins_one_run(again: Retraining, service_app: FastAPI) -> None:
     await again.put(
         on=[
