@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qs, quote
 
-from determined_service.proxy import answers, http1, names, passing
+from determined_service.proxy import answers, gates, http1, names, passing
 from determined_service.proxy.answers import Refusal
 from determined_service.proxy.http1 import Answer, BadMessage, Body, Request
 from determined_service.proxy.names import Key
@@ -39,7 +39,8 @@ MOST_HELD = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted together."""
+    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted together;
+    ``gate``: the key of the gate there, in hex, if there is one."""
 
     address: str
     port: int
@@ -47,6 +48,7 @@ class Route:
     keep_prefix: bool
     allocation_id: str
     user_id: int
+    gate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,7 +500,11 @@ class Visitor(asyncio.Protocol):
         where = (route.address, route.port)
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, task = await loop.create_connection(lambda: Task(where), *where)
+                if route.gate:
+                    sock = await gates.connect(*where, bytes.fromhex(route.gate))
+                    _, task = await loop.create_connection(lambda: Task(where), sock=sock)
+                else:
+                    _, task = await loop.create_connection(lambda: Task(where), *where)
         except (OSError, TimeoutError):
             self._work = None
             self.fail(
