@@ -166,6 +166,11 @@ class _Stranger(_End):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        # Visitors of a machine that was cut off must not stay for ever.
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
         strangers = self._gate.strangers
         if len(strangers) >= MOST_STRANGERS:
             next(iter(strangers)).transport.abort()

@@ -505,14 +505,18 @@ class Visitor(asyncio.Protocol):
                     _, task = await loop.create_connection(lambda: Task(where), sock=sock)
                 else:
                     _, task = await loop.create_connection(lambda: Task(where), *where)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as error:
             self._work = None
-            self.fail(
-                Refusal(
-                    502, "the task's server does not answer: it has ended, or is busy", again=True
+            away = "the task's server does not answer: it has ended, or is busy"
+            if route.gate and not isinstance(error, gates.Refused):
+                away = (
+                    "the service does not reach the task's machine: the network between them is cut, or a"
+                    " firewall drops connections"
                 )
-            )
+            self.fail(Refusal(502, away, again=True))
             return None
+        if route.gate:
+            gates.notice_cuts(task.transport, gates.CUT_S)
         if self.state is not _Is.ASKING:
             task.transport.abort()
             return None
@@ -667,12 +671,18 @@ class Visitor(asyncio.Protocol):
             self.fail(Refusal(502, "the task's server changes to a protocol that nobody asked for"))
             return
         self.transport.write(passing.answer_head(answer, self.request, self._way, True) + data)
+        self._outlive_cuts()
         self.state = _Is.RAW
         self.resume()
         if self._held:
             held, self._held = self._held, b""
             assert self.task is not None
             self.task.transport.write(held)
+
+    def _outlive_cuts(self) -> None:
+        """Who talks to somebody does not lose the talk to a short cut of the network."""
+        if self.route is not None and self.route.gate and self.task is not None:
+            gates.notice_cuts(self.task.transport, gates.TALK_CUT_S)
 
     async def _tunnel(self, route: Route, subprotocol: str | None) -> None:
         from websockets.exceptions import InvalidHandshake
@@ -707,6 +717,7 @@ class Visitor(asyncio.Protocol):
             return
         self.task, self.frames = task, frames
         task.begin(self)
+        self._outlive_cuts()
         self.state = _Is.TUNNEL
         self.resume()
         if self._held:
