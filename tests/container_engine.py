@@ -20,6 +20,8 @@ from pathlib import Path
 
 _NAMES = "sh bash cat cp df env id kill ls mkdir rm sleep sort stat touch true wc"
 PROGRAMS = _NAMES.split()
+# sshd gives up its rights to an account of this name.
+PASSWD = "root:x:0:0::/root:/bin/sh\nsshd:x:100:65534::/run/sshd:/bin/false\n"
 START_SECONDS = 60.0
 NO_NETWORK = ["--iptables=false", "--ip6tables=false", "--bridge=none"]
 """Containers use the machine's network here; an engine's rules would outlive it and cut off other bridges."""
@@ -229,11 +231,15 @@ def _install() -> str | None:
     return None
 
 
-def machine_image() -> str:
-    """The name of an image with a shell, a few programs and the libraries that this Python needs; Python and
-    the packages come with ``container.harness: mounted``.
+SSH_SERVER = ("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/lib/openssh/sftp-server")
+"""What an image needs beside, for shells by ssh."""
+
+
+def machine_image(more: Iterable[str] = ()) -> str:
+    """The name of an image with a shell, a few programs (and ``more``, by their paths) and the libraries that
+    these and this Python need; Python and the packages come with ``container.harness: mounted``.
     """
-    files = _image_files()
+    files = _image_files(tuple(more))
     name = "determined-test:" + hashlib.sha256(repr(sorted(files)).encode()).hexdigest()[:12]
     if _docker("image", "inspect", name).returncode:
         _docker("import", "-", name, input=_archive(files), check=True)
@@ -241,8 +247,8 @@ def machine_image() -> str:
 
 
 @functools.cache
-def _image_files() -> frozenset[Path]:
-    programs = [found for name in PROGRAMS if (found := shutil.which(name))]
+def _image_files(more: tuple[str, ...]) -> frozenset[Path]:
+    programs = [found for name in PROGRAMS if (found := shutil.which(name))] + list(more)
     return frozenset(Path(path) for path in (*programs, *_libraries([*programs, *_of_python()])))
 
 
@@ -275,7 +281,7 @@ def _archive(files: Iterable[Path]) -> bytes:
             info = tarfile.TarInfo(folder)
             info.type, info.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
             tar.addfile(info)
-        for name, text in (("passwd", "root:x:0:0::/root:/bin/sh\n"), ("group", "root:x:0:\n")):
+        for name, text in (("passwd", PASSWD), ("group", "root:x:0:\n")):
             info = tarfile.TarInfo(f"etc/{name}")
             info.size = len(text)
             tar.addfile(info, io.BytesIO(text.encode()))

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from determined.common.api import errors
 from determined.common.backoff import Backoff
@@ -45,6 +45,9 @@ from determined_tasks.service_link import ServiceLink
 from determined_tasks.streams import Streams
 from determined_tasks.supervision import KILL_SIGNAL, LegRecord, ProcessName, heeding, lock
 from determined_tasks.task_environment import Place
+
+if TYPE_CHECKING:
+    from determined_tasks.gates import Gates
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +170,7 @@ class _Leg:
         self.user: process.UserProcess | None = None
         self.ports = ports.Reserved([])
         self.address = ""
+        self.gates: Gates | None = None
         self.tmp = context_dir.choose_tmp()
         self.reporter = LegReporter(
             service, spec, place.agent_id, root / SPOOL, self._allocation_ended
@@ -310,6 +314,8 @@ class _Leg:
         exception = self._read_until_end(self.user, workdir)
         if watch is not None:
             watch.end()
+        if self.gates is not None:
+            self.gates.end()
         assert self.user.status is not None
         if self.user.status == signal.SIGTERM and self.fork is not None:
             time.sleep(SIGTERM_GRACE_SECONDS)
@@ -333,12 +339,15 @@ class _Leg:
         if not self.ports.ports:
             return {}
         self.address = ports.own_address(self.place.master)
-        return self.ports.environment(ports.listen_host(self.address))
+        return self.ports.environment()
 
     def _report_start(self, pid: int) -> ports.Watch | None:
         """Threads begin here, after the fork."""
         found = self.ports.ports
-        self.reporter.start(pid, found, self.address)
+        self.gates = ports.gates_before(
+            found, self.address, ports.LOOPBACK, self.place.agent_token, self.spec.allocation_id
+        )
+        self.reporter.start(pid, self.gates.ports if self.gates else found, self.address)
         if not found:
             return None
         # Everything that this process has started and not only the process group: whoever listens may be a
@@ -347,7 +356,7 @@ class _Leg:
         service = ServiceLink(self.place.master, self.place.agent_token)
         watch = ports.Watch(
             found,
-            self.address,
+            ports.LOOPBACK,
             lambda state: self.reporter.port(service, state),
             self.reporter.say,
             lambda: [root],

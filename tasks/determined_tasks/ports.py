@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import logging
 import random
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psutil
 
 from determined.common.wire.legs import LegSpec, Port, PortState
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from determined_tasks.gates import Gates
 
 FIRST, LAST = 2600, 3500
 """Determined's own range for what people open in a browser."""
@@ -35,6 +37,7 @@ LOOK_S = 0.1
 LOOK_AGAIN_S = 2.0
 """Once it is ready: somebody else may listen there later."""
 CONNECT_S = 2.0
+WAY_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 class PortsError(Exception):
@@ -53,7 +56,7 @@ class Reserved:
             one.close()
         self.held.clear()
 
-    def environment(self, listen_host: str) -> dict[str, str]:
+    def environment(self, listen_host: str = LOOPBACK) -> dict[str, str]:
         """What tells the task's process its ports."""
         if not self.ports:
             return {}
@@ -68,13 +71,14 @@ def reserve(wanted: Iterable[Port]) -> Reserved:
         if port.port:
             found.ports.append(port)
             continue
-        number, held = _free_one()
+        number, held = free_one()
         found.held.extend(held)
         found.ports.append(replace(port, port=number))
     return found
 
 
-def _free_one() -> tuple[int, list[socket.socket]]:
+def free_one() -> tuple[int, list[socket.socket]]:
+    """A number of the range, and what keeps it. Raises PortsError."""
     numbers = range(FIRST, LAST + 1)
     begin = random.SystemRandom().randrange(len(numbers))
     for number in (*numbers[begin:], *numbers[:begin]):
@@ -111,27 +115,44 @@ def _hold(number: int) -> list[socket.socket] | None:
 
 
 def own_address(master: str) -> str:
-    """This machine's address as the service at ``master`` sees it; loopback when that is this machine."""
+    """This machine's address as the service at ``master`` sees it; loopback when that is this machine.
+
+    Raises OSError: there is no way to the service, also after some seconds.
+    """
     url = urlsplit(master)
-    try:
-        # Nothing is sent: the kernel is asked for the way.
-        infos = socket.getaddrinfo(url.hostname or LOOPBACK, url.port or 80, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, where = infos[0]
-        with socket.socket(family, kind, protocol) as asked:
-            asked.connect(where)
-            address = str(asked.getsockname()[0])
-            # The service has an address of this machine.
-            if address == where[0]:
-                return LOOPBACK
-    except OSError as error:
-        logger.warning("no way to the service at %s: %s", master, error)
-        return LOOPBACK
-    return LOOPBACK if address in ("::1", LOOPBACK) else address
+    for pause in (*WAY_PAUSES_S, None):
+        try:
+            return _way(url.hostname or LOOPBACK, url.port or 80)
+        except OSError as error:
+            if pause is None:
+                # To take loopback for it would lead visitors to the service's own machine.
+                raise OSError(f"no way to the service at {master}: {error}") from error
+            time.sleep(pause)
+    raise AssertionError
 
 
-def listen_host(address: str) -> str:
-    """Where a server has to listen that is reached at ``address``."""
-    return LOOPBACK if address == LOOPBACK else "0.0.0.0"
+def _way(host: str, port: int) -> str:
+    # Nothing is sent: the kernel is asked for the way.
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, where = infos[0]
+    with socket.socket(family, kind, protocol) as asked:
+        asked.connect(where)
+        address = str(asked.getsockname()[0])
+    # The service has an address of this machine.
+    return LOOPBACK if address in (where[0], "::1", LOOPBACK) else address
+
+
+def gates_before(
+    ports: list[Port], address: str, inside: str, agent_token: str, allocation_id: str
+) -> Gates | None:
+    """Opens gates on the network before ports that listen at ``inside``; None: none are needed, because the
+    service, which knows this machine as ``address``, reaches the ports itself."""
+    if not ports or address == LOOPBACK:
+        return None
+    # Few legs need it, and asyncio with it.
+    from determined_tasks.gates import Gates
+
+    return Gates(ports, address, inside, agent_token, allocation_id)
 
 
 class Watch:
@@ -197,13 +218,6 @@ class Watch:
         try:
             socket.create_connection((self._address, port.port), CONNECT_S).close()
         except OSError:
-            if self._address != LOOPBACK and self._listens_at_loopback(port.port):
-                return PortState(
-                    port.name,
-                    False,
-                    f"port {port.port}: its server listens at {LOOPBACK} alone, which the service, on another"
-                    f" machine, does not reach; let it listen at 0.0.0.0 (${LISTEN_HOST})",
-                )
             return _waits(port)
         if not self._is_own(port.port):
             return PortState(
@@ -226,12 +240,6 @@ class Watch:
         finally:
             link.close()
         return PortState(port.name, True) if status < 500 else _waits(port)
-
-    def _listens_at_loopback(self, number: int) -> bool:
-        with contextlib.suppress(OSError):
-            socket.create_connection((LOOPBACK, number), CONNECT_S).close()
-            return self._is_own(number)
-        return False
 
     def _is_own(self, number: int) -> bool:
         if self._pids is None or sys.platform != "linux":

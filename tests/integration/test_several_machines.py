@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from determined.common import gate
 from tests.chaos.proxy import Proxy
 from tests.integration.machines import Machine, machines
 from tests.local_cluster import DET, LocalCluster
@@ -206,3 +208,67 @@ def test_a_network_that_is_cut(
     lost = legs(cluster, experiment_id)[0]
     assert (lost["state"], lost["nodes"][2]["agentId"]) == ("STATE_LOST", "node-2")
     assert "agent node-2 lost for" in lost["reason"]
+
+
+ASK = """
+import socket, sys
+for port in sys.argv[2:]:
+    with socket.create_connection((sys.argv[1], int(port)), 20) as sock:
+        sock.sendall(b"SSH-2.0-stranger".ljust(200))
+        said = b""
+        try:
+            while piece := sock.recv(1000):
+                said += piece
+        except ConnectionResetError:
+            pass
+        print(said[:18])
+"""
+
+
+def open_to_others(machine: Machine) -> list[int]:
+    """The ports that listen there at more than loopback."""
+    table = subprocess.run(machine.command("cat", "/proc/net/tcp", "/proc/net/tcp6"),
+                           check=True, capture_output=True, text=True).stdout  # fmt: skip
+    rows = [line.split() for line in table.splitlines()]
+    listening = [row[1].split(":") for row in rows if row[3] == "0A"]
+    return [int(port, 16) for address, port in listening if address != "0100007F"]
+
+
+def test_a_shell_on_another_machine_is_for_the_proxy_alone(
+    pool: tuple[LocalCluster, list[Agent]],
+) -> None:
+    cluster, agents = pool
+    given = ["--config", "resources={resource_pool: machines, slots: 0}"]
+    shell = cluster.det("shell", "start", "-d", *given).stdout.strip()
+
+    def enter() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*DET, "shell", "open", "--no-ssh", shell],
+            env=cluster.env,
+            input="echo in-$((40+2)); exit 5\n",
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+
+    try:
+        found = enter()
+        assert found.returncode == 5 and "in-42" in found.stdout, found.stderr
+        (here,) = [agent for agent in agents if open_to_others(agent.machine)]
+        ports = open_to_others(here.machine)
+        assert len(ports) == 2
+        other = next(agent for agent in agents if agent is not here).machine
+        words = [sys.executable, "-c", ASK, here.machine.address, *map(str, ports)]
+        asked = subprocess.run(other.command(*words), check=True, capture_output=True, text=True)
+        assert asked.stdout == f"{gate.HELLO!r}\n" * 2
+
+        here.machine.unplug()
+        try:
+            found = enter()
+        finally:
+            here.machine.plug_in()
+        assert "does not reach the task's machine" in found.stderr
+        found = enter()
+        assert found.returncode == 5 and "in-42" in found.stdout, found.stderr
+    finally:
+        cluster.det("shell", "kill", shell)

@@ -156,7 +156,7 @@ def _session(ctx: typer.Context) -> Session:
         token,
         timeout=_REQUEST_S,
         max_retries=0,
-        transport=shared.transport_or_tls(),
+        transport=shared.transport,
     )
 
 

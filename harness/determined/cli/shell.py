@@ -169,7 +169,10 @@ def _open(
         why = str(shell.get("noTty") or "")
     if why and not no_ssh:
         if ssh_opts or show_ssh_command:
-            raise CliError(f"shell {shell_id}: {why}, so there are no options for ssh")
+            raise CliError(
+                f"shell {shell_id}: {why}, so it takes no options of ssh and no program; det shell open"
+                f" --no-ssh {shell_id} opens a terminal, det cmd run runs a program"
+            )
         talk(f"a terminal without ssh: {why}")
     if no_ssh or why:
         code = terminal.run(session, shell_id, key)

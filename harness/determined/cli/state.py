@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,7 +68,7 @@ class State:
         from determined.common.api import Session
 
         with Session(
-            self.address.url, timeout=5.0, max_retries=0, transport=self.transport_or_tls()
+            self.address.url, timeout=5.0, max_retries=0, transport=self.transport
         ) as session:
             found = session.get("/api/v1/master")
         # Another program may listen there and answer with any JSON.
@@ -86,7 +85,7 @@ class State:
         from determined.common.api import authentication
 
         return authentication.connect(
-            self.address, self.user, ask=_asker(), transport=self.transport_or_tls()
+            self.address, self.user, ask=_asker(), transport=self.transport
         )
 
     @cached_property
@@ -95,17 +94,6 @@ class State:
         from determined.experimental import Determined
 
         return Determined._with_session(self.session)
-
-    def transport_or_tls(self) -> httpx.BaseTransport | None:
-        """The transport that trusts ``$DET_MASTER_CERT_FILE`` (a PEM file, or ``noverify``)."""
-        certificate = os.environ.get("DET_MASTER_CERT_FILE")
-        if self.transport is not None or not certificate:
-            return self.transport
-        from determined.common.api.tls import TlsTransport
-
-        noverify = certificate.lower() == "noverify"
-        name = os.environ.get("DET_MASTER_CERT_NAME")
-        return TlsTransport(None if noverify else certificate, name, noverify)
 
 
 def state(ctx: typer.Context) -> State:

@@ -67,10 +67,8 @@ def login(
     user = username or shared.user or os.environ.get("DET_USER") or authentication.DEFAULT_USER
     url = shared.address.url
     # Before the password is asked for.
-    authentication.check_service(shared.address, shared.transport_or_tls())
-    token = authentication.new_token(
-        url, user, _password(user), transport=shared.transport_or_tls()
-    )
+    authentication.check_service(shared.address, shared.transport)
+    token = authentication.new_token(url, user, _password(user), transport=shared.transport)
     TokenStore().set_token(url, user, token)
     talk(f"logged in to {url} as {user}")
 
@@ -87,7 +85,7 @@ def logout(ctx: typer.Context) -> None:
     token = store.token(url, user)
     if user is None or token is None:
         raise CliError(f"not logged in to {url}")
-    with Session(url, token, transport=shared.transport_or_tls()) as session:
+    with Session(url, token, transport=shared.transport) as session:
         authentication.logout(session, user, store)
     talk(f"logged out {user} from {url}")
 

@@ -10,14 +10,22 @@ import base64
 import contextlib
 import hashlib
 import os
+import selectors
 import socket
-import ssl
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 
-from determined.common.api import errors
+from determined.common.api import certs, errors, no_answer
+
+if TYPE_CHECKING:
+    import ssl
+
+    from determined.common.api.certs import Cert
+
+T = TypeVar("T")
 
 SUBPROTOCOL = "determined-tcp"
 """Asks for the bytes of a port that speaks HTTP."""
@@ -28,10 +36,70 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 
 
+class _Socket(Protocol):
+    """What a tunnel needs of a connection."""
+
+    def recv(self, size: int, /) -> bytes: ...
+    def sendall(self, data: bytes, /) -> None: ...
+    def settimeout(self, seconds: float | None, /) -> None: ...
+    def shutdown(self, how: int, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Secured:
+    """A connection by TLS that one thread reads while another one writes.
+
+    OpenSSL allows no two calls for one connection at a time, so no call waits for the network.
+    """
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+        self._seconds = sock.gettimeout()
+        self._using = threading.Lock()
+        sock.setblocking(False)
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._seconds = seconds
+
+    def recv(self, size: int) -> bytes:
+        return self._once(lambda: self._sock.recv(size))
+
+    def sendall(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            piece = left
+            left = left[self._once(lambda piece=piece: self._sock.send(piece)) :]  # type: ignore[misc]
+
+    def shutdown(self, how: int) -> None:
+        with self._using:
+            self._sock.shutdown(how)
+
+    def close(self) -> None:
+        with self._using:
+            self._sock.close()
+
+    def _once(self, act: Callable[[], T]) -> T:
+        import ssl
+
+        while True:
+            wanted = selectors.EVENT_READ
+            with self._using:
+                try:
+                    return act()
+                except ssl.SSLWantReadError:
+                    pass
+                except ssl.SSLWantWriteError:
+                    wanted = selectors.EVENT_WRITE
+            with selectors.DefaultSelector() as ready:
+                ready.register(self._sock, wanted)
+                if not ready.select(self._seconds):
+                    raise TimeoutError("it says nothing")
+
+
 class Tunnel:
     """One connection; one thread may send while another receives."""
 
-    def __init__(self, sock: socket.socket, rest: bytes = b"") -> None:
+    def __init__(self, sock: _Socket, rest: bytes = b"") -> None:
         self._sock = sock
         self._buffer = bytearray(rest)
         self._sending = threading.Lock()
@@ -116,8 +184,9 @@ class Tunnel:
         return found
 
 
-def connect(url: str, token: str | None, key: str, context: ssl.SSLContext | None = None) -> Tunnel:
-    """A tunnel to ``key``, ``<task>`` or ``<task>:<port>``, through the service at ``url``.
+def connect(url: str, token: str | None, key: str, cert: Cert | None = None) -> Tunnel:
+    """A tunnel to ``key``, ``<task>`` or ``<task>:<port>``, through the service at ``url``, whose certificate
+    is checked by ``cert``, else as the environment says.
 
     Raises the errors of :mod:`determined.common.api.errors`, with the service's own words.
     """
@@ -125,20 +194,20 @@ def connect(url: str, token: str | None, key: str, context: ssl.SSLContext | Non
     host = parts.hostname or "localhost"
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        sock: socket.socket = socket.create_connection((host, port), CONNECT_SECONDS)
+        sock: _Socket = (plain := socket.create_connection((host, port), CONNECT_SECONDS))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if parts.scheme == "https":
-            sock = (context or ssl.create_default_context()).wrap_socket(sock, server_hostname=host)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            cert = cert or certs.default_load(url)
+            secured = cert.context().wrap_socket(plain, server_hostname=cert.name or host)
+            sock = _Secured(secured)
         return _shake_hands(sock, parts.netloc, parts.path.rstrip("/"), token, key)
     except OSError as error:
         raise errors.MasterNotFoundException(
-            f"no answer from the service at {url}: {error}"
+            f"no answer from the service at {url}: {no_answer.why(error)}"
         ) from error
 
 
-def _shake_hands(
-    sock: socket.socket, netloc: str, prefix: str, token: str | None, key: str
-) -> Tunnel:
+def _shake_hands(sock: _Socket, netloc: str, prefix: str, token: str | None, key: str) -> Tunnel:
     nonce = base64.b64encode(os.urandom(16))
     login = f"Authorization: Bearer {token}\r\n" if token else ""
     sock.sendall(

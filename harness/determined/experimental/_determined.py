@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from determined.common.api import Session, authentication, pages
+from determined.common.api import Session, authentication, certs, get_default_master_url, pages
 from determined.common.api.tls import TlsTransport
 from determined.experimental import _submission
 from determined.experimental._checkpoint import Checkpoint
@@ -53,7 +53,9 @@ class Determined:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         if transport is None and (cert_path or cert_name or noverify):
-            transport = TlsTransport(cert_path, cert_name, noverify)
+            address = master or get_default_master_url()
+            cert = certs.default_load(address, cert_path, cert_name, noverify)
+            transport = TlsTransport(cert)
         self._session = authentication.connect(master, user, password, transport=transport)
 
     @classmethod

@@ -434,6 +434,8 @@ allocation_ports = sa.Table(
     sa.Column("is_default", sa.Boolean, nullable=False),
     sa.Column("keep_prefix", sa.Boolean, nullable=False),
     sa.Column("ready", sa.Boolean, nullable=False, server_default=sa.false()),
+    # There is a gate at the port: determined.common.gate.
+    sa.Column("gated", sa.Boolean, nullable=False, server_default=sa.false()),
     # Why it is not ready, in words.
     sa.Column("waits_for", sa.Text, nullable=False, server_default=""),
 )

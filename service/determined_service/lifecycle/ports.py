@@ -18,7 +18,8 @@ NOT_YET = "nothing listens at port {port} yet"
 
 
 async def register(change: Change, allocation_id: str, address: str, ports: Sequence[Port]) -> None:
-    """The process of an allocation that runs has ``ports`` at ``address``; said again it changes nothing."""
+    """The process of an allocation that runs has ``ports`` at ``address``; said again, it
+    may be at another number."""
     task_id = (
         await change.conn.execute(
             sa.select(allocations.c.task_id).where(allocations.c.id == allocation_id)
@@ -36,11 +37,17 @@ async def register(change: Change, allocation_id: str, address: str, ports: Sequ
             "shared": port.shared,
             "is_default": port.default,
             "keep_prefix": port.keep_prefix,
-            "waits_for": NOT_YET.format(port=port.port),
+            "gated": bool(port.behind),
+            "waits_for": NOT_YET.format(port=port.behind or port.port),
         }
         for port in ports
     ]
-    await change.conn.execute(insert(allocation_ports).values(rows).on_conflict_do_nothing())
+    statement = insert(allocation_ports).values(rows)
+    # A supervisor that takes over has other gates.
+    moved = {name: statement.excluded[name] for name in ("address", "port", "gated")}
+    await change.conn.execute(
+        statement.on_conflict_do_update(index_elements=["allocation_id", "name"], set_=moved)
+    )
     change.notify(topics.task(task_id))
 
 

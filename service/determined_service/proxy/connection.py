@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qs, quote
 
-from determined_service.proxy import answers, http1, names, passing
+from determined_service.proxy import answers, gates, http1, names, passing
 from determined_service.proxy.answers import Refusal
 from determined_service.proxy.http1 import Answer, BadMessage, Body, Request
 from determined_service.proxy.names import Key
@@ -39,7 +39,8 @@ MOST_HELD = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted together."""
+    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted together;
+    ``gate``: the key of the gate there, in hex, if there is one."""
 
     address: str
     port: int
@@ -47,6 +48,7 @@ class Route:
     keep_prefix: bool
     allocation_id: str
     user_id: int
+    gate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,15 +500,23 @@ class Visitor(asyncio.Protocol):
         where = (route.address, route.port)
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, task = await loop.create_connection(lambda: Task(where), *where)
-        except (OSError, TimeoutError):
+                if route.gate:
+                    sock = await gates.connect(*where, bytes.fromhex(route.gate))
+                    _, task = await loop.create_connection(lambda: Task(where), sock=sock)
+                else:
+                    _, task = await loop.create_connection(lambda: Task(where), *where)
+        except (OSError, TimeoutError) as error:
             self._work = None
-            self.fail(
-                Refusal(
-                    502, "the task's server does not answer: it has ended, or is busy", again=True
+            away = "the task's server does not answer: it has ended, or is busy"
+            if route.gate and not isinstance(error, gates.Refused):
+                away = (
+                    "the service does not reach the task's machine: the network between them is cut, or a"
+                    " firewall drops connections"
                 )
-            )
+            self.fail(Refusal(502, away, again=True))
             return None
+        if route.gate:
+            gates.notice_cuts(task.transport, gates.CUT_S)
         if self.state is not _Is.ASKING:
             task.transport.abort()
             return None
@@ -661,12 +671,18 @@ class Visitor(asyncio.Protocol):
             self.fail(Refusal(502, "the task's server changes to a protocol that nobody asked for"))
             return
         self.transport.write(passing.answer_head(answer, self.request, self._way, True) + data)
+        self._outlive_cuts()
         self.state = _Is.RAW
         self.resume()
         if self._held:
             held, self._held = self._held, b""
             assert self.task is not None
             self.task.transport.write(held)
+
+    def _outlive_cuts(self) -> None:
+        """Who talks to somebody does not lose the talk to a short cut of the network."""
+        if self.route is not None and self.route.gate and self.task is not None:
+            gates.notice_cuts(self.task.transport, gates.TALK_CUT_S)
 
     async def _tunnel(self, route: Route, subprotocol: str | None) -> None:
         from websockets.exceptions import InvalidHandshake
@@ -701,6 +717,7 @@ class Visitor(asyncio.Protocol):
             return
         self.task, self.frames = task, frames
         task.begin(self)
+        self._outlive_cuts()
         self.state = _Is.TUNNEL
         self.resume()
         if self._held:

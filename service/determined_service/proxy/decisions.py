@@ -9,6 +9,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common import gate
 from determined_registry.database.tables import allocation_ports, allocations, tasks, users
 from determined_service.access import visits
 from determined_service.access.authenticator import Authenticator
@@ -99,7 +100,12 @@ class Decisions:
             port.keep_prefix,
             port.allocation_id,
             0 if subject is None else subject.user_id,
+            self._gate(port) if port.gated else "",
         )
+
+    def _gate(self, port: sa.Row[Any]) -> str:
+        token = self._settings.agent_token.get_secret_value()
+        return gate.key(token, port.allocation_id, port.name).hex()
 
     async def note_visits(self, task_ids: list[str]) -> None:
         """People were at these tasks a moment ago."""

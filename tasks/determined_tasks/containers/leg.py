@@ -51,6 +51,8 @@ from determined_tasks.task_environment import Place
 if TYPE_CHECKING:
     from docker.api.client import APIClient
 
+    from determined_tasks.gates import Gates
+
 logger = logging.getLogger(__name__)
 
 ORDER = "order.json"
@@ -113,6 +115,7 @@ class _Leg:
         self.ports = ports.Reserved([])
         self.address = ""
         self._watch: ports.Watch | None = None
+        self._gates: Gates | None = None
         self.reporter = LegReporter(
             self._link(), spec, place.agent_id, root / SPOOL, self._allocation_ended
         )
@@ -264,7 +267,6 @@ class _Leg:
             user=accounts.user(account),
             account=account,
         )
-        plan.publish(body, self.ports.ports, self.address if self._is_bridge() else "")
         begun = self.root / BEGUN
         begun.touch()
         engine.call(client, "POST", "/containers/create", params={"name": self.name}, json=body)
@@ -277,7 +279,7 @@ class _Leg:
         return plan.network_mode(self.spec, self.settings) != "host"
 
     def _listen_host(self) -> str:
-        return "0.0.0.0" if self._is_bridge() else ports.listen_host(self.address)
+        return "0.0.0.0" if self._is_bridge() else ports.LOOPBACK
 
     def _reserve_ports(self) -> None:
         """Raises PortsError."""
@@ -286,30 +288,37 @@ class _Leg:
             return
         self.address = ports.own_address(self.place.master)
         # For a supervisor that takes over: the container keeps its ports.
-        _write(self.root / PORTS, orjson.dumps([port.to_json() for port in self.ports.ports]))
+        kept = {"ports": [port.to_json() for port in self.ports.ports], "address": self.address}
+        _write(self.root / PORTS, orjson.dumps(kept))
 
     def _watch_ports(self, pid: int | None, container: Mapping[str, Any] | None) -> None:
         """Reports the process as running, and then when its ports can be reached."""
         if not self.ports.ports and (self.root / PORTS).exists():
-            found = orjson.loads((self.root / PORTS).read_bytes())
-            self.ports = ports.reserve([Port.from_json(one) for one in found])
-            self.address = ports.own_address(self.place.master)
-        address, reached = self.address, self.ports.ports
-        inside: str | None = None
-        if reached and self._is_bridge() and container is not None:
-            address, reached, inside = plan.reached(reached, container, address)
-        self.reporter.running(self._link(), pid, reached, address)
-        if not reached:
+            kept = orjson.loads((self.root / PORTS).read_bytes())
+            # Those of the release before have published theirs, and stay as they were reported.
+            if isinstance(kept, dict):
+                self.ports = ports.reserve([Port.from_json(one) for one in kept["ports"]])
+                self.address = kept["address"]
+        wanted, inside = self.ports.ports, ports.LOOPBACK
+        is_bridge = self._is_bridge() and container is not None
+        if wanted and is_bridge and container is not None:
+            inside = plan.own_address(container)
+        token, allocation_id = self.place.agent_token, self.spec.allocation_id
+        self._gates = ports.gates_before(wanted, self.address, inside, token, allocation_id)
+        if self._gates is None:
+            self.reporter.running(self._link(), pid, wanted, inside)
+        else:
+            self.reporter.running(self._link(), pid, self._gates.ports, self.address)
+        if not wanted:
             return
         link = self._link()
         self._watch = ports.Watch(
-            # In its own network the container is looked at itself: the engine answers at a published port
-            # also when nobody listens behind it.
-            self.ports.ports if inside else reached,
-            inside or address,
+            wanted,
+            inside,
             lambda state: self.reporter.port(link, state),
             self.reporter.say,
-            None if inside or pid is None else lambda: [pid],
+            # In a network of its own everything that listens is the container's.
+            None if is_bridge or pid is None else lambda: [pid],
         )
         self._watch.start()
 
@@ -373,6 +382,8 @@ class _Leg:
         self._wait_for("ended")
         if self._watch is not None:
             self._watch.end()
+        if self._gates is not None:
+            self._gates.end()
         if self.stopped is not None:
             self._insist(lambda: engine.kill(client, self.name))
         pump.join()

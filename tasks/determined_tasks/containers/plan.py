@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from string import Template
 from typing import Any
 from urllib.parse import urlsplit
 
-from determined.common.wire.legs import LegSpec, Port
+from determined.common.wire.legs import LegSpec
 from determined.expconf.environment import Images
 from determined.storage import SHARED_FS_CONTAINER_PATH
 from determined_tasks import task_environment
@@ -152,38 +151,13 @@ def request(
     }
 
 
-def publish(body: dict[str, Any], ports: Sequence[Port], address: str) -> None:
-    """Opens ``ports`` of a container with a network of its own to a service on another machine, which knows
-    this one as ``address``. A service on this one reaches the container itself."""
-    if address in ("", LOOPBACK) or not ports:
-        return
-    names = [f"{port.port}/tcp" for port in ports]
-    body["ExposedPorts"] = {name: {} for name in names}
-    # The engine chooses a number: another container may have the same port.
-    body["HostConfig"]["PortBindings"] = {
-        name: [{"HostIp": address, "HostPort": ""}] for name in names
-    }
-
-
-def reached(
-    ports: Sequence[Port], container: Mapping[str, Any], address: str
-) -> tuple[str, list[Port], str]:
-    """Where the service reaches ``ports`` of a container with a network of its own: the address, the ports
-    there, and the container's own address."""
+def own_address(container: Mapping[str, Any]) -> str:
+    """Where this machine reaches a container with a network of its own."""
     network = container.get("NetworkSettings") or {}
-    own = next(
+    return next(
         (one["IPAddress"] for one in (network.get("Networks") or {}).values() if one["IPAddress"]),
         network.get("IPAddress") or LOOPBACK,
     )
-    if address == LOOPBACK:
-        return own, list(ports), own
-    bound = network.get("Ports") or {}
-    found = [
-        replace(port, port=int(bindings[0]["HostPort"]))
-        for port in ports
-        if (bindings := bound.get(f"{port.port}/tcp"))
-    ]
-    return address, found, own
 
 
 def _host_config(

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from determined_tasks.containers.settings import LABEL_AGENT
 from determined_tasks.context_dir import ALLOCATIONS
 from determined_tasks.supervision import LegRecord
-from tests import container_engine
+from tests import container_engine, ssh_server
 from tests.chaos.proxy import Proxy
 from tests.local_cluster import DET, LocalCluster
 from tests.waiting import TIMEOUT_S, until
@@ -145,6 +146,81 @@ def test_a_container_outlives_its_agent_and_the_next_one_has_it(
         assert trial["restarts"] == 0
         lines = [line for line in cluster.logs(experiment).splitlines() if "step " in line]
         assert [line.rpartition("step ")[2] for line in lines] == [str(i) for i in range(40)]
+        until("no container is left", lambda: not one.containers())
+
+
+SERVE = """
+import http.server, os, determined as det
+with det.core.init() as core:
+    core.train.report_training_metrics(1, {"loss": 0.5})
+    core.train.report_validation_metrics(1, {"loss": 1.0})
+    where = os.environ["DET_LISTEN_HOST"], 18265
+    http.server.HTTPServer(where, http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+PORT = "environment: {proxy_ports: [{proxy_port: 18265}]}\n"
+
+
+def proxied(cluster: LocalCluster, path: str, wanted: str) -> None:
+    """Returns when a task's server has answered with ``wanted``."""
+    session = cluster.session()
+    headers = {"Authorization": f"Bearer {session.token}"}
+
+    def ask() -> bool:
+        found = httpx.get(session.master + path, headers=headers, timeout=TIMEOUT_S)
+        # Until then it says what it waits for.
+        assert found.status_code in (200, 502), found.text
+        return found.status_code == 200 and wanted in found.text
+
+    until(f"{wanted} at {path}", ask)
+
+
+def task_of(cluster: LocalCluster, experiment: int) -> str:
+    trials = until("the trial", lambda: cluster.trials(experiment))
+    return str(trials[0]["taskId"])
+
+
+def test_what_people_start(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Commands, a trial's page, a TensorBoard of its curves, and a shell with and without sshd."""
+    ssh_server.require()
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context/a.txt").write_text("of the context\n")
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "mount/b.txt").write_text("of the machine\n")
+    here = ["--config", f"resources={{resource_pool: {POOL}, slots: 0}}"]
+    files = ["-c", str(tmp_path / "context")]
+    with agents(cluster, "one") as (one,):
+        mount = ["-v", f"{tmp_path / 'mount'}:/mnt/b"]
+        said = cluster.det("cmd", "run", *here, *files, *mount, "cat", "a.txt", "/mnt/b/b.txt")
+        assert said.stdout == "of the context\nof the machine\n"
+        asked = "cat a.txt || pwd -P; exit 5"
+        given = ["--config", "work_dir=/tmp", "--", "sh", "-c", asked]
+        said = cluster.det("cmd", "run", *here, *given, check=False)
+        assert (said.returncode, said.stdout) == (5, "/tmp\n"), said.stderr
+
+        experiment = cluster.submit(tmp_path, SINGLE + PORT, train_py=SERVE)
+        proxied(cluster, f"/proxy/{task_of(cluster, experiment)}/", "train.py")
+        board = cluster.det("tensorboard", "start", "-d", *here, str(experiment)).stdout.strip()
+        proxied(cluster, f"/proxy/{board}/data/runs", "trial")
+        cluster.det("tensorboard", "kill", board)
+        cluster.det("experiment", "kill", str(experiment))
+
+        image = container_engine.machine_image(container_engine.SSH_SERVER)
+        given = ["--config", f"environment.image={image}"]
+        shell = cluster.det("shell", "start", "-d", *here, *files, *given).stdout.strip()
+        opened = cluster.det("shell", "open", shell, "--", "cat a.txt; exit 7", check=False)
+        assert (opened.returncode, opened.stdout) == (7, "of the context\n"), opened.stderr
+        bare = cluster.det("shell", "start", "-d", *here, *files).stdout.strip()
+        typed = subprocess.run(
+            [*DET, "shell", "open", bare],
+            env=cluster.env,
+            input="cat a.txt; exit 8\n",
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        assert typed.returncode == 8 and "of the context" in typed.stdout, typed
+        assert "no sshd is installed here" in typed.stderr
+        cluster.det("shell", "kill", shell, bare)
         until("no container is left", lambda: not one.containers())
 
 

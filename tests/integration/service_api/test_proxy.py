@@ -19,11 +19,14 @@ import sqlalchemy as sa
 import websockets
 from fastapi import FastAPI
 
+from determined.common.wire.legs import Port
 from determined_registry.database.tables import allocation_ports, user_sessions
 from determined_service.access.tokens import token_hash
 from determined_service.app import create_app
 from determined_service.base.db import Database
 from determined_service.base.settings import Settings
+from determined_service.proxy.server import REMEMBER_S
+from determined_tasks.gates import Gates
 from tests.integration.conftest import AGENT_TOKEN, Template, serve
 from tests.integration.service_api.world import Leg, World
 from tests.waiting import TIMEOUT_S, until_async
@@ -470,3 +473,42 @@ async def test_the_proxy_is_killed_and_visitors_come_again(proxied: Proxied) -> 
         await until_async("another proxy", answers)
         assert proxied.app.state.proxy.pid not in (None, first)
         assert (await client.get(f"{proxied.url}/health")).status_code == 200
+
+
+async def test_a_task_on_another_machine_is_behind_a_gate(proxied: Proxied) -> None:
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ninside")
+        await reader.read()
+        writer.close()
+
+    leg = await proxied.world.leg()
+    path = f"{proxied.url}/proxy/{leg.task_id}/"
+    async with serving(page) as port, httpx.AsyncClient(headers=proxied.headers) as client:
+        wanted = [Port("8265", port, default=True)]
+
+        async def seen(gates: Gates) -> tuple[int, str]:
+            """What a visitor gets once a supervisor has reported these."""
+            ports = [one.to_json() for one in gates.ports]
+            report = {"address": "127.0.0.1", "ports": ports}
+            answer = await proxied.agent(f"allocations/{leg.allocation_id}/running", report)
+            assert answer.status_code == 200, answer.text
+            state = {"name": "8265", "ready": True}
+            await proxied.agent(f"allocations/{leg.allocation_id}/port", state)
+            # The proxy asks the service anew then.
+            await asyncio.sleep(REMEMBER_S + 0.1)
+            found = await client.get(path)
+            return found.status_code, found.text
+
+        first = Gates(wanted, "127.0.0.1", "127.0.0.1", AGENT_TOKEN, leg.allocation_id)
+        assert await seen(first) == (200, "inside")
+        first.end()
+        # Of a supervisor that takes over.
+        second = Gates(wanted, "127.0.0.1", "127.0.0.1", AGENT_TOKEN, leg.allocation_id)
+        assert await seen(second) == (200, "inside")
+        second.end()
+        # Of somebody else: it does not get the proxy's visitors, as the proxy does not get in there.
+        other = Gates(wanted, "127.0.0.1", "127.0.0.1", "another", leg.allocation_id)
+        status, text = await seen(other)
+        other.end()
+    assert status == 502 and "does not answer" in text

@@ -8,19 +8,15 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner, Result
 
 from determined.cli.root import app
 from determined.common.api import authentication
 from determined.common.api.token_store import TokenStore
+from tests.certificates import self_signed
 
 PAGE = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\n<h1>no<h1>"
 JSON = (
@@ -158,30 +154,6 @@ def test_one_who_does_not_answer() -> None:
 def test_tls_where_there_is_none() -> None:
     with answering(PAGE) as port:
         fails(det("-m", f"https://127.0.0.1:{port}", "e", "list"), "speaks no TLS; try http://")
-
-
-def self_signed(path: Path) -> Path:
-    """A certificate that nobody trusts, with its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    path.write_bytes(secret + certificate.public_bytes(serialization.Encoding.PEM))
-    return path
 
 
 def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:

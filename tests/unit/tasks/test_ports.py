@@ -86,24 +86,14 @@ def test_a_port_is_ready_while_the_tasks_own_process_listens() -> None:
         task.communicate(b"\n")
 
 
-def test_ports_of_containers_with_a_network_of_their_own() -> None:
-    wanted = [Port("web", 8265)]
-    container = {
-        "NetworkSettings": {
-            "Networks": {"bridge": {"IPAddress": "172.17.0.2"}},
-            "Ports": {"8265/tcp": [{"HostIp": "10.0.0.5", "HostPort": "40001"}]},
-        }
-    }
-    # A service on this machine connects to the container itself.
-    body: dict[str, dict[str, object]] = {"HostConfig": {}}
-    plan.publish(body, wanted, "127.0.0.1")
-    assert body == {"HostConfig": {}}
-    assert plan.reached(wanted, container, "127.0.0.1") == ("172.17.0.2", wanted, "172.17.0.2")
-    plan.publish(body, wanted, "10.0.0.5")
-    bound = {"8265/tcp": [{"HostIp": "10.0.0.5", "HostPort": ""}]}
-    assert body == {"HostConfig": {"PortBindings": bound}, "ExposedPorts": {"8265/tcp": {}}}
-    assert plan.reached(wanted, container, "10.0.0.5") == (
-        "10.0.0.5",
-        [Port("web", 40001)],
-        "172.17.0.2",
-    )
+def test_no_way_to_the_service_is_not_taken_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ports, "WAY_PAUSES_S", (0.0,))
+    with pytest.raises(OSError, match="no way to the service"):
+        ports.own_address("http://nowhere.invalid:8080")
+
+
+def test_the_address_of_a_container_with_a_network_of_its_own() -> None:
+    container = {"NetworkSettings": {"Networks": {"bridge": {"IPAddress": "172.17.0.2"}}}}
+    assert plan.own_address(container) == "172.17.0.2"

@@ -73,10 +73,12 @@ def _not_ready(shared: State) -> dict[str, str]:
     """The ``problems`` that `/ready` reports, by part."""
     import httpx
 
+    from determined.common.api.session import transport_for
+
     try:
         with httpx.Client(
             base_url=shared.address.url,
-            transport=shared.transport_or_tls(),
+            transport=shared.transport or transport_for(shared.address.url, None),
             timeout=3 * _TIMEOUT_S,
             trust_env=False,
         ) as client:

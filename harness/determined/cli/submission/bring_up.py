@@ -26,7 +26,7 @@ def knows_us(shared: State) -> bool:
 
     try:
         with authentication.connect(
-            shared.address, shared.user, ask=None, transport=shared.transport_or_tls()
+            shared.address, shared.user, ask=None, transport=shared.transport
         ):
             return True
     except errors.UnauthenticatedException:

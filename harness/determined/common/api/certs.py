@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
+
+    from determined.common.api.errors import MasterNotFoundException
 
 
 class Cert:
@@ -26,6 +32,21 @@ class Cert:
         """The name that the certificate must have; None: the address' host."""
         return self._name
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether the system's certificates count, for the address' host."""
+        return self.pem is None and self.name is None and not self.noverify
+
+    def context(self) -> ssl.SSLContext:
+        """What checks the certificate. Raises OSError (SSLError) when the text is no PEM."""
+        import ssl
+
+        context = ssl.create_default_context(cadata=self.pem)
+        if self.noverify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
 
 def default_load(
     master_url: str,
@@ -41,6 +62,16 @@ def default_load(
     noverify = explicit_noverify or str(path).lower() == "noverify"
     pem = None if noverify or path is None else Path(path).read_text()
     return Cert(pem, noverify, name)
+
+
+def unusable(error: OSError) -> MasterNotFoundException:
+    """What to say of a certificate that cannot be read."""
+    from determined.common.api.errors import MasterNotFoundException
+
+    return MasterNotFoundException(
+        f"TLS: the certificates to trust cannot be read ({error}); DET_MASTER_CERT_FILE names a PEM file, or"
+        " is noverify"
+    )
 
 
 cli_cert: Cert | None = None

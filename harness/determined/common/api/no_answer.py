@@ -12,7 +12,7 @@ import httpx
 _UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
 
 
-def why(error: httpx.TransportError) -> str:
+def why(error: httpx.TransportError | OSError) -> str:
     """One phrase: the name does not resolve, the connection is refused, it takes too long, TLS fails,
     or another program answers."""
     url = _url(error)
@@ -37,9 +37,9 @@ def why(error: httpx.TransportError) -> str:
     return str(error) or type(error).__name__
 
 
-def _url(error: httpx.TransportError) -> httpx.URL | None:
+def _url(error: httpx.TransportError | OSError) -> httpx.URL | None:
     try:
-        return error.request.url
+        return None if isinstance(error, OSError) else error.request.url
     except RuntimeError:  # it has no request
         return None
 

@@ -103,14 +103,24 @@ class Answer(dict[str, Any]):
 
 
 def transport_for(url: str, cert: Cert | None) -> httpx.BaseTransport | None:
-    """The transport that checks the service's certificate by ``cert``; None: the usual one will do."""
-    if cert is None or not url.startswith("https:"):
-        return None
-    if cert.pem is None and cert.name is None and not cert.noverify:
-        return None
-    from determined.common.api.tls import TlsTransport
+    """The transport that checks the service's certificate by ``cert``, else as the environment says
+    (:mod:`determined.common.api.certs`); None: the usual one will do.
 
-    return TlsTransport(None, cert.name, cert.noverify, cert.pem)
+    Raises MasterNotFoundException when there is no such certificate.
+    """
+    if not url.startswith("https:"):
+        return None
+    from determined.common.api import certs
+
+    try:
+        cert = cert or certs.default_load(url)
+        if cert.is_usual:
+            return None
+        from determined.common.api.tls import TlsTransport
+
+        return TlsTransport(cert)
+    except OSError as error:
+        raise certs.unusable(error) from error
 
 
 def _token(given: Any) -> str | None:

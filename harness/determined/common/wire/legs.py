@@ -60,6 +60,8 @@ class Port(Message):
     administrators. ``default``: the task's own address, ``/proxy/<task>``, is this port's. ``keep_prefix``:
     the process is asked for the whole path, ``/proxy/<task>/…``; else for what comes after it.
     ``ready_path``: it is ready once it answers this path without a server error; else once it listens.
+    ``behind``: in a report, the process' own number, where a gate (:mod:`determined.common.gate`) is at
+    ``port``.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Port(Message):
     default: bool = False
     keep_prefix: bool = False
     ready_path: str = ""
+    behind: int = 0
 
 
 @checked

@@ -1,0 +1,22 @@
+"""ports of tasks on other machines are behind gates, which only the proxy passes"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0026"
+down_revision = "0024"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column(
+        "allocation_ports",
+        sa.Column("gated", sa.Boolean(), server_default=sa.false(), nullable=False),
+    )
+
+
+def downgrade() -> None:
+    op.drop_column("allocation_ports", "gated")
