@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from httpx import HTTPStatusError
 from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.objects import StateDetails, StateType
-from prefect.states import Pending, State
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.states import Pending
 from prefect.tasks import Task
 
 from determined.common.wire.prefect import (
-    AWAITING_SLOTS,
-    FAR_FUTURE,
     TRIAL_DEPLOYMENT,
     TRIAL_FLOW,
     experiment_tags,
+    waiting_run,
 )
 from determined.common.wire.search import TrialRef
 
@@ -31,7 +31,7 @@ class TrialRunFactory:
     """Creates the child runs of one experiment's flow run."""
 
     client: PrefectClient
-    deployment_id: UUID
+    deployment: DeploymentResponse
     experiment_id: int
     flow_run_id: UUID
     owner: str | None = None
@@ -47,7 +47,7 @@ class TrialRunFactory:
     ) -> TrialRunFactory:
         """Looks the ``trial`` deployment up once. Raises ObjectNotFound when it is not deployed."""
         deployment = await client.read_deployment_by_name(TRIAL_DEPLOYMENT)
-        return cls(client, deployment.id, experiment_id, flow_run_id, owner)
+        return cls(client, deployment, experiment_id, flow_run_id, owner)
 
     async def create(self, trial: TrialRef) -> UUID:
         """The id of the child run of ``trial``; safe to repeat.
@@ -63,20 +63,28 @@ class TrialRunFactory:
             name=f"trial-{trial_id}",
             state=Pending(),
         )
-        run = await self.client.create_flow_run_from_deployment(
-            self.deployment_id,
-            parameters={"trial_id": trial_id},
-            parent_task_run_id=parent.id,
-            name=trial.name or f"trial-{trial_id}",
-            idempotency_key=f"{self.experiment_id}/{request_id}",
-            tags=[*experiment_tags(self.experiment_id, self.owner), f"trial-{trial_id}"],
-            state=State(
-                type=StateType.SCHEDULED,
-                name=AWAITING_SLOTS,
-                state_details=StateDetails(scheduled_time=FAR_FUTURE),
-            ),
+        try:
+            return await self._create(trial, parent.id, trial.resource_pool)
+        except HTTPStatusError as error:
+            if error.response.status_code != 404 or trial.resource_pool is None:
+                raise
+        # The resource pool has no work pool (yet).
+        return await self._create(trial, parent.id, self.deployment.work_pool_name)
+
+    async def _create(self, trial: TrialRef, parent_id: UUID, work_pool: str | None) -> UUID:
+        tags = experiment_tags(self.experiment_id, self.owner)
+        body = waiting_run(
+            flow_id=self.deployment.flow_id,
+            deployment_id=self.deployment.id,
+            work_pool=work_pool,
+            parameters={"trial_id": trial.trial_id},
+            name=trial.name or f"trial-{trial.trial_id}",
+            tags=[*self.deployment.tags, *tags, f"trial-{trial.trial_id}"],
+            key=f"{self.experiment_id}/{trial.request_id}",
+            parent_task_run_id=parent_id,
         )
-        return run.id
+        answer = await self.client.request("POST", "/flow_runs/", json=body)
+        return UUID(answer.json()["id"])
 
 
 def _placeholder() -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import UUID
 
 from determined.common.wire.prefect import (
-    AWAITING_SLOTS,
     DELETION_DEPLOYMENT,
     DELETION_FLOW,
     EXPERIMENT_DEPLOYMENT,
@@ -27,7 +26,9 @@ from determined.common.wire.prefect import (
     SCHEDULED,
     TASK_FLOWS,
     TRIAL_FLOW,
+    is_awaiting_slots,
     task_deployment,
+    waiting_run,
 )
 from determined_service.base.settings import Settings
 
@@ -79,6 +80,16 @@ class OpenRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Deployment:
+    """One of ours. ``pool``: its work pool."""
+
+    id: UUID
+    flow_id: UUID
+    pool: str | None
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
     """What a page shows. ``type``: ``markdown``, ``table`` (``data`` is a JSON list of rows) or ``progress``
     (``data`` in percent). ``key``: of lower-case letters, digits and dashes; what has one is also listed on
@@ -125,9 +136,11 @@ class Gateway(Protocol):
         """
 
     async def create_task_run(
-        self, flow: str, task_id: str, *, key: str, name: str, tags: Sequence[str]
+        self, flow: str, task_id: str, *, pool: str | None, key: str, name: str, tags: Sequence[str]
     ) -> UUID:
-        """Creates the run of a task, which waits for slots, once per ``key``. Raises NotDeployed."""
+        """Creates the run of a task, which waits for slots, once per ``key``; in the work pool ``pool`` if
+        there is one of that name. Raises NotDeployed.
+        """
 
     async def artifacts(self, run_id: UUID) -> dict[str, UUID]:
         """The run's artifacts by :attr:`Artifact.called`."""
@@ -143,6 +156,11 @@ class Gateway(Protocol):
 
     async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
         """Sets the state whatever the present one is. Raises RunGone."""
+
+    async def let_workers_take(self, run_id: UUID) -> None:
+        """Leaves a run that was made to wait to Prefect's workers, as soon as it is scheduled for a time that
+        has come. Raises RunGone.
+        """
 
     async def read_state(self, run_id: UUID) -> RunState:
         """The present state. Raises RunGone."""
@@ -174,7 +192,7 @@ class PrefectGateway:
         secret = settings.prefect_auth
         self._auth = None if secret is None else secret.get_secret_value()
         self._client: PrefectClient
-        self._deployments: dict[str, tuple[UUID, str | None]] = {}
+        self._deployments: dict[str, Deployment] = {}
 
     async def __aenter__(self) -> Self:
         from prefect.client.orchestration import PrefectClient
@@ -254,19 +272,32 @@ class PrefectGateway:
         return await self._create_run(RETRAINING_DEPLOYMENT, {"run_id": run_id}, key, name, tags)
 
     async def create_task_run(
-        self, flow: str, task_id: str, *, key: str, name: str, tags: Sequence[str]
+        self, flow: str, task_id: str, *, pool: str | None, key: str, name: str, tags: Sequence[str]
     ) -> UUID:
-        from prefect.client.schemas.objects import State, StateDetails, StateType
+        from httpx import HTTPStatusError
 
-        # No worker takes it: its process is started by the service's order to an agent.
-        waiting: State[Any] = State(
-            type=StateType.SCHEDULED,
-            name=AWAITING_SLOTS,
-            state_details=StateDetails(scheduled_time=FAR_FUTURE),
-        )
-        deployment, parameters = task_deployment(flow), {"task_id": task_id}
-        run_id, _ = await self._create_run(deployment, parameters, key, name, tags, state=waiting)
-        return run_id
+        deployment = await self._find_deployment(task_deployment(flow))
+
+        async def create(work_pool: str | None) -> UUID:
+            body = waiting_run(
+                flow_id=deployment.flow_id,
+                deployment_id=deployment.id,
+                work_pool=work_pool,
+                parameters={"task_id": task_id},
+                name=name,
+                tags=[*deployment.tags, *tags],
+                key=key,
+            )
+            answer = await self._client.request("POST", "/flow_runs/", json=body)
+            return UUID(answer.json()["id"])
+
+        try:
+            return await create(pool)
+        except HTTPStatusError as error:
+            if error.response.status_code != 404 or pool is None:
+                raise
+        # The resource pool has no work pool (yet).
+        return await create(deployment.pool)
 
     async def _create_run(
         self,
@@ -276,34 +307,32 @@ class PrefectGateway:
         name: str,
         tags: Sequence[str],
         parent_task_run_id: UUID | None = None,
-        state: State[Any] | None = None,
     ) -> tuple[UUID, str | None]:
         from prefect.exceptions import PrefectHTTPStatusError
 
-        deployment_id, pool = await self._find_deployment(deployment)
+        found = await self._find_deployment(deployment)
         try:
             run = await self._client.create_flow_run_from_deployment(
-                deployment_id,
+                found.id,
                 parameters=parameters,
                 name=name,
                 tags=tags,
                 idempotency_key=key,
                 parent_task_run_id=parent_task_run_id,
-                state=state,
             )
         except PrefectHTTPStatusError as error:
             if error.response.status_code != 404:
                 raise
             del self._deployments[deployment]
             raise NotDeployed(f"the deployment {deployment!r} was deleted") from error
-        return run.id, pool
+        return run.id, found.pool
 
     async def pipeline_pool(self) -> str | None:
         """The work pool of the runs of pipelines. Raises NotDeployed."""
-        return (await self._find_deployment(PIPELINE_DEPLOYMENT))[1]
+        return (await self._find_deployment(PIPELINE_DEPLOYMENT)).pool
 
-    async def _find_deployment(self, name: str) -> tuple[UUID, str | None]:
-        """The deployment's id and work pool. Raises NotDeployed."""
+    async def _find_deployment(self, name: str) -> Deployment:
+        """Raises NotDeployed."""
         from prefect.exceptions import ObjectNotFound
 
         if name not in self._deployments:
@@ -313,7 +342,9 @@ class PrefectGateway:
                 raise NotDeployed(
                     f"Prefect has no deployment {name!r} yet: run `prefect deploy`"
                 ) from error
-            self._deployments[name] = (found.id, found.work_pool_name)
+            self._deployments[name] = Deployment(
+                found.id, found.flow_id, found.work_pool_name, tuple(found.tags)
+            )
         return self._deployments[name]
 
     async def put_work_pool(self, name: str, worker_type: str, description: str) -> None:
@@ -434,6 +465,20 @@ class PrefectGateway:
             # Forced: Prefect would refuse a run that is scheduled in the far future to run.
             await self._client.set_flow_run_state(run_id, state, force=True)
         except ObjectNotFound as error:
+            raise RunGone(str(run_id)) from error
+        if is_awaiting_slots(name):
+            # From now on it is the date that keeps workers away, until somebody schedules the run.
+            await self.let_workers_take(run_id)
+
+    async def let_workers_take(self, run_id: UUID) -> None:
+        from prefect.client.schemas.objects import FlowRunPolicy
+        from prefect.exceptions import PrefectHTTPStatusError
+
+        try:
+            await self._client.update_flow_run(run_id, empirical_policy=FlowRunPolicy())
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != 404:
+                raise
             raise RunGone(str(run_id)) from error
 
     async def read_state(self, run_id: UUID) -> RunState:

@@ -320,6 +320,7 @@ class Mirror:
             run_id = await self._gateway.create_task_run(
                 row.payload["flow"],
                 task_id,
+                pool=row.payload.get("pool"),
                 key=f"determined-{self._settings.cluster_id}-task-{task_id}",
                 name=row.payload["name"],
                 tags=["determined", *owner, f"task-{task_id}"],

@@ -1,8 +1,9 @@
-"""Tells Prefect why runs wait for slots: the message of their state AwaitingSlots.
+"""Tells Prefect why runs wait for slots: in the name of their state, and with the pool in its message.
 
-Each message costs Prefect a state of the run, so few are written: none for what waits a short while, one when
-a request has waited for a while, and another one when the reason is of another kind. After a restart of the
-service each is told once more.
+Each reason costs Prefect a state of the run, so few are written: none for what waits a short while, one when
+a request has waited for a while, and others when the reason has become another one in substance
+(:func:`substance`), the more seldom the more there were. After a restart of the service each is told once
+more.
 
 A run that is in another state by then is left alone: somebody made it Scheduled, and one of Prefect's own
 workers may be about to run it. AwaitingSlots, which is Scheduled for a year far away, would stop that worker.
@@ -11,15 +12,18 @@ workers may be about to run it. AwaitingSlots, which is Scheduled for a year far
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from determined.common.wire.prefect import AWAITING_SLOTS
+from determined.common.wire.prefect import is_awaiting_slots
 from determined_service.base.db import Database
 from determined_service.lifecycle.kinds.table import KINDS
 from determined_service.prefect.gateway import Gateway, RunGone
-from determined_service.scheduling.queue import Queue
+from determined_service.scheduling.queue import Queue, Seen
+from determined_service.scheduling.reasons import Behind, Fragmented, NotWhole, TooFewFree
+from determined_service.scheduling.scheduler import Waiting
 from determined_service.scheduling.wording import in_short
 from determined_service.state import prefect_states
 from determined_service.state.change import changing, reader
@@ -28,7 +32,11 @@ PATIENCE_S = 5.0
 """How long a request has waited before Prefect is told why."""
 PASS_S = 10.0
 MOST = 20
-"""How many messages one pass writes; the others come later, in the order of service."""
+"""How many reasons one pass writes; the others come later, in the order of service."""
+SELDOM_S = 60.0
+"""How long at most what a run was told may be out of date, as far as :data:`MOST` allows."""
+EXACT = 4
+"""Up to so many jobs ahead each number is told; from there on half as many are another reason."""
 
 _WAITING = sa.text(
     "SELECT a.id, k.flow_run_id FROM allocations a JOIN tasks k ON k.id = a.task_id "
@@ -42,6 +50,32 @@ _LOCK = sa.text(
     ORDER BY a.id FOR NO KEY UPDATE OF a
     """
 )
+
+
+def substance(waiting: Waiting, jobs_ahead: int) -> object:
+    """What of the reason is worth a state in Prefect when it changes.
+
+    The kind of the reason; the numbers of those that are first in line, which are few; of those behind, how
+    many jobs are ahead, roughly.
+    """
+    reason = waiting.reason
+    ahead = jobs_ahead if jobs_ahead <= EXACT else EXACT + jobs_ahead.bit_length()
+    match reason:
+        case TooFewFree() | Fragmented() | NotWhole():
+            return reason, ahead
+        case Behind():
+            return Behind, ahead
+        case _:
+            return type(reason)
+
+
+@dataclass(slots=True)
+class Told:
+    """What Prefect was told last of a request, how often by then, and when."""
+
+    substance: object
+    times: int
+    at: float
 
 
 class WaitingRuns:
@@ -62,27 +96,31 @@ class WaitingRuns:
         self._patience_s = patience_s
         self._pass_s = pass_s
         self._next_pass = 0.0
-        # By allocation, the kind of the reason that was told last.
-        self._told: dict[str, type[object]] = {}
+        # By allocation.
+        self._told: dict[str, Told] = {}
+        # Runs that were found to be scheduled by somebody.
+        self._left: set[str] = set()
 
     async def look(self) -> None:
         """Writes what has become due; may be called as often as one likes."""
-        if time.monotonic() < self._next_pass:
+        now = time.monotonic()
+        if now < self._next_pass:
             return
-        self._next_pass = time.monotonic() + self._pass_s
+        self._next_pass = now + self._pass_s
         async with reader(self._db).connect() as conn:
             found = await conn.execute(_WAITING, {"patience": self._patience_s})
             run_of: dict[str, UUID | None] = {row.id: row.flow_run_id for row in found}
-        self._told = {key: kind for key, kind in self._told.items() if key in run_of}
+        self._told = {key: told for key, told in self._told.items() if key in run_of}
+        self._left &= run_of.keys()
         if not run_of:
             return
         seen = await self._queue.look()
         due = [
             one
             for one in seen.decision.waiting
-            if one.request.id in run_of and self._told.get(one.request.id) is not type(one.reason)
+            if one.request.id in run_of and self._is_due(one, _ahead(seen, one), now)
         ][:MOST]
-        due = [one for one in due if await self._is_awaiting(run_of[one.request.id])]
+        due = [one for one in due if await self._is_awaiting(one.request.id, run_of)]
         if not due:
             return
         async with changing(self._db) as change:
@@ -90,16 +128,40 @@ class WaitingRuns:
             task_of = {row.id: row.task_id for row in rows if KINDS[row.kind].mirrored}
             for one in due:
                 if (task_id := task_of.get(one.request.id)) is not None:
-                    job = one.request.id if one.request.group is None else one.request.group
-                    message = in_short(one, seen.ahead.get(job, 0))
-                    prefect_states.awaiting_slots(change, task_id, message)
-        self._told |= {one.request.id: type(one.reason) for one in due}
+                    short = in_short(one, _ahead(seen, one))
+                    message = f"resource pool {one.request.pool!r}: {short}"
+                    prefect_states.awaiting_slots(change, task_id, message, short)
+        for one in due:
+            told = self._told.get(one.request.id)
+            times = 1 if told is None else told.times + 1
+            self._told[one.request.id] = Told(substance(one, _ahead(seen, one)), times, now)
 
-    async def _is_awaiting(self, run_id: UUID | None) -> bool:
-        """Whether the run may be told: it waits, or does not exist yet."""
+    def _is_due(self, one: Waiting, jobs_ahead: int, now: float) -> bool:
+        told = self._told.get(one.request.id)
+        if told is None:
+            return True
+        if told.substance == substance(one, jobs_ahead):
+            return False
+        return now >= told.at + min(self._pass_s * told.times, SELDOM_S)
+
+    async def _is_awaiting(self, key: str, run_of: dict[str, UUID | None]) -> bool:
+        """Whether the run of the request may be told: it waits, or does not exist yet."""
+        run_id = run_of[key]
         if run_id is None:
             return True
         try:
-            return (await self._gateway.read_state(run_id)).name == AWAITING_SLOTS
+            state = await self._gateway.read_state(run_id)
+            if is_awaiting_slots(state.name):
+                return True
+            if state.type == "SCHEDULED" and key not in self._left:
+                await self._gateway.let_workers_take(run_id)
+                self._left.add(key)
         except RunGone:
-            return False
+            pass
+        return False
+
+
+def _ahead(seen: Seen, one: Waiting) -> int:
+    """How many jobs are served before the request's."""
+    job = one.request.id if one.request.group is None else one.request.group
+    return seen.ahead.get(job, 0)

@@ -78,9 +78,9 @@ def in_words(waiting: Waiting) -> str:
 
 
 def in_short(waiting: Waiting, jobs_ahead: int) -> str:
-    """As :func:`in_words`, for a line in a list. ``jobs_ahead``: jobs that are served before this one."""
-    request = waiting.request
-    wanted = f"resource pool {request.pool!r}: needs {request.slots}"
+    """As :func:`in_words`, for a line in the list of a resource pool. ``jobs_ahead``: jobs that are served
+    before this one."""
+    wanted = f"needs {waiting.request.slots}"
     ahead = f"; {_count(jobs_ahead, 'job')} ahead" if jobs_ahead else ""
     match waiting.reason:
         case NoAgent():

@@ -48,15 +48,17 @@ _CREATE = sa.text(
 )
 
 
-def trial_ref(row: Any) -> TrialRef:
+def trial_ref(row: Any, resource_pool: str) -> TrialRef:
     """What the experiment flow needs to make a trial's Prefect run."""
-    return TrialRef(row.id, row.request_id, f"trial {row.id}", by_name(row.hparams))
+    hparams = by_name(row.hparams)
+    return TrialRef(row.id, row.request_id, f"trial {row.id}", hparams, resource_pool)
 
 
 async def apply(
     change: Change, experiment: sa.Row[Any], batch: Batch, *, fresh: bool = False
 ) -> list[TrialRef]:
-    """Everything of ``batch`` but its Shutdown; ``experiment`` is its locked row (id, state, searcher).
+    """Everything of ``batch`` but its Shutdown; ``experiment`` is its locked row (id, state, searcher,
+    resource_pool).
 
     ``fresh``: the experiment is new, so there are no trials to take up. Returns the trials made
     (:func:`trial_ref`). Raises BadRequest for what makes no sense.
@@ -78,7 +80,7 @@ async def apply(
         for row in existing:
             prefect_states.awaiting_slots(change, task_of[row.id], "has its next operation")
     change.tell_search(experiment.id, *(TrialCreated(row.request_id) for row in new))
-    return [trial_ref(row) for row in new]
+    return [trial_ref(row, experiment.resource_pool) for row in new]
 
 
 async def _create(

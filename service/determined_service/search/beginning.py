@@ -69,7 +69,8 @@ _STORE_AGAIN = sa.text(
 
 
 async def store(change: Change, experiment: sa.Row[Any], beginning: Beginning) -> None:
-    """Stores the search of the new ``experiment`` (id, state, searcher) and makes its first trials.
+    """Stores the search of the new ``experiment`` (id, state, searcher, resource_pool) and makes its first
+    trials.
 
     Raises BadRequest for operations that make no sense.
     """

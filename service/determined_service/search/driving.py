@@ -105,12 +105,13 @@ async def attach(
 async def trials_without_run(conn: AsyncConnection, experiment_id: int) -> list[TrialRef]:
     """The trials that have no Prefect run yet."""
     waiting = await conn.execute(
-        sa.select(trials.c.id, trials.c.request_id, trials.c.hparams)
+        sa.select(trials.c.id, trials.c.request_id, trials.c.hparams, experiments.c.resource_pool)
         .join(tasks, tasks.c.id == trials.c.task_id)
+        .join(experiments, experiments.c.id == trials.c.experiment_id)
         .where(trials.c.experiment_id == experiment_id, tasks.c.flow_run_id.is_(None))
         .order_by(trials.c.id)
     )
-    return [trial_ref(row) for row in waiting]
+    return [trial_ref(row, row.resource_pool) for row in waiting]
 
 
 _EVENTS = sa.text(

@@ -1,6 +1,7 @@
 """What the Prefect UI shows of a task: the outbox's kinds, and payloads of ``set_state``.
 
-There are few state names, so that filters in the UI stay useful; details go into the message.
+There are few state names, so that filters in the UI stay useful; details go into the message. Only what
+waits for slots has the reason in its name, because Prefect's lists show no messages.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ def task_of(entity: str) -> str:
     return entity.removeprefix(TASK_ENTITY)
 
 
-def create_task_run(change: Change, task_id: str, flow: str, name: str) -> None:
-    """Has the run made of a task that waits for slots."""
-    change.tell_prefect(task_entity(task_id), CREATE_TASK_RUN, flow=flow, name=name)
+def create_task_run(change: Change, task_id: str, flow: str, name: str, pool: str) -> None:
+    """Has the run made of a task that waits for slots of the resource pool ``pool``."""
+    change.tell_prefect(task_entity(task_id), CREATE_TASK_RUN, flow=flow, name=name, pool=pool)
 
 
 def assigned(change: Change, task_id: str, places: Sequence[nodes.Place]) -> None:
@@ -71,8 +72,9 @@ def running(change: Change, task_id: str, run_id: int, agents: Sequence[str]) ->
     _set(change, task_entity(task_id), "RUNNING", prefect.RUNNING, f"leg {run_id}{where}")
 
 
-def awaiting_slots(change: Change, task_id: str, message: str) -> None:
-    _set(change, task_entity(task_id), "SCHEDULED", prefect.AWAITING_SLOTS, message)
+def awaiting_slots(change: Change, task_id: str, message: str, reason: str = "") -> None:
+    """``reason``: in short, for the name of the state."""
+    _set(change, task_entity(task_id), "SCHEDULED", prefect.awaiting_slots(reason), message)
 
 
 def scheduled(change: Change, entity: str, message: str) -> None:

@@ -80,7 +80,7 @@ _REVIVE_EXPERIMENT = sa.text(
     UPDATE experiments
     SET state = 'ACTIVE', reason = NULL, end_time = NULL, archived = false
     WHERE id = :id
-    RETURNING id, state, config, config -> 'searcher' AS searcher
+    RETURNING id, state, config, resource_pool, config -> 'searcher' AS searcher
     """
 )
 

@@ -230,7 +230,8 @@ async def store(
         slots=resources["slots"],
         priority=resources["priority"],
     )
-    prefect_states.create_task_run(change, task_id, kind.noun, config["description"])
+    pool, name = resources["resource_pool"], config["description"]
+    prefect_states.create_task_run(change, task_id, kind.noun, name, pool)
     return task_id
 
 

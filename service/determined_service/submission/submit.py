@@ -34,6 +34,7 @@ from determined_service.submission.model_definition import ModelDefinition, cont
 _INSERT = sa.insert(experiments).returning(
     experiments.c.id,
     experiments.c.state,
+    experiments.c.resource_pool,
     experiments.c.config["searcher"].label("searcher"),
 )
 

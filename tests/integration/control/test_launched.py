@@ -99,7 +99,7 @@ async def test_a_command_from_launch_to_end(world: World) -> None:
     (made,) = await world.rows(
         f"SELECT payload FROM prefect_outbox WHERE entity = '{entity}' AND kind = 'create_task_run'"
     )
-    assert made["payload"] == {"flow": "command", "name": "three"}
+    assert made["payload"] == {"flow": "command", "name": "three", "pool": "default"}
     assert await world.told_prefect(entity) == ["three", "Pending", "Running", "Failed"]
 
 

@@ -12,15 +12,19 @@ from typing import Any
 import pytest
 from asgi_lifespan import LifespanManager
 from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-from prefect.client.schemas.objects import FlowRun, State, StateDetails, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import Scheduled
 
-from determined.common.wire.prefect import FAR_FUTURE
+from determined.common.wire.prefect import FAR_FUTURE, awaiting_slots, waiting_run
+from determined.common.wire.search import TrialRef
 from determined_service.app import create_app
 from determined_service.base.settings import Settings
 from determined_service.loops.reconciler import Reconciler
 from determined_service.prefect.gateway import PrefectGateway, RunGone
 from determined_service.prefect.pages.writing import RunPages
+from determined_tasks.trial_runs import TrialRunFactory
 from tests.integration.conftest import AGENT_TOKEN, client_of
 from tests.integration.control.prefect_server import with_prefect
 from tests.integration.control.test_exits import begin
@@ -36,14 +40,20 @@ def settings(settings: Settings, prefect_url: str) -> Settings:
     return with_prefect(settings, prefect_url)
 
 
-async def create_trial_run(client: PrefectClient, deployment: uuid.UUID) -> uuid.UUID:
-    """A gated run, as the experiment flow makes one."""
-    state: State[Any] = State(
-        type=StateType.SCHEDULED,
-        name="AwaitingSlots",
-        state_details=StateDetails(scheduled_time=FAR_FUTURE),
+async def create_trial_run(
+    client: PrefectClient, deployment: uuid.UUID, pool: str | None = None
+) -> uuid.UUID:
+    """A run that waits, as the experiment flow makes one."""
+    body = waiting_run(
+        flow_id=(await client.read_deployment(deployment)).flow_id,
+        deployment_id=deployment,
+        work_pool=pool,
+        parameters={"trial_id": 1},
+        name="trial 1",
+        tags=["trial-1"],
+        key=uuid.uuid4().hex,
     )
-    return (await client.create_flow_run_from_deployment(deployment, state=state)).id
+    return uuid.UUID((await client.request("POST", "/flow_runs/", json=body)).json()["id"])
 
 
 async def names(client: PrefectClient, run_id: uuid.UUID) -> list[str]:
@@ -393,3 +403,66 @@ async def test_prefect_away_delays_only_what_it_is_told(
         experiment = int((await world.row("SELECT id FROM experiments"))["id"])
     async with served(settings) as world:
         await experiment_run(world, experiment)
+
+
+async def test_no_worker_takes_a_run_that_waits_until_somebody_schedules_it(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    """Neither when it is new nor when its reason was told; its date is the time when it was made."""
+    pool = f"pool-{uuid.uuid4().hex[:8]}"
+    await client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
+
+    async def offered() -> list[uuid.UUID]:
+        soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=30)
+        found = await client.get_scheduled_flow_runs_for_work_pool(pool, scheduled_before=soon)
+        return [one.flow_run.id for one in found]
+
+    began = datetime.datetime.now(datetime.UTC)
+    new, told, untold = [
+        await create_trial_run(client, deployments["trial"], pool) for _ in range(3)
+    ]
+    assert await offered() == []
+    async with PrefectGateway(world.app.state.settings) as gateway:
+        name = awaiting_slots("needs 4, 1 free; 2 jobs ahead")
+        await gateway.set_state(told, "SCHEDULED", name, "resource pool 'a': needs 4, 1 free")
+        assert await offered() == []
+        for run_id, shown in ((new, "AwaitingSlots"), (told, name)):
+            run = await client.read_flow_run(run_id)
+            assert run.state is not None
+            assert (run.state.type, run.state.name) == (StateType.SCHEDULED, shown)
+            assert (run.work_pool_name, run.work_queue_name) == (pool, "default")
+            assert run.expected_start_time is not None
+            assert began <= run.expected_start_time <= datetime.datetime.now(datetime.UTC)
+            assert run.deployment_id == deployments["trial"]
+        # Somebody schedules them on Prefect's page.
+        await client.set_flow_run_state(told, Scheduled())
+        assert await offered() == [told]
+        await client.set_flow_run_state(untold, Scheduled())
+        await gateway.let_workers_take(untold)
+        assert set(await offered()) == {told, untold}
+        with pytest.raises(RunGone):
+            await gateway.let_workers_take(uuid.uuid4())
+    await client.delete_work_pool(pool)
+
+
+async def test_the_runs_of_trials_stand_in_the_work_pool_of_their_resource_pool(
+    client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    pool = f"pool-{uuid.uuid4().hex[:8]}"
+    await client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
+    parent = await client.create_flow_run_from_deployment(deployments["experiment"])
+    factory = await TrialRunFactory.open(client, experiment_id=7, flow_run_id=parent.id)
+    made = await factory.create(TrialRef(1, "a", "trial 1", resource_pool=pool))
+    again = await factory.create(TrialRef(1, "a", "trial 1", resource_pool=pool))
+    assert made == again
+    run = await client.read_flow_run(made)
+    assert (run.work_pool_name, run.parameters) == (pool, {"trial_id": 1})
+    assert run.parent_task_run_id is not None
+    assert {"experiment-7", "trial-1"} <= set(run.tags)
+    # A pool that Prefect does not know: where its deployment stands.
+    elsewhere = await factory.create(TrialRef(2, "b", "trial 2", resource_pool="nowhere"))
+    assert (await client.read_flow_run(elsewhere)).work_pool_name is None
+    # An agent of a release that did not say the pool.
+    older = await factory.create(TrialRef(3, "c"))
+    assert (await client.read_flow_run(older)).work_pool_name is None
+    await client.delete_work_pool(pool)

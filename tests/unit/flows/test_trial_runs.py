@@ -35,7 +35,7 @@ def test_the_deployment_of_trials_may_come_after_the_experiments(
     monkeypatch.setattr(trial_runs, "DEPLOYED_SECONDS", (0.0, 0.0))
     client = Prefect(after=trial_runs.DEPLOYED_TRIES - 1)
     factory = asyncio.run(trial_runs._open(client, 1, uuid.uuid4()))  # type: ignore[arg-type]
-    assert factory.deployment_id == client.deployment.id
+    assert factory.deployment is client.deployment
     never = Prefect(after=trial_runs.DEPLOYED_TRIES)
     with pytest.raises(ObjectNotFound):
         asyncio.run(trial_runs._open(never, 1, uuid.uuid4()))  # type: ignore[arg-type]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
 
 EXPERIMENT_FLOW = "experiment"
 TRIAL_FLOW = "trial"
@@ -22,11 +25,15 @@ PIPELINE_DEPLOYMENT = f"{PIPELINE_FLOW}/{PIPELINE_FLOW}"
 EXPERIMENT_ENTRYPOINT = "determined_flows.experiment.run_experiment"
 
 AWAITING_SLOTS = "AwaitingSlots"
-"""The state of a trial's run (SCHEDULED by type) that waits for slots."""
-FAR_FUTURE = datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC)
-"""The time for which such a run is scheduled. Prefect hands out only runs whose time has come, so no worker
-takes this run by itself, and Prefect's UI shows it in the queue.
+"""The state of a run (SCHEDULED by type) that waits for slots. Its name may go on with the reason, see
+:func:`awaiting_slots`.
 """
+FAR_FUTURE = datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC)
+"""The time for which such a state, but the first one, is scheduled. Prefect hands out only runs whose time
+has come, so no worker takes this run by itself.
+"""
+STATE_NAME_LENGTH = 80
+"""Prefect's pages show the name of a state in one piece."""
 
 # A state's type is upper case; its name, where it is Prefect's own, is the same word.
 SCHEDULED = "Scheduled"
@@ -36,6 +43,54 @@ PAUSED = "Paused"
 COMPLETED = "Completed"
 CANCELLED = "Cancelled"
 FAILED = "Failed"
+
+
+def awaiting_slots(reason: str = "") -> str:
+    """The name of the state of a run that waits for slots, with the reason."""
+    name = f"{AWAITING_SLOTS}: {reason}" if reason else AWAITING_SLOTS
+    return name if len(name) <= STATE_NAME_LENGTH else f"{name[: STATE_NAME_LENGTH - 1]}…"
+
+
+def is_awaiting_slots(state_name: str) -> bool:
+    """Whether a state of that name is one of :func:`awaiting_slots`."""
+    return state_name == AWAITING_SLOTS or state_name.startswith(f"{AWAITING_SLOTS}: ")
+
+
+def waiting_run(
+    *,
+    flow_id: UUID,
+    deployment_id: UUID,
+    work_pool: str | None,
+    parameters: dict[str, Any],
+    name: str,
+    tags: Iterable[str],
+    key: str,
+    parent_task_run_id: UUID | None = None,
+) -> dict[str, Any]:
+    """The body of ``POST /flow_runs/`` that makes a run which waits for slots, once per ``key``, in the work
+    pool ``work_pool``.
+
+    It is scheduled for now, because Prefect's pages show and sort by the first time that a run was scheduled
+    for. No worker takes it all the same: Prefect's query for them passes over runs whose policy says
+    ``in_process``, as those have a process that looks after them (here the service and its agents).
+    """
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    return {
+        "flow_id": str(flow_id),
+        "deployment_id": str(deployment_id),
+        "work_pool_name": work_pool,
+        "parameters": parameters,
+        "name": name,
+        "tags": list(dict.fromkeys(tags)),
+        "idempotency_key": key,
+        "parent_task_run_id": None if parent_task_run_id is None else str(parent_task_run_id),
+        "empirical_policy": {"retry_type": "in_process"},
+        "state": {
+            "type": "SCHEDULED",
+            "name": AWAITING_SLOTS,
+            "state_details": {"scheduled_time": now},
+        },
+    }
 
 
 def task_deployment(flow: str) -> str:

@@ -44,6 +44,7 @@ class TrialRef(Message):
     request_id: str
     name: str = ""
     hparams: dict[str, Any] = field(default_factory=dict)
+    resource_pool: str | None = None
 
 
 @checked
