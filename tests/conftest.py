@@ -14,7 +14,11 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from determined.common import lean_jsonschema
 from tests.local_cluster import LocalCluster
+
+# Before Prefect, as our processes do it.
+lean_jsonschema.import_it()
 
 # Keras decides when it is imported; its default, TensorFlow, is not installed.
 os.environ.setdefault("KERAS_BACKEND", "torch")

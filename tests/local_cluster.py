@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from determined_deployments.local import daemon, databases, postgres
 from determined_deployments.local import state as states
 from determined_deployments.local.layout import Layout
 from tests.fork_server import fork_server
+from tests.memory_folder import memory_folder
 from tests.waiting import TIMEOUT_S, until
 
 DET = [sys.executable, "-m", "determined.cli"]
@@ -67,7 +67,7 @@ class LocalCluster:
         Not under pytest's temporary folder: another pytest session closes that to other users, and as root
         Postgres runs as one.
         """
-        with tempfile.TemporaryDirectory(prefix="determined-test-") as folder:
+        with memory_folder("determined-test-") as folder:
             cluster = cls.in_directory(Path(folder))
             cluster.env.update(env or {})
             try:

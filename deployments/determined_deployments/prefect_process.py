@@ -12,6 +12,13 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from determined.common import lean_jsonschema
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 # While the server is built nearly nothing is garbage: looking for it as often as usual costs a
 # quarter of the time that takes.
@@ -26,8 +33,8 @@ def main(host: str, port: int) -> None:
     usual = gc.get_threshold()
     gc.set_threshold(*WHILE_STARTING)
 
+    create_app = import_server()
     import uvicorn
-    from prefect.server.api.server import create_app
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -51,6 +58,14 @@ def main(host: str, port: int) -> None:
     if status:
         raise SystemExit(os.waitstatus_to_exitcode(status))
     Server(config).run()
+
+
+def import_server() -> Callable[[], FastAPI]:
+    """Prefect's own ``create_app``."""
+    lean_jsonschema.import_it()
+    from prefect.server.api.server import create_app
+
+    return create_app
 
 
 def start_migration() -> int:

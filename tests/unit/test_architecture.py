@@ -31,6 +31,8 @@ CONFIG = {"determined.expconf", "determined.__version__"}
 BACKOFF = {"determined.common.backoff"}
 # Text of other people, on a terminal and in the service's log.
 PRINTABLE = {"determined.common.printable"}
+# Who imports Prefect.
+LEAN = {"determined.common.lean_jsonschema"}
 # What both sides of the wire import.
 WIRE = {"determined.common.wire"}
 # The cluster's own configuration, which `det` checks before the service reads it.
@@ -56,6 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     | CLUSTER
     | PROMOTION
     | PIPELINE
+    | LEAN
     | WIRE
     # Of the service only the process that reads checkpoint files; see the test below.
     | STORAGE,

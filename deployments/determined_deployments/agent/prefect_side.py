@@ -16,6 +16,7 @@ from uuid import UUID
 
 import httpx
 
+from determined.common import lean_jsonschema
 from determined.common.backoff import Backoff
 from determined.common.wire.prefect import EXPERIMENT_ENTRYPOINT
 from determined_deployments.agent.config import AgentConfig
@@ -47,6 +48,12 @@ RUN_FLOW_RUN = "determined_deployments.agent.flow_run:run_flow_run"
 REGISTER = "determined_deployments.deploy:register_in_fork"
 
 
+def import_worker(launcher: Launcher) -> type[AgentWorker]:
+    """The launcher's worker type in Prefect, with which Prefect is imported."""
+    lean_jsonschema.import_it()
+    return launcher.worker_class()
+
+
 class PrefectSide:
     """:meth:`run` for ever; :meth:`poll_now` from anywhere; :meth:`stop` before the end."""
 
@@ -76,7 +83,7 @@ class PrefectSide:
 
     async def run(self) -> None:
         # Prefect's import takes a second, and the service is not to wait for it.
-        worker_class = await asyncio.to_thread(self._launcher.worker_class)
+        worker_class = await asyncio.to_thread(import_worker, self._launcher)
         self._adopt()
         backoff = Backoff(*RETRY_SECONDS)
         while True:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 from collections.abc import AsyncIterator
 
@@ -23,7 +22,7 @@ from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
 from determined_service.loops.reconciler import PASS_S, SUSPECT_S, Reconciler
 from determined_service.prefect.deletion_runs import DeletionRuns
-from determined_service.prefect.gateway import PrefectGateway
+from determined_service.prefect.gateway import PrefectGateway, import_prefect
 from determined_service.prefect.mirror import Mirror
 from determined_service.prefect.pages.writing import RunPages
 from determined_service.prefect.pipeline_runs import PipelineRuns
@@ -84,7 +83,7 @@ async def _lead(
         gateway = None
         if settings.prefect_api_url is not None:
             # Most of a second of imports: not in the event loop's thread.
-            await asyncio.to_thread(importlib.import_module, "prefect.client.orchestration")
+            await asyncio.to_thread(import_prefect)
             gateway = await stack.enter_async_context(PrefectGateway(settings))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         tasks.create_task(_watch(lock), name="leader's lock")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import UUID
 
+from determined.common import lean_jsonschema
 from determined.common.wire.prefect import (
     DELETION_DEPLOYMENT,
     DELETION_FLOW,
@@ -181,6 +183,12 @@ class Gateway(Protocol):
 
     def is_away(self, error: Exception) -> bool:
         """Whether ``error`` means that Prefect does not answer at all."""
+
+
+def import_prefect() -> None:
+    """What the gateway opens with."""
+    lean_jsonschema.import_it()
+    importlib.import_module("prefect.client.orchestration")
 
 
 class PrefectGateway:

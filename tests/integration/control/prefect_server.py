@@ -14,6 +14,7 @@ import httpx
 import psycopg
 import sqlalchemy as sa
 
+from determined_deployments.local.prefect_server import MODULE
 from determined_service.base.settings import Settings
 from tests.waiting import until
 
@@ -43,12 +44,12 @@ def prefect_server(admin_url: str, home: Path) -> Iterator[str]:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_API_AUTH_STRING": AUTH,
         "PREFECT_SERVER_UI_ENABLED": "false",
+        "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",  # MODULE does it
     }
-    command = [sys.executable, "-m", "prefect", "server", "start"]
     log = home / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            [sys.executable, "-P", "-m", MODULE, "127.0.0.1", str(port)],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -20,5 +20,10 @@ TRIAL_OPTIONAL = [
     "determined_deployments.agent.launchers.fork_server.warm_up:torch_optimizer",
 ]
 FLOW = "flow"
-FLOW_MODULES = ["prefect.flow_engine", "prefect.engine", "determined_deployments.agent.flow_run"]
+FLOW_MODULES = [
+    "determined.common.lean_jsonschema:import_it",
+    "prefect.flow_engine",
+    "prefect.engine",
+    "determined_deployments.agent.flow_run",
+]
 FLOW_OPTIONAL = ["determined_flows.experiment"]
