@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import signal
 import socket
 import sys
 import time
@@ -19,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from determined.common.forking.process import tied_to_parent
 from determined.common.wire import shells
 from determined.exec import _sshd
 from determined.exec._terminals import Terminals
@@ -137,7 +139,10 @@ async def serve_ssh(sshd: _sshd.Sshd | None, no_ssh: str, use: Use, sock: socket
     try:
         sock.setblocking(True)
         end = sock.fileno()
-        process = await asyncio.create_subprocess_exec(*sshd.argv, stdin=end, stdout=end)
+        # SIGTERM, which sshd passes on to its own child.
+        process = await asyncio.create_subprocess_exec(
+            *sshd.argv, stdin=end, stdout=end, preexec_fn=tied_to_parent(signal.SIGTERM)
+        )
         # Its end is the connection's end.
         sock.close()
         await process.wait()
