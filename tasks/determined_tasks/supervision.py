@@ -95,15 +95,44 @@ class LegRecord:
             return None
 
     def clear_up(self) -> None:
-        """Kills the training process' group and deletes its TMPDIR; for a supervisor that is gone."""
+        """Kills what the leg left running and deletes its TMPDIR; for a supervisor that is gone."""
         if self.user is not None and self.user.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.user.pid, signal.SIGKILL)
-            deadline = time.monotonic() + DEATH_SECONDS
-            while self.user.is_alive() and time.monotonic() < deadline:
-                time.sleep(0.01)
+        deadline = time.monotonic() + DEATH_SECONDS
+        # Repeated, because those that are killed may have started others meanwhile.
+        while (left := self._left()) and time.monotonic() < deadline:
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(left, max(0.0, deadline - time.monotonic()))
         if self.tmp is not None:
             shutil.rmtree(self.tmp, ignore_errors=True)
+
+    def _left(self) -> list[psutil.Process]:
+        """The leg's processes that run, also those whose parents and group are gone (a notebook's kernels):
+        of the training process' session, or with the leg's TMPDIR, which no other leg has, in their
+        environment."""
+        spared = {os.getpid(), self.supervisor.pid}
+        return [
+            process
+            for process in psutil.process_iter()
+            if process.pid not in spared and self._is_own(process)
+        ]
+
+    def _is_own(self, process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            # While a session has members, the number of its leader is not used again.
+            if self.user is not None and os.getsid(process.pid) == self.user.pid:
+                return process.create_time() > self.user.started - 2.0
+            if self.tmp is not None:
+                inside = f"{self.tmp}{os.sep}"
+                return any(
+                    f"{value}{os.sep}".startswith(inside) for value in process.environ().values()
+                )
+        return False
 
 
 @contextlib.contextmanager

@@ -50,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return tunnel.connect(url, token, key)
 
             if given.listen is None:
-                _pipe(opened())
-                return 0
+                return _pipe(opened(), key)
             # What is wrong is said now, and not to the first connection.
             opened().close()
             listener = tunnel.Listener(given.listen, opened, lambda error: talk(str(error)))
@@ -65,12 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _pipe(opened: tunnel.Tunnel) -> None:
+def _pipe(opened: tunnel.Tunnel, key: str) -> int:
     def write(data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
     tunnel.join(opened, lambda: os.read(sys.stdin.fileno(), tunnel.PIECE), write)
+    if not opened.is_cut:
+        return 0
+    talk(
+        f"the connection to {key} was cut off: the service has ended, the task has, or the network is gone"
+    )
+    return 1
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import hashlib
 import os
 import selectors
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -32,7 +33,10 @@ SUBPROTOCOL = "determined-tcp"
 CONNECT_SECONDS = 30.0
 PIECE = 64 << 10
 LARGEST = 64 << 20
+_RESET = struct.pack("ii", 1, 0)
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+NORMAL = 1000
+"""The code of a websocket's end that is no failure."""
 _CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 
 
@@ -97,9 +101,14 @@ class _Secured:
 
 
 class Tunnel:
-    """One connection; one thread may send while another receives."""
+    """One connection; one thread may send while another receives.
+
+    ``is_cut``: it has ended before the port's own connection did (the service was killed, the network is
+    gone): what came may be half of what was meant.
+    """
 
     def __init__(self, sock: _Socket, rest: bytes = b"") -> None:
+        self.is_cut = False
         self._sock = sock
         self._buffer = bytearray(rest)
         self._sending = threading.Lock()
@@ -139,14 +148,17 @@ class Tunnel:
             if second & 128 or size > LARGEST:
                 break
             data = self._read(size)
-            if len(data) < size or code == _CLOSE:
+            if len(data) < size:
+                break
+            if code == _CLOSE:
+                self._over = int.from_bytes(data[:2]) == NORMAL
                 break
             if code == _PING:
                 with contextlib.suppress(OSError):
                     self._send(_PONG, data)
             elif code in (_BINARY, _TEXT, _CONTINUED) and data:
                 return data
-        self._over = True
+        self.is_cut, self._over = self.is_cut or not self._over, True
         return b""
 
     def close(self) -> None:
@@ -321,14 +333,24 @@ class Listener:
             try:
                 tunnel = self._opened()
             except errors.APIException as error:
+                _reset_at_end(sock)
                 self._failed(error)
                 return
 
             def end() -> None:
                 with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+                    if tunnel.is_cut:
+                        _reset_at_end(sock)
+                    # Ends a ``recv`` that waits, without saying to the other side that all has come.
+                    sock.shutdown(socket.SHUT_RD if tunnel.is_cut else socket.SHUT_RDWR)
 
             join(tunnel, lambda: sock.recv(PIECE), sock.sendall, end)
+
+
+def _reset_at_end(sock: socket.socket) -> None:
+    """Half an answer must not look like a whole one, nor none like an empty one."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
 def published(given: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from determined import errors, storage
 from determined._info import ClusterInfo, get_cluster_info
 from determined.common.api import Session
 from determined.common.api.errors import APIException
+from determined.common.forking.process import tied_to_parent
 from determined.exec._kept_files import KeptFiles
 from determined.launch._fail import fail
 
@@ -184,7 +185,10 @@ def main() -> None:
         "SHELL": os.environ.get("SHELL", "/bin/bash"),
     }
     jupyter = subprocess.Popen(
-        command(info.task_id, directory), env=environment, stdin=subprocess.DEVNULL
+        command(info.task_id, directory),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=tied_to_parent(),
     )
     use = Use(session, info, token)
     while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -18,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from determined.common.forking.process import tied_to_parent
 from determined.common.wire import shells
 from determined.exec import _sshd
 from determined.exec._terminals import Terminals
@@ -138,7 +140,10 @@ async def serve_ssh(sshd: _sshd.Sshd | None, no_ssh: str, use: Use, sock: socket
     try:
         sock.setblocking(True)
         end = sock.fileno()
-        process = await asyncio.create_subprocess_exec(*sshd.argv, stdin=end, stdout=end)
+        # SIGTERM, which sshd passes on to its own child.
+        process = await asyncio.create_subprocess_exec(
+            *sshd.argv, stdin=end, stdout=end, preexec_fn=tied_to_parent(signal.SIGTERM)
+        )
         # Its end is the connection's end.
         sock.close()
         await process.wait()

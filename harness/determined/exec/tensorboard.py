@@ -22,6 +22,7 @@ from determined import errors, storage
 from determined._info import get_cluster_info
 from determined.common.api import Session
 from determined.common.api.errors import APIException
+from determined.common.forking.process import tied_to_parent
 from determined.launch._fail import fail
 
 SOURCES = "/api/v1/tensorboards/{task_id}/sources"
@@ -137,7 +138,9 @@ class Server:
         # Its data server computes with as many threads as there are cores, else.
         environment.setdefault("RAYON_NUM_THREADS", "4")
         self._starts += 1
-        return subprocess.Popen(self._argv, env=environment, stdin=subprocess.DEVNULL)
+        return subprocess.Popen(
+            self._argv, env=environment, stdin=subprocess.DEVNULL, preexec_fn=tied_to_parent()
+        )
 
     def keep_running(self) -> None:
         """Starts it again if it has ended; ends this process when that does not help."""

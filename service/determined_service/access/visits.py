@@ -11,7 +11,7 @@ import datetime
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import task_visits, user_sessions, users
+from determined_registry.database.tables import task_visits, tasks, user_sessions, users
 from determined_service.access.principal import USER, Principal
 from determined_service.access.tokens import new_token, token_hash
 
@@ -33,8 +33,11 @@ async def new_ticket(conn: AsyncConnection, session: str, task_id: str, port: st
 
     ``port``: the port's name; empty: the task's default one.
     """
+    long_ago = sa.func.now() - UNUSED
+    # A page of a task that has ended says so for a day, and then asks for a login, which says it, too.
+    over = sa.select(tasks.c.id).where(tasks.c.id == _v.task_id, tasks.c.end_time < long_ago)
     old = sa.delete(task_visits).where(
-        _v.cookie_hash.is_(None), _v.created_at < sa.func.now() - UNUSED
+        sa.or_(sa.and_(_v.cookie_hash.is_(None), _v.created_at < long_ago), over.exists())
     )
     await conn.execute(old)
     ticket = new_token()

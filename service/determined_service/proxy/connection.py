@@ -33,6 +33,8 @@ IDLE_S = 75.0
 QUIET_S = 3600.0
 """Within a request, a websocket or a tunnel: so long may both sides say nothing."""
 CONNECT_S = 5.0
+_NORMAL, _CUT_OFF = 1000, 1011
+"""How a websocket says that a tunnel has ended: as the task's connection did, or before its time."""
 MOST_HELD = 128 << 10
 """Bytes that a visitor may send ahead of what is being answered."""
 
@@ -195,7 +197,7 @@ class Task(asyncio.Protocol):
             return
         if visitor.state in (_Is.RAW, _Is.TUNNEL):
             if visitor.state is _Is.TUNNEL:
-                visitor.end_frames()
+                visitor.end_frames(_NORMAL if error is None else _CUT_OFF)
             visitor.transport.close()
         elif self.answer is None:
             visitor.lost(self, nothing_came=not self._buffer)
@@ -750,12 +752,12 @@ class Visitor(asyncio.Protocol):
             self.frames.send_binary(data)
             self._flush_frames()
 
-    def end_frames(self) -> None:
+    def end_frames(self, code: int = _NORMAL) -> None:
         """The port says nothing more."""
         from websockets.protocol import State
 
         if self.frames is not None and self.frames.state is State.OPEN:
-            self.frames.send_close(1000)
+            self.frames.send_close(code)
             self._flush_frames()
 
     def _flush_frames(self) -> None:

@@ -295,6 +295,27 @@ def test_what_a_killed_supervisor_left_can_be_ended(legs: LegRunner, service: Fa
     until("the end of the process", lambda: not record.user.is_alive())
 
 
+def test_what_left_the_session_of_a_killed_leg_is_ended_too(
+    legs: LegRunner, service: FakeService
+) -> None:
+    """As a notebook's kernels: sessions of their own, whose parent died with the supervisor."""
+    script = (
+        "import subprocess, time\n"
+        "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)\ntime.sleep(600)"
+    )
+    supervisor = legs.start({"train.py": script})
+    service.wait(lambda: service.text("stdout"))
+    left = int(service.text("stdout"))
+    os.kill(supervisor.pid, signal.SIGKILL)
+    supervisor.wait()
+    record = LegRecord.read(legs.work_dir / "allocations" / "7.abc.1")
+    assert record is not None and record.user is not None
+    until("the end of the process", lambda: not record.user.is_alive())
+    assert is_alive(left)
+    record.clear_up()
+    assert not is_alive(left)
+
+
 def test_debug_keeps_the_directory(legs: LegRunner) -> None:
     legs.run({"train.py": "open('made', 'w')"}, config={"debug": True})
     root = legs.work_dir / "allocations" / "7.abc.1"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from determined.exec import tensorboard
 from determined.exec.notebook import is_used
 from determined.exec.tensorboard import Follower, Room
 from determined.storage import build
+from tests.processes import is_alive
+from tests.waiting import until
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
@@ -69,3 +73,17 @@ def test_a_tensorboard_follows_forgets_and_stays_within_its_room(
     follower.look([{**source, "path": "experiment/8", "storage": {"type": "tape"}}])
     assert not (tmp_path / "copies/experiment/7").exists()
     assert "the files of experiment 7 cannot be read now" in capsys.readouterr().err
+
+
+def test_tensorboards_server_ends_with_whoever_started_it() -> None:
+    """However that ends: nothing outlives a task that was killed."""
+    script = (
+        "from determined.exec.tensorboard import Server\n"
+        "print(Server(['sleep', '600'])._process.pid, flush=True)\ninput()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert is_alive(child)
+        parent.kill()
+    until("the server's end", lambda: not is_alive(child))

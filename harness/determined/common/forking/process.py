@@ -24,10 +24,26 @@ def become_subreaper() -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies (Linux)."""
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies (Linux).
+
+    The kernel means the thread that started it: start such a process from a thread that lives as long as the
+    parent should, the main one.
+    """
     if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def tied_to_parent(number: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
+    """A ``preexec_fn`` for a program that must not outlive this process; see :func:`die_with_parent`."""
+    parent = os.getpid()
+
+    def tie() -> None:
+        die_with_parent(number)
+        if os.getppid() != parent:  # it died before the kernel knew
+            os._exit(1)
+
+    return tie
 
 
 def no_new_privileges() -> None:
