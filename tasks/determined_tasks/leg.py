@@ -26,6 +26,7 @@ from determined.common.forking import process as forked
 from determined.common.wire import paths
 from determined.common.wire.legs import AgentUser, ExitKind, LegSpec
 from determined_tasks import (
+    bell,
     context_dir,
     entrypoint,
     exit_reason,
@@ -167,6 +168,7 @@ class _Leg:
         self.user: process.UserProcess | None = None
         self.ports = ports.Reserved([])
         self.address = ""
+        self._doors: Any = None
         self.tmp = context_dir.choose_tmp()
         self.reporter = LegReporter(
             service, spec, place.agent_id, root / SPOOL, self._allocation_ended
@@ -305,6 +307,7 @@ class _Leg:
         except (OSError, errors.APIException) as error:
             return exit_reason.infrastructure(f"the leg cannot be prepared: {error}")
         assert self.user is not None
+        self._listen_for_bell(env, workdir, context, account)
         watch = self._report_start(self.user.pid)
         replace(record, user=ProcessName.of(self.user.pid)).write(self.root)
         exception = self._read_until_end(self.user, workdir)
@@ -354,6 +357,31 @@ class _Leg:
         )
         watch.start()
         return watch
+
+    def _listen_for_bell(
+        self, env: dict[str, str], workdir: Path, context: ContextDir, account: Identity | None
+    ) -> None:
+        """Opens the door of the leg when the agent rings. Without an agent nobody does."""
+        if self.fork is None:
+            return
+        user = self.user
+        assert user is not None
+
+        def rung() -> None:
+            # Only now: most legs are never entered.
+            from determined_tasks import beside, doors
+
+            if self._doors is None:
+                entry = beside.Entry(
+                    {**env, **doors.main_variable(user.pid, self.spec.entrypoint)},
+                    workdir,
+                    context,
+                    account,
+                )
+                self._doors = doors.Doors(self.spec, self.place, entry, self.reporter.say)
+            self._doors.rung()
+
+        bell.listen(self.root, rung)
 
     def _open_storage(self) -> None:
         """The cluster's own directory of checkpoints, and no other that a configuration may name."""

@@ -17,12 +17,14 @@ class Root(LazyGroup):
 
     modules = {
         "agent|a": ("determined.cli.agent", "the machines that run trials"),
+        "attach": ("determined.cli.attach", "a terminal beside a trial that runs"),
         "checkpoint|c": (
             "determined.cli.checkpoint",
             "the saved states of models: describe, download, delete",
         ),
         "cluster": ("determined.cli.cluster", "checks of the whole cluster"),
         "command|cmd": ("determined.cli.command", "programs that run on the cluster's machines"),
+        "exec": ("determined.cli.exec", "a program beside a trial that runs"),
         "experiment|e": (
             "determined.cli.experiment",
             "hyperparameter searches and single training runs",

@@ -24,6 +24,7 @@ from determined_service.public import (
     checkpoints,
     custom_search,
     deletions,
+    doors,
     downloads,
     experiment_actions,
     experiments,
@@ -121,6 +122,7 @@ def routers() -> list[Router]:
         # Before the tasks: "/tasks/count" is no task's address.
         launched,
         shells,
+        doors,
         tasks,
         generic_tasks,
         workspaces,

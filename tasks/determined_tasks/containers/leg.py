@@ -25,6 +25,7 @@ from determined.common.api import errors
 from determined.common.forking import process as forked
 from determined.common.wire.legs import ExitKind, LegSpec, LogOwner, Port
 from determined_tasks import (
+    bell,
     context_dir,
     entrypoint,
     exit_reason,
@@ -113,6 +114,7 @@ class _Leg:
         self.ports = ports.Reserved([])
         self.address = ""
         self._watch: ports.Watch | None = None
+        self._doors: Any = None
         self.reporter = LegReporter(
             self._link(), spec, place.agent_id, root / SPOOL, self._allocation_ended
         )
@@ -168,10 +170,15 @@ class _Leg:
                 command = self._found(client)
             else:
                 client = self._connect()
+            taken_over = command is not None
             if command is None:
                 command = self._begin(client)
             if isinstance(command, LegResult):
                 return command
+            bell.listen(self.root, self._rung)
+            if taken_over:
+                # The supervisor before this one may have had its door open.
+                bell.ring(self.root)
             return self._follow(client, command)
         except (ModelDefinitionError, IdentityError, ImageError, NetworkError) as error:
             return failed_to_start(str(error))
@@ -186,6 +193,16 @@ class _Leg:
             return infrastructure(str(error))
         except (RegistryAway, EngineAway, OSError, errors.APIException) as error:
             return infrastructure(f"the leg cannot be prepared: {error}")
+
+    def _rung(self) -> None:
+        # Only now: most legs are never entered.
+        from determined_tasks import doors
+        from determined_tasks.containers import beside
+
+        if self._doors is None:
+            entry = beside.Entry(self.name, self._connect, plan.RUN_DIR)
+            self._doors = doors.Doors(self.spec, self.place, entry, self.reporter.say)
+        self._doors.rung()
 
     def _connect(self) -> APIClient:
         return engine.connect(self.settings.api_version)

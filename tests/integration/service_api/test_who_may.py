@@ -158,6 +158,7 @@ OF_ONE_KIND = {
 
 REQUESTS: dict[Address, Asked] = {
     **{("POST", f"{TASK}/{verb}"): Asked() for verb in ("kill", "pause", "unpause")},
+    ("POST", f"{TASK}/doors"): Asked(),
     **{("POST", f"{API}/{kind}/{{task_id}}/kill"): Asked() for kind in KINDS},
     **{("POST", f"{API}/{kind}/{{task_id}}/set_priority"): just({"priority": 3}) for kind in KINDS},
     **{
