@@ -35,6 +35,7 @@ from determined_tasks import (
     ports,
     process,
     restore_point,
+    returning,
     task_environment,
 )
 from determined_tasks.context_dir import ContextDir, ModelDefinitionError
@@ -169,6 +170,7 @@ class _Leg:
         self.ports = ports.Reserved([])
         self.address = ""
         self._doors: Any = None
+        self._returns: tuple[Path, Identity | None] | None = None
         self.tmp = context_dir.choose_tmp()
         self.reporter = LegReporter(
             service, spec, place.agent_id, root / SPOOL, self._allocation_ended
@@ -189,6 +191,10 @@ class _Leg:
             if self.user is not None:
                 self.user.kill_rest()
             self._say_why(result)
+            if self._returns is not None and self.user is not None:
+                # Before the exit is reported: whoever hears of it finds the files.
+                with ServiceLink(self.place.master, self.place.agent_token) as link:
+                    returning.send(self.root, *self._returns, self.spec, link, self.reporter.say)
             self.reporter.finish(result)
             self._clean_up()
         return result
@@ -275,6 +281,9 @@ class _Leg:
                     return self.stopped or chosen
                 self.spec = chosen
                 task_environment.write_info_files(self.spec, self.place, context.run_dir)
+            if returning.wanted(self.spec):
+                returning.remember(self.root, context.workdir)
+                self._returns = (context.workdir, account)
             env = task_environment.build(self.spec, self.place, context, account)
             workdir = self._work_dir(context, account)
             if workdir != context.workdir:

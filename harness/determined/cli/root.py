@@ -51,6 +51,7 @@ class Root(LazyGroup):
             "determined.cli.retrain",
             "models that are trained again on a schedule, and promoted only when they are better",
         ),
+        "run": ("determined.cli.run", "a program of this directory, run on the cluster"),
         "shell": ("determined.cli.shell", "terminals on the cluster's machines"),
         "slot|s": ("determined.cli.slot", "the GPUs or CPU cores of the agents"),
         "task": ("determined.cli.task", "whatever runs on the cluster, or waits for slots"),

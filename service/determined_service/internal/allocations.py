@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
+from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
 from determined.common.wire import paths
 from determined.common.wire.doors import DoorState
 from determined.common.wire.legs import Exited, PortState, Started
+from determined.common.wire.returned import Returned
 from determined_service.access.dependencies import AgentAuth
 from determined_service.base.bounds import Id
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
-from determined_service.lifecycle import doors, ports
+from determined_service.lifecycle import doors, ports, task_files
 from determined_service.lifecycle.exits import Exit
 from determined_service.lifecycle.legs import end_leg, start_leg
 from determined_service.state.change import changing, reader
@@ -54,6 +56,25 @@ async def door(allocation_id: str, given: DoorState, agent: AgentAuth, db: Db) -
     again."""
     async with changing(db) as change:
         await doors.set_state(change, allocation_id, given)
+    return JsonResponse({})
+
+
+@router.put(paths.TASK_FILE_PIECE)
+async def file_piece(
+    request: Request, allocation_id: str, number: Id, agent: AgentAuth, db: Db
+) -> Response:
+    """A piece of the archive of what the task leaves behind. 409: it returns no files, or has ended."""
+    piece = await request.body()
+    async with changing(db) as change:
+        await task_files.store_piece(change.conn, allocation_id, number, piece)
+    return JsonResponse({})
+
+
+@router.post(paths.TASK_FILES)
+async def files(allocation_id: str, given: Returned, agent: AgentAuth, db: Db) -> Response:
+    """All of it is here."""
+    async with changing(db) as change:
+        await task_files.finish(change.conn, allocation_id, given)
     return JsonResponse({})
 
 

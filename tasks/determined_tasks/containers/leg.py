@@ -32,6 +32,7 @@ from determined_tasks import (
     identity,
     ports,
     restore_point,
+    returning,
     task_environment,
 )
 from determined_tasks.containers import accounts, ends, engine, frames, images, plan
@@ -139,6 +140,9 @@ class _Leg:
             self.reporter.say(str(result), "INFO")
         elif result.kind is not ExitKind.EXITED or result.exit_code != 0:
             self.reporter.say(str(result), "ERROR")
+        workdir = self.root / context_dir.WORKDIR
+        # Nobody can write there any more: the container has ended.
+        returning.send(self.root, workdir, None, self.spec, self._link(), self.reporter.say)
         self.reporter.finish(result)
         self._clean_up()
         for link in self._links:
@@ -251,6 +255,8 @@ class _Leg:
         self.spec = chosen
         task_environment.write_info_files(self.spec, self._inside(), run_dir)
         self._hand_over(account)
+        if returning.wanted(self.spec):
+            returning.remember(self.root, self.root / context_dir.WORKDIR)
         self._wait_for("prepared")
         if self.stopped is not None:
             return self.stopped
@@ -476,7 +482,7 @@ class _Leg:
         self._insist(lambda: engine.remove(self._connect(), self.name))
         if self.spec.config.get("debug"):
             # The record last: without it nobody looks here again.
-            for name in (ORDER, PLACE_IN_LOG, BEGUN, PORTS, "leg.json"):
+            for name in (ORDER, PLACE_IN_LOG, BEGUN, PORTS, returning.RECORD, "leg.json"):
                 (self.root / name).unlink(missing_ok=True)
         else:
             # The record last: a supervisor that takes over here ends at once.
