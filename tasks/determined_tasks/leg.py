@@ -26,6 +26,7 @@ from determined.common.forking import process as forked
 from determined.common.wire import paths
 from determined.common.wire.legs import AgentUser, ExitKind, LegSpec
 from determined_tasks import (
+    bell,
     context_dir,
     entrypoint,
     exit_reason,
@@ -34,6 +35,7 @@ from determined_tasks import (
     ports,
     process,
     restore_point,
+    returning,
     task_environment,
 )
 from determined_tasks.context_dir import ContextDir, ModelDefinitionError
@@ -171,6 +173,8 @@ class _Leg:
         self.ports = ports.Reserved([])
         self.address = ""
         self.gates: Gates | None = None
+        self._doors: Any = None
+        self._returns: tuple[Path, Identity | None] | None = None
         self.tmp = context_dir.choose_tmp()
         self.reporter = LegReporter(
             service, spec, place.agent_id, root / SPOOL, self._allocation_ended
@@ -191,6 +195,10 @@ class _Leg:
             if self.user is not None:
                 self.user.kill_rest()
             self._say_why(result)
+            if self._returns is not None and self.user is not None:
+                # Before the exit is reported: whoever hears of it finds the files.
+                with ServiceLink(self.place.master, self.place.agent_token) as link:
+                    returning.send(self.root, *self._returns, self.spec, link, self.reporter.say)
             self.reporter.finish(result)
             self._clean_up()
         return result
@@ -277,6 +285,9 @@ class _Leg:
                     return self.stopped or chosen
                 self.spec = chosen
                 task_environment.write_info_files(self.spec, self.place, context.run_dir)
+            if returning.wanted(self.spec):
+                returning.remember(self.root, context.workdir)
+                self._returns = (context.workdir, account)
             env = task_environment.build(self.spec, self.place, context, account)
             workdir = self._work_dir(context, account)
             if workdir != context.workdir:
@@ -309,6 +320,7 @@ class _Leg:
         except (OSError, errors.APIException) as error:
             return exit_reason.infrastructure(f"the leg cannot be prepared: {error}")
         assert self.user is not None
+        self._listen_for_bell(env, workdir, context, account)
         watch = self._report_start(self.user.pid)
         replace(record, user=ProcessName.of(self.user.pid)).write(self.root)
         exception = self._read_until_end(self.user, workdir)
@@ -363,6 +375,31 @@ class _Leg:
         )
         watch.start()
         return watch
+
+    def _listen_for_bell(
+        self, env: dict[str, str], workdir: Path, context: ContextDir, account: Identity | None
+    ) -> None:
+        """Opens the door of the leg when the agent rings. Without an agent nobody does."""
+        if self.fork is None:
+            return
+        user = self.user
+        assert user is not None
+
+        def rung() -> None:
+            # Only now: most legs are never entered.
+            from determined_tasks import beside, doors
+
+            if self._doors is None:
+                entry = beside.Entry(
+                    {**env, **doors.main_variable(user.pid, self.spec.entrypoint)},
+                    workdir,
+                    context,
+                    account,
+                )
+                self._doors = doors.Doors(self.spec, self.place, entry, self.reporter.say)
+            self._doors.rung()
+
+        bell.listen(self.root, rung)
 
     def _open_storage(self) -> None:
         """The cluster's own directory of checkpoints, and no other that a configuration may name."""

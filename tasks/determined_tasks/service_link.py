@@ -55,6 +55,10 @@ class ServiceLink:
         """GET; the answer as it is."""
         return self._request("GET", path, None)
 
+    def put(self, path: str, content: bytes) -> bytes:
+        """PUT of bytes; the answer as it is."""
+        return self._request("PUT", path, content)
+
     def _request(self, method: str, path: str, content: bytes | None) -> bytes:
         if self._session is not None:
             return self._session.request(method, path, content=content, max_retries=0).content
@@ -78,7 +82,9 @@ class ServiceLink:
     def _try(self, method: str, path: str, content: bytes | None) -> tuple[int, bytes]:
         headers = self._headers
         if content is not None:
-            headers = {**headers, "Content-Type": "application/json"}
+            # Only bytes are put.
+            kind = "application/octet-stream" if method == "PUT" else "application/json"
+            headers = {**headers, "Content-Type": kind}
         try:
             self._connection.request(method, self._prefix + path, body=content, headers=headers)
             response = self._connection.getresponse()

@@ -137,6 +137,8 @@ class Agent:
                 legs.launch(spec)
             for allocation_id in answer.kill:
                 legs.kill(allocation_id)
+            for allocation_id in answer.doors:
+                legs.ring(allocation_id)
             experiments.ended(answer.ended)
             if answer.prefect_poll_seq != self._poll_seq:
                 self._poll_seq = answer.prefect_poll_seq

@@ -24,6 +24,7 @@ from determined_deployments.agent.launchers.base import (
 from determined_deployments.agent.service_client import ServiceClient
 
 # Not from `leg`: a starting agent would import all that a supervisor needs.
+from determined_tasks import bell, context_dir
 from determined_tasks.supervision import KILL_SIGNAL
 
 logger = logging.getLogger(__name__)
@@ -117,6 +118,13 @@ class Legs:
             self._killed.add(allocation_id)
             if leg is not None:
                 self._spawn(leg.signal(KILL_SIGNAL))
+
+    def ring(self, allocation_id: str) -> None:
+        """Has the leg's supervisor ask the service for its door; may be repeated."""
+        if allocation_id in self._legs:
+            root = context_dir.allocation_dir(self._config.work_dir, allocation_id)
+            if not bell.ring(root):
+                logger.info("%s has no supervisor that opens doors", allocation_id)
 
     async def settle_kills(self, timeout: float = 0.05) -> None:
         """Gives killed legs a moment to end: until then the service would only repeat its orders."""

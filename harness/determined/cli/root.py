@@ -17,12 +17,14 @@ class Root(LazyGroup):
 
     modules = {
         "agent|a": ("determined.cli.agent", "the machines that run trials"),
+        "attach": ("determined.cli.attach", "a terminal beside a trial that runs"),
         "checkpoint|c": (
             "determined.cli.checkpoint",
             "the saved states of models: describe, download, delete",
         ),
         "cluster": ("determined.cli.cluster", "checks of the whole cluster"),
         "command|cmd": ("determined.cli.command", "programs that run on the cluster's machines"),
+        "exec": ("determined.cli.exec", "a program beside a trial that runs"),
         "experiment|e": (
             "determined.cli.experiment",
             "hyperparameter searches and single training runs",
@@ -49,6 +51,7 @@ class Root(LazyGroup):
             "determined.cli.retrain",
             "models that are trained again on a schedule, and promoted only when they are better",
         ),
+        "run": ("determined.cli.run", "a program of this directory, run on the cluster"),
         "shell": ("determined.cli.shell", "terminals on the cluster's machines"),
         "slot|s": ("determined.cli.slot", "the GPUs or CPU cores of the agents"),
         "task": ("determined.cli.task", "whatever runs on the cluster, or waits for slots"),

@@ -191,6 +191,24 @@ def download(
     report([record(checkpoint, checkpoint.download(str(target)))], quiet)
 
 
+@app.command("dump")
+def dump(
+    ctx: typer.Context,
+    trial_id: TrialId,
+    node: Annotated[
+        int | None, typer.Option("--node", help="only this machine of a gang", min=0)
+    ] = None,
+) -> None:
+    """Print where each Python process of a trial is at this moment: its stacks, on all of its machines.
+
+    By py-spy where that is installed; else processes that use the Core API tell it themselves.
+    """
+    from determined.cli.entering import stacks
+    from determined.cli.launched import follow
+
+    follow.exit_as(stacks.dump(state(ctx).session, str(trial_id), node))
+
+
 @app.command("support-bundle")
 def support_bundle(ctx: typer.Context, trial_id: TrialId, output_dir: OutputDir = None) -> None:
     """Write a file with all that is known about a trial, to attach to a bug report.

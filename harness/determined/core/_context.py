@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from determined import errors
 from determined._info import ClusterInfo, get_cluster_info
+from determined.common import stacks
 from determined.core._checkpoint import CheckpointContext, DummyCheckpointContext
 from determined.core._connection import Connection
 from determined.core._distributed import DistributedContext, DummyDistributedContext
@@ -204,6 +205,7 @@ def init(
     notebook, a command) gets the substitutes too.
     """
     _dump_stacks_on_sigusr1()
+    stacks.listen()
     info = get_cluster_info()
     if distributed is None:
         _warn_a_worker()

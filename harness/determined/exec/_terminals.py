@@ -35,13 +35,20 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
+class Program:
+    """What runs on a terminal."""
+
+    argv: list[str]
+    env: Mapping[str, str]
+    work_dir: str
+
+
+@dataclass(frozen=True)
 class Terminals:
     """Serves connections. ``used`` is told when a terminal begins (1) and ends (-1)."""
 
     secret_hash: str
-    argv: list[str]
-    env: Mapping[str, str]
-    work_dir: str
+    program: Program
     used: Callable[[int], None]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,7 +66,7 @@ class Terminals:
             return
         self.used(1)
         try:
-            await _Terminal(self, reader, writer, frames, hello).run(rest)
+            await Terminal(self.program, reader, writer, frames, hello).run(rest)
         finally:
             self.used(-1)
 
@@ -82,16 +89,18 @@ class Terminals:
         return hello, found[1:]
 
 
-class _Terminal:
+class Terminal:
+    """A program on a pseudo-terminal, for one connection."""
+
     def __init__(
         self,
-        terminals: Terminals,
+        program: Program,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         frames: Frames,
         hello: Mapping[str, Any],
     ) -> None:
-        self._terminals = terminals
+        self._program = program
         self._reader = reader
         self._writer = writer
         self._frames = frames
@@ -122,32 +131,30 @@ class _Terminal:
                 # Nobody may be reading it, or a program left behind may hold the terminal.
                 await asyncio.wait((output,), timeout=END_SECONDS)
                 output.cancel()
-                code = process.returncode or 0
-                content = json.dumps({"code": code if code >= 0 else 128 - code}).encode()
                 with contextlib.suppress(OSError):
-                    self._writer.write(shells.frame(Frame.EXIT, content))
+                    self._writer.write(exit_frame(process.returncode or 0))
                     await self._writer.drain()
         finally:
             for task in (output, given):
                 task.cancel()
             await asyncio.gather(output, given, return_exceptions=True)
             self._close()
-            await self._end(process, ended)
+            await end(process, ended)
 
     async def _start(self, slave: int) -> asyncio.subprocess.Process:
         term = str(self._hello.get("term") or "")
         env = {
-            **self._terminals.env,
+            **self._program.env,
             "TERM": term if _TERM.fullmatch(term) else "xterm",
-            "SHELL": self._terminals.argv[0],
+            "SHELL": self._program.argv[0],
         }
         return await asyncio.create_subprocess_exec(
-            *self._terminals.argv,
+            *self._program.argv,
             stdin=slave,
             stdout=slave,
             stderr=slave,
             env=env,
-            cwd=self._terminals.work_dir,
+            cwd=self._program.work_dir,
             start_new_session=True,
             preexec_fn=_own_terminal,
         )
@@ -234,14 +241,27 @@ class _Terminal:
             loop.remove_writer(self._master)
         os.close(self._master)
 
-    @staticmethod
-    async def _end(process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
-        try:
-            await asyncio.wait_for(ended, END_SECONDS)
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+
+async def end(
+    process: asyncio.subprocess.Process, ended: asyncio.Task[int], number: int = 0
+) -> None:
+    """Waits for the program's end, a while; then kills it and its group. ``number``: a signal that tells it
+    to end."""
+    if number and not ended.done():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+    try:
+        await asyncio.wait_for(ended, END_SECONDS)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def exit_frame(code: int) -> bytes:
+    """The last frame; ``code`` is negative for a signal."""
+    content = json.dumps({"code": code if code >= 0 else 128 - code}).encode()
+    return shells.frame(Frame.EXIT, content)
 
 
 def _own_terminal() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from determined.common.forking.process import tied_to_parent
 from determined.common.wire import shells
 from determined.exec import _sshd
-from determined.exec._terminals import Terminals
+from determined.exec._terminals import Program, Terminals
 
 MOST = 200
 """Connections at a time."""
@@ -231,9 +231,7 @@ async def run() -> None:
     use = Use(service)
     terminals = Terminals(
         env[shells.SECRET_HASH],
-        [_sshd.login_shell(env)],
-        _sshd.environment(env),
-        work_dir,
+        Program([_sshd.login_shell(env)], _sshd.environment(env), work_dir),
         use.add,
     )
     works = [

@@ -90,7 +90,11 @@ class TaskConfig(Section):
 
 
 class CommandConfig(TaskConfig):
-    """Of ``det cmd run``."""
+    """Of ``det cmd run`` and ``det run``."""
+
+    return_files: bool = Field(
+        False, description="keep the files that it changes for its owner (det run --fetch)"
+    )
 
 
 class NotebookConfig(TaskConfig):

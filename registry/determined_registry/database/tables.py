@@ -440,6 +440,43 @@ allocation_ports = sa.Table(
     sa.Column("waits_for", sa.Text, nullable=False, server_default=""),
 )
 
+# Ways into tasks that run (`det exec`): asked for, then open at a port that is in allocation_ports.
+allocation_doors = sa.Table(
+    "allocation_doors",
+    metadata,
+    sa.Column(
+        "allocation_id", sa.ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True
+    ),
+    sa.Column("node", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("agent_id", sa.Text, nullable=False, index=True),
+    # Whoever may enter is told it; the supervisor knows its hash.
+    sa.Column("secret", sa.Text, nullable=False),
+    sa.Column("requested_at", TS, nullable=False, server_default=sa.func.now()),
+    sa.Column("is_open", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Why it cannot be opened, in words.
+    sa.Column("problem", sa.Text, nullable=False, server_default=""),
+)
+
+# What tasks whose files come back have left behind, until their owner has fetched it.
+task_files = sa.Table(
+    "task_files",
+    metadata,
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("created_at", TS, nullable=False, server_default=sa.func.now(), index=True),
+    # An archive in pieces; whole once it is `ready`.
+    sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("ready", sa.Boolean, nullable=False, server_default=sa.false()),
+    # What was left out and why, in words.
+    sa.Column("remarks", JSONB, nullable=False, server_default=_json("[]")),
+)
+task_file_pieces = sa.Table(
+    "task_file_pieces",
+    metadata,
+    sa.Column("task_id", sa.ForeignKey("task_files.task_id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+
 # The logins of browsers at the host names of tasks: each is good for one task's one port, and ends with the
 # session that it was made from.
 task_visits = sa.Table(

@@ -18,6 +18,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | delete | experiment, checkpoint, model, pipeline | as to change them |
 | delete | session | whoever sends its token |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
+| enter | task | the owner, administrators, logged in; no training process |
 | visit | task | the owner, administrators; no training process (a port that its kind shares: read) |
 | administer | cluster | administrators (agents and slots in use) |
 | serve | cluster | agents and flows |
@@ -53,6 +54,7 @@ class Action(StrEnum):
     REPORT = "report"
     SERVE = "serve"
     VISIT = "visit"
+    ENTER = "enter"
 
 
 class Grant(StrEnum):
@@ -60,6 +62,7 @@ class Grant(StrEnum):
 
     LOGGED_IN = "logged in"
     OWNER = "owner"
+    OWNER_ALONE = "owner, but none of its tasks"
     OWNER_OR_TASKS = "owner, and all of its tasks"
     ITSELF = "itself"
     SENDER = "sender"
@@ -94,6 +97,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.REPORT, Kind.TASK): Grant.SENDER,
     (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,
     (Action.VISIT, Kind.TASK): Grant.OWNER,
+    (Action.ENTER, Kind.TASK): Grant.OWNER_ALONE,
     (Action.ADMINISTER, Kind.CLUSTER): Grant.ADMINISTRATOR,
     (Action.SERVE, Kind.CLUSTER): Grant.AGENT,
 }
@@ -105,7 +109,7 @@ def owner_decides(subject: Principal, action: Action, kind: Kind) -> bool:
     grant = RULES[action, kind]
     if subject.admin or (grant == Grant.SENDER and subject.allocation is not None):
         return False
-    return grant in (Grant.OWNER, Grant.OWNER_OR_TASKS, Grant.ITSELF, Grant.SENDER)
+    return grant not in (Grant.LOGGED_IN, Grant.ADMINISTRATOR, Grant.AGENT)
 
 
 def authorise(subject: Principal, action: Action, target: Target, verb: str = "") -> None:
@@ -134,6 +138,11 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
         noun = "user" if target.kind == Kind.USER else "its owner"
         raise Forbidden(
             f"only {noun} {target.owner.username} or an administrator may {verb} {target}"
+        )
+    elif subject.allocation is not None and grant == Grant.OWNER_ALONE:
+        raise Forbidden(
+            f"this is the token of allocation {subject.allocation.id}: only {target.owner.username}, logged"
+            f" in, or an administrator may {verb} {target}"
         )
     elif subject.allocation is not None and grant != Grant.OWNER_OR_TASKS:
         _require_made(subject.allocation, target, verb)

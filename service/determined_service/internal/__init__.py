@@ -14,7 +14,7 @@ from determined_service.internal import (
     search,
     storage,
 )
-from determined_service.lifecycle.agents import Heartbeats, KillReminders
+from determined_service.lifecycle.agents import Heartbeats, Reminders
 from determined_service.search.drivers import Drivers
 from determined_service.web.router import Router
 
@@ -36,5 +36,5 @@ def routers() -> list[Router]:
 def start(app: FastAPI) -> None:
     """Make the objects that the routes keep between requests."""
     app.state.heartbeats = Heartbeats()
-    app.state.kill_reminders = KillReminders()
+    app.state.reminders = Reminders()
     app.state.drivers = Drivers()

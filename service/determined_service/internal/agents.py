@@ -50,7 +50,7 @@ async def work(
 ) -> Response:
     """The legs to launch and to kill; waits until there are some. Every call is a heartbeat."""
     heartbeats: agenting.Heartbeats = request.app.state.heartbeats
-    reminders: agenting.KillReminders = request.app.state.kill_reminders
+    reminders: agenting.Reminders = request.app.state.reminders
     agenting.require_understood(agent_id, given.wire)
     last: Work | None = None
 
@@ -64,7 +64,7 @@ async def work(
             await agenting.kill_unstarted(db, agent_id, given.running)
         if refused:
             await agenting.refuse(db, agent_id, refused)
-        return last if urgent or reminders.is_due(given.session, last.kill) else None
+        return last if urgent or reminders.is_due(given.session, _repeated(last)) else None
 
     pool = await heartbeats.beat(db, agent_id, given.session)
     awaited = [topics.agent(agent_id), topics.pool(pool)]
@@ -72,8 +72,13 @@ async def work(
     found = await poll(request, hub, awaited, check, timeout)
     if last is None:
         return JsonResponse({})  # it hung up before there was an answer
-    reminders.note(given.session, last.kill)
+    reminders.note(given.session, _repeated(last))
     return JsonResponse(found or last)
+
+
+def _repeated(work: Work) -> list[str]:
+    """What the agent is told again and again, until it is done."""
+    return [*work.kill, *(f"door {key}" for key in work.doors)]
 
 
 @router.post(paths.CLAIM)

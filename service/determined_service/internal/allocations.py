@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
+from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
 from determined.common.wire import paths
+from determined.common.wire.doors import DoorState
 from determined.common.wire.legs import Exited, PortState, Started
+from determined.common.wire.returned import Returned
 from determined_service.access.dependencies import AgentAuth
+from determined_service.base.bounds import Id
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
-from determined_service.lifecycle import ports
+from determined_service.lifecycle import doors, ports, task_files
 from determined_service.lifecycle.exits import Exit
 from determined_service.lifecycle.legs import end_leg, start_leg
-from determined_service.state.change import changing
+from determined_service.state.change import changing, reader
 from determined_service.views.archives import find_archive
 from determined_service.web.router import Router
 from determined_service.web.state import Db
@@ -36,6 +40,41 @@ async def port(allocation_id: str, given: PortState, agent: AgentAuth, db: Db) -
     """A port of the process can be reached (any more). 409: the allocation does not run yet, or has ended."""
     async with changing(db) as change:
         await ports.set_state(change, allocation_id, given)
+    return JsonResponse({})
+
+
+@router.get(paths.DOOR_ORDER)
+async def door_order(allocation_id: str, node: Id, agent: AgentAuth, db: Db) -> Response:
+    """Whether the node's supervisor is to open its door."""
+    async with reader(db).connect() as conn:
+        return JsonResponse(await doors.order(conn, allocation_id, node))
+
+
+@router.post(paths.DOOR)
+async def door(allocation_id: str, given: DoorState, agent: AgentAuth, db: Db) -> Response:
+    """The door is open, or is to be closed. 409: nobody asks for it, or, before it is closed, somebody does
+    again."""
+    async with changing(db) as change:
+        await doors.set_state(change, allocation_id, given)
+    return JsonResponse({})
+
+
+@router.put(paths.TASK_FILE_PIECE)
+async def file_piece(
+    request: Request, allocation_id: str, number: Id, agent: AgentAuth, db: Db
+) -> Response:
+    """A piece of the archive of what the task leaves behind. 409: it returns no files, or has ended."""
+    piece = await request.body()
+    async with changing(db) as change:
+        await task_files.store_piece(change.conn, allocation_id, number, piece)
+    return JsonResponse({})
+
+
+@router.post(paths.TASK_FILES)
+async def files(allocation_id: str, given: Returned, agent: AgentAuth, db: Db) -> Response:
+    """All of it is here."""
+    async with changing(db) as change:
+        await task_files.finish(change.conn, allocation_id, given)
     return JsonResponse({})
 
 

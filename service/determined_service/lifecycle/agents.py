@@ -233,7 +233,10 @@ _WORK = sa.text(
                      WHERE n.agent_id = g.id AND n.state <> 'TERMINATED'), '[]') AS held,
            ARRAY(SELECT kept.id FROM unnest(cast(:experiments AS int[])) AS kept (id)
                  LEFT JOIN experiments e ON e.id = kept.id
-                 WHERE e.id IS NULL OR e.state = ANY(:ended) ORDER BY kept.id) AS ended
+                 WHERE e.id IS NULL OR e.state = ANY(:ended) ORDER BY kept.id) AS ended,
+           ARRAY(SELECT d.allocation_id FROM allocation_doors d
+                 WHERE d.agent_id = g.id AND NOT d.is_open AND d.problem = ''
+                 ORDER BY d.allocation_id) AS doors
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     WHERE g.id = :agent_id
     """
@@ -272,30 +275,31 @@ async def find_work(
         for key, item in held.items()
     )
     urgent = bool(launch or row.prefect_poll_seq != asked.prefect_poll_seq)
-    return Work(launch, kill, row.prefect_poll_seq, row.ended), urgent, unstarted, refused
+    doors = [key for key in row.doors if key in running]
+    return Work(launch, kill, row.prefect_poll_seq, row.ended, doors), urgent, unstarted, refused
 
 
-class KillReminders:
-    """Who was told to kill what, and when: while a process dies, its agent need not be told at once
-    each time it asks."""
+class Reminders:
+    """Who was told what, and when: while a process dies, or opens its door, its agent need not be told at
+    once each time it asks."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[uuid.UUID, str], float] = {}
 
-    def is_due(self, session: uuid.UUID, kill: Sequence[str]) -> bool:
-        """Whether one of ``kill`` was not told within the last heartbeat."""
+    def is_due(self, session: uuid.UUID, keys: Sequence[str]) -> bool:
+        """Whether one of ``keys`` was not told within the last heartbeat."""
         now = time.monotonic()
         return any(
-            now - self._told.get((session, key), -HEARTBEAT_S) >= HEARTBEAT_S for key in kill
+            now - self._told.get((session, key), -HEARTBEAT_S) >= HEARTBEAT_S for key in keys
         )
 
-    def note(self, session: uuid.UUID, kill: Sequence[str]) -> None:
+    def note(self, session: uuid.UUID, keys: Sequence[str]) -> None:
         """The agent is being told."""
-        if not kill:
+        if not keys:
             return
         now = time.monotonic()
         self._told = {key: at for key, at in self._told.items() if now - at < 2 * HEARTBEAT_S}
-        self._told.update({(session, key): now for key in kill})
+        self._told.update({(session, key): now for key in keys})
 
 
 def _too_old(agent_id: str, wire: int, spec: LegSpec) -> str | None:

@@ -44,6 +44,8 @@ _ENDS = sa.text(
         RETURNING id, task_id, run_id, reason, started_at, ended_at
     ), closed AS (
         DELETE FROM allocation_ports WHERE allocation_id = :id
+    ), shut AS (
+        DELETE FROM allocation_doors WHERE allocation_id = :id
     )
     INSERT INTO legs (task_id, run_id, allocation_id, state, reason, start_time, end_time)
     SELECT task_id, run_id, id, :outcome, reason, started_at, ended_at FROM moved

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from determined.common.backoff import Backoff
 from determined.common.wire.times import UNMANAGED_HEARTBEAT_S
 from determined_service.base.db import Database
-from determined_service.lifecycle import agents, idle, trial_queue, unmanaged
+from determined_service.lifecycle import agents, idle, task_files, trial_queue, unmanaged
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle.exits import Exit, ExitKind
@@ -198,6 +198,8 @@ class Reconciler:
         await self._finish_stuck()
         await self._give_up_unmanaged()
         await self._end_idle()
+        async with self._db.tx() as conn:
+            await task_files.drop_old(conn)
         if self._gateway is not None:
             await self._revive_drivers(self._gateway)
             await self._settle_runs(self._gateway)

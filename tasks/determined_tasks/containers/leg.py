@@ -25,12 +25,14 @@ from determined.common.api import errors
 from determined.common.forking import process as forked
 from determined.common.wire.legs import ExitKind, LegSpec, LogOwner, Port
 from determined_tasks import (
+    bell,
     context_dir,
     entrypoint,
     exit_reason,
     identity,
     ports,
     restore_point,
+    returning,
     task_environment,
 )
 from determined_tasks.containers import accounts, ends, engine, frames, images, plan
@@ -116,6 +118,7 @@ class _Leg:
         self.address = ""
         self._watch: ports.Watch | None = None
         self._gates: Gates | None = None
+        self._doors: Any = None
         self.reporter = LegReporter(
             self._link(), spec, place.agent_id, root / SPOOL, self._allocation_ended
         )
@@ -140,6 +143,9 @@ class _Leg:
             self.reporter.say(str(result), "INFO")
         elif result.kind is not ExitKind.EXITED or result.exit_code != 0:
             self.reporter.say(str(result), "ERROR")
+        workdir = self.root / context_dir.WORKDIR
+        # Nobody can write there any more: the container has ended.
+        returning.send(self.root, workdir, None, self.spec, self._link(), self.reporter.say)
         self.reporter.finish(result)
         self._clean_up()
         for link in self._links:
@@ -171,10 +177,15 @@ class _Leg:
                 command = self._found(client)
             else:
                 client = self._connect()
+            taken_over = command is not None
             if command is None:
                 command = self._begin(client)
             if isinstance(command, LegResult):
                 return command
+            bell.listen(self.root, self._rung)
+            if taken_over:
+                # The supervisor before this one may have had its door open.
+                bell.ring(self.root)
             return self._follow(client, command)
         except (ModelDefinitionError, IdentityError, ImageError, NetworkError) as error:
             return failed_to_start(str(error))
@@ -189,6 +200,16 @@ class _Leg:
             return infrastructure(str(error))
         except (RegistryAway, EngineAway, OSError, errors.APIException) as error:
             return infrastructure(f"the leg cannot be prepared: {error}")
+
+    def _rung(self) -> None:
+        # Only now: most legs are never entered.
+        from determined_tasks import doors
+        from determined_tasks.containers import beside
+
+        if self._doors is None:
+            entry = beside.Entry(self.name, self._connect, plan.RUN_DIR)
+            self._doors = doors.Doors(self.spec, self.place, entry, self.reporter.say)
+        self._doors.rung()
 
     def _connect(self) -> APIClient:
         return engine.connect(self.settings.api_version)
@@ -237,6 +258,8 @@ class _Leg:
         self.spec = chosen
         task_environment.write_info_files(self.spec, self._inside(), run_dir)
         self._hand_over(account)
+        if returning.wanted(self.spec):
+            returning.remember(self.root, self.root / context_dir.WORKDIR)
         self._wait_for("prepared")
         if self.stopped is not None:
             return self.stopped
@@ -470,7 +493,7 @@ class _Leg:
         self._insist(lambda: engine.remove(self._connect(), self.name))
         if self.spec.config.get("debug"):
             # The record last: without it nobody looks here again.
-            for name in (ORDER, PLACE_IN_LOG, BEGUN, PORTS, "leg.json"):
+            for name in (ORDER, PLACE_IN_LOG, BEGUN, PORTS, returning.RECORD, "leg.json"):
                 (self.root / name).unlink(missing_ok=True)
         else:
             # The record last: a supervisor that takes over here ends at once.

@@ -158,6 +158,10 @@ OF_ONE_KIND = {
 
 REQUESTS: dict[Address, Asked] = {
     **{("POST", f"{TASK}/{verb}"): Asked() for verb in ("kill", "pause", "unpause")},
+    ("POST", f"{TASK}/doors"): Asked(),
+    ("GET", f"{TASK}/returned-files"): Asked(),
+    ("GET", f"{TASK}/returned-files/archive"): Asked(),
+    ("DELETE", f"{TASK}/returned-files"): Asked(),
     **{("POST", f"{API}/{kind}/{{task_id}}/kill"): Asked() for kind in KINDS},
     **{("POST", f"{API}/{kind}/{{task_id}}/set_priority"): just({"priority": 3}) for kind in KINDS},
     **{

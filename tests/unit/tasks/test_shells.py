@@ -17,7 +17,7 @@ from determined.cli.launched import ssh_config
 from determined.common.wire import shells
 from determined.common.wire.shells import Frame, Frames
 from determined.exec import _sshd
-from determined.exec._terminals import Terminals
+from determined.exec._terminals import Program, Terminals
 from determined_service.base.ssh_keys import new_key
 from tests.waiting import until_async
 
@@ -124,7 +124,7 @@ class Client:
 @asynccontextmanager
 async def terminals(folder: Path, used: list[int]) -> AsyncIterator[Client]:
     env = {"PATH": os.environ["PATH"], "PS1": "prompt> "}
-    made = Terminals(shells.hash_of(SECRET), ["/bin/sh"], env, str(folder), used.append)
+    made = Terminals(shells.hash_of(SECRET), Program(["/bin/sh"], env, str(folder)), used.append)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await made.serve(reader, writer)

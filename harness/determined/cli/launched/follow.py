@@ -131,6 +131,11 @@ def _end(session: Session, noun: Noun, task_id: str) -> int:
     return code
 
 
+def has_ended(session: Session, noun: Noun, task_id: str) -> bool:
+    """Whether nothing of it runs any more."""
+    return bool(session.get(f"{noun.path}/{task_id}")[noun.name]["state"] == "STATE_TERMINATED")
+
+
 def exit_as(code: int) -> None:
     """Ends `det` with the exit code of the task."""
     if code:

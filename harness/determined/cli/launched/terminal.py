@@ -1,4 +1,4 @@
-"""A terminal of a shell on this terminal, without ssh."""
+"""A program of a task on this terminal, without ssh: what a shell and `det exec` have in common."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO
 
 from determined.cli.errors import CliError, talk
 from determined.common.wire import shells
@@ -32,22 +32,44 @@ def run(session: Session, shell_id: str, private_key: str) -> int:
     from determined.common import tunnel
 
     opened = tunnel.connect(session.master, session.token, f"{shell_id}:{shells.TERMINAL}")
-    hello = {"secret": shells.terminal_secret(private_key), "term": os.environ.get("TERM", "")}
-    opened.send(shells.frame(Frame.HELLO, json.dumps(hello | _size()).encode()))
-    with opened, _raw(), _heeding_size(opened):
-        return _converse(opened)
+    return hold(opened, {"secret": shells.terminal_secret(private_key)})
 
 
-def _converse(opened: Tunnel) -> int:
+def hold(opened: Tunnel, hello: dict[str, Any], *, tty: bool = True, typed: bool = True) -> int:
+    """Says ``hello``, and passes on what both sides say until the program has ended; its exit code.
+
+    ``tty``: the program has a terminal, so this one gives it each key. ``typed``: standard input is the
+    program's. Raises CliError when it is refused.
+    """
+    hello = {**hello, "term": os.environ.get("TERM", ""), **_size()}
+    try:
+        opened.send(shells.frame(Frame.HELLO, json.dumps(hello).encode()))
+        if not tty:
+            if not typed:
+                opened.send(shells.frame(Frame.END))
+            with opened:
+                return _converse(opened, (_type, _ping) if typed else (_ping,))
+        with opened, _raw(), _heeding_size(opened):
+            return _converse(opened, (_type, _stay_alive))
+    except OSError:
+        return LOST
+
+
+Work = Callable[["Tunnel", threading.Event], None]
+
+
+def _converse(opened: Tunnel, works: tuple[Work, ...]) -> int:
     frames = Frames()
     over = threading.Event()
-    for work in (_type, _stay_alive):
+    for work in works:
         threading.Thread(target=work, args=(opened, over), daemon=True).start()
     try:
         while data := opened.receive():
             for kind, content in frames.feed(data):
                 if kind == Frame.OUTPUT:
-                    _print(content)
+                    _print(sys.stdout, content)
+                elif kind == Frame.ERRORS:
+                    _print(sys.stderr, content)
                 elif kind == Frame.EXIT:
                     return int(json.loads(content)["code"])
                 elif kind == Frame.REFUSED:
@@ -92,9 +114,16 @@ def _size() -> dict[str, Any]:
     return {"rows": found.lines, "columns": found.columns}
 
 
-def _print(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+def _ping(opened: Tunnel, over: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        while not over.wait(ALIVE_SECONDS):
+            # No input, which a program does not notice.
+            opened.send(shells.frame(Frame.INPUT))
+
+
+def _print(stream: TextIO, data: bytes) -> None:
+    stream.buffer.write(data)
+    stream.buffer.flush()
 
 
 @contextlib.contextmanager

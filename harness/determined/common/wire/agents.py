@@ -86,12 +86,14 @@ class Work(Message):
     """Work for an agent. When ``prefect_poll_seq`` has changed, the agent asks Prefect for runs at once.
 
     ``ended``: those of :attr:`WorkRequest.experiments` that have ended, or that nobody knows (any more).
+    ``doors``: allocations whose supervisors are to be rung, to ask for their doors.
     """
 
     launch: list[LegSpec]
     kill: list[str]
     prefect_poll_seq: int
     ended: list[int] = field(default_factory=list)
+    doors: list[str] = field(default_factory=list)
 
 
 @checked

@@ -43,6 +43,7 @@ class Frame(enum.IntEnum):
     OUTPUT = 5
     EXIT = 6  # {"code"}: the last one
     REFUSED = 7  # words: the last one
+    ERRORS = 8  # output to standard error, where it is not a terminal's
 
 
 @checked

@@ -1,0 +1,1 @@
+"""What runs beside a task: `det exec`, `det attach`, `det trial dump`."""

@@ -1,0 +1,115 @@
+"""Doors into tasks by the REST API: who gets the secret, what the agent and the supervisor are told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+
+from determined.common.wire import doors, paths, shells
+from tests.integration.control.test_launched import another_user
+from tests.integration.control.world import Trial, World, ok
+
+
+def wanted(world: World, task_id: str, **given: Any) -> asyncio.Task[httpx.Response]:
+    return asyncio.create_task(world.user.post(f"/api/v1/tasks/{task_id}/doors", json=given))
+
+
+async def rung(world: World) -> list[str]:
+    while not (found := (await world.work(5))["doors"]):
+        pass
+    return list(found)
+
+
+async def order(world: World, leg: Trial, node: int = 0) -> dict[str, Any]:
+    path = paths.DOOR_ORDER.format(allocation_id=leg.allocation_id, node=node)
+    found: dict[str, Any] = ok(await world.agent.get(path))
+    return found
+
+
+async def report(world: World, leg: Trial, **state: Any) -> httpx.Response:
+    path = paths.DOOR.format(allocation_id=leg.allocation_id)
+    return await world.agent.post(path, json={"node": 0, **state})
+
+
+async def test_a_door_is_asked_for_opened_and_closed(world: World) -> None:
+    await world.register(slots=1)
+    await world.started()
+    leg = await world.launched()
+    task_id = leg.spec["task_id"]
+    early = await wanted(world, task_id)
+    assert early.status_code == 409 and "is being prepared by agent a1" in early.text
+    ok(await leg.started())
+    assert not (await order(world, leg))["wanted"]
+
+    asked = wanted(world, task_id)
+    assert await rung(world) == [leg.allocation_id]
+    # Told at once, then only with each heartbeat.
+    assert (await world.work())["doors"] == [leg.allocation_id]
+    hash_ = (await order(world, leg))["secret_hash"]
+    state = {"secret_hash": hash_, "open": True, "address": "127.0.0.1", "port": 2700}
+    assert (await report(world, leg, **{**state, "secret_hash": "other"})).status_code == 409
+    ok(await report(world, leg, **state))
+    found = ok(await asked)
+    assert shells.hash_of(found["secret"]) == hash_ and hash_ not in str(found)
+    assert (found["port"], found["nodes"], found["agentId"]) == (doors.port_name(0), 1, "a1")
+    row = await world.row("SELECT port, ready, unauthenticated, shared, tcp FROM allocation_ports")
+    assert row == {
+        "port": 2700,
+        "ready": True,
+        "unauthenticated": False,
+        "shared": False,
+        "tcp": True,
+    }
+    # It is open: nobody waits, and nobody is rung.
+    assert ok(await wanted(world, task_id)) == found and (await world.work())["doors"] == []
+    # Others, the task itself and a stranger get no secret.
+    eve = await another_user(world, "eve")
+    for somebody in (eve, leg.client):
+        refused = await somebody.post(f"/api/v1/tasks/{task_id}/doors", json={})
+        assert refused.status_code == 403 and "secret" not in refused.text
+    assert found["secret"] not in str(ok(await world.user.get(f"/api/v1/tasks/{task_id}")))
+
+    # Whoever comes while it is being closed has it opened again.
+    again = wanted(world, task_id, again=True)
+    assert await rung(world) == [leg.allocation_id]
+    assert (await report(world, leg, **{**state, "open": False})).status_code == 409
+    ok(await report(world, leg, **{**state, "port": 2701}))
+    assert ok(await again)["secret"] == found["secret"]
+    assert (await world.row("SELECT port FROM allocation_ports"))["port"] == 2701
+    ok(await report(world, leg, **{**state, "open": False}))
+    assert await world.rows("SELECT * FROM allocation_ports") == []
+    assert not (await order(world, leg))["wanted"]
+
+    broken = wanted(world, task_id)
+    await rung(world)
+    hash_ = (await order(world, leg))["secret_hash"]
+    ok(await report(world, leg, secret_hash=hash_, open=False, problem="no port is free"))
+    answer = await broken
+    assert (
+        answer.status_code == 409
+        and "agent a1 cannot open the task: no port is free" in answer.text
+    )
+    missing = await wanted(world, task_id, node=3)
+    assert missing.status_code == 404 and "it runs on one machine, node 0" in missing.text
+    assert (await wanted(world, "none")).status_code == 404
+
+    # The end of the allocation closes it.
+    waits = wanted(world, task_id)
+    await rung(world)
+    ok(await leg.exited(exit_code=1))
+    assert (await waits).status_code == 409
+    assert await world.rows("SELECT * FROM allocation_doors") == []
+
+
+async def test_an_agent_that_is_away(world: World) -> None:
+    await world.register(slots=1)
+    await world.started()
+    leg = await world.launched()
+    ok(await leg.started())
+    async with world.app.state.db.tx() as conn:
+        await conn.execute(sa.text("UPDATE agents SET last_heartbeat = now() - interval '1 day'"))
+    refused = await wanted(world, leg.spec["task_id"])
+    assert refused.status_code == 409 and "has been silent for" in refused.text
