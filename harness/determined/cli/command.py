@@ -11,6 +11,7 @@ from determined.cli.groups import group
 from determined.cli.launched import follow, start
 from determined.cli.launched.commands import add_commands
 from determined.cli.launched.nouns import COMMAND
+from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import state
 
@@ -39,6 +40,7 @@ def run(
     config: start.Overrides = None,
     template: start.Template = None,
     detach: start.Detach = False,
+    publish: start.Publish = None,
 ) -> None:
     """Run a program on the cluster, and print what it prints.
 
@@ -48,15 +50,20 @@ def run(
     start.refuse_absent(template, workspace_name)
     if not entrypoint and config_file is None:
         raise typer.BadParameter("give the program to run, or --config-file with an entrypoint")
+    start.refuse_unattended(publish, detach)
     shared = state(ctx)
-    given = start.configuration(config_file, config, volume, entrypoint or ())
-    answer = start.send(shared, COMMAND.plural, given, context, include)
-    task_id = answer[COMMAND.name]["id"]
-    if detach:
-        echo(task_id)
-        return
-    talk(f"command {task_id}")
-    follow.exit_as(follow.follow(shared.session, COMMAND, task_id))
+    with Published(publish or ()) as local:
+        given = start.configuration(
+            config_file, config, volume, entrypoint or (), ports=local.ports
+        )
+        answer = start.send(shared, COMMAND.plural, given, context, include)
+        task_id = answer[COMMAND.name]["id"]
+        if detach:
+            echo(task_id)
+            return
+        talk(f"command {task_id}")
+        local.start(shared.session, task_id)
+        follow.exit_as(follow.follow(shared.session, COMMAND, task_id))
 
 
 add_commands(app, COMMAND)

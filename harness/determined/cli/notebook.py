@@ -11,6 +11,7 @@ from determined.cli.groups import group
 from determined.cli.launched import opening, start
 from determined.cli.launched.commands import TaskId, add_commands
 from determined.cli.launched.nouns import NOTEBOOK, whole_id
+from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import state
 
@@ -42,31 +43,38 @@ def start_notebook(
     template: start.Template = None,
     no_browser: start.NoBrowser = False,
     detach: start.Detach = False,
+    publish: start.Publish = None,
     preview: Preview = False,
     restore: Restore = None,
 ) -> None:
     """Start JupyterLab on the cluster, and open it in the browser."""
     start.refuse_absent(template, workspace_name)
     shared = state(ctx)
-    given = start.configuration(config_file, config, volume, kind="NotebookConfig")
-    more: dict[str, object] = {"preview": True} if preview else {}
-    if restore is not None:
-        before = whole_id(shared.session, NOTEBOOK, restore)
-        more["restoreId"] = before
-        if not given:
-            given = shared.session.get(f"{NOTEBOOK.path}/{before}")["config"]
-    answer = start.send(shared, NOTEBOOK.plural, given, context, include, more=more)
-    if preview:
-        import yaml
+    start.refuse_unattended(publish, detach)
+    with Published(publish or ()) as local:
+        given = start.configuration(
+            config_file, config, volume, kind="NotebookConfig", ports=local.ports
+        )
+        more: dict[str, object] = {"preview": True} if preview else {}
+        if restore is not None:
+            before = whole_id(shared.session, NOTEBOOK, restore)
+            more["restoreId"] = before
+            if not given:
+                given = shared.session.get(f"{NOTEBOOK.path}/{before}")["config"]
+        answer = start.send(shared, NOTEBOOK.plural, given, context, include, more=more)
+        if preview:
+            import yaml
 
-        echo(yaml.safe_dump(answer["config"], sort_keys=False).rstrip())
-        return
-    task_id = answer[NOTEBOOK.name]["id"]
-    if detach:
-        echo(task_id)
-        return
-    talk(f"notebook {task_id}")
-    opening.show(shared.session, NOTEBOOK, task_id, browser=not no_browser)
+            echo(yaml.safe_dump(answer["config"], sort_keys=False).rstrip())
+            return
+        task_id = answer[NOTEBOOK.name]["id"]
+        if detach:
+            echo(task_id)
+            return
+        talk(f"notebook {task_id}")
+        opening.show(shared.session, NOTEBOOK, task_id, browser=not no_browser)
+        local.start(shared.session, task_id)
+        local.hold(f"notebook {task_id}")
 
 
 @app.command("open")

@@ -10,6 +10,7 @@ import typer
 from determined.cli.errors import CliError, talk
 from determined.cli.launched import follow, start
 from determined.cli.launched.nouns import COMMAND, whole_id
+from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import state
 
@@ -50,6 +51,7 @@ def run(
     include: start.Includes = None,
     config: start.Overrides = None,
     detach: start.Detach = False,
+    publish: start.Publish = None,
 ) -> None:
     """Run a program of this directory on the cluster, as if it ran here: det run --here -- python3 train.py
 
@@ -75,20 +77,25 @@ def run(
         )
     if not program and config_file is None:
         raise typer.BadParameter("give the program to run, or --config-file with an entrypoint")
+    start.refuse_unattended(publish, detach)
     chosen = [*(config or ()), "return_files=true"]
     if slots is not None:
         chosen.append(f"resources.slots={slots}")
     if pool is not None:
         chosen.append(f"resources.resource_pool={pool}")
     directory = Path.cwd()
-    given: dict[str, Any] = start.configuration(config_file, chosen, volume, program or ())
-    answer = start.send(shared, COMMAND.plural, given, directory, include)
-    task_id = answer[COMMAND.name]["id"]
-    if detach:
-        echo(task_id)
-        return
-    talk(f"command {task_id}")
-    code = follow.follow(shared.session, COMMAND, task_id)
+    with Published(publish or ()) as local:
+        given: dict[str, Any] = start.configuration(
+            config_file, chosen, volume, program or (), ports=local.ports
+        )
+        answer = start.send(shared, COMMAND.plural, given, directory, include)
+        task_id = answer[COMMAND.name]["id"]
+        if detach:
+            echo(task_id)
+            return
+        talk(f"command {task_id}")
+        local.start(shared.session, task_id)
+        code = follow.follow(shared.session, COMMAND, task_id)
     if code == follow.DETACHED and not follow.has_ended(shared.session, COMMAND, task_id):
         talk(f"its files, when it has ended: det run --fetch {task_id}")
     else:

@@ -12,6 +12,7 @@ from determined.cli.groups import group
 from determined.cli.launched import ready, start
 from determined.cli.launched.commands import TaskId, add_commands
 from determined.cli.launched.nouns import SHELL, whole_id, whole_ids
+from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import State, state
 
@@ -45,6 +46,7 @@ def start_shell(
     detach: start.Detach = False,
     show_ssh_command: ShowCommand = False,
     no_ssh: NoSsh = False,
+    publish: start.Publish = None,
 ) -> None:
     """Start a shell, and open it.
 
@@ -52,14 +54,19 @@ def start_shell(
     """
     start.refuse_absent(template, workspace_name)
     shared = state(ctx)
-    given = start.configuration(config_file, config, volume, kind="ShellConfig")
-    answer = start.send(shared, SHELL.plural, given, context, include)
-    shell_id = answer[SHELL.name]["id"]
-    if detach:
-        echo(shell_id)
-        return
-    talk(f"shell {shell_id}")
-    _open(shared, shell_id, ssh_opts or [], show_ssh_command, no_ssh)
+    start.refuse_unattended(publish, detach)
+    with Published(publish or ()) as local:
+        given = start.configuration(
+            config_file, config, volume, kind="ShellConfig", ports=local.ports
+        )
+        answer = start.send(shared, SHELL.plural, given, context, include)
+        shell_id = answer[SHELL.name]["id"]
+        if detach:
+            echo(shell_id)
+            return
+        talk(f"shell {shell_id}")
+        local.start(shared.session, shell_id)
+        _open(shared, shell_id, ssh_opts or [], show_ssh_command, no_ssh)
 
 
 @app.command("open")
@@ -69,12 +76,17 @@ def open_shell(
     ssh_opts: SshOptions = None,
     show_ssh_command: ShowCommand = False,
     no_ssh: NoSsh = False,
+    publish: start.Publish = None,
 ) -> None:
-    """Open a shell: a terminal in it, or a program that is named after --."""
+    """Open a shell: a terminal in it, or a program that is named after --.
+
+    --publish is for ports that the shell was started with; ssh's own -L, after --, is for any.
+    """
     shared = state(ctx)
-    _open(
-        shared, whole_id(shared.session, SHELL, shell_id), ssh_opts or [], show_ssh_command, no_ssh
-    )
+    whole = whole_id(shared.session, SHELL, shell_id)
+    with Published(publish or ()) as local:
+        local.start(shared.session, whole)
+        _open(shared, whole, ssh_opts or [], show_ssh_command, no_ssh)
 
 
 @app.command("show-ssh-command")

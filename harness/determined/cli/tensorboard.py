@@ -11,6 +11,7 @@ from determined.cli.groups import group
 from determined.cli.launched import opening, start
 from determined.cli.launched.commands import TaskId, add_commands
 from determined.cli.launched.nouns import TENSORBOARD, whole_id
+from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import state
 
@@ -37,6 +38,7 @@ def start_tensorboard(
     config: start.Overrides = None,
     no_browser: start.NoBrowser = False,
     detach: start.Detach = False,
+    publish: start.Publish = None,
 ) -> None:
     """Start a TensorBoard on the cluster, and open it in the browser.
 
@@ -47,15 +49,21 @@ def start_tensorboard(
     if not experiment_ids and not trial_ids:
         raise typer.BadParameter("name experiments, or trials with -t")
     shared = state(ctx)
-    given = start.configuration(config_file, config, None, kind="TensorboardConfig")
-    more = {"experimentIds": experiment_ids or [], "trialIds": trial_ids or []}
-    answer = start.send(shared, TENSORBOARD.plural, given, context, include, more=more)
-    task_id = answer[TENSORBOARD.name]["id"]
-    if detach:
-        echo(task_id)
-        return
-    talk(f"TensorBoard {task_id}")
-    opening.show(shared.session, TENSORBOARD, task_id, browser=not no_browser)
+    start.refuse_unattended(publish, detach)
+    with Published(publish or ()) as local:
+        given = start.configuration(
+            config_file, config, None, kind="TensorboardConfig", ports=local.ports
+        )
+        more = {"experimentIds": experiment_ids or [], "trialIds": trial_ids or []}
+        answer = start.send(shared, TENSORBOARD.plural, given, context, include, more=more)
+        task_id = answer[TENSORBOARD.name]["id"]
+        if detach:
+            echo(task_id)
+            return
+        talk(f"TensorBoard {task_id}")
+        opening.show(shared.session, TENSORBOARD, task_id, browser=not no_browser)
+        local.start(shared.session, task_id)
+        local.hold(f"TensorBoard {task_id}")
 
 
 @app.command("open")

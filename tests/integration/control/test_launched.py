@@ -290,3 +290,27 @@ def test_every_launched_kind_has_a_flow_and_a_deployment() -> None:
 
     assert {kind.noun for kind in launched_kinds().values()} == set(TASK_FLOWS)
     assert launched_kinds().keys() <= KINDS.keys()
+
+
+async def test_ports_that_the_user_names(world: World) -> None:
+    """A task of any kind serves them, and is ready without them."""
+    await world.register(slots=1)
+    environment = {"proxy_ports": [{"proxy_port": 8888, "proxy_tcp": True}]}
+    resources = {"slots": 0}
+    for kind, own in (("command", []), ("notebook", ["notebook"])):
+        config = {"environment": environment, "resources": resources}
+        given = {"config": {**config, **({"entrypoint": ["true"]} if kind == "command" else {})}}
+        task = ok(await world.user.post(f"/api/v1/{kind}s", json=given))[kind]
+        process = await world.launched()
+        ports = process.spec["ports"]
+        assert [port["name"] for port in ports] == [*own, "8888"]
+        # The task's own address stays the kind's.
+        assert [port["name"] for port in ports if port["default"]] == [*own, "8888"][:1]
+        ports = [{**port, "port": port["port"] or 2600} for port in ports]
+        ok(await process.started(ports=ports, address="127.0.0.1"))
+        for name in own:
+            where = f"/internal/v1/allocations/{process.allocation_id}/port"
+            ok(await world.agent.post(where, json={"name": name, "ready": True}))
+        found = ok(await world.user.get(f"/api/v1/{kind}s/{task['id']}"))[kind]
+        assert found["state"] == "STATE_RUNNING"
+        ok(await process.exited())

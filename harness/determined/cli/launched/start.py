@@ -22,6 +22,7 @@ __all__ = [
     "Includes",
     "NoBrowser",
     "Overrides",
+    "Publish",
     "Template",
     "Volumes",
     "Workspace",
@@ -52,6 +53,15 @@ Workspace = Annotated[
 Template = Annotated[
     str | None, typer.Option("--template", help="take fields that are not set from this template")
 ]
+Publish = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-p",
+        "--publish",
+        help="make a port of the task a port of this machine while det runs; may be repeated",
+        metavar="[LOCAL:]PORT",
+    ),
+]
 NoBrowser = Annotated[
     bool, typer.Option("--no-browser", help="print the address instead of opening it")
 ]
@@ -74,6 +84,15 @@ def refuse_absent(template: str | None, workspace: str | None) -> None:
         )
 
 
+def refuse_unattended(publish: list[str] | None, detach: bool) -> None:
+    """Says why both options do not go together."""
+    if publish and detach:
+        raise CliError(
+            "--publish: its ports end with det, so leave -d out; of a task that runs: python -m"
+            " determined.cli.tunnel MASTER ID:PORT --listen PORT"
+        )
+
+
 def configuration(
     config_file: Path | None,
     overrides: Iterable[str] | None,
@@ -81,13 +100,15 @@ def configuration(
     entrypoint: Sequence[str] = (),
     *,
     kind: str = "CommandConfig",
+    ports: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The configuration to send. What comes from files and options is checked here, where lines are known.
 
-    ``kind``: the class in :mod:`determined.expconf.tasks`. Raises ConfigError, CliError.
+    ``kind``: the class in :mod:`determined.expconf.tasks`. ``ports``: of the task, to be reached by tunnels.
+    Raises ConfigError, CliError.
     """
     chosen, mounts = list(overrides or ()), [_mount(one) for one in volumes or ()]
-    if config_file is None and not chosen and not mounts:
+    if config_file is None and not chosen and not mounts and not ports:
         # Nothing can be wrong, and the checks take longer to import than a short command runs.
         return {"entrypoint": list(entrypoint)} if entrypoint else {}
     from dataclasses import replace
@@ -100,6 +121,8 @@ def configuration(
     data = document.data
     if mounts:
         data = {**data, "bind_mounts": [*(data.get("bind_mounts") or ()), *mounts]}
+    if ports:
+        data = _with_ports(data, ports)
     if entrypoint:
         own = data.get("entrypoint")
         if own and own != list(entrypoint):
@@ -110,6 +133,16 @@ def configuration(
     root: type[TaskConfig] = getattr(tasks, kind)
     expconf.check_task(replace(document, data=data), root)
     return data
+
+
+def _with_ports(data: Mapping[str, Any], ports: Sequence[int]) -> dict[str, Any]:
+    environment = data.get("environment") or {}
+    known = environment.get("proxy_ports") or [] if isinstance(environment, dict) else None
+    if not isinstance(known, list):
+        return dict(data)  # wrong, as the check says
+    named = {one.get("proxy_port") for one in known if isinstance(one, dict)}
+    more = [{"proxy_port": port, "proxy_tcp": True} for port in ports if port not in named]
+    return {**data, "environment": {**environment, "proxy_ports": [*known, *more]}}
 
 
 def _mount(text: str) -> dict[str, str]:

@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
-from determined.common.wire.legs import AgentUser, ExitKind, LegSpec, TaskDefaults
+from determined.common.wire.legs import AgentUser, ExitKind, LegSpec, Port, TaskDefaults
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
@@ -271,3 +271,21 @@ def variables_of(environment: Mapping[str, Any], slot_type: str) -> list[str]:
     if isinstance(given, dict):
         given = given.get(slot_type) or []
     return [str(item) for item in given]
+
+
+def user_ports(environment: Mapping[str, Any], *, default: bool = True) -> list[Port]:
+    """``proxy_ports``: numbers of the user's own, at which the task's process listens.
+
+    ``default``: the task's own address may be one of them.
+    """
+    given = environment.get("proxy_ports") or []
+    return [
+        Port(
+            name=str(item["proxy_port"]),
+            port=item["proxy_port"],
+            tcp=bool(item.get("proxy_tcp")),
+            unauthenticated=bool(item.get("unauthenticated")),
+            default=default and (bool(item.get("default_service_id")) or len(given) == 1),
+        )
+        for item in given
+    ]

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.cluster_config import ClusterConfig
 from determined.expconf import durations
 from determined.expconf.tasks import TaskConfig
-from determined_service.lifecycle.kinds.base import SlotKind, variables_of
+from determined_service.lifecycle.kinds.base import SlotKind, user_ports, variables_of
 from determined_service.state.change import Change
 
 _BEGIN_REST = sa.text(
@@ -89,14 +89,13 @@ class LaunchedKind(SlotKind):
 
     def order(self, row: sa.Row[Any]) -> dict[str, Any]:
         """A kind that starts something else than its ``entrypoint``, or with more variables (``env``),
-        changes what this returns.
-
-        The ports that it serves belong here, too, as soon as a LegSpec has a field for them.
+        changes what this returns. One that serves ports adds the user's (:func:`user_ports`) to its own.
         """
         return {
             "entrypoint": row.config["entrypoint"],
             "config": row.config,
             "model_def_hash": row.model_def_hash,
+            "ports": user_ports(row.config.get("environment") or {}),
             "work_dir": row.config.get("work_dir"),
             "environment_variables": variables_of(
                 row.config.get("environment") or {}, row.slot_type or "cpu"

@@ -19,6 +19,7 @@ from determined.expconf.tasks import NotebookConfig
 from determined_registry.database.tables import tasks
 from determined_service.base.errors import Forbidden, NotFound
 from determined_service.base.settings import Settings
+from determined_service.lifecycle.kinds.base import user_ports
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import task_kinds
 
@@ -91,7 +92,8 @@ class Notebook(LaunchedKind):
                     default=True,
                     keep_prefix=True,
                     ready_path=f"/proxy/{row.task_id}/api",
-                )
+                ),
+                *user_ports(row.config.get("environment") or {}, default=False),
             ],
         }
 

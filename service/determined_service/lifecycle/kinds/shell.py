@@ -15,6 +15,7 @@ from determined.expconf.tasks import ShellConfig
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import dumps
 from determined_service.base.ssh_keys import new_key
+from determined_service.lifecycle.kinds.base import user_ports
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import states, task_kinds
 from determined_service.state.change import Change
@@ -64,6 +65,7 @@ class Shell(LaunchedKind):
             "ports": [
                 Port(name=shells.SSH, env=shells.SSH_PORT, tcp=True, default=True),
                 Port(name=shells.TERMINAL, env=shells.TERMINAL_PORT, tcp=True),
+                *user_ports(row.config.get("environment") or {}, default=False),
             ],
         }
 

@@ -21,7 +21,7 @@ from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle.exits import Exit, Outcome
-from determined_service.lifecycle.kinds.base import LegEnd, variables_of
+from determined_service.lifecycle.kinds.base import LegEnd, user_ports, variables_of
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import prefect_states, states, task_kinds
 from determined_service.state.change import Change
@@ -98,7 +98,8 @@ class Tensorboard(LaunchedKind):
                     default=True,
                     keep_prefix=True,
                     ready_path=f"/proxy/{row.task_id}/data/environment",
-                )
+                ),
+                *user_ports(row.config.get("environment") or {}, default=False),
             ],
         }
 

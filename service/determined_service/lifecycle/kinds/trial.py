@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire.legs import ExitKind, Port
+from determined.common.wire.legs import ExitKind
 from determined_registry.database.tables import legs, trials
 from determined_searchers import ExitReason
 from determined_service.base import pages, topics
@@ -27,7 +27,13 @@ from determined_service.lifecycle.exits import (
     Outcome,
     decide_exit,
 )
-from determined_service.lifecycle.kinds.base import LegEnd, SlotKind, TaskFacts, variables_of
+from determined_service.lifecycle.kinds.base import (
+    LegEnd,
+    SlotKind,
+    TaskFacts,
+    user_ports,
+    variables_of,
+)
 from determined_service.lifecycle.trial_end import TrialIds, end_trial
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
@@ -165,7 +171,7 @@ class Trial(SlotKind):
             "checkpoint": checkpoint_facts(row),
             "mlflow": pages.has_mlflow(),
             "environment_variables": variables_of(environment, row.slot_type or "cpu"),
-            "ports": _ports(environment),
+            "ports": user_ports(environment),
         }
 
     async def started(self, change: Change, leg: sa.Row[Any]) -> None:
@@ -185,21 +191,6 @@ class Trial(SlotKind):
             await experimenting.finish_if_quiet(change, leg.experiment_id, leg.experiment_state)
 
         return LegEnd(decision.outcome, decision.reason, go_on)
-
-
-def _ports(environment: dict[str, Any]) -> list[Port]:
-    """``proxy_ports``: numbers of the user's own, at which the training process listens."""
-    given = environment.get("proxy_ports") or []
-    return [
-        Port(
-            name=str(item["proxy_port"]),
-            port=item["proxy_port"],
-            tcp=bool(item.get("proxy_tcp")),
-            unauthenticated=bool(item.get("unauthenticated")),
-            default=bool(item.get("default_service_id")) or len(given) == 1,
-        )
-        for item in given
-    ]
 
 
 async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:

@@ -1,0 +1,107 @@
+"""``--publish``: ports of this machine that are ports of a task, while `det` runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from determined.cli.errors import CliError, talk
+
+if TYPE_CHECKING:
+    from determined.common.api import Session
+    from determined.common.tunnel import Listener, Tunnel
+
+MOST = 100
+
+
+class Published:
+    """The ports of this machine, taken at once: what cannot be had is said before a task is launched.
+
+    A context manager that gives them back. Raises CliError for words that name no ports, and for a port that
+    another program has.
+    """
+
+    def __init__(self, given: Iterable[str]) -> None:
+        self.ports: list[int] = []
+        """The task's."""
+        self._listeners: list[Listener] = []
+        self._session: Session | None = None
+        self._task_id = ""
+        self._told: set[str] = set()
+        try:
+            for words in given:
+                self._take(words)
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self, words: str) -> None:
+        from determined.common import tunnel
+
+        try:
+            local, remote = tunnel.published(words)
+        except ValueError:
+            raise CliError(
+                f"--publish {words!r}: write PORT, or LOCAL_PORT:PORT, each from 1 to 65535"
+            ) from None
+        if remote in self.ports:
+            raise CliError(f"--publish: port {remote} of the task is there twice")
+        if len(self.ports) >= MOST:
+            raise CliError(f"--publish: at most {MOST} ports")
+        try:
+            found = tunnel.Listener(local, lambda: self._opened(remote), self._failed)
+        except OSError as error:
+            raise CliError(
+                f"--publish {words}: port {local} of this machine cannot be had ({error.strerror or error});"
+                f" another one: --publish {local + 1 if local < 65535 else 8000}:{remote}"
+            ) from None
+        self.ports.append(remote)
+        self._listeners.append(found)
+
+    def __enter__(self) -> Published:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self, session: Session, task_id: str) -> None:
+        """From now on they lead to the task."""
+        self._session, self._task_id = session, task_id
+        for listener, remote in zip(self._listeners, self.ports, strict=True):
+            listener.start()
+            talk(f"localhost:{listener.port} is port {remote} of {task_id}")
+
+    def hold(self, what: str) -> None:
+        """Waits for Ctrl-C, if there are any."""
+        if not self.ports:
+            return
+        talk(f"Ctrl-C gives the ports back; {what} goes on")
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            talk("")
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def _opened(self, remote: int) -> Tunnel:
+        from determined.common import tunnel
+
+        assert self._session is not None
+        key = f"{self._task_id}:{remote}"
+        return tunnel.connect(self._session.master, self._session.token, key)
+
+    def _failed(self, error: Exception) -> None:
+        # A browser asks again and again.
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            talk(f"--publish: {error}")
