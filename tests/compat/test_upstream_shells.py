@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+
 import pytest
 
 from tests.compat.upstream_client import UpstreamClient
@@ -16,6 +19,15 @@ def test_shells(upstream: UpstreamClient) -> None:
     # Waits until it is ready, and asks for the key.
     command = upstream.det("shell", "show-ssh-command", shell_id[:8]).stdout
     assert shell_id in command and "determined.cli.tunnel" in command
+    # Its tunnel sends a login when it is asked to; without one it is told so.
+    refused = upstream.det("shell", "open", shell_id, "--", "true")
+    assert "the tunnel has sent no login: use det" in refused.stderr
+    # After the words that it waits.
+    command = command[command.index("ssh -o") :].strip()
+    words = shlex.split(command.replace("cli.tunnel ", "cli.tunnel --auth "))
+    program = [*words, "-o", "BatchMode=yes", "echo in-$((40+2))"]
+    entered = subprocess.run(program, env=upstream.env, capture_output=True, text=True, timeout=60)
+    assert entered.stdout == "in-42\n", entered.stderr
     assert "to 7" in upstream.det("shell", "set", "priority", shell_id, "7").stdout
     assert "determined.exec.shell" in upstream.det("shell", "config", shell_id).stdout
     upstream.det("shell", "kill", shell_id[:8])

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.compat.upstream_client import UpstreamClient
 
 # The first test may have to install the client.
 pytestmark = pytest.mark.timeout(900)
+
+EXPERIMENT = """
+name: curves
+entrypoint: python3 train.py
+searcher: {name: single, metric: loss, max_length: {batches: 1}}
+"""
+TRAIN = """
+import determined as det
+with det.core.init() as core:
+    core.train.report_validation_metrics(1, {"loss": 1.0})
+"""
 
 
 def test_commands(upstream: UpstreamClient, tmp_path: Path) -> None:
@@ -31,12 +43,32 @@ def test_commands(upstream: UpstreamClient, tmp_path: Path) -> None:
     assert "c" in {one["description"] for one in listed.values()}
     described = upstream.json("cmd", "describe", task_id)
     assert (described["workspaceName"], described["resourcePool"]) == ("Uncategorized", "default")
-    for noun in ("shell", "tensorboard"):
-        upstream.json(noun, "list")
     started = upstream.det("notebook", "start", "-d", "--config", "resources.slots=0")
     notebook = started.stdout.strip()
     assert notebook in {one["id"] for one in upstream.json("notebook", "list")}
+    assert "to 7" in upstream.det("notebook", "set", "priority", notebook, "7").stdout
     upstream.det("notebook", "kill", notebook)
+
+
+def test_a_tensorboard_and_its_address(upstream: UpstreamClient, tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text(EXPERIMENT)
+    (tmp_path / "train.py").write_text(TRAIN)
+    experiment = upstream.create(tmp_path / "task.yaml", str(tmp_path))
+    upstream.wait(experiment)
+    board = upstream.det("tensorboard", "start", "-d", str(experiment)).stdout.strip()
+    (found,) = [one for one in upstream.json("tensorboard", "list") if one["id"] == board]
+    assert found["experimentIds"] == [experiment]
+    assert "to 7" in upstream.det("tensorboard", "set", "priority", board, "7").stdout
+    assert "bind_mounts" in upstream.det("tensorboard", "config", board).stdout
+    browser = {"BROWSER": "echo opens %s"}
+    said = upstream.det("tensorboard", "open", board, more=browser).stdout
+    (opened,) = [line for line in said.splitlines() if line.startswith("opens ")]
+    page = httpx.get(opened.removeprefix("opens "), follow_redirects=True)
+    # The page that asks for the password, and then leads to the TensorBoard.
+    assert page.status_code == 200 and f"To open task {board}" in page.text
+    assert dict(page.url.params) == {"task": board, "next": f"/proxy/{board}/"}
+    upstream.det("tensorboard", "kill", board[:8])
+    upstream.det("tensorboard", "logs", board)
 
 
 def test_generic_tasks(upstream: UpstreamClient, tmp_path: Path) -> None:

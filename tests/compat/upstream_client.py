@@ -80,13 +80,18 @@ class UpstreamClient:
         }
 
     def det(
-        self, *args: str, code: int = 0, input: str | None = None, timeout: float = 60
+        self,
+        *args: str,
+        code: int = 0,
+        input: str | None = None,
+        timeout: float = 60,
+        more: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs the published `det`; asserts that it ends with ``code``.
+        """Runs the published `det` with ``more`` variables; asserts that it ends with ``code``.
 
         Without a terminal: it asks for passwords on stdin then.
         """
-        done = self._run(["-m", "determined.cli", *args], input, timeout)
+        done = self._run(["-m", "determined.cli", *args], input, timeout, more)
         assert done.returncode == code, (
             f"det {' '.join(args)} ended with {done.returncode}\n"
             f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
@@ -103,11 +108,15 @@ class UpstreamClient:
         return json.loads(done.stdout.splitlines()[-1])
 
     def _run(
-        self, args: list[str], input: str | None, timeout: float
+        self,
+        args: list[str],
+        input: str | None,
+        timeout: float,
+        more: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         settings = (("DET_MASTER", self.master),)
         server = fork_server(str(self.python), MODULES, settings)
-        done = server.run(args, self.env, input=input or "", timeout=timeout)
+        done = server.run(args, {**self.env, **(more or {})}, input=input or "", timeout=timeout)
         done.stderr = _WARNING.sub("", done.stderr)
         return done
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from determined.cli.errors import talk
 from determined.cli.groups import group
@@ -20,13 +22,40 @@ app = group("TensorBoards: the curves of experiments and trials.", default="list
 Experiments = Annotated[
     list[int] | None, typer.Argument(help="IDs of experiments", metavar="[EXPERIMENT]...")
 ]
+_TRIALS = ("-t", "--trial-ids")
 Trials = Annotated[
     list[int] | None,
-    typer.Option("-t", "--trial-ids", help="ID of a trial; may be repeated", metavar="TRIAL"),
+    typer.Option(*_TRIALS, help="IDs of trials, one or several", metavar="TRIAL..."),
 ]
 
 
-@app.command("start")
+class _AsDetermined(TyperCommand):
+    """Takes ``-t 1 2`` for ``-t 1 -t 2``, as people know it from Determined's client."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spread(args))
+
+
+def spread(words: Sequence[str]) -> list[str]:
+    """Each number behind an option for trials with the option of its own."""
+    found: list[str] = []
+    option, has_one = "", False
+    for at, word in enumerate(words):
+        if word == "--":
+            return [*found, *words[at:]]
+        if word in _TRIALS:
+            option, has_one = word, False
+        elif not word.isdecimal():
+            option = ""
+        elif option and has_one:
+            found.append(option)
+        else:
+            has_one = True
+        found.append(word)
+    return found
+
+
+@app.command("start", cls=_AsDetermined)
 def start_tensorboard(
     ctx: typer.Context,
     experiment_ids: Experiments = None,

@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from determined.common.wire import limits
 from determined.expconf import legacy, merging, rules, translate
 from determined.expconf.base import (
     WHOLE,
+    WRONG_SHAPE,
     AlsoAccepts,
     Natural,
     Positive,
@@ -40,7 +42,16 @@ Words = Annotated[
     | Annotated[list[str], member("argv"), Field(min_length=1)],
     by_shape("a command, as text or as a list of words", text=str, argv=list),
 ]
-Duration = Annotated[str, Field(pattern=DURATION_PATTERN)]
+
+
+def _with_unit(given: Any) -> Any:
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        raise PydanticCustomError(WRONG_SHAPE, "{expected}", {"expected": WITH_UNIT.format(given)})
+    return given
+
+
+WITH_UNIT = "a duration with its unit, such as '{0}s' or '{0}m'"
+Duration = Annotated[str, BeforeValidator(_with_unit), Field(pattern=DURATION_PATTERN)]
 
 
 class TaskResources(Section):
@@ -49,7 +60,7 @@ class TaskResources(Section):
     slots: Natural = Field(1, description="slots (GPUs, else CPU slots); 0 is allowed")
     max_slots: Natural | None = Field(None, description="no longer used: `slots` is the number")
     weight: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="share of the slots, in pools that serve by fair shares"
+        1.0, description="not heeded: a task has all of its slots or waits for them"
     )
     priority: Annotated[int, Field(ge=1, le=99), WHOLE] | None = Field(
         None, description="a lower number is more important; default: the resource pool's"

@@ -55,7 +55,7 @@ _PATTERNS = {
     r"^/": "an absolute path (one that begins with '/')",
     r"^[^=]+=": "NAME=VALUE",
     r"^[rwm]+$": "a mode made of the letters r, w and m",
-    DURATION_PATTERN: "a duration such as '30s', '5m' or '1h30m'",
+    DURATION_PATTERN: "a duration with its unit, such as '30s', '5m' or '1h30m'",
     SIZE_PATTERN: "a size such as 4294967296, '4G' or '1.5GiB'",
 }
 

@@ -23,6 +23,10 @@ _HEADERS = (
     "X-Frame-Options: DENY\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
     "X-Content-Type-Options: nosniff\r\nVary: Accept\r\n"
 )
+_TO_SSH = (
+    b"the tunnel has sent no login: use det of determined-prefect, or give Determined's own"
+    b" determined.cli.tunnel the option --auth"
+)
 # As in the service's own refusals: gRPC's numbers and names.
 _CODES = {
     400: (3, "InvalidArgument"),
@@ -45,6 +49,31 @@ class Refusal:
     text: str
     again: bool = False
     link: str = ""
+
+
+def is_bare_tunnel(request: Request) -> bool:
+    """Whether Determined's published client asks for a tunnel; its `det shell open` sends no login."""
+    return bool(request.upgrade) and request.get(b"user-agent").startswith(b"Lomond/")
+
+
+def tell_ssh(request: Request) -> bytes:
+    """Takes the websocket, and says there to ssh, which shows it, why there is no way on.
+
+    Of an answer that refuses the websocket that client shows a traceback, at best: ssh ends it before.
+    """
+    key = request.get(b"sec-websocket-key") + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+    accept = base64.b64encode(hashlib.sha1(key, usedforsecurity=False).digest())
+    # SSH_MSG_DISCONNECT (1), by application (11): RFC 4253, 6 and 11.1; without a key it is not encrypted.
+    text = len(_TO_SSH).to_bytes(4) + _TO_SSH
+    payload = b"\x01" + (11).to_bytes(4) + text + (0).to_bytes(4)
+    padding = 8 - (5 + len(payload)) % 8 + 8
+    packet = (1 + len(payload) + padding).to_bytes(4) + bytes((padding,)) + payload + bytes(padding)
+    said = b"SSH-2.0-determined_prefect\r\n" + packet
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n"
+        b"\x82\x7e" + len(said).to_bytes(2) + said
+    )
 
 
 def wants_page(request: Request | None) -> bool:
@@ -73,7 +102,12 @@ def refuse(refusal: Refusal, request: Request | None, keeps_alive: bool) -> byte
 
 
 def whole(
-    status: int, body: str, kind: str, request: Request | None, keeps_alive: bool, more: str = ""
+    status: int,
+    body: str,
+    kind: str,
+    request: Request | None,
+    keeps_alive: bool,
+    more: str = "",
 ) -> bytes:
     content = body.encode()
     head = (

@@ -35,6 +35,7 @@ QUIET_S = 3600.0
 CONNECT_S = 5.0
 _NORMAL, _CUT_OFF = 1000, 1011
 """How a websocket says that a tunnel has ended: as the task's connection did, or before its time."""
+LAST_WORDS_S = 5.0
 MOST_HELD = 128 << 10
 """Bytes that a visitor may send ahead of what is being answered."""
 
@@ -456,6 +457,9 @@ class Visitor(asyncio.Protocol):
         request, way = self.request, self._way
         assert self.ask is not None
         if isinstance(decided, Refusal):
+            if decided.status == 401 and answers.is_bare_tunnel(request):
+                self._begin_work(self._tell_ssh())
+                return
             self.fail(decided)
             return
         refusal = self._door.admit(self, decided)
@@ -680,6 +684,14 @@ class Visitor(asyncio.Protocol):
             held, self._held = self._held, b""
             assert self.task is not None
             self.task.transport.write(held)
+
+    async def _tell_ssh(self) -> None:
+        self._in_trouble = True
+        self._held = b""
+        self.transport.write(answers.tell_ssh(self.request))
+        # An end at once could overtake what was said.
+        await asyncio.sleep(LAST_WORDS_S)
+        self.transport.close()
 
     def _outlive_cuts(self) -> None:
         """Who talks to somebody does not lose the talk to a short cut of the network."""

@@ -242,7 +242,7 @@ def _add_routes(kind: LaunchedKind) -> None:
                 noun: launched_json(row, kind, viewer_of(user), alone=True),
                 "config": planned.config,
                 "warnings": list(planned.warnings),
-                "remarks": unheeded.remarks(planned.config, pool, scheduler),
+                "remarks": unheeded.remarks_on_task(planned.config, pool, scheduler),
             }
         )
 

@@ -176,6 +176,16 @@ async def login_page(
     return HTMLResponse(_page(key, address, settings), headers=_headers(address))
 
 
+@router.get("/det/interactive/{task_id}/{rest:path}")
+async def published_address(task_id: str, rest: str) -> Response:
+    """Where Determined's published client sends browsers: on to the page that asks for the password."""
+    where = rest.rpartition("serviceAddr=")[2]
+    if not (where.startswith(f"/proxy/{task_id}/") and is_path(where)):
+        where = "/"
+    login = f"/task-login?task={quote(str(_key(task_id, '')))}&next={quote(where, safe='/')}"
+    return RedirectResponse(login, 303, headers={"Cache-Control": "no-store"})
+
+
 @router.post("/task-login")
 async def log_in_here(
     request: Request, db: Db, settings: SettingsOf, throttle: Throttle, task: Task, next: Next = "/"

@@ -30,6 +30,23 @@ def remarks(config: Mapping[str, Any], pool: str, scheduler: str) -> list[str]:
     return found
 
 
+def remarks_on_task(config: Mapping[str, Any], pool: str, scheduler: str) -> list[str]:
+    """The same of what somebody launches.
+
+    A fair share is at least the slots of one allocation, and never more than what is wanted: a task, which
+    is one allocation, has all of its slots or waits for them, whatever its weight.
+    """
+    resources = config.get("resources") or {}
+    weight = resources.get("weight", 1.0)
+    found = remarks({"resources": {**resources, "weight": 1.0}}, pool, scheduler)
+    if weight != 1:
+        found.append(
+            f"resources.weight ({weight:g}) is stored but not heeded: a task has all of its slots or waits"
+            " for them; weights share slots out among experiments"
+        )
+    return found
+
+
 def remark(setting: str, value: float, pool: str, scheduler: str) -> list[str]:
     """The sentence that the setting is not heeded in the pool; empty when it is."""
     heeding = HEEDS_PRIORITY if setting == "priority" else HEEDS_WEIGHT

@@ -103,6 +103,13 @@ async def test_a_command_from_launch_to_end(world: World) -> None:
     assert await world.told_prefect(entity) == ["three", "Pending", "Running", "Failed"]
 
 
+async def test_a_weight_is_not_heeded_and_it_is_said(world: World) -> None:
+    await world.register(slots=1)
+    answer = await launch(world, resources={"weight": 3, "slots": 1})
+    (remark,) = answer["remarks"]
+    assert remark.startswith("resources.weight (3) is stored but not heeded: a task has all of its")
+
+
 async def test_a_launch_that_is_sent_again_is_the_same_command(world: World) -> None:
     body = {"config": {"entrypoint": ["true"], "resources": {"slots": 0}}, "idempotencyKey": "k"}
     answers = await asyncio.gather(*(world.user.post(COMMANDS, json=body) for _ in range(4)))

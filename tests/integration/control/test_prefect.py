@@ -164,6 +164,20 @@ async def test_the_page_of_an_experiment_that_runs_is_written_now_and_then(
 
         await until_async("the best metric on the page", told)
 
+        # After its end the page changes only by the links to TensorBoards that show it.
+        ok(await world.act(row["id"], "kill"))
+        ok(await trial.exited(exit_code=None, exit_signal=9))
+        board = ok(await world.user.post("/api/v1/tensorboards", json={"trialIds": [trial.id]}))
+        link = f"/task-login?task={board['tensorboard']['id']}&next="
+
+        async def linked() -> bool:
+            await pages.look()
+            return link in (await shown(client, run))["markdown"]
+
+        await until_async("the TensorBoard on the page", linked)
+        ok(await world.user.post(f"/api/v1/tensorboards/{board['tensorboard']['id']}/kill"))
+        await until_async("no TensorBoard on the page", linked, equals=False)
+
 
 async def test_a_missing_deployment_is_waited_for(world: World, client: PrefectClient) -> None:
     experiment = await world.submit(SINGLE)

@@ -19,6 +19,10 @@ PUBLIC: dict[Address, str] = {
     ("POST", "/mlflow/"): "logs in with a password, as the login route does",
     ("GET", "/task-login"): "asks for the password, the same to everybody",
     ("POST", "/task-login"): "logs in with a password, as the login route does",
+    (
+        "GET",
+        "/det/interactive/{task_id}/{rest}",
+    ): "leads to the page that asks for the password, the same to everybody",
     ("GET", "/"): "says where to go, the same to everybody",
     ("GET", "/health"): "who watches the process has no token",
     ("GET", "/ready"): "who starts the cluster has no token yet",

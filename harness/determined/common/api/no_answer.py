@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import httpx
 
+# OpenSSL's numbers for a certificate of another host name, or address.
+_OTHER_NAME = (62, 64)
 _UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
 
 
@@ -69,10 +71,10 @@ def _timeout(error: httpx.TimeoutException) -> str:
 
 def _tls(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"TLS: its certificate is not trusted ({error.verify_message}); name it with"
-            " DET_MASTER_CERT_FILE"
-        )
+        name = f"TLS: its certificate is not trusted ({error.verify_message.rstrip('.')})"
+        if error.verify_code in _OTHER_NAME:
+            return f"{name}; say with DET_MASTER_CERT_NAME which name it has"
+        return f"{name}; name it with DET_MASTER_CERT_FILE"
     if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
         return "TLS: what answers there speaks no TLS; try http:// instead of https://"
     return f"TLS: {error.reason or error}"

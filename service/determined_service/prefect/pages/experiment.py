@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 import sqlalchemy as sa
@@ -30,6 +31,7 @@ BEST, OPEN, FIRST = 50, 25, 25
 COLUMNS = 20
 """How many hyperparameters the table and the summary have."""
 MOST_VERSIONS = 10
+MOST_BOARDS = 5
 CELL = 100
 
 _EXPERIMENT = sa.text(
@@ -76,6 +78,23 @@ _VERSIONS = sa.text(
     JOIN checkpoints c ON c.uuid = v.checkpoint_uuid
     WHERE c.experiment_id = :id ORDER BY v.id DESC LIMIT :most
     """
+)
+
+
+OF_BOARDS = """
+    SELECT k.id, k.name, k.owner_id, k.start_time, e.id AS experiment_id
+    FROM tasks k, LATERAL (
+        SELECT cast(jsonb_array_elements_text(k.data -> 'experiment_ids') AS int) AS id
+        UNION
+        SELECT t.experiment_id FROM trials t WHERE t.id IN (
+            SELECT cast(jsonb_array_elements_text(k.data -> 'trial_ids') AS int))
+    ) e
+    WHERE k.kind = 'TENSORBOARD' AND k.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')
+"""
+"""TensorBoards that have not ended, once for each of their experiments."""
+_BOARDS = sa.text(
+    f"SELECT b.id, b.name, u.username FROM ({OF_BOARDS}) b JOIN users u ON u.id = b.owner_id"
+    " WHERE b.experiment_id = :id ORDER BY b.start_time, b.id LIMIT :most"
 )
 
 
@@ -130,7 +149,7 @@ async def experiment_page(
                             f"[learning curves, hyperparameters, rungs]({plots})",
                         ),
                         *_in_mlflow(settings, experiment_id, searcher, least),
-                        ("in TensorBoard", f"`det tensorboard start {experiment_id}` opens one"),
+                        ("in TensorBoard", await _in_tensorboard(conn, settings, experiment_id)),
                         ("on a terminal", f"`det experiment describe {experiment_id}`"),
                     ]
                 ),
@@ -207,6 +226,21 @@ def _in_mlflow(
         return []
     page = mlflow.experiment(experiment_id, searcher.get("metric"), least)
     return [("in MLflow", f"[its trials]({pages.of_service(settings)}{markdown.address(page)})")]
+
+
+async def _in_tensorboard(conn: AsyncConnection, settings: Settings, experiment_id: int) -> str:
+    rows = await conn.execute(_BOARDS, {"id": experiment_id, "most": MOST_BOARDS})
+    found = [
+        f"[{markdown.text(row.name)}]({pages.of_service(settings)}{markdown.address(_login(row.id))})"
+        f" of {markdown.text(row.username)}"
+        for row in rows
+    ]
+    return "; ".join([*found, f"`det tensorboard start {experiment_id}` opens one"])
+
+
+def _login(task_id: str) -> str:
+    """Of the page that asks for the password, and leads to the task."""
+    return f"/task-login?task={quote(task_id)}&next={quote(f'/proxy/{task_id}/', safe='')}"
 
 
 def _labels(labels: Sequence[str]) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ from determined.common.printable import one_line
 from determined_service.base.db import Database
 from determined_service.base.settings import Settings
 from determined_service.prefect.gateway import Artifact, ArtifactGone, Gateway
-from determined_service.prefect.pages.experiment import ExperimentPage, experiment_page
+from determined_service.prefect.pages.experiment import OF_BOARDS, ExperimentPage, experiment_page
 from determined_service.prefect.pages.retraining import retraining_page
 from determined_service.prefect.pages.trial import trial_page
 from determined_service.state.change import reader
@@ -37,6 +37,10 @@ MOST = 20
 _RUNNING = sa.text(
     "SELECT id, flow_run_id FROM experiments WHERE state NOT IN ('COMPLETED', 'CANCELED', 'ERROR') "
     "AND flow_run_id IS NOT NULL AND NOT unmanaged"
+)
+_BESIDE_BOARDS = sa.text(
+    f"SELECT DISTINCT e.id, e.flow_run_id FROM ({OF_BOARDS}) b JOIN experiments e ON e.id = b.experiment_id"
+    " WHERE e.flow_run_id IS NOT NULL AND NOT e.unmanaged"
 )
 
 
@@ -62,6 +66,8 @@ class RunPages:
         self._settings = settings
         self._pass_s = pass_s
         self._shown: dict[int, _Shown] = {}
+        # As they were in the last look: once more after the last TensorBoard's end, without it.
+        self._beside_boards: dict[int, UUID] = {}
 
     async def run(self) -> None:
         """Looks at the experiments that run, for ever."""
@@ -80,13 +86,20 @@ class RunPages:
         now = time.monotonic()
         async with reader(self._db).connect() as conn:
             running = {row.id: row.flow_run_id for row in await conn.execute(_RUNNING)}
+            # Pages of what has ended change only by their links to TensorBoards.
+            boards = {row.id: row.flow_run_id for row in await conn.execute(_BESIDE_BOARDS)}
+        last = self._beside_boards.keys() - boards.keys() - running.keys()
+        running = {**self._beside_boards, **boards, **running}
+        self._beside_boards = boards
         self._shown = {key: shown for key, shown in self._shown.items() if key in running}
         for key in running:
             self._shown.setdefault(key, _Shown())
         for key in sorted(running, key=lambda one: self._shown[one].looked_at)[:MOST]:
             self._shown[key].looked_at = now
             try:
-                await self._show(key, running[key], self._shown[key], most=1)
+                # There is no next time for those that are looked at for the last one.
+                most = None if key in last else 1
+                await self._show(key, running[key], self._shown[key], most=most)
             except (httpx.TransportError, sa.exc.OperationalError):
                 raise
             except Exception:
