@@ -124,5 +124,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     """One local cluster for the whole test session: Postgres, Prefect, the service and an agent."""
-    with LocalCluster.running() as running:
+    with LocalCluster.running(torch=True) as running:
         yield running

@@ -21,6 +21,7 @@ from determined.cli.output.workloads import read_workloads
 from determined.common.api import Session, authentication
 from determined.common.api.patience import patiently
 from determined.experimental.client import ExperimentState
+from determined_deployments.agent.launchers.fork_server.plans import WITHOUT_TORCH
 from determined_deployments.local import daemon, databases, postgres
 from determined_deployments.local import state as states
 from determined_deployments.local.layout import Layout
@@ -45,7 +46,8 @@ class LocalCluster:
     _sessions: dict[tuple[str, str], Session] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def in_directory(cls, folder: Path) -> LocalCluster:
+    def in_directory(cls, folder: Path, *, torch: bool = False) -> LocalCluster:
+        """``torch``: whether its agent imports that beforehand, as a user's does."""
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DET_")},
             "DET_DATA_DIR": str(folder / "data"),
@@ -53,22 +55,24 @@ class LocalCluster:
             "HOME": str(folder / "home"),
             "COLUMNS": "200",
         }
+        if not torch:
+            env[WITHOUT_TORCH] = "1"
         (folder / "home").mkdir(parents=True, exist_ok=True)
         return cls(folder / "data", env)
 
     @classmethod
     @contextlib.contextmanager
     def running(
-        cls, env: dict[str, str] | None = None, config: str | None = None
+        cls, env: dict[str, str] | None = None, config: str | None = None, *, torch: bool = False
     ) -> Iterator[LocalCluster]:
         """One that is up within the block, in a temporary directory; ``env`` is added to its own,
-        ``config`` is its cluster configuration.
+        ``config`` is its cluster configuration, ``torch`` as of :meth:`in_directory`.
 
         Not under pytest's temporary folder: another pytest session closes that to other users, and as root
         Postgres runs as one.
         """
         with memory_folder("determined-test-") as folder:
-            cluster = cls.in_directory(Path(folder))
+            cluster = cls.in_directory(Path(folder), torch=torch)
             cluster.env.update(env or {})
             try:
                 options = []

@@ -19,6 +19,7 @@ import psutil
 import psycopg
 
 from determined.common.api import Session, errors
+from determined_deployments.agent.launchers.fork_server.plans import WITHOUT_TORCH
 from determined_deployments.local import daemon, plan
 from determined_deployments.local.up import cluster_up
 from determined_tasks.containers.settings import LABEL_ALLOCATION
@@ -132,6 +133,7 @@ class World:
         }
         # `cluster-down` finds by it what is left of the cluster.
         env[daemon.MARKER] = state.marker
+        env[WITHOUT_TORCH] = "1"
         for number in (1, 2):
             proxy = Proxy("127.0.0.1", state.master_port)
             proxy.start()

@@ -265,4 +265,7 @@ def exit_frame(code: int) -> bytes:
 
 
 def _own_terminal() -> None:
+    # An agent that was started by `nohup` or with `&` ignores these, and what it starts would, too.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -137,6 +138,17 @@ async def terminals(folder: Path, used: list[int]) -> AsyncIterator[Client]:
         writer.close()
 
 
+@pytest.fixture
+def background() -> Iterator[None]:
+    """This process as `nohup` and a shell's `&` would start it."""
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("background")
 async def test_a_terminal(tmp_path: Path) -> None:
     used: list[int] = []
     async with terminals(tmp_path, used) as client:
@@ -157,6 +169,7 @@ async def test_a_terminal(tmp_path: Path) -> None:
         await until_async("the terminal's end", lambda: used, equals=[1, -1])
 
 
+@pytest.mark.usefixtures("background")
 async def test_who_goes_takes_the_programs_along(tmp_path: Path) -> None:
     used: list[int] = []
     async with terminals(tmp_path, used) as client:

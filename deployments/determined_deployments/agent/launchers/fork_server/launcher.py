@@ -72,7 +72,7 @@ class ForkServerLauncher(Launcher):
         super().__init__(config, fetch)
         self._forks = ForkServer()
         self._flow_runs = ProcessRecords(config.work_dir / "flow_runs")
-        imported = [*plans.TRIAL_MODULES, *plans.TRIAL_OPTIONAL]
+        imported = [*plans.TRIAL_MODULES, *plans.trial_optional()]
         self._learning = Learning(self._forks, config.work_dir, fetch, imported)
 
     @classmethod
@@ -97,7 +97,7 @@ class ForkServerLauncher(Launcher):
     @classmethod
     def leg_zygote(cls) -> ZygotePlan:
         """What the supervisors of legs are forked from, once it is ready."""
-        return ZygotePlan(TRIAL, ROOT, plans.TRIAL_MODULES, plans.TRIAL_OPTIONAL)
+        return ZygotePlan(TRIAL, ROOT, plans.TRIAL_MODULES, plans.trial_optional())
 
     async def ready(self) -> None:
         await self._forks.wait_ready([ROOT])
