@@ -1,6 +1,6 @@
 """A script of a gang: it trains a small model with DistributedDataParallel over gloo and prints each loss as
-it is, with a checkpoint after each second step. With ``HELD`` set its first leg waits in the fifth step for its
-end."""
+it is, with a checkpoint after each second step. With ``HELD`` set its first leg waits in the fifth step for
+its end."""
 
 import os
 import pathlib
