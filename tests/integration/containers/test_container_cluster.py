@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,6 +48,14 @@ searcher: {name: grid, metric: loss, max_length: {batches: 1}}
 max_restarts: 2
 """
 SINGLE = SEARCH.replace("grid", "single").replace("{type: categorical, vals: [1, 2, 3, 4]}", "1")
+GANG_SCRIPT = Path(__file__).parents[1] / "gangs/ddp_losses.py"
+GANG = """
+name: gang in containers
+entrypoint: python3 -m determined.launch.torch_distributed -- python3 train.py
+resources: {resource_pool: containers, slots_per_trial: 2}
+searcher: {name: single, metric: loss, max_length: {batches: 10}}
+max_restarts: 1
+"""
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +234,63 @@ def test_what_people_start(cluster: LocalCluster, tmp_path: Path) -> None:
         until("no container is left", lambda: not one.containers())
 
 
+def losses(output: str) -> dict[int, str]:
+    """What a gang printed, by step; of a step that was made twice the last."""
+    return {int(step): loss for step, loss in re.findall(r"loss (\d+) (\S+)\n", output)}
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[int, str]:
+    """The losses of two processes of this machine without a cluster."""
+    command = [sys.executable, "-m", "determined.launch.torch_distributed", "--nproc_per_node=2"]
+    ran = subprocess.run(
+        [*command, "--", sys.executable, str(GANG_SCRIPT)],
+        env={name: value for name, value in os.environ.items() if not name.startswith("DET_")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = losses(ran.stdout)
+    assert sorted(found) == list(range(1, 11))
+    return found
+
+
+def left_in_the_engine() -> list[str]:
+    """All containers, networks and volumes of the engine."""
+    listings = (["ps", "--all", "--quiet"], ["network", "ls", "--quiet"], ["volume", "ls", "-q"])
+    return [
+        subprocess.run(["docker", *words], check=True, capture_output=True, text=True).stdout
+        for words in listings
+    ]
+
+
+def test_a_gang_in_containers_of_two_agents_goes_on_after_one_is_killed(
+    cluster: LocalCluster, undisturbed: dict[int, str], tmp_path: Path
+) -> None:
+    before = left_in_the_engine()
+    with agents(cluster, "one", "two") as (one, two):
+        held = GANG + "environment: {environment_variables: [HELD=1]}\n"
+        experiment = cluster.submit(tmp_path, held, train_py=GANG_SCRIPT.read_text())
+        cluster.wait_for_lines(experiment, "held 5", 2)
+        (first,), (second,) = one.containers(), two.containers()
+        assert first != second
+        subprocess.run(["docker", "kill", second], check=True, capture_output=True)
+        assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+        said = cluster.logs(experiment)
+        assert losses(said) == undisturbed, said
+        (trial,) = cluster.trials(experiment)
+        assert trial["restarts"] == 1
+        found = cluster.session().get(f"/api/v1/trials/{trial['id']}")["trial"]["legs"]
+        killed, last = found
+        assert killed["reason"].endswith("on agent two")
+        assert killed["endTime"] <= last["startTime"], "both parts end before the next gang starts"
+        for leg in found:
+            assert [node["agentId"] for node in leg["nodes"]] == ["one", "two"]
+        until("no container is left", lambda: not one.containers() and not two.containers())
+    assert left_in_the_engine() == before
+
+
 INSIDE = """
 import socket, determined as det
 with det.core.init() as core:
@@ -234,7 +301,9 @@ with det.core.init() as core:
 """
 
 
-def test_trials_in_a_bridge_reach_the_service(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_trials_in_a_bridge_reach_the_service_and_each_other(
+    cluster: LocalCluster, undisturbed: dict[int, str], tmp_path: Path
+) -> None:
     """As on a machine that is not the service's: containers have a network of their own."""
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(container_engine.bridge())
@@ -256,12 +325,21 @@ def test_trials_in_a_bridge_reach_the_service(cluster: LocalCluster, tmp_path: P
                 "DOCKER_HOST": engine.host,
             },
         )
-        stack.enter_context(agents(far, "far"))
-        experiment = cluster.submit(tmp_path, SINGLE, train_py=INSIDE)
+        stack.enter_context(agents(far, "far", "farther"))
+        experiment = cluster.submit(tmp_path / "one", SINGLE, train_py=INSIDE)
         assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
         said = cluster.logs(experiment)
         assert f"master {proxy.url} by eth0 lo\n" in said, said
         assert f"gateway {address}" in said
+        # The containers of a gang meet at their addresses in the bridge.
+        gang = cluster.submit(tmp_path / "gang", GANG, train_py=GANG_SCRIPT.read_text())
+        assert cluster.wait(gang) == "COMPLETED", cluster.logs(gang)
+        said = cluster.logs(gang)
+        assert losses(said) == undisturbed, said
+        network = address.rpartition(".")[0]
+        chiefs = re.findall(r"rank \d of 2 chief (\S+) (\S+)\n", said)
+        assert len({name for _, name in chiefs}) == 2
+        assert {chief.rpartition(".")[0] for chief, _ in chiefs} == {network}
         until("no container is left", lambda: not container_engine.containers())
 
 
