@@ -100,7 +100,7 @@ class Decisions:
             port.keep_prefix,
             port.allocation_id,
             0 if subject is None else subject.user_id,
-            self._gate(port) if port.gated else "",
+            self._gate(port) if port.behind else "",
         )
 
     def _gate(self, port: sa.Row[Any]) -> str:
