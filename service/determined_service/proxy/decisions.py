@@ -9,7 +9,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common import gate
+from determined.common.wire import gate
 from determined_registry.database.tables import allocation_ports, allocations, tasks, users
 from determined_service.access import visits
 from determined_service.access.authenticator import Authenticator
