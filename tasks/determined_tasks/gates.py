@@ -1,4 +1,4 @@
-"""The gates before a task's ports, where the service is on another machine (:mod:`determined.common.gate`).
+"""The gates before a task's ports, where the service is elsewhere (:mod:`determined.common.wire.gate`).
 
 They are the only way from the network to servers that ask nobody for a password. Strangers may connect, so
 those who have not shown who they are get no memory, little time, and push out nobody but each other.
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from determined.common import gate
+from determined.common.wire import gate
 from determined.common.wire.legs import Port
 from determined_tasks import ports
 

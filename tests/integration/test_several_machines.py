@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from determined.common import gate
+from determined.common.wire import gate
 from tests.chaos.proxy import Proxy
 from tests.integration.machines import Machine, machines
 from tests.local_cluster import DET, LocalCluster

@@ -434,8 +434,8 @@ allocation_ports = sa.Table(
     sa.Column("is_default", sa.Boolean, nullable=False),
     sa.Column("keep_prefix", sa.Boolean, nullable=False),
     sa.Column("ready", sa.Boolean, nullable=False, server_default=sa.false()),
-    # There is a gate at the port: determined.common.gate.
-    sa.Column("gated", sa.Boolean, nullable=False, server_default=sa.false()),
+    # The process' own number, where a gate is at `port` (determined.common.wire.gate); else 0.
+    sa.Column("behind", sa.Integer, nullable=False, server_default="0"),
     # Why it is not ready, in words.
     sa.Column("waits_for", sa.Text, nullable=False, server_default=""),
 )

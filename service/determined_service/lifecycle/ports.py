@@ -37,14 +37,14 @@ async def register(change: Change, allocation_id: str, address: str, ports: Sequ
             "shared": port.shared,
             "is_default": port.default,
             "keep_prefix": port.keep_prefix,
-            "gated": bool(port.behind),
+            "behind": port.behind,
             "waits_for": NOT_YET.format(port=port.behind or port.port),
         }
         for port in ports
     ]
     statement = insert(allocation_ports).values(rows)
     # A supervisor that takes over has other gates.
-    moved = {name: statement.excluded[name] for name in ("address", "port", "gated")}
+    moved = {name: statement.excluded[name] for name in ("address", "port", "behind")}
     await change.conn.execute(
         statement.on_conflict_do_update(index_elements=["allocation_id", "name"], set_=moved)
     )

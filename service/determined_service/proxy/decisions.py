@@ -9,7 +9,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common import gate
+from determined.common.wire import gate
 from determined_registry.database.tables import allocation_ports, allocations, tasks, users
 from determined_service.access import visits
 from determined_service.access.authenticator import Authenticator
@@ -100,7 +100,7 @@ class Decisions:
             port.keep_prefix,
             port.allocation_id,
             0 if subject is None else subject.user_id,
-            self._gate(port) if port.gated else "",
+            self._gate(port) if port.behind else "",
         )
 
     def _gate(self, port: sa.Row[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Through the gate before a task's port on another machine (:mod:`determined.common.gate`)."""
+"""Through the gate before a task's port on another machine (:mod:`determined.common.wire.gate`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 
-from determined.common import gate
+from determined.common.wire import gate
 
 CUT_S = 10
 """So long may a request wait for a machine that does not confirm what it got; then it is asked anew."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import SchedulerConfig
-from determined_registry.database.tables import allocations, task_logs, tasks, users
+from determined_registry.database.tables import (
+    allocation_ports,
+    allocations,
+    task_logs,
+    tasks,
+    users,
+)
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.base import TaskFacts
@@ -147,6 +154,22 @@ def _allocation_json(row: sa.Row[Any], kind: str) -> dict[str, Any]:
     }
 
 
+async def _proxy_ports(conn: AsyncConnection) -> dict[str, list[dict[str, Any]]]:
+    """``v1ProxyPortConfig`` of all live allocations. ``port``: as the process knows it."""
+    found = defaultdict[str, list[dict[str, Any]]](list)
+    p = allocation_ports.c
+    for row in await conn.execute(sa.select(allocation_ports).order_by(p.allocation_id, p.name)):
+        found[row.allocation_id].append(
+            {
+                "port": row.behind or row.port,
+                "proxyTcp": row.tcp,
+                "serviceId": row.task_id if row.is_default else f"{row.task_id}:{row.name}",
+                "unauthenticated": row.unauthenticated,
+            }
+        )
+    return found
+
+
 async def running_summaries(
     conn: AsyncConnection, scheduler_of: Callable[[str], SchedulerConfig]
 ) -> dict[str, dict[str, Any]]:
@@ -160,6 +183,7 @@ async def running_summaries(
     rows = found.all()
     facts = await facts_of(conn, {row.task_id: row.kind for row in rows})
     gangs = await nodes.of_allocations(conn, [row.id for row in rows if row.nodes > 1])
+    ports = await _proxy_ports(conn)
     schedulers = {pool: scheduler_of(pool) for pool in {row.resource_pool for row in rows}}
     return {
         row.id: {
@@ -182,7 +206,7 @@ async def running_summaries(
                 for one in gangs.get(row.id, [row])
                 if one.agent_id
             ],
-            "proxyPorts": [],
+            "proxyPorts": ports.get(row.id, []),
         }
         for row in rows
         if row.task_id in facts

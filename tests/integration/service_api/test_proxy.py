@@ -503,6 +503,16 @@ async def test_a_task_on_another_machine_is_behind_a_gate(proxied: Proxied) -> N
         first = Gates(wanted, "127.0.0.1", "127.0.0.1", AGENT_TOKEN, leg.allocation_id)
         assert await seen(first) == (200, "inside")
         first.end()
+        tasks = (await client.get(f"{proxied.url}/api/v1/tasks")).json()["allocationIdToSummary"]
+        # The process' own number, which people know, and not the gate's.
+        assert tasks[leg.allocation_id]["proxyPorts"] == [
+            {
+                "port": port,
+                "proxyTcp": False,
+                "serviceId": leg.task_id,
+                "unauthenticated": False,
+            }
+        ]
         # Of a supervisor that takes over.
         second = Gates(wanted, "127.0.0.1", "127.0.0.1", AGENT_TOKEN, leg.allocation_id)
         assert await seen(second) == (200, "inside")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from determined.common import gate
+from determined.common.wire import gate
 from determined.common.wire.legs import Port
 from determined_service.proxy import gates as proxy
 from determined_tasks import gates, ports

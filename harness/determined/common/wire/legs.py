@@ -60,7 +60,7 @@ class Port(Message):
     administrators. ``default``: the task's own address, ``/proxy/<task>``, is this port's. ``keep_prefix``:
     the process is asked for the whole path, ``/proxy/<task>/…``; else for what comes after it.
     ``ready_path``: it is ready once it answers this path without a server error; else once it listens.
-    ``behind``: in a report, the process' own number, where a gate (:mod:`determined.common.gate`) is at
+    ``behind``: in a report, the process' own number, where a gate (:mod:`determined.common.wire.gate`) is at
     ``port``.
     """
 

@@ -14,9 +14,9 @@ depends_on = None
 def upgrade() -> None:
     op.add_column(
         "allocation_ports",
-        sa.Column("gated", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("behind", sa.Integer(), server_default="0", nullable=False),
     )
 
 
 def downgrade() -> None:
-    op.drop_column("allocation_ports", "gated")
+    op.drop_column("allocation_ports", "behind")
