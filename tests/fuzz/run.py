@@ -225,15 +225,17 @@ def main() -> None:
     with a_service("tests.fuzz.loop_watch" if given.loop else "determined_service") as service:
         report = asyncio.run(_run(service, given.count - by_schema, given.seed))
         print(report, flush=True)
+        if given.loop:
+            print(*said_by_the_watch(service), sep="\n", flush=True)
         failed = report.failed
         if by_schema:
             from tests.fuzz.by_schema import attack_by_schema
 
             second = attack_by_schema(service, by_schema, given.seed)
             print(f"\nby schemathesis:\n{second}")
+            if given.loop:
+                print(*said_by_the_watch(service), sep="\n")
             failed = failed or second.failed
-        if given.loop:
-            print(*said_by_the_watch(service), sep="\n")
     raise SystemExit(failed)
 
 
