@@ -16,6 +16,7 @@ NAMES = [
     "log_ingest",
     "downloads",
     "reconciler",
+    "active_experiments",
     "scheduler",
     "week",
     "cluster_up",

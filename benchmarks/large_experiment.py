@@ -100,17 +100,17 @@ class Service:
 
     def cpu(self) -> tuple[float, float]:
         """CPU seconds so far of the service and of Postgres."""
-        return _cpu(self.process), sum(_cpu(one) for one in _postgres_of(self.database))
+        return cpu_s(self.process), sum(cpu_s(one) for one in postgres_of(self.database))
 
 
-def _cpu(process: psutil.Process) -> float:
+def cpu_s(process: psutil.Process) -> float:
     with contextlib.suppress(psutil.NoSuchProcess):
         times = process.cpu_times()
         return float(times.user + times.system + times.children_user + times.children_system)
     return 0.0
 
 
-def _postgres_of(url: str) -> list[psutil.Process]:
+def postgres_of(url: str) -> list[psutil.Process]:
     with psycopg.connect(url) as conn:
         row = conn.execute("SHOW data_directory").fetchone()
     assert row is not None

@@ -34,6 +34,7 @@ from determined_service.loops import runtime
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.web.bounds import Bounds
+from determined_service.web.description import describe_aside
 from determined_service.web.router import mount
 
 logger = logging.getLogger(__name__)
@@ -105,5 +106,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.started = False
     app.add_middleware(Bounds)
     errors.install(app)
+    describe_aside(app)
     mount(app, [*public.routers(), *internal.routers()])
     return app

