@@ -115,7 +115,7 @@ async def put(db: Database, given: ClusterConfig, settings: Settings) -> None:
             for name in sorted(leaving.scalars())
             if (text := await _keeps(change.conn, name, settings)) is not None
         ]
-        in_the_way += await _keeps_flows(change.conn, old, given)
+        in_the_way += await _keeps_flows(change.conn, old, given, settings)
         if in_the_way:
             raise NotPossible("\n".join(in_the_way))
         if before != plain:
@@ -143,15 +143,19 @@ _UNFINISHED_DELETIONS = sa.text(
 )
 
 
-async def _keeps(conn: AsyncConnection, pool: str, settings: Settings) -> str | None:
-    """What keeps a pool in the configuration, in words."""
-    given: dict[str, Any] = {
+def _of_pool(pool: str, settings: Settings) -> dict[str, Any]:
+    """The parameters of :data:`_WORK`."""
+    return {
         "pool": pool,
         "local": settings.local_agents,
         "timeout": settings.agent_timeout_s,
         "ended": _ENDED,
     }
-    row = (await conn.execute(_WORK, given)).one()
+
+
+async def _keeps(conn: AsyncConnection, pool: str, settings: Settings) -> str | None:
+    """What keeps a pool in the configuration, in words."""
+    row = (await conn.execute(_WORK, _of_pool(pool, settings))).one()
     there = [
         text
         for noun, names in (
@@ -171,11 +175,14 @@ async def _keeps(conn: AsyncConnection, pool: str, settings: Settings) -> str | 
 
 
 async def _keeps_flows(
-    conn: AsyncConnection, old: ClusterConfig, given: ClusterConfig
+    conn: AsyncConnection, old: ClusterConfig, given: ClusterConfig, settings: Settings
 ) -> list[str]:
-    """Prefect's runs cannot move between work pools, and agents serve one each."""
+    """Prefect's runs cannot move between work pools, and agents serve one each: they need one that stays."""
     before, after = old.pool_of_flows, given.pool_of_flows
     if before == after:
+        return []
+    stays = before in {pool.pool_name for pool in given.resource_pools}
+    if stays and (await conn.execute(_WORK, _of_pool(before, settings))).one().agents:
         return []
     unfinished = await conn.execute(_UNFINISHED_EXPERIMENTS, {"ended": _ENDED})
     ids = list(unfinished.scalars())
@@ -185,8 +192,10 @@ async def _keeps_flows(
         return []
     return [
         f"resource_manager.default_compute_resource_pool: it cannot change from {before!r} to {after!r} now, "
-        f"because the flows of {_joined([text for text in there if text])} run there. Let them end, or end "
-        f"them (det experiment cancel ID), and apply the configuration again; or keep {before!r}"
+        f"because the flows of {_joined([text for text in there if text])} run there, and no agent stays "
+        f"there to run them. Start one (det agent start --pool {before}), if the configuration keeps "
+        f"{before!r}, or let them end, or end them (det experiment cancel ID), and apply the configuration "
+        "again"
     ]
 
 

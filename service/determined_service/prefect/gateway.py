@@ -33,6 +33,7 @@ from determined.common.wire.prefect import (
     waiting_run,
 )
 from determined_service.base.settings import Settings
+from determined_service.prefect import job_template
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
@@ -358,7 +359,7 @@ class PrefectGateway:
     async def put_work_pool(self, name: str, worker_type: str, description: str) -> None:
         """Creates the work pool, or gives it the description (if that is not empty).
 
-        The first worker of an agent fills in the template of a new one.
+        A new one of another type than the agents' usual one gets its template from its first worker.
         """
         from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
         from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
@@ -368,7 +369,14 @@ class PrefectGateway:
         except ObjectNotFound:
             # An agent may create it at the same moment.
             with contextlib.suppress(ObjectAlreadyExists):
-                made = WorkPoolCreate(name=name, type=worker_type, description=description or None)
+                made = WorkPoolCreate(
+                    name=name,
+                    type=worker_type,
+                    description=description or None,
+                    base_job_template=job_template.TEMPLATE
+                    if worker_type == job_template.TYPE
+                    else {},
+                )
                 await self._client.create_work_pool(made)
             return
         if description and found.description != description:

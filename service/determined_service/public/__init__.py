@@ -63,6 +63,7 @@ from determined_service.public import (
     workspaces,
 )
 from determined_service.scheduling.queue import Queue
+from determined_service.scheduling.waiting_times import WaitingTimes
 from determined_service.web.router import Router
 
 TAGS = [
@@ -145,6 +146,7 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     app.state.readers = Readers()
     stack.push_async_callback(app.state.readers.close)
     app.state.queue = Queue(app.state.db, app.state.snapshots)
+    app.state.waiting_times = WaitingTimes(app.state.db)
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
     app.state.logs_queue = LogsQueue(app.state.db)
     app.state.proxy = ProxyProcess(

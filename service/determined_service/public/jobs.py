@@ -33,7 +33,7 @@ from determined_service.scheduling.queue import Queue
 from determined_service.state.change import changing, reader
 from determined_service.views.paging import Limit, Offset, OrderBy, pagination, window
 from determined_service.web.router import Router
-from determined_service.web.state import Db, QueueOf, SnapshotsOf
+from determined_service.web.state import Db, QueueOf, SnapshotsOf, WaitingTimesOf
 
 router = Router("Jobs", "/api/v1")
 
@@ -104,10 +104,12 @@ async def queue_stats(
     user: ExperimentReader,
     db: Db,
     queue: QueueOf,
+    waiting_times: WaitingTimesOf,
     resourcePools: Annotated[ManyNames, Query(default_factory=list)],
 ) -> dict[str, Any]:
-    """How many jobs of each pool wait, and how many hold slots."""
+    """How many jobs of each pool wait, and how many hold slots; and for how long they waited, by day."""
     seen = await queue.look()
+    waited = await waiting_times.look()
     async with reader(db).connect() as conn:
         counted = count_by_pool(await list_jobs(conn, seen))
         named = sa.select(pools.c.name).where(~pools.c.removed).order_by(pools.c.name)
@@ -115,7 +117,11 @@ async def queue_stats(
     nothing = {"queuedCount": 0, "scheduledCount": 0}
     return {
         "results": [
-            {"resourcePool": name, "stats": counted.get(name, nothing), "aggregates": []}
+            {
+                "resourcePool": name,
+                "stats": counted.get(name, nothing),
+                "aggregates": waited.get(name, []),
+            }
             for name in names
             if not resourcePools or name in resourcePools
         ]

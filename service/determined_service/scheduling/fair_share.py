@@ -8,7 +8,7 @@ from operator import attrgetter, itemgetter
 
 from determined_service.scheduling.free_slots import PoolSlots
 from determined_service.scheduling.line import Ranks
-from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
+from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler, sorted_by
 from determined_service.scheduling.shares import Claimant, shares
 from determined_service.scheduling.snapshot import Request, Running
 
@@ -100,8 +100,7 @@ def _groups(running: Iterable[Running], requests: Iterable[Request]) -> Iterable
         if one.slot_ids and (not one.stopping or one.stopping_for is not None)
     ]
     everything += requests
-    everything.sort(key=attrgetter("requested", "id"))
-    for one in everything:
+    for one in sorted_by(everything, "requested", "id"):
         key = one.id if one.group is None else one.group
         group = groups.get(key)
         if group is None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from determined_service.scheduling.line import Ranks
-from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
+from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler, sorted_by
 
 
 class FirstInFirstOut(RankingScheduler):
@@ -17,4 +15,4 @@ class FirstInFirstOut(RankingScheduler):
 
     def rank(self, pool: Pool) -> Ranks:
         """One level for all."""
-        return Ranks.even(sorted(pool.requests, key=attrgetter("position", "requested")))
+        return Ranks.even(sorted_by(pool.requests, "position", "requested"))

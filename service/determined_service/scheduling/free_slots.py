@@ -208,6 +208,10 @@ class PoolSlots:
     def __contains__(self, agent_id: object) -> bool:
         return agent_id in self._agents
 
+    def idle(self) -> Set[str]:
+        """The agents of which every slot is open."""
+        return self._idle
+
     def open_of(self, agent_id: str) -> int:
         """The agent's slots that nobody holds and that are not kept."""
         return self._by_free[agent_id]
@@ -250,17 +254,17 @@ class PoolSlots:
     def whole(
         self,
         request: Request,
-        opened: Callable[[str], int] | None = None,
+        ready_agents: Iterable[str] | None = None,
         cost: Callable[[str], int] | None = None,
     ) -> Places | None:
         """The agents that the request gets as a whole; None: not enough of them are free.
 
-        ``opened``: how many slots of an agent can be had, if that is not what is open now. ``cost``: those
-        of the least are preferred among equal ones.
+        ``ready_agents``: agents of the pool all of whose slots can be had, if those are not the ones that are
+        open now; of these slots' agents or more. ``cost``: those of the least are preferred among equal ones.
         """
         mine: Iterable[str] = self._idle
-        if opened is not None:
-            mine = [one for one, width in self._width.items() if opened(one) >= width]
+        if ready_agents is not None:
+            mine = [one for one in ready_agents if one in self._agents]
         ready: dict[int, list[str]] = {}
         for agent_id in mine:
             if agent_id not in request.excluded:

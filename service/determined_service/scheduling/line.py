@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Self
 
+from determined_service.base.spread import Spread
 from determined_service.scheduling.free_slots import Places, PoolSlots
 from determined_service.scheduling.reasons import (
     AgentsBusy,
@@ -93,6 +94,10 @@ class Line:
         # Nobody gives way to a request for so many slots: what they keep and what is open beside it only
         # becomes less while requests are served.
         self._no_way = sys.maxsize
+        # Requests of so many slots that are wider than every agent and that nobody gives way to: as above.
+        self._no_way_whole: set[tuple[int, Spread]] = set()
+        # The agents whose slots are all open, once a gang has asked.
+        self._whole: set[str] | None = None
         self._stoppable = Stoppable(self._open, ())
 
     def serve(self, ranks: Ranks) -> None:
@@ -227,7 +232,7 @@ class Line:
         parts = []
         for agent_id, slots in places:
             taken = self._slots.take(agent_id, slots)
-            self._stoppable.changed(agent_id)
+            self._changed(agent_id)
             if len(places) == 1:
                 return Placement(request.id, agent_id, taken)
             parts.append(Part(agent_id, taken))
@@ -276,7 +281,23 @@ class Line:
 
     def _open(self, agent_id: str) -> int:
         """Slots of the agent that nobody has, or will not have for long, and that nobody has claimed."""
-        return self._slots.open_of(agent_id) + self._coming[agent_id]
+        return self._slots.open_of(agent_id) + self._coming.get(agent_id, 0)
+
+    def _open_agents(self) -> Set[str]:
+        """The agents of which every slot is open."""
+        if self._whole is None:
+            width = self._slots.width
+            self._whole = {one for one in self._slots.ids() if self._open(one) >= width(one)}
+        return self._whole
+
+    def _changed(self, agent_id: str) -> None:
+        """What is open on the agent has changed."""
+        self._stoppable.changed(agent_id)
+        if self._whole is not None:
+            if self._open(agent_id) >= self._slots.width(agent_id):
+                self._whole.add(agent_id)
+            else:
+                self._whole.discard(agent_id)
 
     def _claim_again(self, ranks: Ranks) -> None:
         """Gives requests the slots that earlier decisions have asked others to free for them."""
@@ -304,7 +325,7 @@ class Line:
         """Where the request goes on waiting; ``asked``: slots that others were asked to free for it."""
         mine, excluded = self._slots.of(request.constraint), request.excluded
         if request.slots > mine.widest(excluded):
-            places = mine.whole(request, self._open, lambda one: -asked[one])
+            places = mine.whole(request, self._open_agents(), lambda one: -asked[one])
             return places if any(asked[agent_id] for agent_id, _ in places or ()) else None
         # Those with the most first.
         for agent_id, own in asked.most_common():
@@ -318,9 +339,15 @@ class Line:
         do."""
         if not self._keeping or (not gang and request.slots >= self._no_way):
             return None
+        wanted = (request.slots, request.spread)
+        everywhere = mine is self._slots and not request.excluded
+        if gang and everywhere and wanted in self._no_way_whole:
+            return None
         places: Places | None = None
         if gang:
-            places = mine.whole(request, self._without_early)
+            width, idle = self._slots.width, self._slots.idle()
+            given = [one for one in self._keeping if self._without_early(one) >= width(one)]
+            places = mine.whole(request, {*idle, *given})
         else:
             for agent_id in sorted(self._keeping):
                 if agent_id not in mine or agent_id in request.excluded:
@@ -331,8 +358,11 @@ class Line:
         for agent_id, _ in places or ():
             for name in list(self._keeping.get(agent_id, ())):
                 self._release(name)
-        if places is None and not gang and mine is self._slots and not request.excluded:
-            self._no_way = request.slots
+        if places is None and everywhere:
+            if gang:
+                self._no_way_whole.add(wanted)
+            else:
+                self._no_way = request.slots
         return places
 
     def _without_early(self, agent_id: str) -> int:
@@ -361,7 +391,7 @@ class Line:
         coming = {one.agent_id: one.coming for one in earlier}
         places: Places = ()
         if gang:
-            places = mine.whole(request, self._open, lambda one: one not in coming) or ()
+            places = mine.whole(request, self._open_agents(), lambda one: one not in coming) or ()
         else:
             for one in (*coming, *sorted(self._coming)):
                 enough = self._open(one) >= request.slots
@@ -377,6 +407,8 @@ class Line:
         self._coming[agent_id] += slots
         if not self._coming[agent_id]:
             del self._coming[agent_id]
+        if self._whole is not None:
+            self._changed(agent_id)
 
     def _take(self, request: Request, level: int, agent_id: str, slots: int, own: int = 0) -> Claim:
         """Claims ``slots`` of an agent, with all of the ``own`` slots that are freed for the request."""
@@ -386,7 +418,7 @@ class Line:
         self._comes(agent_id, -claim.coming)
         self._slots.keep(agent_id, claim.free)
         self._claims.setdefault(request.id, []).append(claim)
-        self._stoppable.changed(agent_id)
+        self._changed(agent_id)
         return claim
 
     def _release(self, request_id: str) -> None:
@@ -398,6 +430,7 @@ class Line:
             if keeping.pop(request_id, None) is not None and not keeping:
                 del self._keeping[claim.agent_id]
             self._stoppable.remove(claim.agent_id, request_id)
+            self._changed(claim.agent_id)
 
     def _stop(self, request: Request, level: int, mine: PoolSlots, gang: bool) -> bool:
         """Asks allocations of higher levels on agents of ``mine`` to stop for the request; False when that

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from determined_service.scheduling.free_slots import Fit
 from determined_service.scheduling.line import Ranks
-from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
+from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler, sorted_by
 
 
 class Priority(RankingScheduler):
@@ -24,7 +22,7 @@ class Priority(RankingScheduler):
 
     def rank(self, pool: Pool) -> Ranks:
         """A level for each priority, or one for all without preemption."""
-        order = sorted(pool.requests, key=attrgetter("priority", "position", "requested"))
+        order = sorted_by(pool.requests, "priority", "position", "requested")
         if not self._preemption:
             return Ranks.even(order)
         return Ranks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from determined_service.scheduling.line import Ranks
 from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
@@ -20,17 +20,18 @@ class RoundRobin(RankingScheduler):
     def rank(self, pool: Pool) -> Ranks:
         """By the number of the experiment's allocations that came before."""
         turns: Counter[int] = Counter()
-        ranked: list[tuple[int, float, int, Request]] = []
+        ranked: list[tuple[int, Request]] = []
         everything: list[Request | Running] = [*pool.running, *pool.requests]
         everything.sort(key=attrgetter("requested"))
-        for place, one in enumerate(everything):
+        for one in everything:
             wide = one.width if isinstance(one, Running) else one.slots
             turn = 0
             if wide and one.group is not None:
                 turn = turns[one.group]
                 turns[one.group] += 1
             if isinstance(one, Request):
-                ranked.append((turn, one.position, place, one))
-        # No two have the same place, so requests are never compared.
-        ranked.sort()
-        return Ranks.even([request for *_, request in ranked])
+                ranked.append((turn, one))
+        # Numbers alone are compared much faster than tuples of them.
+        ranked.sort(key=lambda one: one[1].position)
+        ranked.sort(key=itemgetter(0))
+        return Ranks.even([request for _, request in ranked])

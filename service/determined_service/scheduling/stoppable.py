@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from determined_service.base.records import record
 from determined_service.scheduling.free_slots import Places, PoolSlots, Ranking
@@ -103,8 +102,9 @@ class Stoppable:
             # First all that may stop: mostly nothing would do.
             middle = low if found is None else (low + high) // 2
             one = levels[middle]
-            opened = partial(self._number, level=one)
-            places = slots.whole(request, opened, lambda one: -self._opened(one))
+            number = self._ranking(one, slots)
+            ready = [at for at in slots.ids() if number[at] >= slots.width(at)]
+            places = slots.whole(request, ready, lambda at: -self._opened(at))
             if places is not None:
                 found, low = (places, one), middle + 1
             elif found is None:

@@ -17,6 +17,7 @@ from determined_service.ingest.logs import LogsQueue
 from determined_service.ingest.reports import Batch
 from determined_service.scheduling.queue import Queue
 from determined_service.scheduling.reading import SnapshotReader
+from determined_service.scheduling.waiting_times import WaitingTimes
 from determined_service.views.secrets import Viewer
 
 
@@ -43,6 +44,11 @@ async def _snapshots(request: Request) -> SnapshotReader:
 async def _queue(request: Request) -> Queue:
     queue: Queue = request.app.state.queue
     return queue
+
+
+async def _waiting_times(request: Request) -> WaitingTimes:
+    waiting_times: WaitingTimes = request.app.state.waiting_times
+    return waiting_times
 
 
 def metrics_queue(request: Request) -> GroupCommit[Batch]:
@@ -76,3 +82,4 @@ ViewerOf = Annotated[Callable[[Principal], Viewer], Depends(_viewing)]
 """Makes the viewer of the subject that a route's rule has let through."""
 SnapshotsOf = Annotated[SnapshotReader, Depends(_snapshots)]
 QueueOf = Annotated[Queue, Depends(_queue)]
+WaitingTimesOf = Annotated[WaitingTimes, Depends(_waiting_times)]

@@ -209,6 +209,31 @@ async def test_flows_stay_where_they_are_while_an_experiment_is_unfinished(
         assert "cannot change from 'default' to 'gpus' now" in found
         assert f"1 unfinished experiment ({experiment})" in found
         assert (await pools(world))["default"]["defaultComputePool"] is True
+        assert "det agent start --pool default" in found
+        # The local cluster's agent moves with the default pool.
+        await world.register(slots=1, agent_id="a1")
+    async with service(settings, moved) as world:
+        assert "cannot change" in (await config(world))["refusal"]
+        await world.register(slots=1, agent_id="a2")
+    async with service(settings, moved) as world:
+        # An agent stays: the experiment keeps its pool, and new ones go to the other.
+        assert (await config(world))["refusal"] == ""
+        assert (await pools(world))["gpus"]["defaultComputePool"] is True
+        rows = await world.rows("SELECT resource_pool FROM experiments ORDER BY id")
+        assert [row["resource_pool"] for row in rows] == ["default"]
+        later = await world.row(
+            "SELECT resource_pool FROM experiments WHERE id = :id", id=await world.submit(SINGLE)
+        )
+        assert later["resource_pool"] == "gpus"
+    async with service(settings, both) as world:
+        assert "cannot change from 'gpus'" in (await config(world))["refusal"]
+        await world.rows(
+            "UPDATE agents SET last_heartbeat = now() - interval '1 hour' RETURNING id"
+        )
+        await world.rows("UPDATE experiments SET state = 'CANCELED' RETURNING id")
+    async with service(settings, both) as world:
+        assert (await config(world))["refusal"] == ""
+        experiment = await world.submit(SINGLE)
         ok(await world.act(experiment, "kill"))
     async with service(settings, moved) as world:
         assert "1 running deletion" in (await config(world))["refusal"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
@@ -72,12 +73,30 @@ async def test_the_list(world: World) -> None:
     assert old["jobs"] == [first, second]
     missing = await world.user.get(QUEUE, params={"resourcePool": "none"})
     assert (missing.status_code, "there are default" in missing.text) == (400, True)
+    await world.rows(
+        "UPDATE allocations SET requested_at = assigned_at - interval '90 s'"
+        " WHERE assigned_at IS NOT NULL RETURNING id"
+    )
+    await world.rows(
+        "INSERT INTO allocations (id, task_id, run_id, state, resource_pool, slots, requested_at,"
+        " assigned_at)"
+        " SELECT id || day, task_id, run_id + 1, 'TERMINATED', resource_pool, 1,"
+        "        assigned_at - day * interval '25 h', assigned_at - day * interval '1 day'"
+        " FROM allocations, unnest(array[1, 29, 30]) day WHERE assigned_at IS NOT NULL RETURNING id"
+    )
+    ran = (await world.rows("SELECT max(assigned_at) AT TIME ZONE 'UTC' AS at FROM allocations"))[
+        0
+    ]["at"]
+    days = [(ran.date() - datetime.timedelta(days=days)).isoformat() for days in (29, 1, 0)]
     stats = ok(await world.user.get(f"{QUEUE}/stats"))["results"]
     assert stats == [
         {
             "resourcePool": "default",
             "stats": {"queuedCount": 1, "scheduledCount": 1},
-            "aggregates": [],
+            "aggregates": [
+                {"periodStart": day, "seconds": seconds}
+                for day, seconds in zip(days, (29 * 3600.0, 3600.0, 90.0), strict=True)
+            ],
         }
     ]
 

@@ -11,6 +11,7 @@ from prefect.client.schemas.actions import WorkPoolUpdate
 from determined.common.cluster_config import ClusterConfig, read_text
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import configuration
+from determined_service.prefect import job_template
 from determined_service.prefect.gateway import DEPLOYED, PrefectGateway
 from determined_service.prefect.work_pools import WorkPools
 from tests.integration.control.prefect_server import AUTH
@@ -56,6 +57,7 @@ async def test_work_pools(
             assert await side.run_pass()
             found = await client.read_work_pool(first)
             assert (found.type, found.description) == ("determined-process", f"pool {first}")
+            assert found.base_job_template == job_template.TEMPLATE
             assert await homes() == {first}
             # Somebody pauses one pool; another one leaves the file, and so does the flows' home.
             await client.update_work_pool(second, WorkPoolUpdate(is_paused=True))
