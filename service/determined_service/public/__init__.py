@@ -43,6 +43,7 @@ from determined_service.public import (
     model_definitions,
     model_versions,
     models,
+    notebook_files,
     pipelines,
     plots,
     reports,
@@ -120,6 +121,7 @@ def routers() -> list[Router]:
         pipelines,
         # Before the tasks: "/tasks/count" is no task's address.
         launched,
+        notebook_files,
         shells,
         tasks,
         generic_tasks,

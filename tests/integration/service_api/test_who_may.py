@@ -165,6 +165,7 @@ REQUESTS: dict[Address, Asked] = {
     },
     ("PUT", f"{API}/shells/{{task_id}}/door"): just({"no_ssh": "no sshd"}),
     **{address: Asked() for address in OF_ONE_KIND},
+    ("DELETE", f"{API}/notebook-files/{{task_id}}"): Asked(),
     **{("POST", f"{EXPERIMENT}/{verb}"): Asked() for verb in VERBS},
     **{("POST", f"{API}/experiments/{verb}"): Asked(chosen) for verb in VERBS},
     **{
