@@ -77,6 +77,8 @@ class Mine:
         """The task that is meant by ``task_id`` in the path: for reports, that of the leg."""
         if path.endswith(("/report_idle", "/door")):
             return self.leg.task_id
+        if "/notebook-files/" in path:
+            return self.tasks["notebooks"]
         kind = next((kind for kind in self.tasks if f"/{kind}/" in path), "")
         return self.tasks.get(kind, "none")
 
