@@ -24,6 +24,7 @@ NAMES = [
     "tasks.first_byte",
     "tasks.shell_prompt",
     "tasks.jupyterlab_page",
+    "tasks.many",
     "trivial_trials",
     "idle",
     "recovery",

@@ -143,42 +143,28 @@ class Jupyter:
                     return found
 
 
-@needs_jupyter
-def test_a_notebook_and_its_files_in_the_next_one(cluster: LocalCluster) -> None:
-    options = ["-d", "--config", "resources.slots=0"]
-    task_id = cluster.det("notebook", "start", *options).stdout
-    first = Jupyter(cluster, task_id.strip())
-    # The service's login is not enough, and neither is a login of somebody else.
-    bare = first.client.get(f"/proxy/{first.task_id}/api/kernels")
-    assert bare.status_code == 403
-    found = first.run(
-        "open('left.txt', 'w').write('here')\nimport os\nos.makedirs('.config', exist_ok=True)\n"
-        "open('.config/.hidden', 'w').write('too')\n"
-        "from IPython.display import Image, display\n"
-        "display(Image(data=b'\\x89PNG\\r\\n\\x1a\\n', format='png'))"
-    )
-    assert "image/png" in found
-    until("its files are kept", lambda: kept(cluster, first.task_id, "left.txt", "here"))
-    cluster.det("notebook", "kill", "-f", first.task_id)
-    second_id = cluster.det(
-        *("notebook", "start", "--restore", first.task_id[:13], *options)
-    ).stdout.strip()
-    second = Jupyter(cluster, second_id)
-    try:
-        assert second.ask("GET", "contents/left.txt").json()["content"] == "here"
-        assert second.run(
-            "assert open('.config/.hidden').read() == 'too'\nfrom IPython.display import HTML\nHTML('<b>')"
-        )
-    finally:
-        cluster.det("notebook", "kill", "-f", second_id)
-
-
 PLOT = "import matplotlib.pyplot as plt; plt.plot([1, 4, 9]); plt.title('squares'); plt.show()"
+FILES = """
+open('left.txt', 'w').write('here')
+import os
+os.makedirs('.config', exist_ok=True)
+open('.config/.hidden', 'w').write('too')
+from IPython.display import Image, display
+display(Image(data=b'\\x89PNG\\r\\n\\x1a\\n', format='png'))
+"""
+FOUND = """
+assert open('.config/.hidden').read() == 'too'
+from IPython.display import HTML
+HTML('<b>')
+"""
 
 
 @needs_jupyter
-def test_a_notebook_in_a_browser(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Opened already logged in, a cell that plots, the end without visitors, the page in the next one."""
+def test_a_notebook_in_a_browser_and_its_files_in_the_next_one(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Opened already logged in, a cell that plots, the page and other files in the next notebook, the end
+    without visitors. One test: each notebook takes its time to start."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
@@ -210,7 +196,29 @@ def test_a_notebook_in_a_browser(cluster: LocalCluster, tmp_path: Path) -> None:
         assert picture.get_attribute("src").startswith("data:image/png")
         browser.save_screenshot(str(pictures / "notebook.png"))
         see(browser, ".jp-Toolbar [data-jp-item-name='save']").click()
+        first = Jupyter(cluster, task_id)
+        # The service's login is not enough, and neither is a login of somebody else.
+        bare = first.client.get(f"/proxy/{task_id}/api/kernels")
+        assert bare.status_code == 403
+        assert "image/png" in first.run(FILES)
         until("it is kept", lambda: kept(cluster, task_id, "Untitled.ipynb", "image/png"))
+        until("its files are kept", lambda: kept(cluster, task_id, "left.txt", "here"))
+
+    # The first one rests from here on.
+    again = cluster.det(
+        *("notebook", "start", "--no-browser", "--config", "resources.slots=0"),
+        *("--restore", task_id[:13]),
+    )
+    second = Jupyter(cluster, again.stderr.split()[1])
+    try:
+        assert second.ask("GET", "contents/left.txt").json()["content"] == "here"
+        assert second.run(FOUND)
+        with open_browser(tmp_path / "second") as browser:
+            browser.get(again.stdout.strip().replace("lab%3F", "lab/tree/Untitled.ipynb%3F"))
+            see(browser, ".jp-OutputArea-output img")
+            browser.save_screenshot(str(pictures / "restored.png"))
+    finally:
+        cluster.det("notebook", "kill", "-f", second.task_id)
 
     def ended() -> str | None:
         shown = cluster.session().get(f"/api/v1/notebooks/{task_id}")["notebook"]
@@ -218,11 +226,3 @@ def test_a_notebook_in_a_browser(cluster: LocalCluster, tmp_path: Path) -> None:
 
     assert "nobody used it" in until("the idle notebook's end", ended)
     assert "nobody has used this task" in cluster.det("notebook", "logs", task_id).stdout
-    again = cluster.det("notebook", "start", *options, "--restore", task_id)
-    try:
-        with open_browser(tmp_path / "second") as browser:
-            browser.get(again.stdout.strip().replace("lab%3F", "lab/tree/Untitled.ipynb%3F"))
-            see(browser, ".jp-OutputArea-output img")
-            browser.save_screenshot(str(pictures / "restored.png"))
-    finally:
-        cluster.det("notebook", "kill", "-f", again.stderr.split()[1])

@@ -6,14 +6,27 @@ from typing import Annotated
 
 import typer
 
+from determined.cli.arguments.confirmation import Yes, confirm
+from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.launched import opening, start
-from determined.cli.launched.commands import TaskId, add_commands
-from determined.cli.launched.nouns import NOTEBOOK, whole_id
+from determined.cli.launched.commands import Everybodys, TaskId, TaskIds, add_commands
+from determined.cli.launched.nouns import NOTEBOOK, whole_id, whole_ids
 from determined.cli.launched.publishing import Published
+from determined.cli.output import format as f
+from determined.cli.output import render
+from determined.cli.output.render import Column
 from determined.cli.printing import echo
 from determined.cli.state import state
+
+FILES = "/api/v1/notebook-files"
+COLUMNS = (
+    Column("ID", "id"),
+    Column("User", "username"),
+    Column("Description", "description"),
+    Column("Ended", f.field("endTime", f.time)),
+)
 
 app = group("Notebooks: JupyterLab on the cluster's machines.", default="list")
 
@@ -82,6 +95,28 @@ def open_notebook(ctx: typer.Context, task_id: TaskId) -> None:
     """Open a notebook of yours in the browser."""
     session = state(ctx).session
     opening.show(session, NOTEBOOK, whole_id(session, NOTEBOOK, task_id))
+
+
+@app.command("files")
+def list_files(
+    ctx: typer.Context, all: Everybodys = False, json: Json = False, csv: Csv = False
+) -> None:
+    """List the notebooks that have ended and whose files are kept, for --restore."""
+    fmt = chosen(json, csv)
+    asked = {"everybody": all, "limit": -1}
+    found = state(ctx).session.get(FILES, params=asked)["notebookFiles"]
+    render.show(COLUMNS, found, fmt, what="notebooks with kept files")
+
+
+@app.command("delete-files")
+def delete_files(ctx: typer.Context, task_ids: TaskIds, yes: Yes = False) -> None:
+    """Delete the files that ended notebooks left: no other notebook can begin with them then."""
+    session = state(ctx).session
+    chosen_ids = whole_ids(session, NOTEBOOK, task_ids)
+    confirm(f"Delete the files of notebook {', '.join(chosen_ids)}? This cannot be undone.", yes)
+    for one in chosen_ids:
+        session.delete(f"{FILES}/{one}")
+        talk(f"the files of notebook {one} are being deleted")
 
 
 add_commands(app, NOTEBOOK)

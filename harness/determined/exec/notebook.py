@@ -60,7 +60,7 @@ def command(task_id: str, directory: Path) -> list[str]:
         "KernelManager.transport": "ipc",
     }
     arguments = [f"--{name}={value}" for name, value in options.items()]
-    return [sys.executable, "-P", "-m", "jupyterlab", *arguments]
+    return [sys.executable, "-P", "-m", "determined.exec._jupyterlab", *arguments]
 
 
 def is_used(
@@ -124,19 +124,26 @@ class Use:
         return list(answer.raise_for_status().json())
 
 
-def _files(session: Session, info: ClusterInfo, directory: Path) -> KeptFiles | None:
-    """With what an earlier notebook left in ``directory``. None: this one keeps nothing."""
+def _places(session: Session, info: ClusterInfo) -> dict[str, Any]:
+    """Where the files are kept, and which ones this notebook begins with."""
     try:
-        given = session.get(f"/api/v1/notebooks/{info.task_id}/files")
-        if given["storage"] is None:
-            return None
-        manager = storage.build(given["storage"])
-        kept = KeptFiles(manager, given["key"], directory, say)
+        return dict(session.get(f"/api/v1/notebooks/{info.task_id}/files"))
+    except APIException as error:
+        say(f"warning: the files of this notebook are not kept after its end: {error}")
+        return {"storage": None, "restore": ""}
+
+
+def _files(given: Mapping[str, Any], directory: Path) -> KeptFiles | None:
+    """With what an earlier notebook left in ``directory``. None: this one keeps nothing."""
+    if given["storage"] is None:
+        return None
+    try:
+        kept = KeptFiles(storage.build(given["storage"]), given["key"], directory, say)
         if given["restore"]:
             kept.restore(given["restore"])
         return kept
-    except (APIException, errors.StorageError) as error:
-        if isinstance(error, errors.StorageError) and given["restore"]:
+    except errors.StorageError as error:
+        if given["restore"]:
             fail(f"the files of the earlier notebook cannot be read: {error}")
         say(f"warning: the files of this notebook are not kept after its end: {error}")
         return None
@@ -170,7 +177,9 @@ def main() -> None:
         )
     directory = Path.cwd()
     session = Session(info.master_url, info.session_token)
-    kept = _files(session, info, directory)
+    given = _places(session, info)
+    # The page shows them from the beginning.
+    kept = _files(given, directory) if given["restore"] else None
     # Of the task alone, as its path is short: those of sockets have to be.
     runtime = Path(os.environ.get("TMPDIR") or os.environ["DET_RUN_DIR"]).resolve() / "jupyter"
     settings = _settings(runtime / "settings")
@@ -190,6 +199,9 @@ def main() -> None:
         stdin=subprocess.DEVNULL,
         preexec_fn=tied_to_parent(),
     )
+    if not given["restore"]:
+        # Beside JupyterLab's start: a storage's library takes a while to import.
+        kept = _files(given, directory)
     use = Use(session, info, token)
     while True:
         try:

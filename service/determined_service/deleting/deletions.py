@@ -23,6 +23,7 @@ from determined.common.wire.deletions import DONE, FAILED, REQUESTED, DeletionWo
 from determined_registry.database.tables import checkpoints, deletions, experiments, tasks, trials
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
+from determined_service.base.settings import Settings
 from determined_service.deleting.damage import forget_latest, lock_users
 from determined_service.deleting.garbage import Policy, outside_policy
 from determined_service.deleting.registered import lock_unregistered, refuse_registered
@@ -30,13 +31,17 @@ from determined_service.deleting.remains import state_without
 from determined_service.state import states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TASK, transition
-from determined_service.state.task_kinds import CHECKPOINT_GC
+from determined_service.state.task_kinds import CHECKPOINT_GC, NOTEBOOK
 from determined_service.state.trial_tasks import of_experiment
 
 POLICY = "policy"
 CHECKPOINTS = "checkpoints"
 EXPERIMENT_WHOLE = "experiment"
 TENSORBOARD = "tensorboard"
+NOTEBOOKS = "notebooks"
+
+NOTEBOOK_MARK = "files_deletion"
+"""In ``tasks.data`` of a notebook: the deletion that its files go with."""
 
 SHOWN_STATE: Mapping[str, str] = {
     states.ACTIVE: REQUESTED,
@@ -47,6 +52,12 @@ SHOWN_STATE: Mapping[str, str] = {
 
 c = checkpoints.c
 d = deletions.c
+
+
+def notebook_key(cluster_id: str, task_id: str) -> str:
+    """Where in the storage a notebook keeps its files."""
+    return f"{cluster_id}/notebook/{task_id}"
+
 
 # What a storage manager of the script's own has stored, nobody else finds.
 _DELETABLE = sa.func.coalesce(c.storage["type"].astext, "") != "own"
@@ -118,6 +129,28 @@ async def delete_tensorboard_files(change: Change, experiment_id: int, *, owner_
     """Has the TensorBoard files of the (ended) experiment's trials deleted; the deletion's id."""
     return await _request(change, TENSORBOARD, experiment_id, owner_id)
 
+
+async def delete_notebook_files(change: Change, task_ids: Sequence[str], *, owner_id: int) -> int:
+    """Has the files that these ended notebooks left deleted; the deletion's id."""
+    deletion_id = await _request(change, NOTEBOOKS, None, owner_id)
+    await change.conn.execute(_MARK_NOTEBOOKS, {"ids": list(task_ids), "mark": str(deletion_id)})
+    return deletion_id
+
+
+_MARK_NOTEBOOKS = sa.text(
+    f"""
+    UPDATE tasks
+    SET data = coalesce(data, '{{}}') || jsonb_build_object('{NOTEBOOK_MARK}', cast(:mark AS text))
+    WHERE id = ANY(:ids)
+    """
+)
+_MARKED_NOTEBOOKS = sa.text(
+    f"SELECT id FROM tasks WHERE kind = '{NOTEBOOK}' AND data ->> '{NOTEBOOK_MARK}' = :mark ORDER BY id"
+)
+_UNMARK_NOTEBOOKS = sa.text(
+    f"UPDATE tasks SET data = data - '{NOTEBOOK_MARK}'"
+    f" WHERE kind = '{NOTEBOOK}' AND data ->> '{NOTEBOOK_MARK}' = :mark"
+)
 
 _REQUEST = sa.text(
     """
@@ -231,7 +264,7 @@ async def prepare(change: Change, deletion_id: int) -> bool:
 # TensorBoard files.
 _TO_DO = sa.text(
     f"""
-    SELECT d.kind = 'tensorboard' OR EXISTS (SELECT FROM checkpoints WHERE deletion_id = d.id)
+    SELECT d.kind IN ('tensorboard', 'notebooks') OR EXISTS (SELECT FROM checkpoints WHERE deletion_id = d.id)
       OR EXISTS (
         SELECT FROM legs l WHERE l.task_id IN ({of_experiment("d.experiment_id")})
           AND (d.kind = 'experiment' OR l.state NOT IN ('COMPLETED', 'PREEMPTED')))
@@ -271,7 +304,7 @@ _WORK = sa.text(
 )
 
 
-async def work(conn: AsyncConnection, deletion_id: int, cluster_id: str) -> DeletionWork:
+async def work(conn: AsyncConnection, deletion_id: int, settings: Settings) -> DeletionWork:
     """What a run has to do: per storage the checkpoints, and what else is to go. Raises NotFound.
 
     The processes of checkpoints that were never finished are gone, or the service refuses to hear of them.
@@ -291,8 +324,14 @@ async def work(conn: AsyncConnection, deletion_id: int, cluster_id: str) -> Dele
     ).first()
     if row is None:
         raise NotFound(f"deletion {deletion_id} does not exist")
+    cluster_id = str(settings.cluster_id)
     unfinished_of: str | None = None
     discard: list[str] = []
+    storage = row.storage
+    if row.kind == NOTEBOOKS:
+        storage = settings.checkpoint_storage
+        marked = await conn.execute(_MARKED_NOTEBOOKS, {"mark": str(deletion_id)})
+        discard = [notebook_key(cluster_id, task_id) for task_id in marked.scalars()]
     if row.experiment_id is not None:
         unfinished_of = f"{cluster_id}.{row.experiment_id}."
         if row.kind in (EXPERIMENT_WHOLE, TENSORBOARD):
@@ -307,8 +346,8 @@ async def work(conn: AsyncConnection, deletion_id: int, cluster_id: str) -> Dele
         return places.setdefault(key, Place(storage, [], unfinished_of, discard))
 
     if row.state == states.ACTIVE:
-        if row.storage is not None:
-            place(row.storage)
+        if storage is not None:
+            place(storage)
         for item in await conn.execute(_WORK, {"id": deletion_id}):
             place(item.storage or {}).checkpoints.append(str(item.uuid))
     return DeletionWork(
@@ -392,6 +431,9 @@ async def end(change: Change, deletion_id: int, error: str | None) -> None:
 async def _fail(change: Change, row: sa.Row[Any], reason: str) -> None:
     """Gives the locked deletion up; an experiment that was to be deleted says why it was not."""
     await transition(change, TASK, row.task_id, states.ERROR, reason=reason)
+    if row.kind == NOTEBOOKS:
+        # They are there, and may be deleted later.
+        await change.conn.execute(_UNMARK_NOTEBOOKS, {"mark": str(row.id)})
     if row.kind == EXPERIMENT_WHOLE:
         await transition(change, EXPERIMENT, row.experiment_id, states.DELETE_FAILED, reason=reason)
     change.notify(topics.DELETIONS)

@@ -35,7 +35,7 @@ async def deletion_work(
 ) -> Response:
     """The things to delete, by storage."""
     async with reader(db).connect() as conn:
-        found = await deleting.work(conn, deletion_id, str(settings.cluster_id))
+        found = await deleting.work(conn, deletion_id, settings)
     return JsonResponse(found)
 
 

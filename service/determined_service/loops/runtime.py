@@ -20,6 +20,7 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
+from determined_service.deleting import notebook_files
 from determined_service.loops.reconciler import PASS_S, SUSPECT_S, Reconciler
 from determined_service.prefect.deletion_runs import DeletionRuns
 from determined_service.prefect.gateway import PrefectGateway, import_prefect
@@ -100,6 +101,8 @@ async def _lead(
             pipelines = PipelineRuns(db, gateway, settings)
             tasks.create_task(pipelines.run(hub), name="pipelines")
             tasks.create_task(WorkPools(db, gateway, settings).run(hub), name="work pools")
+        rule = notebook_files.apply_rule_forever(db, settings)
+        tasks.create_task(rule, name="kept files of notebooks")
         reconciler = Reconciler(
             db,
             gateway,

@@ -44,6 +44,7 @@ from determined_service.public import (
     model_definitions,
     model_versions,
     models,
+    notebook_files,
     pipelines,
     plots,
     reports,
@@ -123,6 +124,7 @@ def routers() -> list[Router]:
         pipelines,
         # Before the tasks: "/tasks/count" is no task's address.
         launched,
+        notebook_files,
         shells,
         doors,
         returned_files,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import sqlalchemy as sa
 import yaml
 
+from determined.common.cluster_config import NotebookFiles
+from determined_service.deleting import deletions, notebook_files
 from determined_service.lifecycle import idle
 from determined_service.state.change import changing
 from tests.integration.control.test_launched import another_user, refusal, started
@@ -95,3 +98,56 @@ async def test_a_notebook_is_its_owners(world: World) -> None:
     found = ok(await second.client.get(f"{NOTEBOOKS}/{task_id}/files"))
     assert found["restore"] == files["key"]
     ok(await world.user.post(f"{NOTEBOOKS}/{task_id}/kill"))
+
+
+async def test_the_files_of_ended_notebooks_are_deleted_by_their_owner_or_the_rule(
+    world: World,
+) -> None:
+    await world.register(slots=1)
+    stranger = await another_user(world, "mallory")
+    kept = "/api/v1/notebook-files"
+    ids = []
+    for _ in range(4):
+        task_id = ok(await world.user.post(NOTEBOOKS, json={}))["notebook"]["id"]
+        process = await started(world)
+        early = await world.user.delete(f"{kept}/{task_id}")
+        assert early.status_code == 409 and "has not ended" in early.json()["message"]
+        ok(await process.exited(exit_code=0))
+        ids.append(task_id)
+    listed = ok(await world.user.get(kept))["notebookFiles"]
+    assert [one["id"] for one in listed] == ids[::-1]
+    assert ok(await stranger.get(kept))["notebookFiles"] == []
+    assert (await stranger.delete(f"{kept}/{ids[0]}")).status_code == 403
+
+    # A new notebook is to begin with them.
+    ok(await world.user.post(NOTEBOOKS, json={"restoreId": ids[1]}))
+    needed = await world.user.delete(f"{kept}/{ids[1]}")
+    assert needed.status_code == 409 and "begins with the files" in needed.json()["message"]
+    first = ok(await world.user.delete(f"{kept}/{ids[0]}"))["deletionId"]
+    assert (await world.user.delete(f"{kept}/{ids[0]}")).status_code == 409
+    gone = await world.user.post(NOTEBOOKS, json={"restoreId": ids[0]})
+    assert gone.status_code == 409 and "were deleted" in gone.json()["message"]
+    async with changing(world.app.state.db) as change:
+        assert await deletions.prepare(change, first)
+        work = await deletions.work(change.conn, first, world.app.state.settings)
+    (place,) = work.places
+    assert [key.rpartition("/")[2] for key in place.discard] == [ids[0]]
+
+    async def ruled(**rule: int) -> int:
+        async with changing(world.app.state.db) as change:
+            return await notebook_files.apply_rule(change, NotebookFiles(**rule))
+
+    assert (await ruled(), await ruled(days=1, per_owner=3)) == (0, 0)
+    # The latest one stays, and the one that is needed.
+    assert (await ruled(per_owner=1), await ruled(per_owner=1)) == (1, 0)
+    async with changing(world.app.state.db) as change:
+        await change.conn.execute(
+            sa.text("UPDATE tasks SET end_time = end_time - interval '2 days'")
+        )
+    assert (await ruled(days=3), await ruled(days=1)) == (0, 1)
+    left = ok(await world.user.get(kept))["notebookFiles"]
+    assert [one["id"] for one in left] == [ids[1]]
+    # What cannot be deleted is there as before.
+    async with changing(world.app.state.db) as change:
+        await deletions.end(change, first, "the storage is away")
+    assert ids[0] in [one["id"] for one in ok(await world.user.get(kept))["notebookFiles"]]

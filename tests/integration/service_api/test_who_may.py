@@ -77,6 +77,8 @@ class Mine:
         """The task that is meant by ``task_id`` in the path: for reports, that of the leg."""
         if path.endswith(("/report_idle", "/door")):
             return self.leg.task_id
+        if "/notebook-files/" in path:
+            return self.tasks["notebooks"]
         kind = next((kind for kind in self.tasks if f"/{kind}/" in path), "")
         return self.tasks.get(kind, "none")
 
@@ -169,6 +171,7 @@ REQUESTS: dict[Address, Asked] = {
     },
     ("PUT", f"{API}/shells/{{task_id}}/door"): just({"no_ssh": "no sshd"}),
     **{address: Asked() for address in OF_ONE_KIND},
+    ("DELETE", f"{API}/notebook-files/{{task_id}}"): Asked(),
     **{("POST", f"{EXPERIMENT}/{verb}"): Asked() for verb in VERBS},
     **{("POST", f"{API}/experiments/{verb}"): Asked(chosen) for verb in VERBS},
     **{

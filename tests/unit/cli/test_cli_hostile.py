@@ -257,6 +257,7 @@ SHOWING = {
     "user link-with-agent-user": [
         *(EVIL, "--agent-uid=1", f"--agent-user={EVIL}", "--agent-gid=1", "--agent-group=g")
     ],
+    "notebook files": ["--all"],
     "user whoami": [],
     "user list": [],
     "version": [],
@@ -268,7 +269,13 @@ OTHERS = {
     *("experiment delete-tb-files", "experiment download", "experiment download-model-def"),
     *("experiment download-tensorboard", "checkpoint delete", "checkpoint rm", "preview-search"),
     *("checkpoint download", "trial download", "model download", "trial support-bundle"),
-    *("notebook start", "notebook open", "tensorboard start", "tensorboard open"),
+    *(
+        "notebook start",
+        "notebook open",
+        "notebook delete-files",
+        "tensorboard start",
+        "tensorboard open",
+    ),
     *("user login", "user logout", "user change-password", "agent start"),
     *("shell start", "shell open", "shell config-ssh", "shell show-ssh-command"),
     "shell show_ssh_command",

@@ -48,7 +48,8 @@ def pools(*names: str) -> str:
             [
                 "c.yaml:1: launch_eror: unknown field; did you mean 'launch_error'? (allowed: "
                 "resource_manager, resource_pools, task_container_defaults, checkpoint_storage, "
-                "launch_error, security, logging, tensorboard_timeout, notebook_timeout)"
+                "launch_error, security, logging, tensorboard_timeout, notebook_timeout, "
+                "notebook_files)"
             ],
             id="misspelled field",
         ),
@@ -58,7 +59,7 @@ def pools(*names: str) -> str:
                 "c.yaml:1: launch_error: expected true or false, found 'no'",
                 "c.yaml:2: fitting_policy: unknown field (allowed: resource_manager, resource_pools, "
                 "task_container_defaults, checkpoint_storage, launch_error, security, logging, "
-                "tensorboard_timeout, notebook_timeout)",
+                "tensorboard_timeout, notebook_timeout, notebook_files)",
             ],
             id="wrong type and wrong place",
         ),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import gc
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from determined.exec import tensorboard
+from determined.exec import _jupyterlab, tensorboard
 from determined.exec.notebook import is_used
 from determined.exec.tensorboard import Follower, Room
 from determined.storage import build
@@ -87,3 +90,22 @@ def test_tensorboards_server_ends_with_whoever_started_it() -> None:
         assert is_alive(child)
         parent.kill()
     until("the server's end", lambda: not is_alive(child))
+
+
+def test_jupyterlab_starts_without_compiling_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rfc3987_syntax` takes longer to import than all the rest of it."""
+    seen: list[bool] = []
+
+    def serve() -> None:
+        with pytest.raises(ImportError):
+            importlib.import_module("rfc3987_syntax")
+        seen.append(gc.isenabled())
+
+    monkeypatch.delitem(sys.modules, "rfc3987_syntax", raising=False)
+    monkeypatch.setitem(sys.modules, "jupyterlab.labapp", SimpleNamespace(main=serve))
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    try:
+        _jupyterlab.main()
+    finally:
+        sys.modules.pop("rfc3987_syntax", None)
+    assert seen == [True]

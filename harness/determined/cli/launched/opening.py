@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from determined.common.api import Session
 
 LOOK_S = (0.1, 1.0)
-"""Between two looks at a task that starts: at first, and at most."""
+"""Between two looks at a task that starts: at least, and at most."""
+PATIENCE = 1 / 20
+"""How much of the time that was waited already the next pause may take."""
 _ENDING = ("STATE_TERMINATED", "STATE_TERMINATING")
 _SHOWN = 5
 
 
 def wait_until_ready(session: Session, noun: Noun, task_id: str) -> str:
     """Waits until the task's page answers; the page's path. Raises CliError when the task ends before."""
-    pause, most = LOOK_S
+    least, most = LOOK_S
+    began = time.monotonic()
     with _saying_why(session, noun, task_id):
         while True:
             task = session.get(f"{noun.path}/{task_id}")[noun.name]
@@ -33,8 +36,7 @@ def wait_until_ready(session: Session, noun: Noun, task_id: str) -> str:
                     f"{noun.title} {task_id} has ended: {why}{_last_words(session, task_id)}\n"
                     f"All it wrote: det {noun.word} logs {task_id}"
                 )
-            time.sleep(pause)
-            pause = min(most, pause * 1.5)
+            time.sleep(min(most, max(least, (time.monotonic() - began) * PATIENCE)))
 
 
 def _last_words(session: Session, task_id: str) -> str:

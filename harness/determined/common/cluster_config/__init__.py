@@ -10,7 +10,7 @@ lists all of them. The service and `det` read the same file::
 All mistakes are raised as one :class:`determined.expconf.ConfigError`.
 """
 
-from determined.common.cluster_config.config import ClusterConfig
+from determined.common.cluster_config.config import ClusterConfig, NotebookFiles
 from determined.common.cluster_config.containers import TaskContainerDefaults
 from determined.common.cluster_config.masking import masked
 from determined.common.cluster_config.pool import DEFAULT_POOL, PoolConfig, ResourceManager
@@ -27,6 +27,7 @@ __all__ = [
     "DEFAULT_POOL",
     "DEFAULT_PRIORITY",
     "ClusterConfig",
+    "NotebookFiles",
     "PoolConfig",
     "Remark",
     "ResourceManager",

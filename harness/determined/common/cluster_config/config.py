@@ -72,6 +72,17 @@ class Logging(Section):
     ] = Field("default", description="where logs of trials are kept")
 
 
+class NotebookFiles(Section):
+    """The ``notebook_files`` section: how long the files of ended notebooks stay."""
+
+    days: Annotated[int, Field(ge=1, le=limits.INT32 // 86_400)] | None = Field(
+        None, description="days after a notebook's end; default: for ever"
+    )
+    per_owner: Annotated[int, Field(ge=1, le=limits.INT32)] | None = Field(
+        None, description="of how many notebooks of each owner, the latest ones; default: of all"
+    )
+
+
 class ClusterConfig(Section):
     """A cluster's configuration, as :func:`~.reading.read_file` returns it: in today's form, and valid."""
 
@@ -101,6 +112,9 @@ class ClusterConfig(Section):
     )
     notebook_timeout: Annotated[int, Field(ge=1, le=limits.INT32)] | None = Field(
         None, description="seconds after which a notebook ends that nobody uses; default: never"
+    )
+    notebook_files: NotebookFiles = Field(
+        default_factory=NotebookFiles, description="how long files of ended notebooks are kept"
     )
 
     scheduler: SchedulerConfig | None = Field(

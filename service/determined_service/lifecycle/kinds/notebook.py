@@ -17,8 +17,9 @@ from determined.common.cluster_config import ClusterConfig
 from determined.common.wire.legs import Port
 from determined.expconf.tasks import NotebookConfig
 from determined_registry.database.tables import tasks
-from determined_service.base.errors import Forbidden, NotFound
+from determined_service.base.errors import Conflict, Forbidden, NotFound
 from determined_service.base.settings import Settings
+from determined_service.deleting.deletions import NOTEBOOK_MARK, notebook_key
 from determined_service.lifecycle.kinds.base import user_ports
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import task_kinds
@@ -53,14 +54,19 @@ class Notebook(LaunchedKind):
             }
         before = asked.get("restoreId")
         if before:
-            chosen = sa.select(tasks.c.owner_id).where(
-                tasks.c.id == before, tasks.c.kind == self.name
+            # A deletion of them waits, and then sees who needs them.
+            chosen = (
+                sa.select(tasks.c.owner_id, tasks.c.data)
+                .where(tasks.c.id == before, tasks.c.kind == self.name)
+                .with_for_update(read=True)
             )
-            owner_id = (await conn.execute(chosen)).scalar_one_or_none()
-            if owner_id is None:
+            found = (await conn.execute(chosen)).first()
+            if found is None:
                 raise NotFound(f"notebook {before} does not exist")
-            if owner_id != asked["ownerId"]:
+            if found.owner_id != asked["ownerId"]:
                 raise Forbidden(f"only the owner of notebook {before} may begin with its files")
+            if NOTEBOOK_MARK in (found.data or {}):
+                raise Conflict(f"the files of notebook {before} were deleted")
             data["restore_of"] = before
         return data
 
@@ -104,9 +110,8 @@ def files(row: sa.Row[Any], settings: Settings) -> dict[str, Any]:
     if row.config.get("work_dir") is not None or settings.checkpoint_storage is None:
         return {"storage": None, "key": "", "restore": ""}
     before = (row.data or {}).get("restore_of")
-    home = f"{settings.cluster_id}/notebook"
     return {
         "storage": settings.checkpoint_storage,
-        "key": f"{home}/{row.id}",
-        "restore": f"{home}/{before}" if before else "",
+        "key": notebook_key(str(settings.cluster_id), row.id),
+        "restore": notebook_key(str(settings.cluster_id), before) if before else "",
     }

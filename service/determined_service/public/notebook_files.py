@@ -1,0 +1,60 @@
+"""What notebooks that have ended left in the storage: see and delete it. Ours, beside Determined's API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from starlette.responses import Response
+
+from determined_registry.database.tables import tasks
+from determined_service.access.dependencies import TaskReader, may
+from determined_service.access.principal import Principal
+from determined_service.access.rules import Action
+from determined_service.access.targets import Kind
+from determined_service.base.json import JsonResponse
+from determined_service.deleting import notebook_files
+from determined_service.state.change import changing
+from determined_service.views.paging import Limit, Offset, fetch_page
+from determined_service.web.router import Router
+from determined_service.web.state import Db
+
+router = Router("Tasks", "/api/v1")
+
+Deleter = Annotated[Principal, may(Action.CHANGE, Kind.TASK, "delete the files of")]
+
+
+@router.get("/notebook-files")
+async def list_notebook_files(
+    user: TaskReader, db: Db, everybody: bool = False, offset: Offset = 0, limit: Limit = 0
+) -> Response:
+    """The ended notebooks whose files are kept, the latest first: the caller's own, or everybody's."""
+    order = (tasks.c.end_time.desc(), tasks.c.id)
+    chosen = notebook_files.select_kept(None if everybody else user.user_id)
+    keys = chosen.with_only_columns(tasks.c.id)
+    async with db.tx() as conn:
+        rows, pages = await fetch_page(
+            conn,
+            chosen.order_by(*order),
+            offset,
+            limit,
+            key=tasks.c.id,
+            keys=keys.order_by(*order),
+        )
+    found = [
+        {
+            "id": row.id,
+            "username": row.username,
+            "description": row.name,
+            "endTime": row.end_time,
+        }
+        for row in rows
+    ]
+    return JsonResponse({"notebookFiles": found, "pagination": pages})
+
+
+@router.delete("/notebook-files/{task_id}")
+async def delete_notebook_files(task_id: str, user: Deleter, db: Db) -> Response:
+    """Requests the deletion of what an ended notebook left; answers `deletionId`."""
+    async with changing(db) as change:
+        deletion_id = await notebook_files.delete(change, task_id, owner_id=user.user_id)
+    return JsonResponse({"deletionId": deletion_id})
