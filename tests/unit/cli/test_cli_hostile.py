@@ -134,7 +134,7 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         "endTime": "2026-01-01T00:00:00Z",
     }
     service.retraining_runs = [run]
-    plan = {"schedule": {"cron": EVIL}, "on": [{"alias": {"model": EVIL}}]}
+    plan = {"schedule": {"cron": EVIL}, "on": [{"alias": {"model": EVIL, "alias": EVIL}}]}
     service.retrainings = [{"model": EVIL, "username": EVIL, "plan": plan, "lastRun": run}]
     tried = {"id": 1, "index": 0, "item": EVIL, "attempt": 1, "state": EVIL, "reason": LONG}
     tried |= {"cached": True, "best": {"metric": EVIL, "trialId": EVIL, "checkpoint": EVIL}}
@@ -279,6 +279,8 @@ OTHERS = {
     *("user login", "user logout", "user change-password", "agent start"),
     *("shell start", "shell open", "shell config-ssh", "shell show-ssh-command"),
     "shell show_ssh_command",
+    # What a program in one's own task prints, as ssh shows it.
+    *("run", "exec", "attach", "trial dump"),
 }
 
 

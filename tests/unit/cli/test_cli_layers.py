@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "following": FRAME | {"output"},
     "submission": FRAME | {"output", "following"},
     "launched": FRAME | {"output", "arguments", "groups"},
+    "entering": FRAME | {"launched"},
     "doctor": FRAME | {"output"},
     "printing.py": set(),
     "errors.py": {"printing"},

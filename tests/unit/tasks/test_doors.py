@@ -16,10 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from determined.common import gate
 from determined.common import stacks as answering
 from determined.common.wire import doors as wire
-from determined.common.wire import shells
+from determined.common.wire import gate, shells
 from determined.common.wire.doors import Hello
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.shells import Frame, Frames

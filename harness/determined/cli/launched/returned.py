@@ -59,13 +59,13 @@ def fetch(session: Session, task_id: str, directory: Path, *, told: bool = False
             " machine was lost"
         )
         return
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() as packed:
         with session.open(f"{path}/archive") as answer:
             for piece in answer.iter_raw():
-                file.write(piece)
-        file.seek(0)
+                packed.write(piece)
+        packed.seek(0)
         try:
-            found = unpack(file, directory, f".from-{task_id[:8]}")
+            found = unpack(packed, directory, f".from-{task_id[:8]}")
         except (tarfile.TarError, EOFError, OSError, ValueError) as error:
             raise CliError(
                 f"the files of task {task_id} could not all be written into {directory}: {error}; when that"
@@ -218,10 +218,10 @@ def _write(folder: int, name: str, content: bytes, mode: int) -> None:
     # The usual rights of a new file here; only whether it can be executed comes with it.
     descriptor = os.open(aside, flags, 0o777 if mode & 0o100 else 0o666, dir_fd=folder)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        with os.fdopen(descriptor, "wb") as target:
+            target.write(content)
+            target.flush()
+            os.fsync(target.fileno())
         os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
