@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -19,6 +20,10 @@ from tests.local_cluster import LocalCluster
 
 # Before Prefect, as our processes do it.
 lean_jsonschema.import_it()
+
+# The processes of xdist read the same tests at the same time: who comes second finds the bytecode there. In
+# this process only: what tests start keeps to its environment.
+sys.dont_write_bytecode = False
 
 # Keras decides when it is imported; its default, TensorFlow, is not installed.
 os.environ.setdefault("KERAS_BACKEND", "torch")
