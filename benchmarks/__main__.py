@@ -17,6 +17,7 @@ NAMES = [
     "downloads",
     "reconciler",
     "scheduler",
+    "submission",
     "week",
     "cluster_up",
     "first_line",
