@@ -1,8 +1,8 @@
 """What it costs to submit an experiment into a queue of 10,000 requests beside one into an empty queue.
 
 All that the route does, from the text of the configuration to the commit: CPU of the service and of Postgres,
-statements, and the rows and buffers that Postgres touches for them. In turns, because machines have moods. (The
-scheduler's pass after it is `python -m benchmarks scheduler`.)"""
+statements, and the rows and buffers that Postgres touches for them. In turns, because machines have moods.
+(The scheduler's pass after it is `python -m benchmarks scheduler`.)"""
 
 from __future__ import annotations
 
