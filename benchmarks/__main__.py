@@ -18,6 +18,7 @@ NAMES = [
     "reconciler",
     "active_experiments",
     "scheduler",
+    "submission",
     "week",
     "cluster_up",
     "first_line",

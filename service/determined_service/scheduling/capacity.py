@@ -28,9 +28,10 @@ _NOR = {
 _AGENTS = sa.text(
     """
     SELECT g.id, g.labels, g.last_heartbeat > now() - interval '5 minutes' AS here,
-           (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS n
-    FROM agents g
+           count(s.agent_id) AS n
+    FROM agents g LEFT JOIN slots s ON s.agent_id = g.id AND s.enabled
     WHERE g.resource_pool = :pool
+    GROUP BY g.id
     ORDER BY n DESC, g.id
     """
 )
