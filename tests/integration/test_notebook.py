@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -143,6 +144,7 @@ class Jupyter:
                     return found
 
 
+PATIENCE_S = 15.0
 PLOT = "import matplotlib.pyplot as plt; plt.plot([1, 4, 9]); plt.title('squares'); plt.show()"
 FILES = """
 open('left.txt', 'w').write('here')
@@ -165,6 +167,7 @@ def test_a_notebook_in_a_browser_and_its_files_in_the_next_one(
 ) -> None:
     """Opened already logged in, a cell that plots, the page and other files in the next notebook, the end
     without visitors. One test: each notebook takes its time to start."""
+    from selenium.common.exceptions import TimeoutException
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
@@ -177,8 +180,8 @@ def test_a_notebook_in_a_browser_and_its_files_in_the_next_one(
     )
     task_id = started.stderr.split()[1]
 
-    def see(browser: Any, css: str) -> Any:
-        return WebDriverWait(browser, TIMEOUT_S).until(
+    def see(browser: Any, css: str, seconds: float = TIMEOUT_S) -> Any:
+        return WebDriverWait(browser, seconds).until(
             lambda it: next(
                 (one for one in it.find_elements(By.CSS_SELECTOR, css) if one.is_displayed()), None
             )
@@ -189,10 +192,18 @@ def test_a_notebook_in_a_browser_and_its_files_in_the_next_one(
         see(browser, ".jp-LauncherCard[data-category='Notebook']").click()
         see(browser, ".jp-Notebook .cm-content").click()
         see(browser, ".jp-Notebook-ExecutionIndicator[data-status='idle']")
-        box = browser.switch_to.active_element
-        box.send_keys(PLOT)
-        box.send_keys(Keys.SHIFT, Keys.ENTER)
-        picture = see(browser, ".jp-OutputArea-output img")
+        browser.switch_to.active_element.send_keys(PLOT)
+
+        def plotted() -> Any:
+            # What is asked of a kernel in the moment in which the page connects to it may be lost
+            # (JupyterLab 4.6): people run the cell again.
+            see(browser, ".jp-Notebook .cm-content").click()
+            browser.switch_to.active_element.send_keys(Keys.SHIFT, Keys.ENTER)
+            with contextlib.suppress(TimeoutException):
+                return see(browser, ".jp-OutputArea-output img", PATIENCE_S)
+            return None
+
+        picture = until("the plot", plotted)
         assert picture.get_attribute("src").startswith("data:image/png")
         browser.save_screenshot(str(pictures / "notebook.png"))
         see(browser, ".jp-Toolbar [data-jp-item-name='save']").click()
