@@ -32,6 +32,7 @@ THING: dict[Kind, Id] = {
 MAY = {
     Grant.LOGGED_IN: {"alice", "bob", "root", "agents", "process"},
     Grant.OWNER: {"alice", "root", "agents"},
+    Grant.OWNER_ALONE: {"alice", "root", "agents"},
     Grant.OWNER_OR_TASKS: {"alice", "root", "agents", "process"},
     Grant.SENDER: {"alice", "root", "agents", "process"},
     Grant.ITSELF: {"alice", "root", "agents"},

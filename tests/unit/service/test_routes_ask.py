@@ -74,7 +74,7 @@ def test_a_rule_about_one_thing_finds_it_in_the_path() -> None:
 
 def test_only_reading_is_declared_by_get() -> None:
     """… besides what a training process asks for itself, and agents and flows."""
-    others = (Action.READ, Action.REPORT, Action.SERVE)
+    others = (Action.READ, Action.REPORT, Action.SERVE, Action.ENTER)
     rules = declared_rules()
     assert [a for a, r in rules.items() if a[0] == "GET" and r and r[0].action not in others] == []
     # Nothing is changed by these, although they carry a body.
