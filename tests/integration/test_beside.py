@@ -43,6 +43,8 @@ def begin(cluster: LocalCluster, folder: Path) -> tuple[subprocess.Popen[str], s
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Tests that a shell has started in the background ignore it, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None and process.stderr is not None
     task_id = process.stderr.readline().split()[-1]
@@ -80,7 +82,7 @@ def test_a_program_of_this_directory_and_others_beside_it(
     )
     assert given.stdout == "typed\n"
     stacks = cluster.det("exec", task_id, "--", "python3", "-P", "-m", "determined.exec.stacks")
-    assert "python3 train.py" in stacks.stdout and "waiting (train.py:6)" in stacks.stdout
+    assert "python3 train.py" in stacks.stdout and "waiting (train.py:7)" in stacks.stdout
 
     # Who goes without a word takes the program with them.
     visitor = subprocess.Popen(
@@ -160,5 +162,5 @@ def test_where_a_trial_is(cluster: LocalCluster, tmp_path: Path) -> None:
 
     trial_id = until("the trial has begun", begun)
     dumped = cluster.det("trial", "dump", trial_id)
-    assert "waiting (train.py:6)" in dumped.stdout and "forking/python.py" not in dumped.stdout
+    assert "waiting (train.py:7)" in dumped.stdout and "forking/python.py" not in dumped.stdout
     cluster.det("e", "kill", experiment_id)

@@ -364,3 +364,44 @@ def test_prefects_command_starts_an_agent(cluster: LocalCluster) -> None:
             agent.stop()
     finally:
         cluster.env = before
+
+
+def test_a_program_of_this_directory_and_one_beside_it(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Files go into a container and come back; det exec enters it, also with another supervisor."""
+    (tmp_path / "wait.sh").write_text(
+        "echo new > made.txt; echo begun; while [ ! -e go ]; do sleep 0.1; done; exit 7\n"
+    )
+    with agents(cluster, "entered") as [agent]:
+        words = ["run", "--here", "--pool", POOL, "--", "sh", "wait.sh"]
+        run = subprocess.Popen(
+            [*DET, *words],
+            cwd=tmp_path,
+            env=cluster.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert run.stdout is not None and run.stderr is not None
+        task_id = run.stderr.readline().split()[-1]
+        assert run.stdout.readline() == "begun\n", run.stderr.read()
+        script = "cat made.txt; echo $DET_RESOURCES_TYPE ${DET_SESSION_TOKEN-none}"
+        done = cluster.det("exec", task_id, "--", "sh", "-c", script)
+        assert done.stdout == "new\ndocker-container none\n"
+
+        [folder] = (agent.work_dir / ALLOCATIONS).iterdir()
+        before = LegRecord.read(folder)
+        assert before is not None
+        psutil.Process(before.supervisor.pid).kill()
+
+        def taken_over() -> bool:
+            record = LegRecord.read(folder)
+            return record is not None and record.supervisor != before.supervisor
+
+        until("another supervisor is there", taken_over)
+        cluster.det("exec", task_id, "--", "touch", "go")
+        _, err = run.communicate(timeout=TIMEOUT_S)
+        assert run.returncode == 7, err
+        assert "made.txt (new)" in err and (tmp_path / "made.txt").read_text() == "new\n"
