@@ -107,7 +107,7 @@ class Doors:
             if self._gates is None:
                 state = replace(state, port=inside.port)
             else:
-                state = replace(state, port=self._gates.ports[0].port, gated=True)
+                state = replace(state, port=self._gates.ports[0].port, behind=inside.port)
             self._listener, self._state = listener, state
             self._used = time.monotonic()
             threading.Thread(

@@ -41,8 +41,6 @@ CLUSTER = {"determined.common.cluster_config"}
 PROMOTION = {"determined.common.promotion"}
 # Pipelines are read and resolved by `det`, the SDK and the service alike.
 PIPELINE = {"determined.common.pipeline"}
-# The proxy shows the gates of tasks' ports that it is the proxy.
-GATE = {"determined.common.gate"}
 CLIENT = CONFIG | {"determined.common"}
 # Who runs where checkpoint storage is reached: legs verify, a flow deletes, a reader hands out.
 STORAGE = {"determined.storage", "determined.errors"}
@@ -60,7 +58,6 @@ ALLOWED: dict[str, set[str]] = {
     | CLUSTER
     | PROMOTION
     | PIPELINE
-    | GATE
     | LEAN
     | WIRE
     # Of the service only the process that reads checkpoint files; see the test below.

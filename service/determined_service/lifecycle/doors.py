@@ -165,12 +165,12 @@ async def set_state(change: Change, allocation_id: str, state: DoorState) -> Non
             is_default=False,
             keep_prefix=False,
             ready=True,
-            gated=state.gated,
+            behind=state.behind,
         )
         await conn.execute(
             port.on_conflict_do_update(
                 index_elements=[p.allocation_id, p.name],
-                set_={"address": state.address, "port": state.port, "gated": state.gated},
+                set_={"address": state.address, "port": state.port, "behind": state.behind},
             )
         )
         await conn.execute(sa.update(allocation_doors).where(*this).values(is_open=True))

@@ -72,7 +72,8 @@ class DoorOrder(Message):
 @dataclass(frozen=True, slots=True)
 class DoorState(Message):
     """The report that a supervisor's door is open at an address, or closed. ``secret_hash``: which one;
-    ``gated``: behind a gate (:mod:`determined.common.gate`); ``problem``: why it cannot be opened, in words.
+    ``behind``: its own number, where a gate (:mod:`determined.common.wire.gate`) is at ``port``; ``problem``:
+    why it cannot be opened, in words.
     """
 
     node: int
@@ -80,5 +81,5 @@ class DoorState(Message):
     open: bool
     address: str = ""
     port: int = 0
-    gated: bool = False
+    behind: int = 0
     problem: str = ""
