@@ -82,3 +82,30 @@ def test_programs_that_it_starts_are_interrupted_as_usual() -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert "default_int_handler" in done.stdout
+
+
+def test_one_that_a_person_was_asked_for_is_handled_too() -> None:
+    asking = (
+        "import time\n"
+        "from determined.cli.following.interrupt import interrupt_again, interrupt_once\n"
+        "interrupt_once()\n"
+        "for _ in range(2):\n"
+        "    try:\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n"
+        "        interrupt_again()\n"
+        "        print('handled', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", asking],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    for _ in range(2):
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "handled\n"
+    assert process.wait(TIMEOUT_S) == 0

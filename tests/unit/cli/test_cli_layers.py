@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "arguments": FRAME | {"output"},
     "following": FRAME | {"output"},
     "submission": FRAME | {"output", "following"},
-    "launched": FRAME | {"output", "arguments", "groups"},
+    "launched": FRAME | {"output", "arguments", "groups", "following"},
     "entering": FRAME | {"launched"},
     "doctor": FRAME | {"output"},
     "printing.py": set(),

@@ -12,6 +12,7 @@ import typer
 
 from determined.cli import printing
 from determined.cli.errors import talk
+from determined.cli.following import interrupt
 from determined.cli.launched.nouns import Noun
 from determined.cli.output import format as f
 
@@ -37,6 +38,8 @@ def follow(session: Session, noun: Noun, task_id: str) -> int:
                 _stream(session, task_id)
                 break
             except KeyboardInterrupt:
+                if not told:
+                    interrupt.interrupt_again()
                 if told or not _wants_to_detach(noun):
                     _kill(session, noun, task_id)
                     told = True
