@@ -138,10 +138,16 @@ class PrefectWatch:
 
     async def _settle_stuck(self, now: datetime.datetime) -> None:
         before = now - datetime.timedelta(seconds=self._stuck_run_s)
-        stuck = [run for run in await self._gateway.unfinished() if run.since < before]
-        known = {owner.run_id: owner for owner in await self._owners([run.id for run in stuck])}
-        for run in stuck:
+        # Prefect cancels the runs of an experiment's trials with its own, also those that have just ended:
+        # what is over here can be said soon.
+        soon = now - datetime.timedelta(seconds=min(self._stuck_run_s, CANCEL_GRACE_S))
+        unfinished = [run for run in await self._gateway.unfinished() if run.since < soon]
+        owners = await self._owners([run.id for run in unfinished])
+        known = {owner.run_id: owner for owner in owners}
+        for run in unfinished:
             owner = known.get(run.id)
+            if run.since >= before and (owner is None or owner.state not in states.TERMINAL):
+                continue
             if owner is None:
                 await self._end_unknown(run, now)
             elif not await self._rows(_UNTOLD, entity=owner.entity):

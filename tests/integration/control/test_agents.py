@@ -43,7 +43,8 @@ async def test_an_agent_one_release_behind_is_understood(world: World, wire: int
         body["wire"] = wire
     answer = ok(await world.agent.post("/internal/v1/agents/a1/register", json=body))
     assert answer["wire"] == version.VERSION
-    assert await world.work() == {"launch": [], "kill": [], "prefect_poll_seq": 0, "ended": []}
+    nothing = {"launch": [], "kill": [], "prefect_poll_seq": 0, "ended": [], "doors": []}
+    assert await world.work() == nothing
 
 
 async def test_an_agent_learns_which_of_its_experiments_have_ended(world: World) -> None:
