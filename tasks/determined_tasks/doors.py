@@ -220,11 +220,11 @@ def _refuse_full(connection: socket.socket, _: str) -> None:
 
 def _hello(connection: socket.socket, secret_hash: str) -> Hello:
     """The first frame. Raises EntryError, WireError, ValueError; EOFError for a connection without one."""
-    head = _read(connection, 5)
+    head = read_exactly(connection, 5)
     size = int.from_bytes(head[1:])
     if head[0] != Frame.HELLO or size > doors.MOST_BYTES:
         raise EntryError("this is the door of a task: enter it by det exec or det attach")
-    given = json.loads(_read(connection, size))
+    given = json.loads(read_exactly(connection, size))
     secret = given.get("secret") if isinstance(given, dict) else None
     if not hmac.compare_digest(shells.hash_of(str(secret or "")), secret_hash):
         raise EntryError("this is not the door's secret: ask the service for it (det exec)")
@@ -234,8 +234,8 @@ def _hello(connection: socket.socket, secret_hash: str) -> Hello:
     return hello
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes: what follows is the program's."""
+def read_exactly(connection: socket.socket, size: int) -> bytes:
+    """So many bytes and no more: what follows is for somebody else. Raises EOFError."""
     found = b""
     while len(found) < size:
         piece = connection.recv(size - len(found))

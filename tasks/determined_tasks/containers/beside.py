@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from determined.common.wire import doors
 from determined_tasks.containers import engine
 from determined_tasks.containers.engine import EngineAway
-from determined_tasks.doors import EntryError
+from determined_tasks.doors import EntryError, read_exactly
 
 if TYPE_CHECKING:
     from docker.api.client import APIClient
@@ -76,7 +76,7 @@ def _join(connection: socket.socket, inside: socket.socket) -> tuple[bool, bytes
     has_spoken, said = False, b""
     with contextlib.suppress(OSError, EOFError):
         while True:
-            kind, size = _HEADER.unpack(_read(inside, _HEADER.size))
+            kind, size = _HEADER.unpack(read_exactly(inside, _HEADER.size))
             while size:
                 data = inside.recv(min(size, PIECE))
                 if not data:
@@ -89,13 +89,3 @@ def _join(connection: socket.socket, inside: socket.socket) -> tuple[bool, bytes
                     with contextlib.suppress(OSError):
                         connection.sendall(data)
     return has_spoken, said
-
-
-def _read(inside: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        piece = inside.recv(size - len(found))
-        if not piece:
-            raise EOFError
-        found += piece
-    return found
