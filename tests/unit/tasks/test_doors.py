@@ -176,14 +176,18 @@ def test_a_process_tells_where_it_is_without_py_spy(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
     env = {**os.environ, "DET_RUN_DIR": str(tmp_path), "RANK": "1"}
     with contextlib.ExitStack() as stack:
-        for name in ("train.py", "other.py"):
-            process = subprocess.Popen(
-                [sys.executable, name], cwd=tmp_path, env=env, stdout=subprocess.PIPE
+        # Not by psutil's children: their order is by process id, and ids begin again.
+        train, other = (
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, name], cwd=tmp_path, env=env, stdout=subprocess.PIPE
+                )
             )
-            stack.callback(process.wait)
+            for name in ("train.py", "other.py")
+        )
+        for process in (train, other):
             stack.callback(process.kill)
             assert process.stdout is not None and process.stdout.readline() == b"here\n"
-        train, other = psutil.Process().children()[-2:]
         asked = {
             "PATH": "/nowhere",
             wire.SUPERVISOR: str(os.getpid()),
@@ -198,4 +202,4 @@ def test_a_process_tells_where_it_is_without_py_spy(tmp_path: Path) -> None:
         assert "line 6 in deep" in told and "no py-spy is installed here" in told
         assert not answering.is_caught(other.pid)
         assert "no stack: no py-spy" in stacks.dump(found[other.pid], asked)
-        assert other.is_running()
+        assert other.poll() is None

@@ -31,38 +31,36 @@ def follow(session: Session, noun: Noun, task_id: str) -> int:
 
     Ctrl-C asks whether to let the task go on; the second one kills it.
     """
-    told = False
+    presses = 0
     with _saying_why(session, noun, task_id):
         while True:
             try:
-                _stream(session, task_id)
-                break
-            except KeyboardInterrupt:
-                if not told:
-                    interrupt.interrupt_again()
-                if told or not _wants_to_detach(noun):
-                    _kill(session, noun, task_id)
-                    told = True
-                elif sys.stdin.isatty():
+                # Asked in here: the second Ctrl-C may come as soon as the question is to be read.
+                if presses == 1 and _wants_to_detach(noun):
                     talk(
                         f"{noun.title} {task_id} goes on; its output: det {noun.word} logs -f {task_id}"
                     )
                     return DETACHED
-                else:
-                    told = True
+                _stream(session, task_id)
+                break
+            except KeyboardInterrupt:
+                presses += 1
+                if presses > 1:
+                    _kill(session, noun, task_id)
     return _end(session, noun, task_id)
 
 
 def _wants_to_detach(noun: Noun) -> bool:
-    """Asks the person at the terminal; without one, says what a second Ctrl-C does."""
+    """Asks the person at the terminal; without one, says what a second Ctrl-C does.
+
+    Raises KeyboardInterrupt: the task is to be killed.
+    """
+    interrupt.interrupt_again()
     if not sys.stdin.isatty():
         talk(f"the {noun.title} goes on; interrupt once more to kill it")
-        return True
-    talk(f"\nthe {noun.title} can go on without this terminal: Enter detaches, Ctrl-C kills it")
-    try:
-        sys.stdin.readline()
-    except KeyboardInterrupt:
         return False
+    talk(f"\nthe {noun.title} can go on without this terminal: Enter detaches, Ctrl-C kills it")
+    sys.stdin.readline()
     return True
 
 
