@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import logging
 import os
@@ -138,6 +139,8 @@ class MlflowServer:
         with contextlib.suppress(ConnectionError):
             pipe.write(json.dumps(given).encode() + b"\n")
             await pipe.drain()
+        # A service without Prefect has not needed it yet, and in the event loop it would take 0.1 s.
+        await asyncio.to_thread(importlib.import_module, "httpcore")
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(
                 uds=str(socket), limits=httpx.Limits(max_connections=CONNECTIONS)
