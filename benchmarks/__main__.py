@@ -27,6 +27,7 @@ NAMES = [
     "tasks.jupyterlab_page",
     "tasks.many",
     "trivial_trials",
+    "prefect_calls",
     "idle",
     "recovery",
     "training",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -82,6 +83,8 @@ def data_dir() -> Iterator[dict[str, str]]:
             "DET_DEBUG_CONFIG_PATH": f"{folder}/config",
         }
         env.pop("DET_MASTER", None)
+        # One that is told to end (`timeout`, say) must not leave its cluster behind.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
             yield env
         finally:
