@@ -270,7 +270,8 @@ def test_two_processes_that_drive_the_same_experiment_run(
     )
     experiment = cluster.submit(tmp_path, config, script_py=LOOP)
     until("a trial", lambda: cluster.trials(experiment))
-    run_id = cluster.describe(experiment)["flowRunId"]
+    # A trial is there, and may run, before the experiment has its run.
+    run_id = until("its run", lambda: cluster.describe(experiment)["flowRunId"])
     second = execute(cluster, prefect, run_id, tmp_path / "home")
     until("the end", lambda: cluster.describe(experiment)["state"], equals="STATE_COMPLETED")
     end([second])
