@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from tests import installed
+
 _NAMES = "sh bash cat cp df env id kill ls mkdir rm sleep sort stat touch true wc"
 PROGRAMS = _NAMES.split()
 # sshd gives up its rights to an account of this name.
@@ -48,11 +50,9 @@ def running() -> Iterator[str | None]:
     if os.geteuid() != 0:
         yield "no Docker engine answers, and only root can start one"
         return
-    if shutil.which("dockerd") is None:
-        problem = _install()
-        if problem is not None:
-            yield problem
-            return
+    if (problem := _install()) is not None:
+        yield problem
+        return
     with tempfile.TemporaryDirectory(prefix="determined-test-dockerd-") as folder:
         # The usual storage first; then one that needs no mounts.
         for more in ([], ["--storage-driver=vfs"]):
@@ -85,9 +85,7 @@ def own(*options: str, network: Iterable[str] = NO_NETWORK) -> Iterator[Engine |
     if os.geteuid() != 0:
         yield "only root can start a Docker engine"
         return
-    if (shutil.which("dockerd") is None or shutil.which("docker") is None) and (
-        problem := _install()
-    ):
+    if (problem := _install()) is not None:
         yield problem
         return
     before = os.environ.get("DOCKER_HOST")
@@ -220,15 +218,11 @@ def _end(process: subprocess.Popen[bytes] | None, number: signal.Signals) -> Non
 
 
 def _install() -> str | None:
-    if shutil.which("apt-get") is None:
-        return "there is no dockerd here, and no apt-get to install one"
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    packages = ["docker.io", "iptables"]
-    for command in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
-        done = subprocess.run(["apt-get", "-q", *command], env=env, capture_output=True, text=True)
-        if done.returncode:
-            return f"docker.io cannot be installed: {done.stderr[-300:]}"
-    return None
+    return installed.from_debian("dockerd", ["docker.io", "iptables"], _is_here)
+
+
+def _is_here() -> bool:
+    return all(shutil.which(name) for name in ("dockerd", "docker"))
 
 
 SSH_SERVER = ("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/lib/openssh/sftp-server")

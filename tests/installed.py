@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,6 +28,32 @@ def kept(name: str, install: Callable[[Path], None]) -> Path:
             install(home)
             (home / "installed").touch()
     return home
+
+
+def from_debian(
+    what: str, packages: Sequence[str], is_here: Callable[[], bool], *, recommended: bool = False
+) -> str | None:
+    """Installs Debian's ``packages`` where ``what`` is not there yet; why that cannot be, or None.
+    ``recommended``: with what they recommend.
+
+    The processes of a test run come here at the same time, and apt-get serves one at a time. Who finds
+    ``what`` there waits for the end of an installation, too: its programs come before their configuration.
+    """
+    with FileLock(Path(tempfile.gettempdir()) / "determined-tests-apt.lock"):
+        if is_here():
+            return None
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            return f"there is no {what} here, and no apt-get (as root) to install it"
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        options = ["-q", "-o", f"DPkg::Lock::Timeout={TIMEOUT_S}"]
+        if not recommended:
+            options.append("--no-install-recommends")
+        for command in (["update"], ["install", "--yes", *packages]):
+            apt = ["apt-get", *options, *command]
+            done = subprocess.run(apt, env=env, capture_output=True, text=True)
+            if done.returncode:
+                return f"{what} cannot be installed: {done.stderr.strip()[-300:]}"
+        return None if is_here() else f"apt-get installed {' '.join(packages)}, but no {what}"
 
 
 def run_or_skip(what: str, step: Sequence[str]) -> None:

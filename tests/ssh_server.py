@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import subprocess
 
 import pytest
+
+from tests import installed
 
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
 
@@ -21,17 +22,7 @@ def require() -> None:
 
 @functools.cache
 def _missing() -> str | None:
-    if _is_here():
-        return None
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return "there is no sshd here, and no apt-get (as root) to install openssh-server"
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    packages = ["openssh-server", "openssh-client"]
-    for command in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
-        done = subprocess.run(["apt-get", "-q", *command], env=env, capture_output=True, text=True)
-        if done.returncode:
-            return f"openssh-server cannot be installed: {done.stderr[-300:]}"
-    return None if _is_here() else "apt-get installed openssh-server, but there is no sshd"
+    return installed.from_debian("sshd", ["openssh-server", "openssh-client"], _is_here)
 
 
 def _is_here() -> bool:

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tests import ssh_server
 from tests.compat.upstream_client import UpstreamClient
 
 # The first test may have to install the client.
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def test_shells(upstream: UpstreamClient) -> None:
+    ssh_server.require()
     given = ["--config", "resources.slots=0", "--config", "description=s"]
     shell_id = upstream.det("shell", "start", "-d", *given).stdout.strip()
     # Waits until it is ready, and asks for the key.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import installed
+
+
+def _is_here() -> bool:
+    return all(shutil.which(name) for name in ("chromium", "chromedriver"))
 
 
 @contextlib.contextmanager
@@ -19,18 +23,11 @@ def open_browser(profile: Path, *, log: bool = False, network: bool = False) -> 
     that is possible. ``log``: keeps what pages say on their console, for ``get_log("browser")``.
     ``network``: that, and events of the browser's devtools, for ``get_log("performance")``."""
     webdriver = pytest.importorskip("selenium.webdriver")
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            pytest.skip("needs chromium and chromium-driver, and cannot install them here")
-        for command in (["update", "-qq"], ["install", "-y", "-qq", "chromium", "chromium-driver"]):
-            done = subprocess.run(
-                ["apt-get", *command],
-                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-                capture_output=True,
-                text=True,
-            )
-            if done.returncode:
-                pytest.skip(f"apt-get {command[0]} failed: {done.stderr.strip()[-300:]}")
+    why = installed.from_debian(
+        "chromium", ["chromium", "chromium-driver"], _is_here, recommended=True
+    )
+    if why is not None:
+        pytest.skip(why)
     options = webdriver.ChromeOptions()
     for argument in (
         "--headless=new",
