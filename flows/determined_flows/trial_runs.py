@@ -14,7 +14,7 @@ from prefect.exceptions import ObjectNotFound
 from determined.common.api import Session
 from determined.common.backoff import Backoff
 from determined.common.wire import paths
-from determined.common.wire.search import RunningSince, TrialRef
+from determined.common.wire.search import TrialRef, TrialRun
 from determined_tasks.trial_runs import TrialRunFactory
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,6 @@ RETRY_SECONDS = (0.5, 15.0)
 # About half a minute until the deployment is there.
 DEPLOYED_TRIES = 12
 DEPLOYED_SECONDS = (0.1, 5.0)
-# A trial that finds slots at once runs by then, and its run needs one state less.
-SETTLE_S = 0.3
 # More at a time would only wait for the server longer, each.
 AT_A_TIME = 4
 
@@ -58,14 +56,11 @@ class TrialRuns:
     async def create(self, trial: TrialRef) -> None:
         """Makes the run and tells the service its id. May be repeated."""
         factory = await self._factory
-        await asyncio.sleep(SETTLE_S)
-        path = paths.TRIAL_RUN.format(trial_id=trial.trial_id)
         backoff = Backoff(*RETRY_SECONDS)
         for tries_left in reversed(range(TRIES)):
             try:
                 async with self._places:
-                    since = RunningSince.from_json(await asyncio.to_thread(self._session.get, path))
-                    made = await factory.create(trial, since)
+                    run_id = await factory.create(trial)
                 break
             except httpx.HTTPError as error:
                 refused = (
@@ -79,7 +74,11 @@ class TrialRuns:
                     error,
                 )
             await asyncio.sleep(backoff.next_delay())
-        await asyncio.to_thread(self._session.post, path, json=made.to_json())
+        await asyncio.to_thread(
+            self._session.post,
+            paths.TRIAL_RUN.format(trial_id=trial.trial_id),
+            json=TrialRun(run_id).to_json(),
+        )
 
 
 async def _open(

@@ -23,7 +23,7 @@ from determined.common.wire.prefect import (
     experiment_tags,
     waiting_run,
 )
-from determined.common.wire.search import RunningSince, TrialRef, TrialRun
+from determined.common.wire.search import TrialRef
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class TrialRunFactory:
         deployment = await client.read_deployment_by_name(TRIAL_DEPLOYMENT)
         return cls(client, deployment, experiment_id, flow_run_id, owner)
 
-    async def create(self, trial: TrialRef, since: RunningSince) -> TrialRun:
-        """The child run of ``trial``, made Running if the trial runs; safe to repeat.
+    async def create(self, trial: TrialRef) -> UUID:
+        """The id of the child run of ``trial``; safe to repeat.
 
         The dummy task run is what makes Prefect draw the run as a subflow of the experiment.
         """
@@ -64,16 +64,14 @@ class TrialRunFactory:
             state=Pending(),
         )
         try:
-            return await self._create(trial, since, parent.id, trial.resource_pool)
+            return await self._create(trial, parent.id, trial.resource_pool)
         except HTTPStatusError as error:
             if error.response.status_code != 404 or trial.resource_pool is None:
                 raise
         # The resource pool has no work pool (yet).
-        return await self._create(trial, since, parent.id, self.deployment.work_pool_name)
+        return await self._create(trial, parent.id, self.deployment.work_pool_name)
 
-    async def _create(
-        self, trial: TrialRef, since: RunningSince, parent_id: UUID, work_pool: str | None
-    ) -> TrialRun:
+    async def _create(self, trial: TrialRef, parent_id: UUID, work_pool: str | None) -> UUID:
         tags = experiment_tags(self.experiment_id, self.owner)
         body = waiting_run(
             flow_id=self.deployment.flow_id,
@@ -84,13 +82,9 @@ class TrialRunFactory:
             tags=[*self.deployment.tags, *tags, f"trial-{trial.trial_id}"],
             key=f"{self.experiment_id}/{trial.request_id}",
             parent_task_run_id=parent_id,
-            running=since.message if since.told else None,
         )
-        answer = (await self.client.request("POST", "/flow_runs/", json=body)).json()
-        # A run that was there before keeps the state that it has.
-        state = answer["state"] or {}
-        is_told = (state.get("type"), state.get("message")) == ("RUNNING", since.message)
-        return TrialRun(UUID(answer["id"]), since.told if is_told else 0)
+        answer = await self.client.request("POST", "/flow_runs/", json=body)
+        return UUID(answer.json()["id"])
 
 
 def _placeholder() -> None:

@@ -128,16 +128,9 @@ async def fail(experiment_id: Id, given: SearchFailure, agent: AgentAuth, db: Db
     return JsonResponse({})
 
 
-@router.get(paths.TRIAL_RUN)
-async def running_since(trial_id: Id, agent: AgentAuth, db: Db) -> Response:
-    """Whether the trial, which has no run yet, runs by now: then its run is made in that state."""
-    async with reader(db).connect() as conn:
-        return JsonResponse(await trialing.running_since(conn, trial_id))
-
-
 @router.post(paths.TRIAL_RUN)
 async def set_trial_run(trial_id: Id, given: TrialRun, agent: AgentAuth, db: Db) -> Response:
     """Notes that the run exists, so that the states kept for it are delivered."""
     async with reader(db).connect() as conn:
-        await trialing.set_flow_run(conn, trial_id, given.flow_run_id, given.told)
+        await trialing.set_flow_run(conn, trial_id, given.flow_run_id)
     return JsonResponse({})

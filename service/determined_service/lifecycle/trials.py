@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire.search import NoOperation, RunningSince
+from determined.common.wire.search import NoOperation
 from determined_registry.database.tables import search_events, trials
 from determined_searchers import (
     ExitReason,
@@ -33,7 +33,6 @@ from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.lifecycle.trial_end import TrialIds, end_trial
 from determined_service.state import states
 from determined_service.state.change import Change
-from determined_service.state.prefect_states import SET_STATE, TASK_ENTITY
 from determined_service.state.states import TRIAL, transition
 
 # A trial may call its hyperparameters invalid, or ask to stop; other reasons are the platform's.
@@ -226,52 +225,23 @@ async def kill(change: Change, trial_id: int) -> None:
     )
 
 
-# What comes before are passing states (prefect.mirror), which nobody need be told any more.
-_RUNNING_SINCE = sa.text(
-    f"""
-    SELECT o.id AS told, o.payload ->> 'message' AS message
-    FROM trials t JOIN tasks k ON k.id = t.task_id
-    JOIN prefect_outbox o ON o.entity = '{TASK_ENTITY}' || k.id
-    WHERE t.id = :id AND k.flow_run_id IS NULL
-      AND o.kind = '{SET_STATE}' AND o.payload ->> 'type' = 'RUNNING'
-    ORDER BY o.id LIMIT 1
-    """
-)
 _SET_RUN = sa.text(
-    f"""
+    """
     WITH known AS (
         UPDATE tasks k SET flow_run_id = :run
         FROM trials t WHERE t.id = :id AND k.id = t.task_id RETURNING k.id
-    ), told AS (
-        DELETE FROM prefect_outbox o USING known
-        WHERE o.entity = '{TASK_ENTITY}' || known.id AND o.kind = '{SET_STATE}' AND o.id <= :told
     )
     SELECT pg_notify(:channel, :topic) FROM known
     """
 )
 
 
-async def running_since(conn: AsyncConnection, trial_id: int) -> RunningSince:
-    """The state in which the run of a trial that has none yet may be made."""
-    row = (await conn.execute(_RUNNING_SINCE, {"id": trial_id})).first()
-    return RunningSince() if row is None else RunningSince(row.told, row.message)
-
-
-async def set_flow_run(
-    conn: AsyncConnection, trial_id: int, flow_run_id: UUID, told: int = 0
-) -> None:
-    """The trial's Prefect run exists: its states, kept until now, may be delivered, but for those up to the
-    row ``told`` of the outbox.
+async def set_flow_run(conn: AsyncConnection, trial_id: int, flow_run_id: UUID) -> None:
+    """The trial's Prefect run exists: its states, kept until now, may be delivered.
 
     One statement, so ``conn`` needs no transaction. Raises NotFound.
     """
-    given = {
-        "id": trial_id,
-        "run": flow_run_id,
-        "told": told,
-        "channel": CHANNEL,
-        "topic": topics.OUTBOX,
-    }
+    given = {"id": trial_id, "run": flow_run_id, "channel": CHANNEL, "topic": topics.OUTBOX}
     if (await conn.execute(_SET_RUN, given)).first() is None:
         raise NotFound(f"trial {trial_id} does not exist")
 

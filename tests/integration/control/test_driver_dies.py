@@ -18,7 +18,6 @@ import pytest
 from fastapi import FastAPI
 
 from determined.common.api import Session
-from determined.common.wire.search import RunningSince, TrialRun
 from determined_flows import experiment as flow
 from determined_flows import recorded_search, trial_runs
 from determined_searchers import simulate
@@ -85,8 +84,8 @@ class Runs:
     async def open(cls, client: Any, **kwargs: Any) -> Runs:
         return cls()
 
-    async def create(self, trial: Any, since: RunningSince) -> TrialRun:
-        return TrialRun(uuid.uuid5(uuid.NAMESPACE_OID, trial.request_id), since.told)
+    async def create(self, trial: Any) -> uuid.UUID:
+        return uuid.uuid5(uuid.NAMESPACE_OID, trial.request_id)
 
 
 @contextlib.asynccontextmanager

@@ -18,7 +18,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Scheduled
 
 from determined.common.wire.prefect import FAR_FUTURE, awaiting_slots, waiting_run
-from determined.common.wire.search import RunningSince, TrialRef, TrialRun
+from determined.common.wire.search import TrialRef
 from determined_service.app import create_app
 from determined_service.base.settings import Settings
 from determined_service.loops.reconciler import Reconciler
@@ -213,49 +213,6 @@ async def test_two_calls_tell_a_leg(
     assert ended.state is not None
     assert (ended.state.type, ended.run_count) == (StateType.COMPLETED, 1)
     assert await names(client, run) == ["AwaitingSlots", "Running", "Completed"]
-
-
-async def test_the_run_of_a_trial_that_runs_by_then_is_made_running(
-    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
-) -> None:
-    _, trial = await begin(world)
-    path = f"/internal/v1/trials/{trial.id}/run"
-    since = RunningSince.from_json(ok(await world.agent.get(path)))
-    assert since.told
-    parent = await client.create_flow_run_from_deployment(deployments["experiment"])
-    factory = await TrialRunFactory.open(client, experiment_id=1, flow_run_id=parent.id)
-    made = await factory.create(TrialRef(trial.id, "a"), since)
-    assert made == TrialRun(made.flow_run_id, since.told)
-    # The driver that made it died before it told the service: the next one finds it.
-    assert await factory.create(TrialRef(trial.id, "a"), since) == made
-    ok(await world.agent.post(path, json=made.to_json()))
-    assert RunningSince.from_json(ok(await world.agent.get(path))) == RunningSince()
-    await outbox_delivered(world)
-    assert await names(client, made.flow_run_id) == ["Running"]
-    running = await client.read_flow_run(made.flow_run_id)
-    assert running.state is not None
-    assert (running.state.message, running.run_count) == ("leg 1 on agent a1", 1)
-    assert running.start_time is not None
-    ok(await trial.complete(8, 0.1))
-    ok(await trial.exited())
-    await outbox_delivered(world)
-    assert await names(client, made.flow_run_id) == ["Running", "Completed"]
-
-
-async def test_a_run_that_was_made_to_wait_before_is_told_that_it_runs(
-    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
-) -> None:
-    _, trial = await begin(world)
-    path = f"/internal/v1/trials/{trial.id}/run"
-    parent = await client.create_flow_run_from_deployment(deployments["experiment"])
-    factory = await TrialRunFactory.open(client, experiment_id=1, flow_run_id=parent.id)
-    waiting = await factory.create(TrialRef(trial.id, "b"), RunningSince())
-    since = RunningSince.from_json(ok(await world.agent.get(path)))
-    made = await factory.create(TrialRef(trial.id, "b"), since)
-    assert made == waiting == TrialRun(made.flow_run_id, 0)
-    ok(await world.agent.post(path, json=made.to_json()))
-    await outbox_delivered(world)
-    assert await names(client, made.flow_run_id) == ["AwaitingSlots", "Running"]
 
 
 async def test_states_of_a_run_that_comes_late_keep_their_order(
@@ -509,18 +466,17 @@ async def test_the_runs_of_trials_stand_in_the_work_pool_of_their_resource_pool(
     await client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
     parent = await client.create_flow_run_from_deployment(deployments["experiment"])
     factory = await TrialRunFactory.open(client, experiment_id=7, flow_run_id=parent.id)
-    waits = RunningSince()
-    made = await factory.create(TrialRef(1, "a", "trial 1", resource_pool=pool), waits)
-    again = await factory.create(TrialRef(1, "a", "trial 1", resource_pool=pool), waits)
+    made = await factory.create(TrialRef(1, "a", "trial 1", resource_pool=pool))
+    again = await factory.create(TrialRef(1, "a", "trial 1", resource_pool=pool))
     assert made == again
-    run = await client.read_flow_run(made.flow_run_id)
+    run = await client.read_flow_run(made)
     assert (run.work_pool_name, run.parameters) == (pool, {"trial_id": 1})
     assert run.parent_task_run_id is not None
     assert {"experiment-7", "trial-1"} <= set(run.tags)
     # A pool that Prefect does not know: where its deployment stands.
-    elsewhere = await factory.create(TrialRef(2, "b", "trial 2", resource_pool="nowhere"), waits)
-    assert (await client.read_flow_run(elsewhere.flow_run_id)).work_pool_name is None
+    elsewhere = await factory.create(TrialRef(2, "b", "trial 2", resource_pool="nowhere"))
+    assert (await client.read_flow_run(elsewhere)).work_pool_name is None
     # An agent of a release that did not say the pool.
-    older = await factory.create(TrialRef(3, "c"), waits)
-    assert (await client.read_flow_run(older.flow_run_id)).work_pool_name is None
+    older = await factory.create(TrialRef(3, "c"))
+    assert (await client.read_flow_run(older)).work_pool_name is None
     await client.delete_work_pool(pool)

@@ -66,23 +66,15 @@ def waiting_run(
     tags: Iterable[str],
     key: str,
     parent_task_run_id: UUID | None = None,
-    running: str | None = None,
 ) -> dict[str, Any]:
     """The body of ``POST /flow_runs/`` that makes a run which waits for slots, once per ``key``, in the work
-    pool ``work_pool``. ``running``: it waits no more, and this is the message of its state.
+    pool ``work_pool``.
 
     It is scheduled for now, because Prefect's pages show and sort by the first time that a run was scheduled
     for. No worker takes it all the same: Prefect's query for them passes over runs whose policy says
     ``in_process``, as those have a process that looks after them (here the service and its agents).
     """
     now = datetime.datetime.now(datetime.UTC).isoformat()
-    state: dict[str, Any] = {
-        "type": "SCHEDULED",
-        "name": AWAITING_SLOTS,
-        "state_details": {"scheduled_time": now},
-    }
-    if running is not None:
-        state = {"type": "RUNNING", "name": RUNNING, "message": running}
     return {
         "flow_id": str(flow_id),
         "deployment_id": str(deployment_id),
@@ -93,7 +85,11 @@ def waiting_run(
         "idempotency_key": key,
         "parent_task_run_id": None if parent_task_run_id is None else str(parent_task_run_id),
         "empirical_policy": {"retry_type": "in_process"},
-        "state": state,
+        "state": {
+            "type": "SCHEDULED",
+            "name": AWAITING_SLOTS,
+            "state_details": {"scheduled_time": now},
+        },
     }
 
 

@@ -163,20 +163,7 @@ class SearchFailure(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
-class RunningSince(Message):
-    """Whether a trial that has no run in Prefect runs by now, and what its run's state would say.
-
-    ``told``: what Prefect need not be told again once its run was made in that state; 0: the trial waits.
-    """
-
-    told: int = 0
-    message: str = ""
-
-
-@checked
-@dataclass(frozen=True, slots=True)
 class TrialRun(Message):
-    """The trial's run in Prefect; ``told`` of :class:`RunningSince` if it was made in that state."""
+    """The trial's run in Prefect."""
 
     flow_run_id: UUID
-    told: int = 0
