@@ -91,11 +91,11 @@ def data_dir() -> Iterator[dict[str, str]]:
             subprocess.run([*DET, "deploy", "local", "cluster-down"], env=env, capture_output=True)
 
 
-def up(env: dict[str, str]) -> float:
+def up(env: dict[str, str], *options: str) -> float:
     """Seconds that `det deploy local cluster-up` took."""
     start = time.perf_counter()
     done = subprocess.run(
-        [*DET, "deploy", "local", "cluster-up"], env=env, capture_output=True, text=True
+        [*DET, "deploy", "local", "cluster-up", *options], env=env, capture_output=True, text=True
     )
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -103,10 +103,10 @@ def up(env: dict[str, str]) -> float:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
-    """A cluster for one benchmark."""
+def cluster(*options: str) -> Iterator[Cluster]:
+    """A cluster for one benchmark; ``options`` of `cluster-up`."""
     with data_dir() as env:
-        up(env)
+        up(env, *options)
         folder = Path(env["DET_DATA_DIR"])
         assert local_cluster.read(folder) is not None
         yield Cluster(folder, env)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.expconf_verdicts import REFUSED, TAKEN
 from tests.installed import install_into, kept
+from tests.waiting import TIMEOUT_S
 
 PACKAGE = "determined==0.21.0"
 # Later releases of jsonschema lose the schema's own extensions in subschemas, and with them most rules.
@@ -41,7 +42,7 @@ def test_the_published_schema_says_the_same() -> None:
         input=json.dumps(pieces),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

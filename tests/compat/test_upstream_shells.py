@@ -9,6 +9,7 @@ import pytest
 
 from tests import ssh_server
 from tests.compat.upstream_client import UpstreamClient
+from tests.waiting import TIMEOUT_S
 
 # The first test may have to install the client.
 pytestmark = pytest.mark.timeout(900)
@@ -28,7 +29,9 @@ def test_shells(upstream: UpstreamClient) -> None:
     command = command[command.index("ssh -o") :].strip()
     words = shlex.split(command.replace("cli.tunnel ", "cli.tunnel --auth "))
     program = [*words, "-o", "BatchMode=yes", "echo in-$((40+2))"]
-    entered = subprocess.run(program, env=upstream.env, capture_output=True, text=True, timeout=60)
+    entered = subprocess.run(
+        program, env=upstream.env, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
     assert entered.stdout == "in-42\n", entered.stderr
     assert "to 7" in upstream.det("shell", "set", "priority", shell_id, "7").stdout
     assert "determined.exec.shell" in upstream.det("shell", "config", shell_id).stdout

@@ -14,6 +14,7 @@ import pytest
 from determined_searchers import Create, create_searcher
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, Trial, World, ok
+from tests.waiting import TIMEOUT_S
 
 BAD = {
     "wrong-searcher": (SINGLE.replace("single", "sinlge"), "single"),
@@ -146,7 +147,7 @@ async def test_the_first_trials_are_there_when_create_returns(world: World) -> N
     assert len(attached.trials_without_run) == 2
     finished = asyncio.Event()
     agent = asyncio.create_task(world.train_all(finished))
-    assert await asyncio.wait_for(driver.drive(), 30) == "COMPLETED"
+    assert await asyncio.wait_for(driver.drive(), TIMEOUT_S) == "COMPLETED"
     finished.set()
     assert await agent == 2
     assert len(await shown_trials(world, experiment_id)) == 4
@@ -165,7 +166,7 @@ async def test_a_paused_experiment_has_its_trials(world: World) -> None:
     await leg.run_to_end()
     driver = Driver(world, experiment_id)
     await driver.attach()
-    assert await asyncio.wait_for(driver.drive(), 30) == "COMPLETED"
+    assert await asyncio.wait_for(driver.drive(), TIMEOUT_S) == "COMPLETED"
 
 
 @pytest.mark.parametrize("verb", ["cancel", "kill"])
@@ -193,7 +194,7 @@ async def test_a_search_that_an_older_release_stored_is_begun_by_its_driver(worl
     (begun,) = await shown_trials(world, experiment_id)
     assert begun["hparams"] == trial["hparams"]
     await (await world.launched()).run_to_end()
-    assert await asyncio.wait_for(driver.drive(), 30) == "COMPLETED"
+    assert await asyncio.wait_for(driver.drive(), TIMEOUT_S) == "COMPLETED"
 
 
 async def test_null_is_the_same_as_left_out(world: World) -> None:

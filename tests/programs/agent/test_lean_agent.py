@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.waiting import TIMEOUT_S
+
 
 def test_a_starting_agent_imports_neither_the_supervisors_modules_nor_yaml() -> None:
     code = (
@@ -14,6 +16,10 @@ def test_a_starting_agent_imports_neither_the_supervisors_modules_nor_yaml() -> 
         "print([name for name in names if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_S,
     )
     assert done.stdout.strip() == "[]"

@@ -89,9 +89,9 @@ def test_ranks_in_front_of_lines() -> None:
 def test_scripts_that_were_written_for_determineds_wrapper() -> None:
     command = [*WRAP, "--no-redirect-stdio", "RANK", "sh", "-c", "echo out; echo err >&2"]
     env = {**os.environ, "RANK": "2"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[rank=2] out\n", "[rank=2] err\n")
-    helped = subprocess.run([*WRAP, "--help"], capture_output=True, text=True, timeout=30)
+    helped = subprocess.run([*WRAP, "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert helped.returncode == 0
     assert "--no-redirect-stdio" in helped.stdout
 

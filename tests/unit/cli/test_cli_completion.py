@@ -19,6 +19,7 @@ from determined.cli.root import app
 from determined.cli.state import State
 from determined.common.api.token_store import TokenStore
 from tests.unit.sdk.fake_service import URL, FakeService, Refused, checkpoint, experiment, trial
+from tests.waiting import TIMEOUT_S
 
 Offer = Callable[[str], list[str]]
 
@@ -145,7 +146,7 @@ def run(*args: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TIMEOUT_S,
     )
 
 
@@ -182,6 +183,6 @@ def test_a_real_bash(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TIMEOUT_S,
     )
     assert (done.stdout, done.stderr) == ("list-trials\n", "")

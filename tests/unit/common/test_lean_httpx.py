@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.waiting import TIMEOUT_S
+
 
 def run(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     return done.stdout.strip()
 

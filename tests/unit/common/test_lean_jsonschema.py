@@ -7,13 +7,15 @@ import sys
 
 import pytest
 
+from tests.waiting import TIMEOUT_S
+
 LEAN = "from determined.common import lean_jsonschema; lean_jsonschema.import_it();"
 LOADED = "import sys; print('rfc3987_syntax' in sys.modules)"
 
 
 def run(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     return done.stdout.strip()
 

@@ -16,6 +16,7 @@ from determined.common.wire.prefect import TASK_FLOWS
 from determined_deployments import deploy, plain_entries, prefect_yaml
 from determined_deployments.prefect_yaml import PrefectYamlError
 from determined_deployments.registered_schedules import build, name_items
+from tests.waiting import TIMEOUT_S
 
 
 def write(folder: Path, text: str) -> Path:
@@ -114,7 +115,7 @@ def test_our_own_file_is_read_without_prefect() -> None:
         "assert len(entries) == 10 and all(entry.fingerprint for entry in entries)\n"
         "assert 'prefect' not in sys.modules and 'pydantic' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize(

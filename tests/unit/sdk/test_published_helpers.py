@@ -20,6 +20,7 @@ from determined.common.api import authentication, certs, errors
 from determined.expconf import ConfigError
 from determined.experimental import client
 from tests.unit.sdk.fake_service import URL, FakeService
+from tests.waiting import TIMEOUT_S
 
 
 @pytest.fixture
@@ -188,7 +189,9 @@ def test_set_logger_logs_to_stdout() -> None:
         "import logging; from determined.common import set_logger; set_logger(False)\n"
         "logging.info('seen'); logging.debug('unseen'); set_logger(True); logging.debug('now')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
     lines = done.stdout.splitlines()
     assert [line.split("]")[1] for line in lines] == [" root: seen", " root: now"], done.stderr
 

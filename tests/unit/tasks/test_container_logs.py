@@ -13,6 +13,7 @@ from determined_tasks.containers import log_pump
 from determined_tasks.containers.frames import LARGEST, Frame, mend, parse
 from determined_tasks.containers.log_pump import LogPump, Place
 from determined_tasks.service_link import ServiceLink
+from tests.waiting import TIMEOUT_S
 
 STAMP = "2026-01-02T03:04:05.678901234Z"
 SECONDS = 1767323045.678901
@@ -107,7 +108,7 @@ def test_each_line_is_stored_once_whenever_the_supervisor_is_killed(
     link.limit = None
     last = pump(link, record, frames(40))
     last.start()
-    assert last.join(20)
+    assert last.join(TIMEOUT_S)
     lines = link.text.splitlines()
     assert [line for line in lines if line.endswith("-x")] == [f"{i}-x" for i in range(40)]
     assert lines.count("ValueError: 7") == 120
@@ -132,4 +133,4 @@ def test_a_service_that_knows_nothing_of_the_allocation_ends_the_shipping(tmp_pa
 
     shipping = pump(Refuses(), tmp_path / "place.json", [Frame("stdout", 1.0, b"x\n")])
     shipping.start()
-    assert shipping.join(20)
+    assert shipping.join(TIMEOUT_S)

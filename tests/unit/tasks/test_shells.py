@@ -20,7 +20,7 @@ from determined.common.wire.shells import Frame, Frames
 from determined.exec import _sshd
 from determined.exec._terminals import Program, Terminals
 from determined_service.base.ssh_keys import new_key
-from tests.waiting import until_async
+from tests.waiting import TIMEOUT_S, until_async
 
 SECRET = "the-secret"
 
@@ -132,7 +132,7 @@ async def terminals(folder: Path, used: list[int]) -> AsyncIterator[Client]:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, asyncio.timeout(60):
+    async with server, asyncio.timeout(TIMEOUT_S):
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         yield Client(reader, writer)
         writer.close()

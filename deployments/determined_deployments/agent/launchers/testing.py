@@ -42,7 +42,8 @@ from determined_deployments.agent.launchers.testing_agent import no_model_defini
 from determined_tasks.context_dir import ALLOCATIONS, allocation_dir
 
 JOBS = "determined_deployments.agent.launchers.testing_jobs"
-SECONDS = 30.0
+SECONDS = 240.0
+"""Only ends a test that would otherwise hang: far above what a busy machine needs."""
 
 
 async def until(condition: Callable[[], object]) -> None:

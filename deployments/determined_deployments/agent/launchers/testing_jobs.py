@@ -13,7 +13,7 @@ from typing import Any
 
 from determined_tasks.supervision import LegRecord, ProcessName, lock
 
-LONGEST_SECONDS = 120.0
+LONGEST_SECONDS = 900.0
 """A job whose test failed ends by itself after this."""
 
 
