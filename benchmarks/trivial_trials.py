@@ -10,6 +10,7 @@ import itertools
 import json
 import sys
 import tempfile
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -53,6 +54,11 @@ def main(arguments: list[str] | None = None) -> None:
         config.write_text(CONFIG % (count, given.slots))
         before = running.cpu_seconds()
         running.det("flow", "run", str(config), str(model))
+        ended = time.monotonic()
+        if count > 4 * TRIALS:
+            # Prefect is told beside the trials, and later where there are many.
+            running.settle(timeout=600.0)
+        later = time.monotonic() - ended
         after = running.cpu_seconds()
         rows = json.loads(running.det("experiment", "list-trials", "1", "--json").stdout)
         ends = sorted(moment(row["endTime"]) for row in rows)
@@ -66,6 +72,8 @@ def main(arguments: list[str] | None = None) -> None:
         f" {(ends[-1] - start) / count:.3f} s a trial"
         f" (first {some}: {sum(early) / len(early):.3f}, last {some}: {sum(late) / len(late):.3f})"
     )
+    if count > 4 * TRIALS:
+        print(f"quiet {later:.0f} s after the experiment's end")
     costs = {name: after[name] - before.get(name, 0.0) for name in after}
     shares = ", ".join(f"{name} {1000 * cost / count:.0f} ms" for name, cost in costs.items())
     print(f"CPU per trial: {1000 * sum(costs.values()) / count:.0f} ms ({shares})")
