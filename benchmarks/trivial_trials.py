@@ -54,26 +54,24 @@ def main(arguments: list[str] | None = None) -> None:
         config.write_text(CONFIG % (count, given.slots))
         before = running.cpu_seconds()
         running.det("flow", "run", str(config), str(model))
-        ended = time.monotonic()
-        if count > 4 * TRIALS:
+        if count > TRIALS:
             # Prefect is told beside the trials, and later where there are many.
+            ended = time.monotonic()
             running.settle(timeout=600.0)
-        later = time.monotonic() - ended
+            print(f"quiet {time.monotonic() - ended:.0f} s after the experiment's end")
         after = running.cpu_seconds()
         rows = json.loads(running.det("experiment", "list-trials", "1", "--json").stdout)
         ends = sorted(moment(row["endTime"]) for row in rows)
         start = min(moment(row["startTime"]) for row in rows)
     assert len(ends) == count
     gaps = [late - early for early, late in itertools.pairwise(ends)]
-    some = min(16, len(gaps) // 2) if count <= 4 * TRIALS else len(gaps) // 4
+    some = max(16, count // 4)
     early, late = gaps[1 : some + 1], gaps[-some:]
     print(
         f"{count} trials on {given.slots} slots in {ends[-1] - start:.2f} s:"
         f" {(ends[-1] - start) / count:.3f} s a trial"
         f" (first {some}: {sum(early) / len(early):.3f}, last {some}: {sum(late) / len(late):.3f})"
     )
-    if count > 4 * TRIALS:
-        print(f"quiet {later:.0f} s after the experiment's end")
     costs = {name: after[name] - before.get(name, 0.0) for name in after}
     shares = ", ".join(f"{name} {1000 * cost / count:.0f} ms" for name, cost in costs.items())
     print(f"CPU per trial: {1000 * sum(costs.values()) / count:.0f} ms ({shares})")

@@ -24,7 +24,7 @@ _NAMES = "sh bash cat cp df env id kill ls mkdir rm sleep sort stat touch true w
 PROGRAMS = _NAMES.split()
 # sshd gives up its rights to an account of this name.
 PASSWD = "root:x:0:0::/root:/bin/sh\nsshd:x:100:65534::/run/sshd:/bin/false\n"
-START_SECONDS = 240.0
+START_SECONDS = 60.0
 NO_NETWORK = ["--iptables=false", "--ip6tables=false", "--bridge=none"]
 """Containers use the machine's network here; an engine's rules would outlive it and cut off other bridges."""
 

@@ -19,7 +19,7 @@ import pytest
 from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
 from tests.processes import is_alive
-from tests.waiting import TIMEOUT_S, until
+from tests.waiting import until
 
 CONFIG = """
 name: fenced
@@ -212,7 +212,7 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
     """Prefect's command may take its time to end after its flow has, or never end: it is killed then."""
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(TIMEOUT_S)
+            process.wait(60)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -23,6 +23,9 @@ from tests.local_cluster import DET, LocalCluster
 from tests.outcomes import client
 from tests.waiting import TIMEOUT_S, until
 
+# Three machines are set up, and each test kills or cuts off one that trains.
+pytestmark = pytest.mark.timeout(900)
+
 EXAMPLE = Path(__file__).parents[2] / "examples/distributed"
 POOLS = "resource_pools: [{pool_name: default}, {pool_name: machines}]\n"
 NAMES = ("node-0", "node-1", "node-2")
