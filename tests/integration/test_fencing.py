@@ -239,6 +239,13 @@ def test_two_workers_that_execute_the_same_trial_run(
         )
         prefect.http.patch("/work_pools/default", json={"is_paused": True}).raise_for_status()
         run_id = cluster.trials(experiment)[0]["flowRunId"]
+        # By then nothing more is on its way to Prefect that would replace what the test sets.
+        until(
+            "the reason told",
+            lambda: prefect.call(f"/flow_runs/{run_id}")["state_name"].startswith(
+                "AwaitingSlots: "
+            ),
+        )
         prefect.call(f"/flow_runs/{run_id}/set_state", {"state": {"type": "SCHEDULED"}})
         homes = [tmp_path / "home1", tmp_path / "home2"]
         pair = [execute(cluster, prefect, run_id, home) for home in homes]

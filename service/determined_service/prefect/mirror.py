@@ -20,7 +20,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from determined.common.backoff import Backoff
-from determined.common.wire.prefect import experiment_tags, pipeline_tags
+from determined.common.wire.prefect import experiment_tags, is_awaiting_slots, pipeline_tags
 from determined_registry.database.tables import experiments, tasks
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -38,6 +38,7 @@ from determined_service.state.prefect_states import (
     RETRAINING_ENTITY,
     SET_STATE,
     SHOW_PAGE,
+    SHOW_REASON,
     TASK_ENTITY,
     experiment_of,
     task_of,
@@ -89,13 +90,15 @@ def plan_deliveries(rows: Sequence[Row]) -> tuple[list[Delivery], float | None]:
 
     A passing state (Pending, AwaitingSlots, Paused) that another state follows is never delivered. As the
     last state it is delivered when it has lasted :data:`HOLD_S`. Running and end states are always
-    delivered.
+    delivered. A reason why the run waits replaces no state, and is replaced by states and by other reasons.
     """
     deliveries: list[Delivery] = []
     replaced: list[int] = []
     for place, row in enumerate(rows):
-        passing = row.kind == SET_STATE and row.payload["type"] in PASSING
-        follows = any(later.kind == row.kind for later in rows[place + 1 :])
+        reason = row.kind == SHOW_REASON
+        passing = reason or (row.kind == SET_STATE and row.payload["type"] in PASSING)
+        replacing = (SET_STATE, SHOW_REASON) if reason else (row.kind,)
+        follows = any(later.kind in replacing for later in rows[place + 1 :])
         if follows and (passing or row.kind == SHOW_PAGE):
             replaced.append(row.id)
         elif passing and row.age_s < HOLD_S:
@@ -222,6 +225,8 @@ class Mirror:
                     await self._show_page(delivery)
                 elif delivery.row.kind == NAME_RUN:
                     await self._name_run(delivery)
+                elif delivery.row.kind == SHOW_REASON:
+                    await self._show_reason(delivery)
                 else:
                     await self._set_state(delivery)
         except Exception as error:
@@ -269,6 +274,19 @@ class Mirror:
                     )
             except RunGone:
                 logger.info("%s has no run in Prefect any more", row.entity)
+        async with reader(self._db).connect() as conn:
+            await conn.execute(_DELETE, {"ids": list(delivery.ids)})
+
+    async def _show_reason(self, delivery: Delivery) -> None:
+        """The run is read right before: a state that somebody gave it since the reason was written stays."""
+        row = delivery.row
+        if row.run_id is not None:
+            with contextlib.suppress(RunGone):
+                found = await self._gateway.read_state(row.run_id)
+                if is_awaiting_slots(found.name):
+                    await self._gateway.set_state(
+                        row.run_id, row.payload["type"], row.payload["name"], row.payload["message"]
+                    )
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 

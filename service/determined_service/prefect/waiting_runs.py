@@ -7,6 +7,7 @@ more.
 
 A run that is in another state by then is left alone: somebody made it Scheduled, and one of Prefect's own
 workers may be about to run it. AwaitingSlots, which is Scheduled for a year far away, would stop that worker.
+The mirror looks once more when it tells the reason, which may be long after: the run may not even exist yet.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class WaitingRuns:
                 if (task_id := task_of.get(one.request.id)) is not None:
                     short = in_short(one, _ahead(seen, one))
                     message = f"resource pool {one.request.pool!r}: {short}"
-                    prefect_states.awaiting_slots(change, task_id, message, short)
+                    prefect_states.show_reason(change, task_id, message, short)
         for one in due:
             told = self._told.get(one.request.id)
             times = 1 if told is None else told.times + 1

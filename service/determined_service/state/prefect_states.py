@@ -16,6 +16,7 @@ from determined_service.state import nodes, states
 from determined_service.state.change import Change
 
 SET_STATE = "set_state"
+SHOW_REASON = "show_reason"
 CREATE_RUN = "create_experiment_run"
 CREATE_TASK_RUN = "create_task_run"
 NAME_RUN = "name_run"
@@ -75,6 +76,14 @@ def running(change: Change, task_id: str, run_id: int, agents: Sequence[str]) ->
 def awaiting_slots(change: Change, task_id: str, message: str, reason: str = "") -> None:
     """``reason``: in short, for the name of the state."""
     _set(change, task_entity(task_id), "SCHEDULED", prefect.awaiting_slots(reason), message)
+
+
+def show_reason(change: Change, task_id: str, message: str, reason: str) -> None:
+    """Has a run that awaits slots say why; one in another state by then keeps it."""
+    name = prefect.awaiting_slots(reason)
+    change.tell_prefect(
+        task_entity(task_id), SHOW_REASON, type="SCHEDULED", name=name, message=message
+    )
 
 
 def scheduled(change: Change, entity: str, message: str) -> None:

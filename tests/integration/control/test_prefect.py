@@ -24,6 +24,8 @@ from determined_service.base.settings import Settings
 from determined_service.loops.reconciler import Reconciler
 from determined_service.prefect.gateway import PrefectGateway, RunGone
 from determined_service.prefect.pages.writing import RunPages
+from determined_service.state import prefect_states
+from determined_service.state.change import changing
 from determined_tasks.trial_runs import TrialRunFactory
 from tests.integration.conftest import AGENT_TOKEN, client_of
 from tests.integration.control.prefect_server import with_prefect
@@ -457,6 +459,31 @@ async def test_no_worker_takes_a_run_that_waits_until_somebody_schedules_it(
         with pytest.raises(RunGone):
             await gateway.let_workers_take(uuid.uuid4())
     await client.delete_work_pool(pool)
+
+
+async def test_a_reason_for_waiting_leaves_alone_what_somebody_scheduled_meanwhile(
+    world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
+) -> None:
+    """The reason may be written before the run exists, and is delivered once it does."""
+    for scheduled in (True, False):
+        driver = await world.started(SINGLE)
+        trial = await world.row(
+            "SELECT id, task_id FROM trials WHERE experiment_id = :id", id=driver.experiment_id
+        )
+        async with changing(world.app.state.db) as change:
+            prefect_states.show_reason(change, trial["task_id"], "needs 1, 0 free", "needs 1")
+        run = await create_trial_run(client, deployments["trial"])
+        if scheduled:
+            await client.set_flow_run_state(run, Scheduled())
+        body = {"flow_run_id": str(run)}
+        ok(await world.agent.post(f"/internal/v1/trials/{trial['id']}/run", json=body))
+        await outbox_delivered(world, f"task:{trial['task_id']}")
+        told = await names(client, run)
+        if scheduled:
+            assert told == ["AwaitingSlots", "Scheduled"]
+        else:
+            # The leader may have told another reason since.
+            assert told[:2] == ["AwaitingSlots", "AwaitingSlots: needs 1"]
 
 
 async def test_the_runs_of_trials_stand_in_the_work_pool_of_their_resource_pool(

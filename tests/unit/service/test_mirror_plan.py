@@ -13,6 +13,7 @@ STATES: dict[str, tuple[str, str]] = {
     "running": ("RUNNING", "Running"),
     "completed": ("COMPLETED", "Completed"),
 }
+REASON = {"type": "SCHEDULED", "name": "AwaitingSlots: needs 2, 1 free", "message": ""}
 
 
 def rows(*names: str, age_s: float = 100.0) -> list[Row]:
@@ -22,6 +23,8 @@ def rows(*names: str, age_s: float = 100.0) -> list[Row]:
         if name in STATES:
             type_, label = STATES[name]
             payload = {"type": type_, "name": label, "message": ""}
+        if name == "show_reason":
+            payload = REASON
         kind = "set_state" if name in STATES else name
         made.append(Row(number, "trial:1", kind, payload, 0, age_s, None))
     return made
@@ -59,6 +62,14 @@ def test_a_passing_state_is_told_once_it_lasts() -> None:
 def test_runs_are_created_first() -> None:
     assert told("create_experiment_run", "completed") == ["create_experiment_run", "Completed"]
     assert told("create_experiment_run", age_s=0) == ["create_experiment_run"]
+
+
+def test_a_reason_replaces_no_state_and_goes_with_the_next_one() -> None:
+    assert told("awaiting", "show_reason") == ["AwaitingSlots", REASON["name"]]
+    found, _ = plan_deliveries(rows("awaiting", "show_reason", "show_reason", "running"))
+    assert [delivery.ids for delivery in found] == [(1, 2, 3, 4)]
+    deliveries, later = plan_deliveries(rows("show_reason", age_s=HOLD_S / 4))
+    assert (deliveries, later) == ([], HOLD_S * 3 / 4)
 
 
 def test_a_page_replaces_no_state_and_the_last_page_is_written() -> None:
