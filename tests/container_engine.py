@@ -63,6 +63,7 @@ def running() -> Iterator[str | None]:
                     stdout=output,
                     stderr=output,
                     start_new_session=True,
+                    env=_environment(),
                 )
             try:
                 deadline = time.monotonic() + START_SECONDS
@@ -145,7 +146,12 @@ class Engine:
     def _run(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=_environment(),
             )
 
     def _wait(
@@ -217,12 +223,12 @@ def _end(process: subprocess.Popen[bytes] | None, number: signal.Signals) -> Non
         process.wait(START_SECONDS)
 
 
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": installed.PATH}
+
+
 def _install() -> str | None:
-    return installed.from_debian("dockerd", ["docker.io", "iptables"], _is_here)
-
-
-def _is_here() -> bool:
-    return all(shutil.which(name) for name in ("dockerd", "docker"))
+    return installed.from_debian(["dockerd", "docker"], ["docker.io", "iptables"])
 
 
 SSH_SERVER = ("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/lib/openssh/sftp-server")

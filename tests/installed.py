@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,11 +15,21 @@ from filelock import FileLock
 TIMEOUT_S = 600
 
 
+# Debian's servers are not on everybody's path.
+PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+
+
+def _caches() -> Path:
+    """Where the tests of this user keep what they installed."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    caches = home / "determined-prefect-tests"
+    caches.mkdir(parents=True, exist_ok=True)
+    return caches
+
+
 def kept(name: str, install: Callable[[Path], None]) -> Path:
     """The directory ``name`` among the tests' caches; ``install`` fills it where it is not there yet."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = caches / "determined-prefect-tests" / name
-    home.parent.mkdir(parents=True, exist_ok=True)
+    home = _caches() / name
     # Two test sessions may come here at once; the mark tells a whole installation from a begun one.
     with FileLock(f"{home}.lock"):
         if not (home / "installed").exists():
@@ -31,19 +40,19 @@ def kept(name: str, install: Callable[[Path], None]) -> Path:
 
 
 def from_debian(
-    what: str, packages: Sequence[str], is_here: Callable[[], bool], *, recommended: bool = False
+    programs: Sequence[str], packages: Sequence[str], *, recommended: bool = False
 ) -> str | None:
-    """Installs Debian's ``packages`` where ``what`` is not there yet; why that cannot be, or None.
+    """Installs Debian's ``packages`` where one of ``programs`` is not there yet; why that cannot be, or None.
     ``recommended``: with what they recommend.
 
-    The processes of a test run come here at the same time, and apt-get serves one at a time. Who finds
-    ``what`` there waits for the end of an installation, too: its programs come before their configuration.
+    The processes of a test run come here at the same time, and apt-get serves one at a time. Who finds the
+    programs there waits for the end of an installation, too: they come before their configuration.
     """
-    with FileLock(Path(tempfile.gettempdir()) / "determined-tests-apt.lock"):
-        if is_here():
+    with FileLock(_caches() / "apt.lock"):
+        if not (missing := _missing(programs)):
             return None
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
-            return f"there is no {what} here, and no apt-get (as root) to install it"
+            return f"there is no {missing[0]} here, and no apt-get (as root) to install it"
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         options = ["-q", "-o", f"DPkg::Lock::Timeout={TIMEOUT_S}"]
         if not recommended:
@@ -52,8 +61,14 @@ def from_debian(
             apt = ["apt-get", *options, *command]
             done = subprocess.run(apt, env=env, capture_output=True, text=True)
             if done.returncode:
-                return f"{what} cannot be installed: {done.stderr.strip()[-300:]}"
-        return None if is_here() else f"apt-get installed {' '.join(packages)}, but no {what}"
+                return f"{missing[0]} cannot be installed: {done.stderr.strip()[-300:]}"
+        if missing := _missing(programs):
+            return f"apt-get installed {' '.join(packages)}, but no {missing[0]}"
+        return None
+
+
+def _missing(programs: Sequence[str]) -> list[str]:
+    return [name for name in programs if shutil.which(name, path=PATH) is None]
 
 
 def run_or_skip(what: str, step: Sequence[str]) -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
-import shutil
 
 import pytest
 
 from tests import installed
-
-_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
 
 
 def require() -> None:
@@ -22,8 +18,5 @@ def require() -> None:
 
 @functools.cache
 def _missing() -> str | None:
-    return installed.from_debian("sshd", ["openssh-server", "openssh-client"], _is_here)
-
-
-def _is_here() -> bool:
-    return all(shutil.which(name, path=_PATH) for name in ("sshd", "ssh", "scp", "ssh-keygen"))
+    programs = ["sshd", "ssh", "scp", "ssh-keygen"]
+    return installed.from_debian(programs, ["openssh-server", "openssh-client"])

@@ -13,10 +13,6 @@ import pytest
 from tests import installed
 
 
-def _is_here() -> bool:
-    return all(shutil.which(name) for name in ("chromium", "chromedriver"))
-
-
 @contextlib.contextmanager
 def open_browser(profile: Path, *, log: bool = False, network: bool = False) -> Iterator[Any]:
     """Headless chromium with the profile directory ``profile``; installed from Debian's packages where
@@ -24,7 +20,7 @@ def open_browser(profile: Path, *, log: bool = False, network: bool = False) -> 
     ``network``: that, and events of the browser's devtools, for ``get_log("performance")``."""
     webdriver = pytest.importorskip("selenium.webdriver")
     why = installed.from_debian(
-        "chromium", ["chromium", "chromium-driver"], _is_here, recommended=True
+        ["chromium", "chromedriver"], ["chromium", "chromium-driver"], recommended=True
     )
     if why is not None:
         pytest.skip(why)

@@ -6,14 +6,18 @@ import bisect
 import heapq
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import StrEnum
 
 from determined_service.base import spread
+from determined_service.base.spread import Spread
 from determined_service.scheduling.snapshot import Agent, Constraint, Request, Snapshot
 
 Places = Sequence[tuple[str, int]]
 """Agents, and how many slots of each."""
+
+ByWidth = Mapping[int, Set[str]]
+"""Agents by how many slots they have."""
 
 
 class Fit(StrEnum):
@@ -112,8 +116,13 @@ class PoolSlots:
         self._slot_count = sum(len(agent.slots) for agent in self._agents.values())
         self._width = {agent.id: len(agent.slots) for agent in self._agents.values()}
         self._widths = Counter(self._width.values())
-        # Agents of which every slot is free and not kept.
-        self._idle = {one for one, free in self._free.items() if len(free) == self._width[one]}
+        # Agents of which every slot is free and not kept, by their slots.
+        self._idle: dict[int, set[str]] = {width: set() for width in self._widths}
+        for one, free in self._free.items():
+            if len(free) == self._width[one]:
+                self._idle[len(free)].add(one)
+        # Whether requests of so many slots could be held, if all were free.
+        self._could_hold: dict[tuple[int, Spread], bool] = {}
         self._widest = max(self._widths, default=0)
         self._as_wide = self._widths[self._widest]
         # Of one agent; a pool's agents have the same.
@@ -152,10 +161,11 @@ class PoolSlots:
         if kept or agent_id in self._kept:
             self._kept[agent_id] = kept
         self._by_free.put(agent_id, len(free) - kept)
-        if len(free) - kept == self._width[agent_id]:
-            self._idle.add(agent_id)
+        width = self._width[agent_id]
+        if len(free) - kept == width:
+            self._idle[width].add(agent_id)
         else:
-            self._idle.discard(agent_id)
+            self._idle[width].discard(agent_id)
         self._by_tasks.put(agent_id, tasks)
         for part in self._parts_of.get(agent_id, ()):
             part._put(agent_id, free, kept, tasks)
@@ -208,7 +218,7 @@ class PoolSlots:
     def __contains__(self, agent_id: object) -> bool:
         return agent_id in self._agents
 
-    def idle(self) -> Set[str]:
+    def idle(self) -> ByWidth:
         """The agents of which every slot is open."""
         return self._idle
 
@@ -235,12 +245,18 @@ class PoolSlots:
 
     def could_hold(self, request: Request) -> bool:
         """Whether the request would fit, on one agent or several, if all slots were free."""
-        if request.slots <= self.widest(request.excluded):
+        slots, excluded = request.slots, request.excluded
+        if slots <= self.widest(excluded):
             return True
-        widths = self._widths
-        if request.excluded:
-            widths = widths - Counter(self._width[one] for one in self._mine(request.excluded))
-        return spread.most(request.slots, widths, request.spread) >= request.slots
+        if excluded:
+            widths = self._widths - Counter(self._width[one] for one in self._mine(excluded))
+            return spread.most(slots, widths, request.spread) >= slots
+        asked = (slots, request.spread)
+        found = self._could_hold.get(asked)
+        if found is None:
+            found = spread.most(slots, self._widths, request.spread) >= slots
+            self._could_hold[asked] = found
+        return found
 
     def most_whole(self, request: Request) -> int:
         """The most slots that it could use of agents that are free as a whole, kept slots included."""
@@ -254,22 +270,21 @@ class PoolSlots:
     def whole(
         self,
         request: Request,
-        ready_agents: Iterable[str] | None = None,
-        cost: Callable[[str], int] | None = None,
+        ready: ByWidth | None = None,
+        gain: Mapping[str, int] | None = None,
     ) -> Places | None:
         """The agents that the request gets as a whole; None: not enough of them are free.
 
-        ``ready_agents``: agents of the pool all of whose slots can be had, if those are not the ones that are
-        open now; of these slots' agents or more. ``cost``: those of the least are preferred among equal ones.
+        ``ready``: agents of the pool all of whose slots can be had, if those are not the ones that are open
+        now; of these slots' agents or more. ``gain``: as of :func:`~determined_service.base.spread.choose`.
         """
-        mine: Iterable[str] = self._idle
-        if ready_agents is not None:
-            mine = [one for one in ready_agents if one in self._agents]
-        ready: dict[int, list[str]] = {}
-        for agent_id in mine:
-            if agent_id not in request.excluded:
-                ready.setdefault(self._width[agent_id], []).append(agent_id)
-        return spread.choose(request.slots, ready, request.spread, cost)
+        if ready is None:
+            ready = self._idle
+        else:
+            ready = {width: those & self.names for width, those in ready.items()}
+        if request.excluded:
+            ready = {width: those - request.excluded for width, those in ready.items()}
+        return spread.choose(request.slots, ready, request.spread, gain)
 
     def take(self, agent_id: str, slots: int) -> tuple[int, ...]:
         """Takes the agent's first ``slots`` free slots; their ids."""

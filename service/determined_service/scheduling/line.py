@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 from determined_service.base.spread import Spread
-from determined_service.scheduling.free_slots import Places, PoolSlots
+from determined_service.scheduling.free_slots import ByWidth, Places, PoolSlots
 from determined_service.scheduling.reasons import (
     AgentsBusy,
     Behind,
@@ -97,7 +97,7 @@ class Line:
         # Requests of so many slots that are wider than every agent and that nobody gives way to: as above.
         self._no_way_whole: set[tuple[int, Spread]] = set()
         # The agents whose slots are all open, once a gang has asked.
-        self._whole: set[str] | None = None
+        self._whole: dict[int, set[str]] | None = None
         self._stoppable = Stoppable(self._open, ())
 
     def serve(self, ranks: Ranks) -> None:
@@ -161,8 +161,9 @@ class Line:
         return (
             request.constraint is None
             and self._line.is_closed(level, request.preemptible)
-            and 0 < request.slots <= self._slots.widest()
+            and request.slots > 0
             and not request.excluded
+            and self._slots.could_hold(request)
             and request.id not in self._claims
             and request.group not in self._limited
         )
@@ -240,15 +241,18 @@ class Line:
 
     def _stand(self, request: Request) -> None:
         self._line.add(request)
+        self._plan(request)
+
+    def _plan(self, request: Request) -> None:
         group = request.group
         if group is not None and group in self._limited:
             self._planned[group] += request.slots
 
     def _behind(self, request: Request) -> tuple[Request, int]:
         """The first of those ahead of the request, which is the last in line, and how many they are."""
-        before = self._line.before(request)
+        before = self._line.join(request)
         assert before is not None
-        self._stand(request)
+        self._plan(request)
         return before
 
     # Slots that come free
@@ -283,21 +287,26 @@ class Line:
         """Slots of the agent that nobody has, or will not have for long, and that nobody has claimed."""
         return self._slots.open_of(agent_id) + self._coming.get(agent_id, 0)
 
-    def _open_agents(self) -> Set[str]:
+    def _open_agents(self) -> ByWidth:
         """The agents of which every slot is open."""
         if self._whole is None:
-            width = self._slots.width
-            self._whole = {one for one in self._slots.ids() if self._open(one) >= width(one)}
+            self._whole = {}
+            for one in self._slots.ids():
+                width = self._slots.width(one)
+                those = self._whole.setdefault(width, set())
+                if self._open(one) >= width:
+                    those.add(one)
         return self._whole
 
     def _changed(self, agent_id: str) -> None:
         """What is open on the agent has changed."""
         self._stoppable.changed(agent_id)
         if self._whole is not None:
-            if self._open(agent_id) >= self._slots.width(agent_id):
-                self._whole.add(agent_id)
+            width = self._slots.width(agent_id)
+            if self._open(agent_id) >= width:
+                self._whole[width].add(agent_id)
             else:
-                self._whole.discard(agent_id)
+                self._whole[width].discard(agent_id)
 
     def _claim_again(self, ranks: Ranks) -> None:
         """Gives requests the slots that earlier decisions have asked others to free for them."""
@@ -325,7 +334,7 @@ class Line:
         """Where the request goes on waiting; ``asked``: slots that others were asked to free for it."""
         mine, excluded = self._slots.of(request.constraint), request.excluded
         if request.slots > mine.widest(excluded):
-            places = mine.whole(request, self._open_agents(), lambda one: -asked[one])
+            places = mine.whole(request, self._open_agents(), asked)
             return places if any(asked[agent_id] for agent_id, _ in places or ()) else None
         # Those with the most first.
         for agent_id, own in asked.most_common():
@@ -345,9 +354,12 @@ class Line:
             return None
         places: Places | None = None
         if gang:
-            width, idle = self._slots.width, self._slots.idle()
-            given = [one for one in self._keeping if self._without_early(one) >= width(one)]
-            places = mine.whole(request, {*idle, *given})
+            ready = {width: set(those) for width, those in self._slots.idle().items()}
+            for one in self._keeping:
+                width = self._slots.width(one)
+                if self._without_early(one) >= width:
+                    ready[width].add(one)
+            places = mine.whole(request, ready)
         else:
             for agent_id in sorted(self._keeping):
                 if agent_id not in mine or agent_id in request.excluded:
@@ -391,7 +403,7 @@ class Line:
         coming = {one.agent_id: one.coming for one in earlier}
         places: Places = ()
         if gang:
-            places = mine.whole(request, self._open_agents(), lambda one: one not in coming) or ()
+            places = mine.whole(request, self._open_agents(), dict.fromkeys(coming, 1)) or ()
         else:
             for one in (*coming, *sorted(self._coming)):
                 enough = self._open(one) >= request.slots

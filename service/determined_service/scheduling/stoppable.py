@@ -103,8 +103,12 @@ class Stoppable:
             middle = low if found is None else (low + high) // 2
             one = levels[middle]
             number = self._ranking(one, slots)
-            ready = [at for at in slots.ids() if number[at] >= slots.width(at)]
-            places = slots.whole(request, ready, lambda at: -self._opened(at))
+            ready: dict[int, set[str]] = {}
+            for at in slots.ids():
+                if number[at] >= (width := slots.width(at)):
+                    ready.setdefault(width, set()).add(at)
+            opened = {at: self._opened(at) for those in ready.values() for at in those}
+            places = slots.whole(request, ready, opened)
             if places is not None:
                 found, low = (places, one), middle + 1
             elif found is None:

@@ -7,6 +7,7 @@ import pytest
 from determined_deployments.agent.launchers.testing import LauncherContract
 
 
+@pytest.mark.usefixtures("engine")
 class TestDocker(LauncherContract):
     @pytest.fixture
     def launcher_name(self) -> str:
