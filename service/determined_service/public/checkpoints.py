@@ -16,6 +16,7 @@ from determined_service.base.bounds import Id
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
 from determined_service.views.checkpoints import (
+    FIRST_OF_EQUALS,
     SEARCHER_LOSS,
     SORT_KEYS,
     checkpoint_json,
@@ -159,9 +160,10 @@ async def _page(
         by_attribute = "SORT_BY_METRIC"
     elif by_attribute == "SORT_BY_SEARCHER_METRIC" and order_by == "ORDER_BY_UNSPECIFIED":
         keys = {"SEARCHER_METRIC": SEARCHER_LOSS}
-    statement = (
-        select_checkpoints().where(of).order_by(*ordered(keys, by_attribute, order_by, c.uuid))
-    )
+    order = ordered(keys, by_attribute, order_by, c.uuid)
+    if by_metric or by_attribute == "SORT_BY_SEARCHER_METRIC":
+        order[1:] = FIRST_OF_EQUALS
+    statement = select_checkpoints().where(of).order_by(*order)
     if states:
         statement = statement.where(c.state.in_(state_names(states)))
     rows, pages = await fetch_page(conn, statement, *window, key=c.uuid)

@@ -21,7 +21,7 @@ c = checkpoints.c
 def _reported(group: str) -> LateralFromClause:
     """What the trial reported in ``group`` at the checkpoint's step, last."""
     return (
-        sa.select(metrics.c.metrics, metrics.c.batch_metrics)
+        sa.select(metrics.c.id, metrics.c.metrics, metrics.c.batch_metrics)
         .where(
             metrics.c.trial_id == c.trial_id,
             metrics.c.group_name == group,
@@ -54,6 +54,11 @@ SEARCHER_METRIC = metric_value(_metric_name)
 SEARCHER_LOSS = SEARCHER_METRIC * sa.case(
     (experiments.c.config["searcher"]["smaller_is_better"].astext == "false", -1), else_=1
 )
+
+FIRST_OF_EQUALS = (_validation.c.id, c.report_time, c.uuid)
+"""Which of equally good checkpoints counts as better, as :func:`determined_service.deleting.garbage.keep` has
+it: the best of a list must not be one that is collected.
+"""
 
 SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "UNSPECIFIED": c.report_time,
@@ -151,6 +156,6 @@ async def best_checkpoints(
         .join(_validation, sa.true())
         .where(c.trial_id.in_(trial_ids), c.state == "COMPLETED", SEARCHER_METRIC.is_not(None))
         .distinct(c.trial_id)
-        .order_by(c.trial_id, SEARCHER_LOSS, c.steps_completed.desc())
+        .order_by(c.trial_id, SEARCHER_LOSS, *FIRST_OF_EQUALS)
     )
     return {row.trial_id: checkpoint_workload(row) for row in rows}

@@ -14,7 +14,7 @@ import httpx
 import psycopg
 import sqlalchemy as sa
 
-from determined_deployments.local.prefect_server import MODULE
+from determined_deployments.local.prefect_server import MODULE, QUIET
 from determined_service.base.settings import Settings
 from tests.waiting import until
 
@@ -39,9 +39,9 @@ def prefect_server(admin_url: str, home: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     environment = {key: value for key, value in os.environ.items() if "PREFECT" not in key}
     environment |= {
+        **QUIET,
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": database.render_as_string(False),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_API_AUTH_STRING": AUTH,
         "PREFECT_SERVER_UI_ENABLED": "false",
         "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",  # MODULE does it

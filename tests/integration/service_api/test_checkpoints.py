@@ -6,9 +6,11 @@ import uuid
 from typing import Any
 
 import httpx
+import pytest
 import sqlalchemy as sa
 
 from determined_registry.database.tables import trials
+from determined_service.deleting.garbage import Policy, outside_policy
 from tests.integration.service_api.world import Leg, World, report
 
 SEARCHER = {"name": "single", "metric": "loss", "smaller_is_better": True}
@@ -154,6 +156,35 @@ async def test_the_best_comes_first_when_no_order_is_asked_for(world: World) -> 
             )
             found = (await leg.client.get(f"/api/v1/{path}/checkpoints", params=params)).json()
             assert [names[one["uuid"]] for one in found["checkpoints"]] == expected
+
+
+@pytest.mark.parametrize("smaller_is_better", [True, False])
+async def test_the_best_of_equals_is_the_one_that_is_kept(
+    world: World, smaller_is_better: bool
+) -> None:
+    searcher = {"metric": "accuracy", "smaller_is_better": smaller_is_better}
+    leg = await world.leg(searcher=searcher)
+    names = []
+    for steps in (1, 2, 3, 4):
+        accuracy = 0.5 if steps in (2, 3) else 0.7 if smaller_is_better else 0.3
+        await leg.store(report(steps, "validation", accuracy=accuracy))
+        # After a restart the same step may be stored again.
+        names += [await store(leg, steps), await store(leg, steps)]
+    async with world.db.tx() as conn:
+        doomed = await outside_policy(conn, leg.experiment_id, Policy(save_trial_latest=0))
+    # (The last one is what the trial would start from.)
+    (kept,) = set(names[:-1]) - set(map(str, doomed))
+    best_first = "ORDER_BY_ASC" if smaller_is_better else "ORDER_BY_DESC"
+    for path in (f"trials/{leg.trial_id}", f"experiments/{leg.experiment_id}"):
+        for params in (
+            {"sortByAttr": "SORT_BY_SEARCHER_METRIC"},
+            {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "orderBy": best_first},
+            {"sortByMetric": "accuracy", "orderBy": best_first},
+        ):
+            found = (await leg.client.get(f"/api/v1/{path}/checkpoints", params=params)).json()
+            assert found["checkpoints"][0]["uuid"] == kept
+    trial = (await leg.client.get(f"/api/v1/trials/{leg.trial_id}")).json()["trial"]
+    assert trial["bestCheckpoint"]["uuid"] == kept
 
 
 async def test_deleting_files(world: World, user: httpx.AsyncClient) -> None:
