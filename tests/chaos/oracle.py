@@ -16,6 +16,7 @@ from determined_searchers import simulate
 from tests.chaos.load import SAVE_EVERY
 from tests.chaos.world import World, docker
 
+END_OF_LEGS_S = 120.0
 SETTLE_S = 150.0
 """How long Prefect may take to be told the rest."""
 
@@ -185,11 +186,15 @@ def _judge_leftovers(conn: Any, verdict: Verdict, world: World) -> None:
         time.sleep(0.5)
         left = _training_processes(world)
     verdict.expect(not left, f"processes of ended trials: {left}")
-    if world.engine is not None:
-        _judge_engine(verdict)
+    # A leg's end is told before its container and its files are removed, which may take a busy engine long.
+    deadline = time.monotonic() + END_OF_LEGS_S
     for agent in world.agents:
+        while agent.legs() and time.monotonic() < deadline:
+            time.sleep(0.5)
         legs = [record.allocation_id for record in agent.legs()]
         verdict.expect(not legs, f"{agent.name} still knows of {legs}")
+    if world.engine is not None:
+        _judge_engine(verdict)
 
 
 def _judge_engine(verdict: Verdict) -> None:

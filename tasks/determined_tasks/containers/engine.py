@@ -21,7 +21,8 @@ _MOMENT = re.compile(r"(.*?T[\d:]+)(?:\.(\d+))?(.*)")
 
 
 class EngineAway(Exception):
-    """The engine cannot be reached, or broke off; the message says where it was looked for."""
+    """The engine cannot be reached, or broke off, or failed at what may go well later; the message says where
+    it was looked for, or at what."""
 
 
 def connect(api_version: str | None = None) -> APIClient:
@@ -90,8 +91,12 @@ def remove(client: APIClient, name: str) -> None:
     except NotFound:
         return
     except APIError as error:
+        status = None if error.response is None else error.response.status_code
+        if status is not None and status >= 500:
+            # Its files are in use for a moment (a busy mount): it stays, Dead, until it is asked again.
+            raise EngineAway(f"the Docker engine did not remove {name}: {error}") from error
         # Somebody else removes it at this moment.
-        if error.response is None or error.response.status_code != 409:
+        if status != 409:
             raise
 
 

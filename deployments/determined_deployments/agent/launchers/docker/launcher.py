@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Call, Exit, Job, Running
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from determined_deployments.agent.launchers.docker.worker import DeterminedDockerWorker
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SUPERVISE = "determined_tasks.containers.leg:supervise"
 ZYGOTE = "container-leg"
@@ -65,15 +67,7 @@ class DockerLauncher(ForkServerLauncher):
         return ZygotePlan(ZYGOTE, ROOT, MODULES)
 
     async def __aenter__(self) -> Self:
-        outage = Outage("the Docker engine", logger)
-        while True:
-            try:
-                client = await asyncio.to_thread(engine.connect)
-                break
-            except EngineAway as error:
-                outage.failed(error)
-            await asyncio.sleep(RETRY_SECONDS)
-        outage.over()
+        client = await _insist(engine.connect)
         # Supervisors need not ask. An engine that is upgraded speaks this version, too.
         self._settings["api_version"] = client.api_version
         return await super().__aenter__()
@@ -141,5 +135,19 @@ class DockerLauncher(ForkServerLauncher):
         self._sent.pop(running.id, None)
         if running.kind == "leg" and running.lost and self._has_order(running):
             name = plan.container_name(self.config.agent_id, self.config.work_dir, running.id)
-            await asyncio.to_thread(lambda: engine.remove(engine.connect(), name))
+            await _insist(lambda: engine.remove(engine.connect(), name))
         await super().clean_up(running)
+
+
+async def _insist(ask: Callable[[], T]) -> T:
+    """What ``ask`` gives, in a thread, once the engine is there."""
+    outage = Outage("the Docker engine", logger)
+    while True:
+        try:
+            found = await asyncio.to_thread(ask)
+        except EngineAway as error:
+            outage.failed(error)
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            outage.over()
+            return found
