@@ -178,6 +178,6 @@ class World:
                 {"topic": f"allocation:{leg.allocation_id}"},
             )
 
-    async def rows(self, statement: sa.Select[Any]) -> list[Any]:
+    async def rows(self, statement: sa.Executable) -> list[Any]:
         async with self.db.tx() as conn:
             return list(await conn.execute(statement))
