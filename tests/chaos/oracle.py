@@ -17,6 +17,7 @@ from tests.chaos.load import SAVE_EVERY
 from tests.chaos.world import World, docker
 
 END_OF_LEGS_S = 120.0
+"""How long the containers and files of legs whose end was told may take to go."""
 SETTLE_S = 150.0
 """How long Prefect may take to be told the rest."""
 

@@ -225,8 +225,6 @@ class Mirror:
                     await self._show_page(delivery)
                 elif delivery.row.kind == NAME_RUN:
                     await self._name_run(delivery)
-                elif delivery.row.kind == SHOW_REASON:
-                    await self._show_reason(delivery)
                 else:
                     await self._set_state(delivery)
         except Exception as error:
@@ -268,7 +266,7 @@ class Mirror:
         run_id = row.run_id
         if run_id is not None:
             try:
-                if not (row.attempts and await self._is_told(run_id, payload)):
+                if await self._is_due(row, run_id):
                     await self._gateway.set_state(
                         run_id, payload["type"], payload["name"], payload["message"]
                     )
@@ -277,23 +275,16 @@ class Mirror:
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
-    async def _show_reason(self, delivery: Delivery) -> None:
-        """The run is read right before: a state that somebody gave it since the reason was written stays."""
-        row = delivery.row
-        if row.run_id is not None:
-            with contextlib.suppress(RunGone):
-                found = await self._gateway.read_state(row.run_id)
-                if is_awaiting_slots(found.name):
-                    await self._gateway.set_state(
-                        row.run_id, row.payload["type"], row.payload["name"], row.payload["message"]
-                    )
-        async with reader(self._db).connect() as conn:
-            await conn.execute(_DELETE, {"ids": list(delivery.ids)})
-
-    async def _is_told(self, run_id: UUID, payload: dict[str, Any]) -> bool:
+    async def _is_due(self, row: Row, run_id: UUID) -> bool:
+        """Whether the run is still to get the state, by its present one."""
+        if row.kind == SHOW_REASON:
+            # A state that somebody gave the run since the reason was written stays.
+            return is_awaiting_slots((await self._gateway.read_state(run_id)).name)
+        if not row.attempts:
+            return True
         found = await self._gateway.read_state(run_id)
         told = (found.type, found.name, found.message or "")
-        return told == (payload["type"], payload["name"], payload["message"])
+        return told != (row.payload["type"], row.payload["name"], row.payload["message"])
 
     async def _create_run(self, delivery: Delivery) -> None:
         row = delivery.row
