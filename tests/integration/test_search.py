@@ -37,9 +37,19 @@ max_restarts: 0
 """
 
 
-def test_a_random_search_runs_to_its_end(cluster: LocalCluster, tmp_path: Path) -> None:
-    experiment = cluster.submit(tmp_path, SEARCH, script_py=OPERATIONS_SCRIPT)
-    assert cluster.wait(experiment) == "COMPLETED"
+@pytest.fixture(scope="module")
+def experiment(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The search above, at its end; its tests read only."""
+    submitted = cluster.submit(
+        tmp_path_factory.mktemp("search"), SEARCH, script_py=OPERATIONS_SCRIPT
+    )
+    assert cluster.wait(submitted) == "COMPLETED", cluster.logs(submitted)
+    return submitted
+
+
+def test_a_random_search_runs_to_its_end(
+    cluster: LocalCluster, experiment: int, tmp_path: Path
+) -> None:
     trials = cluster.trials(experiment)
     assert [trial["state"] for trial in trials] == ["COMPLETED"] * 5
     checkpoints = cluster.json("experiment", "list-checkpoints", str(experiment))
@@ -51,12 +61,10 @@ def test_a_random_search_runs_to_its_end(cluster: LocalCluster, tmp_path: Path) 
 
 
 def test_the_same_seed_gives_the_trials_of_the_simulation(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: LocalCluster, experiment: int
 ) -> None:
     from determined_searchers import simulate
 
-    experiment = cluster.submit(tmp_path, SEARCH, script_py=OPERATIONS_SCRIPT)
-    assert cluster.wait(experiment) == "COMPLETED"
     config = cluster.describe(experiment)["config"]
     expected = simulate(config).trials
     found = cluster.trials(experiment)
@@ -65,9 +73,7 @@ def test_the_same_seed_gives_the_trials_of_the_simulation(
     )
 
 
-def test_every_metric_is_kept_once(cluster: LocalCluster, tmp_path: Path) -> None:
-    experiment = cluster.submit(tmp_path, SEARCH, script_py=OPERATIONS_SCRIPT)
-    assert cluster.wait(experiment) == "COMPLETED"
+def test_every_metric_is_kept_once(cluster: LocalCluster, experiment: int) -> None:
     for trial in cluster.trials(experiment):
         described = cluster.json("trial", "describe", str(trial["id"]), "--metrics")
         rows = [row for row in described["workloads"] if row["kind"] == "training"]
@@ -76,10 +82,8 @@ def test_every_metric_is_kept_once(cluster: LocalCluster, tmp_path: Path) -> Non
 
 
 def test_trials_are_subflows_of_the_experiment_in_prefect(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: LocalCluster, experiment: int
 ) -> None:
-    experiment = cluster.submit(tmp_path, SEARCH, script_py=OPERATIONS_SCRIPT)
-    assert cluster.wait(experiment) == "COMPLETED"
     parent = cluster.describe(experiment)["flowRunId"]
     prefect = Prefect(cluster)
     assert prefect.wait(parent)["state_type"] == "COMPLETED"
@@ -95,10 +99,16 @@ def test_trials_are_subflows_of_the_experiment_in_prefect(
 @pytest.mark.parametrize("example", ["const", "grid"])
 def test_the_digits_example(cluster: LocalCluster, example: str) -> None:
     folder = ROOT / "examples/digits"
-    done = cluster.det("flow", "run", str(folder / f"{example}.yaml"), str(folder), timeout=280)
-    experiment = max(row["id"] for row in cluster.json("experiment", "list"))
-    trials = cluster.trials(experiment)
+    # All twelve of the grid, for as many epochs as the best of them need.
+    epochs = {"const": 10, "grid": 5}[example]
+    done = cluster.det(
+        *("flow", "run", str(folder / f"{example}.yaml"), str(folder)),
+        *("--config", f"searcher.max_length.epochs={epochs}"),
+        timeout=280,
+    )
+    trials = cluster.trials(max(row["id"] for row in cluster.json("experiment", "list")))
     assert len(trials) == {"const": 1, "grid": 12}[example], done.stdout
+    assert {trial["totalBatchesProcessed"] for trial in trials} == {epochs}
     assert max(trial["searcherMetricValue"] for trial in trials) >= 0.95
 
 

@@ -94,6 +94,8 @@ def submit(cluster: LocalCluster, folder: Path, held: bool = False) -> int:
     folder.mkdir(exist_ok=True)
     config = yaml.safe_load((EXAMPLE / "distributed.yaml").read_text())
     config["resources"] = {"slots_per_trial": 3, "resource_pool": "machines"}
+    # Three nodes of one machine: threads that look for work keep its cores from those that have some.
+    config["environment"] = {"environment_variables": ["OMP_NUM_THREADS=1"]}
     script = (EXAMPLE / "train.py").read_text()
     changed = (
         script.replace(

@@ -116,124 +116,6 @@ def agents(cluster: LocalCluster, *names: str) -> Iterator[list[Agent]]:
                 container_engine.remove(name)
 
 
-def test_a_search_over_two_agents_survives_the_end_of_one_with_its_containers(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    with agents(cluster, "one", "two") as (one, two):
-        experiment = cluster.submit(tmp_path, SEARCH, train_py=TRAIN.format(steps=20))
-        until("both agents have a container", lambda: one.containers() and two.containers())
-        (name,) = one.containers()
-        one.kill()
-        subprocess.run(["docker", "kill", name], check=True, capture_output=True)
-        assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
-        trials = cluster.trials(experiment)
-        assert [trial["state"] for trial in trials] == ["COMPLETED"] * 4
-        until("no container is left", lambda: not one.containers() and not two.containers())
-
-
-def test_a_container_outlives_its_agent_and_the_next_one_has_it(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    with agents(cluster, "one") as (one,):
-        gate = tmp_path / "gate"
-        gate.mkdir()
-        mount = f"bind_mounts: [{{host_path: {gate}, container_path: /gate}}]"
-        script = TRAIN.format(steps=40).replace("        time.sleep(0.1)\n", WAIT)
-        experiment = cluster.submit(tmp_path, SINGLE + mount, train_py=script)
-        cluster.wait_for_lines(experiment, "step 20")
-        (name,) = one.containers()
-        # As systemd does when it ends a service: the supervisor, too.
-        one.kill()
-        (record,) = map(LegRecord.read, (one.work_dir / ALLOCATIONS).iterdir())
-        assert record is not None
-        psutil.Process(record.supervisor.pid).kill()
-        assert one.containers() == [name]
-        one.start()
-        assert one.containers() == [name]
-        (gate / "open").touch()
-        assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
-        (trial,) = cluster.trials(experiment)
-        assert trial["restarts"] == 0
-        lines = [line for line in cluster.logs(experiment).splitlines() if "step " in line]
-        assert [line.rpartition("step ")[2] for line in lines] == [str(i) for i in range(40)]
-        until("no container is left", lambda: not one.containers())
-
-
-SERVE = """
-import http.server, os, determined as det
-with det.core.init() as core:
-    core.train.report_training_metrics(1, {"loss": 0.5})
-    core.train.report_validation_metrics(1, {"loss": 1.0})
-    where = os.environ["DET_LISTEN_HOST"], 18265
-    http.server.HTTPServer(where, http.server.SimpleHTTPRequestHandler).serve_forever()
-"""
-PORT = "environment: {proxy_ports: [{proxy_port: 18265}]}\n"
-
-
-def proxied(cluster: LocalCluster, path: str, wanted: str) -> None:
-    """Returns when a task's server has answered with ``wanted``."""
-    session = cluster.session()
-    headers = {"Authorization": f"Bearer {session.token}"}
-
-    def ask() -> bool:
-        found = httpx.get(session.master + path, headers=headers, timeout=TIMEOUT_S)
-        # Until then it says what it waits for.
-        assert found.status_code in (200, 502), found.text
-        return found.status_code == 200 and wanted in found.text
-
-    until(f"{wanted} at {path}", ask)
-
-
-def task_of(cluster: LocalCluster, experiment: int) -> str:
-    trials = until("the trial", lambda: cluster.trials(experiment))
-    return str(trials[0]["taskId"])
-
-
-def test_what_people_start(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Commands, a trial's page, a TensorBoard of its curves, and a shell with and without sshd."""
-    ssh_server.require()
-    (tmp_path / "context").mkdir()
-    (tmp_path / "context/a.txt").write_text("of the context\n")
-    (tmp_path / "mount").mkdir()
-    (tmp_path / "mount/b.txt").write_text("of the machine\n")
-    here = ["--config", f"resources={{resource_pool: {POOL}, slots: 0}}"]
-    files = ["-c", str(tmp_path / "context")]
-    with agents(cluster, "one") as (one,):
-        mount = ["-v", f"{tmp_path / 'mount'}:/mnt/b"]
-        said = cluster.det("cmd", "run", *here, *files, *mount, "cat", "a.txt", "/mnt/b/b.txt")
-        assert said.stdout == "of the context\nof the machine\n"
-        asked = "cat a.txt || pwd -P; exit 5"
-        given = ["--config", "work_dir=/tmp", "--", "sh", "-c", asked]
-        said = cluster.det("cmd", "run", *here, *given, check=False)
-        assert (said.returncode, said.stdout) == (5, "/tmp\n"), said.stderr
-
-        experiment = cluster.submit(tmp_path, SINGLE + PORT, train_py=SERVE)
-        proxied(cluster, f"/proxy/{task_of(cluster, experiment)}/", "train.py")
-        board = cluster.det("tensorboard", "start", "-d", *here, str(experiment)).stdout.strip()
-        proxied(cluster, f"/proxy/{board}/data/runs", "trial")
-        cluster.det("tensorboard", "kill", board)
-        cluster.det("experiment", "kill", str(experiment))
-
-        image = container_engine.machine_image(container_engine.SSH_SERVER)
-        given = ["--config", f"environment.image={image}"]
-        shell = cluster.det("shell", "start", "-d", *here, *files, *given).stdout.strip()
-        opened = cluster.det("shell", "open", shell, "--", "cat a.txt; exit 7", check=False)
-        assert (opened.returncode, opened.stdout) == (7, "of the context\n"), opened.stderr
-        bare = cluster.det("shell", "start", "-d", *here, *files).stdout.strip()
-        typed = subprocess.run(
-            [*DET, "shell", "open", bare],
-            env=cluster.env,
-            input="cat a.txt; exit 8\n",
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
-        assert typed.returncode == 8 and "of the context" in typed.stdout, typed
-        assert "no sshd is installed here" in typed.stderr
-        cluster.det("shell", "kill", shell, bare)
-        until("no container is left", lambda: not one.containers())
-
-
 def losses(output: str) -> dict[int, str]:
     """What a gang printed, by step; of a step that was made twice the last."""
     return {int(step): loss for step, loss in re.findall(r"loss (\d+) (\S+)\n", output)}
@@ -254,41 +136,6 @@ def undisturbed() -> dict[int, str]:
     found = losses(ran.stdout)
     assert sorted(found) == list(range(1, 11))
     return found
-
-
-def left_in_the_engine() -> list[str]:
-    """All containers, networks and volumes of the engine."""
-    listings = (["ps", "--all", "--quiet"], ["network", "ls", "--quiet"], ["volume", "ls", "-q"])
-    return [
-        subprocess.run(["docker", *words], check=True, capture_output=True, text=True).stdout
-        for words in listings
-    ]
-
-
-def test_a_gang_in_containers_of_two_agents_goes_on_after_one_is_killed(
-    cluster: LocalCluster, undisturbed: dict[int, str], tmp_path: Path
-) -> None:
-    before = left_in_the_engine()
-    with agents(cluster, "one", "two") as (one, two):
-        held = GANG + "environment: {environment_variables: [HELD=1]}\n"
-        experiment = cluster.submit(tmp_path, held, train_py=GANG_SCRIPT.read_text())
-        cluster.wait_for_lines(experiment, "held 5", 2)
-        (first,), (second,) = one.containers(), two.containers()
-        assert first != second
-        subprocess.run(["docker", "kill", second], check=True, capture_output=True)
-        assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
-        said = cluster.logs(experiment)
-        assert losses(said) == undisturbed, said
-        (trial,) = cluster.trials(experiment)
-        assert trial["restarts"] == 1
-        found = cluster.session().get(f"/api/v1/trials/{trial['id']}")["trial"]["legs"]
-        killed, last = found
-        assert killed["reason"].endswith("on agent two")
-        assert killed["endTime"] <= last["startTime"], "both parts end before the next gang starts"
-        for leg in found:
-            assert [node["agentId"] for node in leg["nodes"]] == ["one", "two"]
-        until("no container is left", lambda: not one.containers() and not two.containers())
-    assert left_in_the_engine() == before
 
 
 INSIDE = """
@@ -366,42 +213,206 @@ def test_prefects_command_starts_an_agent(cluster: LocalCluster) -> None:
         cluster.env = before
 
 
+# From here on there is one agent, then a second one, and the last test kills the first.
+
+
+@pytest.fixture(scope="module")
+def one(cluster: LocalCluster) -> Iterator[Agent]:
+    with agents(cluster, "one") as (made,):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def two(cluster: LocalCluster) -> Iterator[Agent]:
+    with agents(cluster, "two") as (made,):
+        yield made
+
+
+def test_a_container_outlives_its_agent_and_the_next_one_has_it(
+    cluster: LocalCluster, one: Agent, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    mount = f"bind_mounts: [{{host_path: {gate}, container_path: /gate}}]"
+    script = TRAIN.format(steps=40).replace("        time.sleep(0.1)\n", WAIT)
+    experiment = cluster.submit(tmp_path, SINGLE + mount, train_py=script)
+    cluster.wait_for_lines(experiment, "step 20")
+    (name,) = one.containers()
+    # As systemd does when it ends a service: the supervisor, too.
+    one.kill()
+    (record,) = map(LegRecord.read, (one.work_dir / ALLOCATIONS).iterdir())
+    assert record is not None
+    psutil.Process(record.supervisor.pid).kill()
+    assert one.containers() == [name]
+    one.start()
+    assert one.containers() == [name]
+    (gate / "open").touch()
+    assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+    (trial,) = cluster.trials(experiment)
+    assert trial["restarts"] == 0
+    lines = [line for line in cluster.logs(experiment).splitlines() if "step " in line]
+    assert [line.rpartition("step ")[2] for line in lines] == [str(i) for i in range(40)]
+    until("no container is left", lambda: not one.containers())
+
+
+SERVE = """
+import http.server, os, determined as det
+with det.core.init() as core:
+    core.train.report_training_metrics(1, {"loss": 0.5})
+    core.train.report_validation_metrics(1, {"loss": 1.0})
+    where = os.environ["DET_LISTEN_HOST"], 18265
+    http.server.HTTPServer(where, http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+PORT = "environment: {proxy_ports: [{proxy_port: 18265}]}\n"
+
+
+def proxied(cluster: LocalCluster, path: str, wanted: str) -> None:
+    """Returns when a task's server has answered with ``wanted``."""
+    session = cluster.session()
+    headers = {"Authorization": f"Bearer {session.token}"}
+
+    def ask() -> bool:
+        found = httpx.get(session.master + path, headers=headers, timeout=TIMEOUT_S)
+        # Until then it says what it waits for.
+        assert found.status_code in (200, 502), found.text
+        return found.status_code == 200 and wanted in found.text
+
+    until(f"{wanted} at {path}", ask)
+
+
+def task_of(cluster: LocalCluster, experiment: int) -> str:
+    trials = until("the trial", lambda: cluster.trials(experiment))
+    return str(trials[0]["taskId"])
+
+
+def test_what_people_start(cluster: LocalCluster, one: Agent, tmp_path: Path) -> None:
+    """Commands, a trial's page, a TensorBoard of its curves, and a shell with and without sshd."""
+    ssh_server.require()
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context/a.txt").write_text("of the context\n")
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "mount/b.txt").write_text("of the machine\n")
+    here = ["--config", f"resources={{resource_pool: {POOL}, slots: 0}}"]
+    files = ["-c", str(tmp_path / "context")]
+    mount = ["-v", f"{tmp_path / 'mount'}:/mnt/b"]
+    said = cluster.det("cmd", "run", *here, *files, *mount, "cat", "a.txt", "/mnt/b/b.txt")
+    assert said.stdout == "of the context\nof the machine\n"
+    asked = "cat a.txt || pwd -P; exit 5"
+    given = ["--config", "work_dir=/tmp", "--", "sh", "-c", asked]
+    said = cluster.det("cmd", "run", *here, *given, check=False)
+    assert (said.returncode, said.stdout) == (5, "/tmp\n"), said.stderr
+
+    experiment = cluster.submit(tmp_path, SINGLE + PORT, train_py=SERVE)
+    proxied(cluster, f"/proxy/{task_of(cluster, experiment)}/", "train.py")
+    board = cluster.det("tensorboard", "start", "-d", *here, str(experiment)).stdout.strip()
+    proxied(cluster, f"/proxy/{board}/data/runs", "trial")
+    cluster.det("tensorboard", "kill", board)
+    cluster.det("experiment", "kill", str(experiment))
+
+    image = container_engine.machine_image(container_engine.SSH_SERVER)
+    given = ["--config", f"environment.image={image}"]
+    shell = cluster.det("shell", "start", "-d", *here, *files, *given).stdout.strip()
+    opened = cluster.det("shell", "open", shell, "--", "cat a.txt; exit 7", check=False)
+    assert (opened.returncode, opened.stdout) == (7, "of the context\n"), opened.stderr
+    bare = cluster.det("shell", "start", "-d", *here, *files).stdout.strip()
+    typed = subprocess.run(
+        [*DET, "shell", "open", bare],
+        env=cluster.env,
+        input="cat a.txt; exit 8\n",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert typed.returncode == 8 and "of the context" in typed.stdout, typed
+    assert "no sshd is installed here" in typed.stderr
+    cluster.det("shell", "kill", shell, bare)
+    until("no container is left", lambda: not one.containers())
+
+
 def test_a_program_of_this_directory_and_one_beside_it(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: LocalCluster, one: Agent, tmp_path: Path
 ) -> None:
     """Files go into a container and come back; det exec enters it, also with another supervisor."""
     (tmp_path / "wait.sh").write_text(
         "echo new > made.txt; echo begun; while [ ! -e go ]; do sleep 0.1; done; exit 7\n"
     )
-    with agents(cluster, "entered") as [agent]:
-        words = ["run", "--here", "--pool", POOL, "--", "sh", "wait.sh"]
-        run = subprocess.Popen(
-            [*DET, *words],
-            cwd=tmp_path,
-            env=cluster.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert run.stdout is not None and run.stderr is not None
-        task_id = run.stderr.readline().split()[-1]
-        assert run.stdout.readline() == "begun\n", run.stderr.read()
-        script = "cat made.txt; echo $DET_RESOURCES_TYPE ${DET_SESSION_TOKEN-none}"
-        done = cluster.det("exec", task_id, "--", "sh", "-c", script)
-        assert done.stdout == "new\ndocker-container none\n"
+    words = ["run", "--here", "--pool", POOL, "--", "sh", "wait.sh"]
+    run = subprocess.Popen(
+        [*DET, *words],
+        cwd=tmp_path,
+        env=cluster.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout is not None and run.stderr is not None
+    task_id = run.stderr.readline().split()[-1]
+    assert run.stdout.readline() == "begun\n", run.stderr.read()
+    script = "cat made.txt; echo $DET_RESOURCES_TYPE ${DET_SESSION_TOKEN-none}"
+    done = cluster.det("exec", task_id, "--", "sh", "-c", script)
+    assert done.stdout == "new\ndocker-container none\n"
 
-        [folder] = (agent.work_dir / ALLOCATIONS).iterdir()
-        before = LegRecord.read(folder)
-        assert before is not None
-        psutil.Process(before.supervisor.pid).kill()
+    [folder] = (one.work_dir / ALLOCATIONS).glob(f"{task_id}.*")
+    before = LegRecord.read(folder)
+    assert before is not None
+    psutil.Process(before.supervisor.pid).kill()
 
-        def taken_over() -> bool:
-            record = LegRecord.read(folder)
-            return record is not None and record.supervisor != before.supervisor
+    def taken_over() -> bool:
+        record = LegRecord.read(folder)
+        return record is not None and record.supervisor != before.supervisor
 
-        until("another supervisor is there", taken_over)
-        cluster.det("exec", task_id, "--", "touch", "go")
-        _, err = run.communicate(timeout=TIMEOUT_S)
-        assert run.returncode == 7, err
-        assert "made.txt (new)" in err and (tmp_path / "made.txt").read_text() == "new\n"
+    until("another supervisor is there", taken_over)
+    cluster.det("exec", task_id, "--", "touch", "go")
+    _, err = run.communicate(timeout=TIMEOUT_S)
+    assert run.returncode == 7, err
+    assert "made.txt (new)" in err and (tmp_path / "made.txt").read_text() == "new\n"
+    until("no container is left", lambda: not one.containers())
+
+
+def left_in_the_engine() -> list[str]:
+    """All containers, networks and volumes of the engine."""
+    listings = (["ps", "--all", "--quiet"], ["network", "ls", "--quiet"], ["volume", "ls", "-q"])
+    return [
+        subprocess.run(["docker", *words], check=True, capture_output=True, text=True).stdout
+        for words in listings
+    ]
+
+
+def test_a_gang_in_containers_of_two_agents_goes_on_after_one_is_killed(
+    cluster: LocalCluster, one: Agent, two: Agent, undisturbed: dict[int, str], tmp_path: Path
+) -> None:
+    before = left_in_the_engine()
+    held = GANG + "environment: {environment_variables: [HELD=1]}\n"
+    experiment = cluster.submit(tmp_path, held, train_py=GANG_SCRIPT.read_text())
+    cluster.wait_for_lines(experiment, "held 5", 2)
+    (first,), (second,) = one.containers(), two.containers()
+    assert first != second
+    subprocess.run(["docker", "kill", second], check=True, capture_output=True)
+    assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+    said = cluster.logs(experiment)
+    assert losses(said) == undisturbed, said
+    (trial,) = cluster.trials(experiment)
+    assert trial["restarts"] == 1
+    found = cluster.session().get(f"/api/v1/trials/{trial['id']}")["trial"]["legs"]
+    killed, last = found
+    assert killed["reason"].endswith("on agent two")
+    assert killed["endTime"] <= last["startTime"], "both parts end before the next gang starts"
+    for leg in found:
+        assert [node["agentId"] for node in leg["nodes"]] == ["one", "two"]
+    until("no container is left", lambda: not one.containers() and not two.containers())
+    assert left_in_the_engine() == before
+
+
+def test_a_search_over_two_agents_survives_the_end_of_one_with_its_containers(
+    cluster: LocalCluster, one: Agent, two: Agent, tmp_path: Path
+) -> None:
+    experiment = cluster.submit(tmp_path, SEARCH, train_py=TRAIN.format(steps=20))
+    until("both agents have a container", lambda: one.containers() and two.containers())
+    (name,) = one.containers()
+    one.kill()
+    subprocess.run(["docker", "kill", name], check=True, capture_output=True)
+    assert cluster.wait(experiment) == "COMPLETED", cluster.logs(experiment)
+    trials = cluster.trials(experiment)
+    assert [trial["state"] for trial in trials] == ["COMPLETED"] * 4
+    until("no container is left", lambda: not one.containers() and not two.containers())
