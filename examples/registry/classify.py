@@ -5,8 +5,8 @@ the cluster. The code runs on this machine, so load only what you trust.
 """
 
 import pathlib
+import shutil
 import sys
-import tarfile
 import tempfile
 
 import torch
@@ -22,8 +22,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         packed = client.get_experiment(training.experiment_id).download_code(folder)
-        with tarfile.open(packed) as archive:
-            archive.extractall(folder, filter="data")
+        shutil.unpack_archive(packed, folder, "gztar")
         with tempfile.TemporaryDirectory() as files:
             path = version.checkpoint.download(str(pathlib.Path(files) / "checkpoint"))
             state = torch.load(pathlib.Path(path) / "state.pt")
