@@ -141,6 +141,24 @@ class LocalCluster:
             )
         return done
 
+    def begin_here(self, folder: Path, *args: str) -> tuple[subprocess.Popen[str], str]:
+        """`det run --here` with ``args`` in the folder, once its program has printed "begun"; its task."""
+        process = subprocess.Popen(
+            [*DET, "run", "--here", *args],
+            cwd=folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Tests that a shell has started in the background ignore it, and so would this.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        assert process.stdout is not None and process.stderr is not None
+        task_id = process.stderr.readline().split()[-1]
+        assert process.stdout.readline() == "begun\n", process.stderr.read()
+        return process, task_id
+
     def json(self, *args: str) -> Any:
         """The parsed output of a command with --json."""
         return json.loads(self.det(*args, "--json").stdout)

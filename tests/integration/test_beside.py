@@ -34,22 +34,7 @@ raise SystemExit(7)
 
 def begin(cluster: LocalCluster, folder: Path) -> tuple[subprocess.Popen[str], str]:
     """A run of this program in the folder, once it has begun; and its task."""
-    words = ["run", "--here", "--slots", "0", "--", "python3", "train.py"]
-    process = subprocess.Popen(
-        [*DET, *words],
-        cwd=folder,
-        env=cluster.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Tests that a shell has started in the background ignore it, and so would this.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    assert process.stdout is not None and process.stderr is not None
-    task_id = process.stderr.readline().split()[-1]
-    assert process.stdout.readline() == "begun\n", process.stderr.read()
-    return process, task_id
+    return cluster.begin_here(folder, "--slots", "0", "--", "python3", "train.py")
 
 
 def test_a_program_of_this_directory_and_others_beside_it(

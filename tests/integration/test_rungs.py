@@ -290,7 +290,6 @@ def test_a_stop_reaches_the_trial_as_a_preemption_and_completes_it(
 
 
 def test_the_digits_example_in_both_forms(cluster: LocalCluster) -> None:
-    """A dozen of its samples, which are enough for both brackets."""
     folder = ROOT / "examples/digits"
     configs = [
         yaml.safe_load((folder / f"adaptive{form}.yaml").read_text()) for form in ("", "-time")
@@ -298,15 +297,14 @@ def test_the_digits_example_in_both_forms(cluster: LocalCluster) -> None:
     assert configs[0]["hyperparameters"] == configs[1]["hyperparameters"]
     samples = []
     for form in ("", "-time"):
-        config = [str(folder / f"adaptive{form}.yaml"), "--config", "searcher.max_trials=12"]
-        cluster.det("flow", "run", *config, str(folder), timeout=280)
+        cluster.det("flow", "run", str(folder / f"adaptive{form}.yaml"), str(folder), timeout=280)
         experiment = max(row["id"] for row in cluster.json("experiment", "list"))
         found = cluster.trials(experiment)
         assert {trial["state"] for trial in found} == {"COMPLETED"}
         steps = [trial["totalBatchesProcessed"] for trial in found]
         assert max(steps) == 9
-        assert sum(steps) < 9 * 12 * 0.85  # many trials were given up early
+        assert sum(steps) < 9 * 32 * 0.75  # many trials were given up early
         assert max(trial["searcherMetricValue"] for trial in found) >= 0.95
         samples.append([(trial["hparams"], trial["seed"]) for trial in found])
     assert samples[0] == samples[1]
-    assert len(samples[0]) == 12
+    assert len(samples[0]) == 32

@@ -336,19 +336,7 @@ def test_a_program_of_this_directory_and_one_beside_it(
     (tmp_path / "wait.sh").write_text(
         "echo new > made.txt; echo begun; while [ ! -e go ]; do sleep 0.1; done; exit 7\n"
     )
-    words = ["run", "--here", "--pool", POOL, "--", "sh", "wait.sh"]
-    run = subprocess.Popen(
-        [*DET, *words],
-        cwd=tmp_path,
-        env=cluster.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert run.stdout is not None and run.stderr is not None
-    task_id = run.stderr.readline().split()[-1]
-    assert run.stdout.readline() == "begun\n", run.stderr.read()
+    run, task_id = cluster.begin_here(tmp_path, "--pool", POOL, "--", "sh", "wait.sh")
     script = "cat made.txt; echo $DET_RESOURCES_TYPE ${DET_SESSION_TOKEN-none}"
     done = cluster.det("exec", task_id, "--", "sh", "-c", script)
     assert done.stdout == "new\ndocker-container none\n"
