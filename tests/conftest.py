@@ -103,6 +103,7 @@ TOGETHER = (
     ("integration/containers/",),
     ("integration/control/",),
     ("integration/deployments/",),
+    ("integration/disposable/",),
     ("integration/mlflow/",),
     ("integration/registry/", "integration/service_api/"),
     ("integration/storage/",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ import pytest
 from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
 from tests.processes import is_alive
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 CONFIG = """
 name: fenced
@@ -184,38 +183,34 @@ with det.core.init() as core:
 def execute(
     cluster: LocalCluster, prefect: Prefect, run_id: str, home: Path
 ) -> subprocess.Popen[bytes]:
-    """Prefect's own engine, as a worker would start it; what it says goes to ``<home>/out``."""
+    """Prefect's own engine, as its runner starts it; what it says goes to ``<home>/out``."""
     record = json.loads((cluster.data_dir / "cluster.json").read_text())
-    # It begins with a copy, in TMPDIR, of the directory that it runs in.
-    empty = home / "empty"
-    empty.mkdir(parents=True)
+    home.mkdir(parents=True)
     with (home / "out").open("wb") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "prefect", "flow-run", "execute", run_id],
+            [sys.executable, "-m", "prefect.engine", run_id],
             env={
                 **os.environ,
                 "PREFECT_API_URL": f"{prefect.url}/api",
                 "PREFECT_API_AUTH_STRING": prefect.auth,
                 "PREFECT_HOME": str(home),
-                "TMPDIR": str(home),
                 "DET_MASTER": record["master_url"],
                 "DET_AGENT_TOKEN": record["agent_token"],
             },
-            cwd=empty,
+            cwd=home,
             stdout=out,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Prefect's command may take its time to end after its flow has, or never end: it is killed then."""
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(60)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    """Waits until they have ended by themselves."""
+    try:
+        for process in processes:
+            process.wait(TIMEOUT_S)
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def test_two_workers_that_execute_the_same_trial_run(

@@ -38,7 +38,7 @@ max_restarts: 0
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def prefect(cluster: LocalCluster) -> Prefect:
     return Prefect(cluster)
 
@@ -174,12 +174,6 @@ def running_trials(cluster: LocalCluster, experiment: int) -> list[dict[str, Any
     return [trial for trial in cluster.trials(experiment) if trial["state"] == "RUNNING"]
 
 
-@pytest.fixture
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with open_browser(tmp_path_factory.mktemp("chromium")) as driver:
-        yield driver
-
-
 class Page:
     """Prefect's pages, for somebody who has logged in."""
 
@@ -212,15 +206,20 @@ class Page:
         self.browser.get(f"{self.url}/runs/flow-run/{run_id}")
 
 
+@pytest.fixture(scope="module")
+def page(prefect: Prefect, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with open_browser(tmp_path_factory.mktemp("chromium")) as browser:
+        yield Page(browser, prefect)
+
+
 def test_the_experiment_and_its_subflows_on_prefects_page(
-    cluster: LocalCluster, prefect: Prefect, model: Path, tmp_path: Path, browser: Any
+    cluster: LocalCluster, page: Page, model: Path, tmp_path: Path
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.replace("from-prefect", "seen-in-prefect"))
     done = cluster.det("flow", "run", str(config), str(model), "--detach")
     experiment = int(done.stdout.split()[-1])
     assert cluster.wait(experiment) == "COMPLETED"
-    page = Page(browser, prefect)
     page.open_run(cluster.describe(experiment)["flowRunId"])
     page.shows(f"seen-in-prefect #{experiment}")
     # The innermost one, listed last, takes the click.
@@ -228,7 +227,7 @@ def test_the_experiment_and_its_subflows_on_prefects_page(
     try:
         page.shows(*(f"trial {trial['id']}" for trial in cluster.trials(experiment)))
     finally:
-        browser.save_screenshot(str(tmp_path / "experiment.png"))
+        page.browser.save_screenshot(str(tmp_path / "experiment.png"))
 
 
 SLOW = """
@@ -245,7 +244,7 @@ with det.core.init() as core_context:
 
 
 def test_cancelling_on_prefects_page(
-    cluster: LocalCluster, prefect: Prefect, tmp_path: Path, browser: Any
+    cluster: LocalCluster, prefect: Prefect, page: Page, tmp_path: Path
 ) -> None:
     """First a trial's run, then the experiment's, as somebody would who lives in Prefect's pages."""
     config = CONFIG.replace("[1, 2, 3]", "[1, 2]").replace("from-prefect", "cancelled-there")
@@ -256,7 +255,6 @@ def test_cancelling_on_prefects_page(
         lambda: all(trial["flowRunId"] for trial in cluster.trials(experiment)),
     )
     first, second = cluster.trials(experiment)
-    page = Page(browser, prefect)
 
     def cancel(run_id: str) -> None:
         page.open_run(run_id)
@@ -266,7 +264,7 @@ def test_cancelling_on_prefects_page(
             page.find('//button[normalize-space(.)="Confirm"]')[0].click()
             page.shows("Cancelled")
         finally:
-            browser.save_screenshot(str(tmp_path / f"{run_id}.png"))
+            page.browser.save_screenshot(str(tmp_path / f"{run_id}.png"))
 
     def state(trial: dict[str, Any]) -> str:
         return str(cluster.json("trial", "describe", str(trial["id"]))["state"])

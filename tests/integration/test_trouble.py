@@ -1,15 +1,13 @@
-"""The commands for trouble, on real processes: several ids, describe, support-bundle, cluster doctor."""
+"""The commands for trouble, on real processes: several ids, describe, support-bundle, cluster doctor.
+
+What the doctor finds in a cluster that is broken: disposable/test_doctor.py.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.local_cluster import LocalCluster
 from tests.waiting import until
@@ -134,57 +132,3 @@ def test_the_doctor_of_a_healthy_cluster(cluster: LocalCluster) -> None:
     checks = {line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")}
     assert {"postgres", "prefect", "service", "agent", "checkpoint", "clocks"} <= checks
     assert "FAILED" not in done.stdout
-
-
-@pytest.fixture(scope="module")
-def own_cluster() -> Iterator[LocalCluster]:
-    """A cluster to break."""
-    with LocalCluster.running() as running:
-        yield running
-
-
-def kill(cluster: LocalCluster, component: str) -> None:
-    record = json.loads((cluster.data_dir / "run" / f"{component}.json").read_text())
-    os.kill(record["pid"], signal.SIGKILL)
-
-
-def findings(cluster: LocalCluster) -> dict[str, str]:
-    """What is not OK, by check."""
-    done = cluster.det("cluster", "doctor", "--json", check=False)
-    found = {each["check"]: each for each in json.loads(done.stdout)}
-    failed = [each for each in found.values() if each["status"] == "FAILED"]
-    assert done.returncode == (1 if failed else 0)
-    assert all(each["advice"] for each in failed)
-    return {check: each["status"] for check, each in found.items() if each["status"] != "OK"}
-
-
-def test_the_doctor_names_a_postgres_that_was_killed(own_cluster: LocalCluster) -> None:
-    kill(own_cluster, "postgres")
-    found = until("a finding", lambda: findings(own_cluster))
-    # Whatever only waits for it is no failure of its own.
-    assert [check for check, status in found.items() if status == "FAILED"] == ["postgres"], found
-    own_cluster.up()
-    until("nothing that failed", lambda: "FAILED" not in findings(own_cluster).values())
-
-
-def test_the_doctor_tries_the_checkpoint_storage(own_cluster: LocalCluster) -> None:
-    store = own_cluster.data_dir / "checkpoints"
-    aside = store.with_name("aside")
-    store.rename(aside)
-    store.write_text("not a folder")
-    try:
-        assert findings(own_cluster)["checkpoint storage"] == "FAILED"
-    finally:
-        store.unlink()
-        aside.rename(store)
-    assert "checkpoint storage" not in findings(own_cluster)
-
-
-def test_the_doctor_without_the_service_and_without_all_of_it(own_cluster: LocalCluster) -> None:
-    kill(own_cluster, "service")
-    found = until("a finding", lambda: findings(own_cluster))
-    assert found["service"] == "FAILED"
-    assert not {"postgres", "prefect"} & set(found)
-    own_cluster.down()
-    found = findings(own_cluster)
-    assert {found[name] for name in ("postgres", "prefect", "service", "agent")} == {"FAILED"}

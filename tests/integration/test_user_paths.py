@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.integration.agent.test_recovery import begin, flow_process_of, legs_of
+from tests.integration.prefect_server import Prefect
 from tests.local_cluster import DET, LocalCluster
 from tests.outcomes import GOOD, Case, Outcome, client, outcomes, script
 from tests.waiting import TIMEOUT_S, until
@@ -420,6 +422,7 @@ print(json.dumps({
 
 
 def test_everything_is_there_after_down_and_up(cluster: LocalCluster, tmp_path: Path) -> None:
+    """What has ended is as it was, and what was in the middle goes on."""
     case = Case({"script.py": TRAINS})
     _, model = case.write(tmp_path, "search")
     (tmp_path / "search.yaml").write_text(SEARCH)
@@ -440,6 +443,11 @@ def test_everything_is_there_after_down_and_up(cluster: LocalCluster, tmp_path: 
     # Its checkpoints are looked through after its end.
     until("all checkpoints looked through", lambda: not cluster.collections())
     before = everything()
+    open_one, folder = begin(cluster, tmp_path)
+    run, _ = flow_process_of(cluster, open_one)
+    # One that is stopped before its flow has begun goes on a minute and a half later only.
+    prefect = Prefect(cluster)
+    until("its flow", lambda: prefect.call(f"/flow_runs/{run}")["state_type"], equals="RUNNING")
     cluster.down()
     assert processes_of(cluster) == []
     done = cluster.det("experiment", "list", check=False)
@@ -450,9 +458,13 @@ def test_everything_is_there_after_down_and_up(cluster: LocalCluster, tmp_path: 
     uuid = cluster.json("experiment", "list-checkpoints", number)[0]["uuid"]
     cluster.det("checkpoint", "download", uuid, "-o", str(tmp_path / "kept"))
     assert (tmp_path / "kept" / "weights").is_file()
+    (folder / "go").touch()
+    assert cluster.wait(open_one) == "COMPLETED"
+    assert legs_of(folder) == {"1", "2"}
+    assert [trial["restarts"] for trial in cluster.trials(open_one)] == [0, 0]
     again = outcomes(cluster, tmp_path / "again", {"again": script(GOOD)})["again"]
     assert again.state == "COMPLETED"
-    assert again.experiment_id > experiment.id
+    assert again.experiment_id > open_one
 
 
 def processes_of(cluster: LocalCluster) -> list[str]:

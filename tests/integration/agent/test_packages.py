@@ -48,7 +48,8 @@ def test_each_experiment_has_its_own_packages(cluster: LocalCluster, tmp_path: P
     for version in ("1.0", "2.0"):
         archive = folder / f"tiny-{version}-py3-none-any.whl"
         archive.write_bytes(wheel("tiny", version))
-        hook = f"python3 -m pip install --no-index {archive}\n"
+        # Whether all of the agent's packages go together, pip would look up for seconds.
+        hook = f"python3 -m pip install --no-index --no-warn-conflicts {archive}\n"
         files = {"train_py": SCRIPT, "startup-hook_sh": hook}
         config = CONFIG.format(version=version, folder=folder)
         experiments[version] = cluster.submit(tmp_path / version, config, **files)

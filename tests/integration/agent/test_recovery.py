@@ -1,4 +1,5 @@
-"""Processes of a real cluster are killed; experiments go on."""
+"""Processes of a real cluster are killed; experiments go on. The whole cluster is stopped and started by
+test_user_paths.py."""
 
 from __future__ import annotations
 
@@ -109,18 +110,6 @@ def test_killed_supervisor_is_a_new_leg(cluster: LocalCluster, tmp_path: Path) -
     until("a second leg", lambda: legs_of(folder), equals={"1", "2"})
     (folder / "go").touch()
     assert cluster.wait(experiment) == "COMPLETED"
-    assert [trial["restarts"] for trial in cluster.trials(experiment)] == [0, 0]
-
-
-def test_cluster_that_is_stopped_and_started_goes_on(cluster: LocalCluster, tmp_path: Path) -> None:
-    experiment, folder = begin(cluster, tmp_path)
-    before = [int(path.read_text()) for path in folder.glob("begun-*")]
-    cluster.down()
-    assert not any(psutil.pid_exists(pid) for pid in before)
-    cluster.up()
-    (folder / "go").touch()
-    assert cluster.wait(experiment) == "COMPLETED"
-    assert legs_of(folder) == {"1", "2"}
     assert [trial["restarts"] for trial in cluster.trials(experiment)] == [0, 0]
 
 

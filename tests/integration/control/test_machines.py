@@ -88,7 +88,7 @@ def environment(trial: Trial, url: str, number: int, folder: Path) -> dict[str, 
         "DET_EXPERIMENT_CONFIG": json.dumps(spec["config"]),
         "DET_HPARAMS": json.dumps(spec["hparams"]),
         "DET_RUN_DIR": str(folder / f"run-{number}"),
-        "OMP_NUM_THREADS": "2",
+        "OMP_NUM_THREADS": "1",
     }
     return {**os.environ, **given}
 

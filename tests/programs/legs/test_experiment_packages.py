@@ -24,7 +24,11 @@ WHEELS: dict[str, str | bytes] = {
     for name in ("tiny", "psutil")
     for version in ("1.0", "2.0")
 }
-HOOK = "pip install --no-index ./tiny-{0}-py3-none-any.whl ./psutil-{0}-py3-none-any.whl\ntiny"
+# Whether all of the agent's packages go together, pip would look up for seconds.
+HOOK = (
+    "pip install --no-index --no-warn-conflicts"
+    " ./tiny-{0}-py3-none-any.whl ./psutil-{0}-py3-none-any.whl\ntiny"
+)
 LOOK = """
 import os, subprocess, sys
 print("fork" if "determined_tasks.leg" in sys.modules else "program")

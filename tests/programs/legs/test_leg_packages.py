@@ -24,7 +24,11 @@ SHOW = """
 import importlib.metadata, psutil, tiny
 print("tiny", tiny.__version__, "psutil", psutil.__version__, importlib.metadata.version("psutil"))
 """
-INSTALL = "install --no-index -q ./tiny-1.0-py3-none-any.whl ./psutil-1.0-py3-none-any.whl"
+# Whether all of the agent's packages go together, pip would look up for seconds.
+INSTALL = (
+    "install --no-index --no-warn-conflicts -q"
+    " ./tiny-1.0-py3-none-any.whl ./psutil-1.0-py3-none-any.whl"
+)
 
 
 def check(legs: LegRunner, service: FakeService) -> None:

@@ -1,14 +1,11 @@
-"""Searchers beside the built-in ones, on the real cluster."""
+"""Population based training on the real cluster."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.local_cluster import LocalCluster
-from tests.toy_plugin import install_toy_searcher
 
 LINEAGE = """
 import json
@@ -85,27 +82,3 @@ def test_without_a_checkpoint_the_experiment_says_what_is_missing(
     assert cluster.wait(experiment) == "ERROR"
     reason = json.dumps(cluster.describe(experiment))
     assert "the training code must save a checkpoint before it reports to the searcher" in reason
-
-
-CLIMB = """
-name: climb
-entrypoint: python3 script.py
-hyperparameters:
-  rate: {type: double, minval: 0, maxval: 1}
-searcher: {name: climb, metric: gain, smaller_is_better: false, max_trials: 4, max_length: 2}
-reproducibility: {experiment_seed: 5}
-max_restarts: 0
-"""
-
-
-@pytest.mark.timeout(600)
-def test_a_searcher_of_another_package(tmp_path: Path) -> None:
-    install_toy_searcher(tmp_path / "site")
-    with LocalCluster.running({"PYTHONPATH": str(tmp_path / "site")}) as cluster:
-        experiment = cluster.submit(tmp_path, CLIMB, script_py=LINEAGE)
-        assert cluster.wait(experiment) == "COMPLETED"
-        config = cluster.describe(experiment)["config"]
-        assert config["searcher"]["keep"] == 0.5  # its own model's default
-        rates = [trial["hparams"]["rate"] for trial in cluster.trials(experiment)]
-    assert len(rates) == 4
-    assert all(0 <= rate < 1 for rate in rates)

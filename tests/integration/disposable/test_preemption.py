@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +54,12 @@ with det.core.init() as core_context:
 
 
 @pytest.fixture(scope="module")
-def preempting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A cluster of its own: eight slots, and a configuration."""
-    folder = tmp_path_factory.mktemp("preempting")
-    (folder / "cluster.yaml").write_text(CLUSTER)
-    cluster = LocalCluster.in_directory(folder)
-    try:
-        cluster.up(*SLOTS, "--config", str(folder / "cluster.yaml"))
-        yield cluster
-    finally:
-        cluster.end()
+def preempting(disposable: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> LocalCluster:
+    """Eight slots, and a configuration."""
+    path = tmp_path_factory.mktemp("preempting") / "cluster.yaml"
+    path.write_text(CLUSTER)
+    disposable.up(*SLOTS, "--config", str(path))
+    return disposable
 
 
 def submit(cluster: LocalCluster, folder: Path, name: str, **values: Any) -> tuple[int, Path]:
