@@ -445,7 +445,6 @@ def test_everything_is_there_after_down_and_up(cluster: LocalCluster, tmp_path: 
     before = everything()
     open_one, folder = begin(cluster, tmp_path)
     run, _ = flow_process_of(cluster, open_one)
-    # One that is stopped before its flow has begun goes on a minute and a half later only.
     prefect = Prefect(cluster)
     until("its flow", lambda: prefect.call(f"/flow_runs/{run}")["state_type"], equals="RUNNING")
     cluster.down()

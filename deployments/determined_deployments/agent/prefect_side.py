@@ -73,6 +73,8 @@ class PrefectSide:
         self._cancelling: set[UUID] = set()
         self._stopping: set[UUID] = set()
         self._closing = False
+        self._held_back: set[UUID] = set()
+        """Runs that were about to be started when the agent was told to stop."""
         self._worker: AgentWorker | None = None
         self._registering: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +112,7 @@ class PrefectSide:
     async def _serve(self, worker: AgentWorker) -> None:
         backoff = Backoff(*RETRY_SECONDS)
         next_sync = 0.0
-        while True:
+        while not self._closing:
             wait = POLL_SECONDS
             try:
                 if time.monotonic() >= next_sync:
@@ -129,6 +131,8 @@ class PrefectSide:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._poll.wait()
+        # :meth:`stop` still speaks to Prefect by this worker.
+        await asyncio.Event().wait()
 
     async def _register_deployments(self) -> None:
         """Beside the runs: the first ones need not wait until the last deployment is there."""
@@ -183,6 +187,10 @@ class PrefectSide:
         note = {"resumable": resumable, "identifier": configuration.identifier}
         if (cleaning := self._cleaning.get(flow_run.id)) is not None:
             await cleaning
+        if self._closing:
+            # Its submission ends with the agent; :meth:`stop` puts it back into the pool.
+            self._held_back.add(flow_run.id)
+            await asyncio.Event().wait()
         job = Job("flow_run", str(flow_run.id), program, note)
         held = Held(self._launcher, await self._launcher.start(job))
         self._keep(flow_run.id, held, resumable)
@@ -318,14 +326,29 @@ class PrefectSide:
         self._closing = True
         if self._registering is not None:
             self._registering.cancel()
+        await self._settle_submissions()
         self._stopping.update(self._runs)
         running = list(self._runs.items())
         await asyncio.gather(
             *(held.end(TERMINATE_SECONDS, run_id in self._resumable) for run_id, held in running)
         )
-        for flow_run_id, _ in running:
+        for flow_run_id in {run_id for run_id, _ in running} | self._held_back:
             if flow_run_id not in self._cancelling:
                 await self._requeue(flow_run_id)
+
+    async def _settle_submissions(self) -> None:
+        """Waits until each run that the worker has taken from the pool is started or held back.
+
+        Else it would stay Pending with nobody to begin it, until the service puts it back after a while.
+        """
+
+        def is_open() -> bool:
+            taken = self._worker.submitting if self._worker is not None else frozenset()
+            return bool(taken - self._runs.keys() - self._held_back)
+
+        deadline = time.monotonic() + TERMINATE_SECONDS
+        while is_open() and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
     async def _requeue(self, flow_run_id: UUID) -> None:
         from prefect.states import Scheduled

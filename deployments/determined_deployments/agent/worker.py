@@ -133,6 +133,11 @@ class AgentWorker(BaseWorker[JobConfiguration, BaseVariables, WorkerResult], abc
         start_as_worker(self.type, self._work_pool_name, named)
         await super().start(*args, **kwargs)
 
+    @property
+    def submitting(self) -> frozenset[UUID]:
+        """The runs that were taken from the work pool and whose start Prefect does not know of yet."""
+        return frozenset(self._submitting_flow_run_ids)
+
     async def launch_alone(self, flow_run: FlowRun, configuration: JobConfiguration) -> Started:
         """Starts a run in a worker that somebody started by hand, without an agent."""
         raise NotImplementedError(
