@@ -73,6 +73,8 @@ class PrefectSide:
         self._cancelling: set[UUID] = set()
         self._stopping: set[UUID] = set()
         self._closing = False
+        self._asking = False
+        """Whether the pool is being asked for runs: those that it names are taken."""
         self._held_back: set[UUID] = set()
         """Runs that were about to be started when the agent was told to stop."""
         self._worker: AgentWorker | None = None
@@ -121,7 +123,11 @@ class PrefectSide:
                 if self._registering is None:  # there is a work pool now
                     self._registering = asyncio.create_task(self._register_deployments())
                 self._poll.clear()
-                await worker.get_and_submit_flow_runs()
+                self._asking = True
+                try:
+                    await worker.get_and_submit_flow_runs()
+                finally:
+                    self._asking = False
                 await self._check_cancelling(worker)
                 backoff.reset()
                 self._outage.over()
@@ -344,7 +350,7 @@ class PrefectSide:
 
         def is_open() -> bool:
             taken = self._worker.submitting if self._worker is not None else frozenset()
-            return bool(taken - self._runs.keys() - self._held_back)
+            return self._asking or bool(taken - self._runs.keys() - self._held_back)
 
         deadline = time.monotonic() + TERMINATE_SECONDS
         while is_open() and time.monotonic() < deadline:  # noqa: ASYNC110
