@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
+from tests.integration.agent.test_recovery import process_of
 from tests.local_cluster import LocalCluster
 from tests.waiting import until
-
-
-def kill(cluster: LocalCluster, component: str) -> None:
-    record = json.loads((cluster.data_dir / "run" / f"{component}.json").read_text())
-    os.kill(record["pid"], signal.SIGKILL)
 
 
 def findings(cluster: LocalCluster) -> dict[str, str]:
@@ -26,7 +20,7 @@ def findings(cluster: LocalCluster) -> dict[str, str]:
 
 
 def test_the_doctor_names_a_postgres_that_was_killed(disposable: LocalCluster) -> None:
-    kill(disposable, "postgres")
+    process_of(disposable, "postgres").kill()
     found = until("a finding", lambda: findings(disposable))
     # Whatever only waits for it is no failure of its own.
     assert [check for check, status in found.items() if status == "FAILED"] == ["postgres"], found
@@ -48,7 +42,7 @@ def test_the_doctor_tries_the_checkpoint_storage(disposable: LocalCluster) -> No
 
 
 def test_the_doctor_without_the_service_and_without_all_of_it(disposable: LocalCluster) -> None:
-    kill(disposable, "service")
+    process_of(disposable, "service").kill()
     found = until("a finding", lambda: findings(disposable))
     assert found["service"] == "FAILED"
     assert not {"postgres", "prefect"} & set(found)

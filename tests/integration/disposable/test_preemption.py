@@ -3,14 +3,12 @@ checkpoint, makes room, and goes on from there; also when the service is killed 
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.test_fencing import status
+from tests.integration.agent.test_recovery import process_of
 from tests.local_cluster import LocalCluster
 from tests.waiting import until
 
@@ -105,8 +103,7 @@ def until_begun(out: Path, legs: int) -> None:
 
 def kill_service(cluster: LocalCluster) -> None:
     """As a crash does; then somebody starts it again."""
-    pid = next(row["pid"] for row in status(cluster) if row["component"] == "service")
-    os.kill(pid, signal.SIGKILL)
+    process_of(cluster, "service").kill()
     cluster.up(*SLOTS)
 
 
