@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tests import installed
+from tests.engine_log import EngineLog
 
 _NAMES = "sh bash cat cp df env id kill ls mkdir rm sleep sort stat touch true wc"
 PROGRAMS = _NAMES.split()
@@ -172,6 +173,16 @@ class Engine:
         """``kill -9`` of dockerd: what runs goes on until its next start, which ends it (without
         live-restore)."""
         _end(self._dockerd, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def log_of(self, name: str) -> Iterator[EngineLog]:
+        """What this engine writes down of that container, to be read within the block."""
+        found = _docker("inspect", "--format", "{{.Id}}", name, check=True).stdout.decode().strip()
+        log = EngineLog(self._folder / "data/containers" / found / "local-logs/container.log")
+        try:
+            yield log
+        finally:
+            log.close()
 
     def close(self) -> None:
         """Ends all of it, with its containers."""
