@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from determined.common import cluster_config
 from determined.common.cluster_config import ClusterConfig
 from determined.common.wire import paths
+from determined.common.wire.cluster import ProposedConfig
 from determined.expconf import ConfigError
 from determined_deployments.local import probe
 from determined_deployments.local.errors import ClusterError
@@ -16,14 +18,16 @@ from determined_deployments.local.report import Reporter
 from determined_deployments.local.state import ClusterState
 
 REFUSAL_S = 5.0
+_EMPTY = "{}"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The configuration that is wanted. ``before``: the text that the folder had before it (None: none), also
-    where an earlier command was killed while it applied this one."""
+    """The configuration that is wanted, and its text (None: there is none). ``before``: the text that the
+    folder had before it, also where an earlier command was killed while it applied this one."""
 
     config: ClusterConfig
+    text: str | None
     before: str | None
 
 
@@ -38,7 +42,7 @@ def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
     path = layout.cluster_config if option is None else Path(option)
     if option == "" or (option is None and current is None):
         _replace(layout, before, None)
-        return Chosen(ClusterConfig(), before)
+        return Chosen(ClusterConfig(), None, before)
     try:
         config, remarks = cluster_config.read_file(path)
         text = path.read_text(encoding="utf-8-sig")
@@ -50,7 +54,7 @@ def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
             reporter.note(str(remark))
     if text != current:
         _replace(layout, before, text)
-    return Chosen(config, before)
+    return Chosen(config, text, before)
 
 
 def kept(layout: Layout) -> str | None:
@@ -63,11 +67,24 @@ def kept(layout: Layout) -> str | None:
         raise ClusterError(f"cannot read {layout.cluster_config}: {error}") from error
 
 
+def objection(state: ClusterState, chosen: Chosen) -> str:
+    """Why the running service would not put what is chosen into force; empty: it would, or there is no
+    answer."""
+    if chosen.text == chosen.before:
+        return ""
+    body = ProposedConfig(_EMPTY if chosen.text is None else chosen.text).to_json()
+    address = f"{state.master_url}{paths.CLUSTER_CONFIG}"
+    return _refusal(probe.post(address, body, token=state.agent_token, timeout=REFUSAL_S))
+
+
 def refusal(state: ClusterState) -> str:
     """Why the running service has not put the file into force; empty: it has, or does not answer."""
     address = f"{state.master_url}{paths.CLUSTER_CONFIG}"
-    found = probe.get(address, token=state.agent_token, timeout=REFUSAL_S)
-    return str(found["refusal"]) if isinstance(found, dict) else ""
+    return _refusal(probe.get(address, token=state.agent_token, timeout=REFUSAL_S))
+
+
+def _refusal(answer: Any) -> str:
+    return str(answer["refusal"]) if isinstance(answer, dict) else ""
 
 
 def put_back(layout: Layout, chosen: Chosen) -> None:

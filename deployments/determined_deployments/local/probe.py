@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -25,8 +26,18 @@ def get(
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     auth = httpx.BasicAuth(*login.split(":", 1)) if login else None
+    return _json(lambda: _client().get(url, headers=headers, auth=auth, timeout=timeout))
+
+
+def post(url: str, body: Mapping[str, Any], *, token: str, timeout: float) -> Any | None:
+    """As :func:`get`, with a JSON body."""
+    headers = {"Authorization": f"Bearer {token}"}
+    return _json(lambda: _client().post(url, json=body, headers=headers, timeout=timeout))
+
+
+def _json(request: Callable[[], httpx.Response]) -> Any | None:
     try:
-        response = _client().get(url, headers=headers, auth=auth, timeout=timeout)
+        response = request()
         return response.json() if response.status_code == 200 else None
     except (httpx.HTTPError, ValueError):
         return None

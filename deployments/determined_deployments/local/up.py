@@ -63,10 +63,14 @@ def cluster_up(
     ):
         chosen = configuration.choose(layout, wishes.config, reporter)
         recorded = states.load(layout)
+        refused = ""
         if recorded:
             recovery.recover(layout, recorded.marker, reporter)
             if configuration.refusal(recorded):
                 _stop(layout, service.NAME)  # so that it reads the file again
+            elif service.NAME in components:
+                # One that runs is not disturbed by what it would refuse.
+                refused = configuration.objection(recorded, chosen)
         state = plan.resolve(layout, wishes, claims, reporter)
         pool = chosen.config.pool_of_flows
         if recorded is None:
@@ -83,8 +87,7 @@ def cluster_up(
 
             start(layout, state.marker, plan.build(layout, state, names), reporter, move)
 
-        refused = ""
-        if state.pool != pool and service.NAME in components:
+        if not refused and state.pool != pool and service.NAME in components:
             # The agent follows once the service knows the pool; if it refuses, the agent stays where it is.
             bring_up([name for name in components if name != agent.NAME])
             refused = configuration.refusal(state)

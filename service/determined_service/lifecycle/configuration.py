@@ -93,34 +93,57 @@ async def put(db: Database, given: ClusterConfig, settings: Settings) -> None:
     """
     plain = cluster_config.stored(given)
     async with changing(db) as change:
-        locked = sa.select(cluster.c.config).with_for_update()
-        before = (await change.conn.execute(locked)).scalar_one()
-        old = await _in_force(change.conn, before) or given
-        names = [pool.pool_name for pool in given.resource_pools]
-        for pool in given.resource_pools:
-            values = {"description": pool.description, "removed": False}
-            await change.conn.execute(
-                insert(pools)
-                .values(name=pool.pool_name, **values)
-                .on_conflict_do_update(index_elements=[pools.c.name], set_=values)
-            )
-        leaving = await change.conn.execute(
-            sa.update(pools)
-            .where(pools.c.name.not_in(names), ~pools.c.removed)
-            .values(removed=True)
-            .returning(pools.c.name)
-        )
-        in_the_way = [
-            text
-            for name in sorted(leaving.scalars())
-            if (text := await _keeps(change.conn, name, settings)) is not None
-        ]
-        in_the_way += await _keeps_flows(change.conn, old, given, settings)
-        if in_the_way:
+        before = await _stored_for_update(change.conn)
+        if in_the_way := await _change_pools(change.conn, before, given, settings):
             raise NotPossible("\n".join(in_the_way))
         if before != plain:
             await change.conn.execute(sa.update(cluster).values(config=plain))
             change.notify(topics.CLUSTER, topics.SCHEDULER)
+
+
+async def objection(db: Database, text: str, settings: Settings) -> str:
+    """Why a file with this ``text`` would not be put into force now; empty: it would. Changes nothing."""
+    try:
+        given, _ = await asyncio.to_thread(cluster_config.read_text, text)
+    except ConfigError as error:
+        return str(error)
+    # The end of the block rolls back.
+    async with db.engine.connect() as conn:
+        before = await _stored_for_update(conn)
+        return "\n".join(await _change_pools(conn, before, given, settings))
+
+
+async def _stored_for_update(conn: AsyncConnection) -> dict[str, Any] | None:
+    locked = sa.select(cluster.c.config).with_for_update()
+    found: dict[str, Any] | None = (await conn.execute(locked)).scalar_one()
+    return found
+
+
+async def _change_pools(
+    conn: AsyncConnection, before: dict[str, Any] | None, given: ClusterConfig, settings: Settings
+) -> list[str]:
+    """The pools become those of ``given``. Returns what is in the way; then the caller must roll back."""
+    old = await _in_force(conn, before) or given
+    names = [pool.pool_name for pool in given.resource_pools]
+    for pool in given.resource_pools:
+        values = {"description": pool.description, "removed": False}
+        await conn.execute(
+            insert(pools)
+            .values(name=pool.pool_name, **values)
+            .on_conflict_do_update(index_elements=[pools.c.name], set_=values)
+        )
+    leaving = await conn.execute(
+        sa.update(pools)
+        .where(pools.c.name.not_in(names), ~pools.c.removed)
+        .values(removed=True)
+        .returning(pools.c.name)
+    )
+    in_the_way = [
+        text
+        for name in sorted(leaving.scalars())
+        if (text := await _keeps(conn, name, settings)) is not None
+    ]
+    return in_the_way + await _keeps_flows(conn, old, given, settings)
 
 
 _UNFINISHED = "NOT e.unmanaged AND e.state <> ALL(:ended)"

@@ -183,6 +183,29 @@ async def test_a_pool_with_work_stays(settings: Settings) -> None:
         ok(await world.user.post("/api/v1/experiments/continue", json={"id": waiting}))
 
 
+async def test_a_proposed_configuration_is_checked_and_changes_nothing(settings: Settings) -> None:
+    async with service(settings, TWO) as world:
+        experiment = await world.submit(IN_GPUS)
+
+        async def objection(text: str) -> str:
+            answer = await world.agent.post("/internal/v1/cluster-config", json={"text": text})
+            return str(ok(answer)["refusal"])
+
+        async def state() -> object:
+            rows = "SELECT name, description, removed FROM pools ORDER BY name"
+            return await world.rows(rows), await config(world)
+
+        before = await state()
+        assert "it has 1 unfinished experiment" in await objection("{}")
+        assert "unknown field" in await objection("resource_pols: []\n")
+        assert "not YAML" in await objection("[")
+        assert await objection(f"{TWO}launch_error: false\n") == ""
+        assert await state() == before
+        ok(await world.act(experiment, "kill"))
+        assert await objection("{}") == ""
+        assert await state() == before
+
+
 async def test_a_pool_with_a_live_agent_stays_unless_the_agent_follows(settings: Settings) -> None:
     async with service(settings, None) as world:
         await world.register(slots=1)
