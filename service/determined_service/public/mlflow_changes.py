@@ -21,7 +21,6 @@ from determined_service.access.dependencies import Gate, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.aside import aside
 from determined_service.base.bounds import Id, Name, Text
 from determined_service.base.checks import show
 from determined_service.base.db import Database
@@ -32,7 +31,7 @@ from determined_service.lifecycle import mlflow_runs, unmanaged
 from determined_service.state import states
 from determined_service.state.change import changing, reader
 from determined_service.submission import submit
-from determined_service.web.request import INLINE_BYTES, parse_json
+from determined_service.web.request import parsed
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, metrics_queue
 
@@ -245,13 +244,9 @@ async def log_batch(trial_id: Id, request: Request, user: Reporter, db: Db) -> R
     """Metrics, parameters and tags of a run at once, in MLflow's JSON. The same request again changes
     nothing."""
     raw = await request.body()
-    given = Log(await _parsed(raw))
+    given = Log(await parsed(raw))
     await _store(request, db, user, trial_id, given, raw)
     return JsonResponse({})
-
-
-async def _parsed(raw: bytes) -> Any:
-    return parse_json(raw) if len(raw) <= INLINE_BYTES else await aside(len(raw), parse_json, raw)
 
 
 async def _store(
@@ -303,7 +298,7 @@ async def mlflow_log_metric(request: Request, gate: ToTrial, db: Db) -> Response
 async def _answered(request: Request, gate: Gate, db: Database, raw: bytes, read: Any) -> Response:
     """In the words that MLflow's clients read; their refusals too."""
     try:
-        given = await _parsed(raw)
+        given = await parsed(raw)
         if not isinstance(given, dict):
             raise BadRequest("the body must be an object")
         run_id = given.get("run_id") or given.get("run_uuid")

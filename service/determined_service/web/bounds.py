@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from determined.common.wire import limits, paths
 from determined_service.access.tokens import bearer_token
 from determined_service.base import errors
-from determined_service.base.checks import check_shape, check_value, text_problem
+from determined_service.base.checks import check_shape, text_problem
 from determined_service.base.errors import ApiError, BadRequest, TooLarge, Unauthenticated
+from determined_service.web.request import check_body
 
 # The routes that take larger bodies; they read these themselves, once they know who asks.
 _LARGER = (
@@ -167,4 +168,4 @@ async def check_model_body(request: Request) -> None:
     """A dependency of every route: the JSON of a body that a model is about to read is in bounds."""
     # FastAPI has parsed it by now, if the route has a model.
     if hasattr(request, "_json"):
-        check_value(await request.json())
+        await check_body(request, await request.json())

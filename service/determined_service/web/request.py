@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from typing import Any
@@ -16,6 +17,8 @@ from determined_service.base.errors import BadRequest
 
 INLINE_BYTES = 128 * 1024
 """Larger bodies are parsed in a thread."""
+SLOW_INLINE_BYTES = 8 * 1024
+"""The same for what only Python's json module reads."""
 
 
 def _float(text: str) -> float | str:
@@ -33,18 +36,9 @@ def _int(text: str) -> int | float | str:
     return number if -(2**63) <= number < 2**63 else _float(text)
 
 
-def parse_json(raw: bytes) -> Any:
-    """Parse JSON, including the extensions of Python's json module: bare ``NaN`` and infinities become
-    strings, numbers too large for 64 bits become floats. Raises BadRequest.
-    """
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return _parse_slowly(raw)
-
-
 def _parse_slowly(raw: bytes) -> Any:
-    """The same by Python's json module, whose hooks let other threads go on meanwhile."""
+    """What orjson does not read, and what is large: the hooks of Python's json module let other threads go
+    on meanwhile."""
     try:
         return json.loads(raw, parse_constant=str, parse_float=_float, parse_int=_int)
     except RecursionError as error:
@@ -54,6 +48,18 @@ def _parse_slowly(raw: bytes) -> Any:
         ) from error
     except ValueError as error:
         raise BadRequest(f"the request's body is not JSON: {error}") from error
+
+
+async def parsed(raw: bytes) -> Any:
+    """The JSON in ``raw``, including the extensions of Python's json module: bare ``NaN`` and infinities
+    become strings, numbers too large for 64 bits become floats. Raises BadRequest.
+    """
+    if len(raw) <= INLINE_BYTES:
+        with contextlib.suppress(orjson.JSONDecodeError):
+            return orjson.loads(raw)
+        if len(raw) <= SLOW_INLINE_BYTES:
+            return _parse_slowly(raw)
+    return await aside(len(raw), _parse_slowly, raw)
 
 
 async def raw_body(request: Request, *, large: bool = False) -> Any:
@@ -66,9 +72,7 @@ async def raw_body(request: Request, *, large: bool = False) -> Any:
     if not raw:
         return {}
     check_shape(raw, limits.LARGE_CONTAINERS if large else limits.CONTAINERS)
-    if len(raw) <= INLINE_BYTES:
-        return parse_json(raw)
-    return await aside(len(raw), _parse_slowly, raw)
+    return await parsed(raw)
 
 
 async def body(request: Request, *, nul: bool = False, large: bool = False) -> Any:
@@ -77,13 +81,19 @@ async def body(request: Request, *, nul: bool = False, large: bool = False) -> A
     For open shapes. ``nul``: NUL is let through, because the caller replaces it.
     """
     given = await raw_body(request, large=large)
-    values = limits.LARGE_VALUES if large else limits.VALUES
+    await check_body(request, given, limits.LARGE_VALUES if large else limits.VALUES, nul=nul)
+    return given
+
+
+async def check_body(
+    request: Request, given: Any, values: int = limits.VALUES, *, nul: bool = False
+) -> None:
+    """:func:`~.checks.check_value` of the request's JSON, in a thread where that takes long."""
     size = len(await request.body())
     if size > INLINE_BYTES:
         await aside(size, check_value, given, values=values, nul=nul)
     else:
         check_value(given, values=values, nul=nul)
-    return given
 
 
 async def object_body(request: Request, *, nul: bool = False, large: bool = False) -> Any:

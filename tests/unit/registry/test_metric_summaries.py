@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from determined_service.base.errors import BadRequest
 from determined_service.ingest.copy_text import bytea_field, json_field, text_field
 from determined_service.ingest.reports import read_batch
 from determined_service.ingest.summaries import Summaries
-from determined_service.web.request import parse_json
+from determined_service.web.request import INLINE_BYTES, SLOW_INLINE_BYTES, parsed
 
 values = st.one_of(
     st.integers(-(2**53), 2**53),
@@ -88,12 +90,12 @@ def test_fields_of_the_copy_format() -> None:
     assert bytea_field(b"\x00\xff") == b"\\\\x00ff"
 
 
-def test_numbers_that_json_cannot_hold() -> None:
-    assert parse_json(b"[NaN, Infinity, -Infinity, 1e999, -1e999]") == [
-        "NaN",
-        "Infinity",
-        "-Infinity",
-        "Infinity",
-        "-Infinity",
-    ]
-    assert parse_json(b"[NaN, 123456789012345678901234567890]") == ["NaN", 1.2345678901234568e29]
+@pytest.mark.parametrize("spaces", [0, SLOW_INLINE_BYTES, INLINE_BYTES])
+async def test_numbers_that_json_cannot_hold(spaces: int) -> None:
+    """Read at once, in a thread, and in a thread although it might be strict JSON."""
+    raw = b"[NaN, Infinity, -Infinity, 1e999, -1e999]" + b" " * spaces
+    assert await parsed(raw) == ["NaN", "Infinity", "-Infinity", "Infinity", "-Infinity"]
+    raw = b"[NaN, 123456789012345678901234567890]" + b" " * spaces
+    assert await parsed(raw) == ["NaN", 1.2345678901234568e29]
+    with pytest.raises(BadRequest, match="not JSON"):
+        await parsed(b"[" + b" " * spaces)
