@@ -197,6 +197,7 @@ def test_a_notebook_in_a_browser_and_its_files_in_the_next_one(
         assert picture.get_attribute("src").startswith("data:image/png")
         browser.save_screenshot(str(pictures / "notebook.png"))
         see(browser, ".jp-Toolbar [data-jp-item-name='save']").click()
+        see(browser, ".jp-Dialog .jp-mod-accept").click()  # it asks for another name at first
         first = Jupyter(cluster, task_id)
         # The service's login is not enough, and neither is a login of somebody else.
         bare = first.client.get(f"/proxy/{task_id}/api/kernels")
