@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from determined.common.wire import doors
 from determined_tasks.containers import engine
-from determined_tasks.containers.engine import EngineAway
+from determined_tasks.containers.engine import EngineUnavailable
 from determined_tasks.doors import EntryError, read_exactly
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Entry:
             client = self.connect()
             made = engine.call(client, "POST", f"/containers/{self.name}/exec", json=body)
             stream: Any = client.exec_start(made["Id"], socket=True)
-        except (APIError, EngineAway, OSError) as error:
+        except (APIError, EngineUnavailable, OSError) as error:
             words = error.explanation if isinstance(error, APIError) else error
             raise EntryError(f"no program can be started in the container: {words}") from error
         with contextlib.closing(stream):

@@ -20,13 +20,13 @@ UNKNOWN_CODE = 255
 _MOMENT = re.compile(r"(.*?T[\d:]+)(?:\.(\d+))?(.*)")
 
 
-class EngineAway(Exception):
+class EngineUnavailable(Exception):
     """The engine cannot be reached, or broke off, or failed at what may go well later; the message says where
     it was looked for, or at what."""
 
 
 def connect(api_version: str | None = None) -> APIClient:
-    """A client for one thread, by ``DOCKER_HOST`` and its companions. Raises EngineAway.
+    """A client for one thread, by ``DOCKER_HOST`` and its companions. Raises EngineUnavailable.
 
     ``api_version``: the engine's, if it is known; else the engine is asked.
     """
@@ -39,7 +39,7 @@ def connect(api_version: str | None = None) -> APIClient:
             version=api_version or "auto", timeout=int(SECONDS), **kwargs_from_env()
         )
     except DockerException as error:
-        raise EngineAway(away(error)) from error
+        raise EngineUnavailable(away(error)) from error
 
 
 def away(error: object) -> str:
@@ -52,7 +52,7 @@ def away(error: object) -> str:
 def call(client: APIClient, method: str, path: str, *, lines: bool = False, **options: Any) -> Any:
     """One request of the engine's API; the decoded answer, or its ``lines`` as they are.
 
-    Raises docker.errors.APIError with the engine's words, and EngineAway.
+    Raises docker.errors.APIError with the engine's words, and EngineUnavailable.
     """
     import requests
 
@@ -61,7 +61,7 @@ def call(client: APIClient, method: str, path: str, *, lines: bool = False, **op
     try:
         response = client.request(method, url, **options)
     except requests.RequestException as error:  # also in the midst of its answer
-        raise EngineAway(away(error)) from error
+        raise EngineUnavailable(away(error)) from error
     client._raise_for_status(response)
     if lines:
         return response.text.splitlines()
@@ -69,7 +69,7 @@ def call(client: APIClient, method: str, path: str, *, lines: bool = False, **op
 
 
 def inspect(client: APIClient, name: str) -> dict[str, Any] | None:
-    """The container, or None. Raises EngineAway."""
+    """The container, or None. Raises EngineUnavailable."""
     from docker.errors import NotFound
 
     try:
@@ -82,7 +82,7 @@ def inspect(client: APIClient, name: str) -> dict[str, Any] | None:
 def remove(client: APIClient, name: str) -> None:
     """Kills and removes the container with the volumes of its image; nothing if there is none.
 
-    Raises EngineAway.
+    Raises EngineUnavailable.
     """
     from docker.errors import APIError, NotFound
 
@@ -94,14 +94,14 @@ def remove(client: APIClient, name: str) -> None:
         status = None if error.response is None else error.response.status_code
         if status is not None and status >= 500:
             # Its files are in use for a moment (a busy mount): it stays, Dead, until it is asked again.
-            raise EngineAway(f"the Docker engine did not remove {name}: {error}") from error
+            raise EngineUnavailable(f"the Docker engine did not remove {name}: {error}") from error
         # Somebody else removes it at this moment.
         if status != 409:
             raise
 
 
 def kill(client: APIClient, name: str) -> None:
-    """SIGKILL to all of the container's processes; nothing if it does not run. Raises EngineAway."""
+    """SIGKILL to all of the container's processes; nothing if it does not run. Raises EngineUnavailable."""
     from docker.errors import APIError
 
     try:
@@ -117,7 +117,7 @@ def ended_with_engine(client: APIClient, container: Mapping[str, Any]) -> bool |
 
     An engine that is stopped in good order tells whoever waits of the container's end as of any other, before
     it ends itself. But its memory of events goes with it: the next one does not know that it made this
-    container. Raises EngineAway.
+    container. Raises EngineUnavailable.
     """
     import json
 
@@ -145,7 +145,7 @@ def _seconds(moment: str) -> str:
 
 
 def of_agent(client: APIClient, agent_id: str, work_dir: str) -> Iterator[dict[str, Any]]:
-    """The containers of this agent, whether they run or not. Raises EngineAway."""
+    """The containers of this agent, whether they run or not. Raises EngineUnavailable."""
     import json
 
     labels = [f"{LABEL_AGENT}={agent_id}", f"{LABEL_WORK_DIR}={work_dir}"]

@@ -110,7 +110,7 @@ def follow(client: APIClient, container: str) -> Iterator[Frame]:
                 return
         except NotFound:
             return
-        except (requests.RequestException, HTTPError, engine.EngineAway):
+        except (requests.RequestException, HTTPError, engine.EngineUnavailable):
             pass
         time.sleep(RETRY_SECONDS)
 

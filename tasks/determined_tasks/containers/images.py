@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from determined.common.backoff import Backoff
-from determined_tasks.containers.engine import EngineAway, away, call
+from determined_tasks.containers.engine import EngineUnavailable, away, call
 
 if TYPE_CHECKING:
     from docker.api.client import APIClient
@@ -129,7 +129,7 @@ def ensure(
 ) -> dict[str, Any] | None:
     """The image's description by the engine, after a pull if it is missing or ``force``.
 
-    None: stopped meanwhile. Raises ImageError, RegistryAway, EngineAway.
+    None: stopped meanwhile. Raises ImageError, RegistryAway, EngineUnavailable.
     """
     from docker.errors import APIError, NotFound
 
@@ -186,7 +186,7 @@ def _pull(
     except APIError as error:
         return str(error.explanation or error)
     except requests.ConnectionError as error:
-        raise EngineAway(away(error)) from error
+        raise EngineUnavailable(away(error)) from error
     except requests.Timeout:
         return f"the registry of {repository} did not answer in time"
     return None

@@ -36,7 +36,7 @@ from determined_tasks import (
     task_environment,
 )
 from determined_tasks.containers import accounts, ends, engine, frames, images, plan
-from determined_tasks.containers.engine import EngineAway
+from determined_tasks.containers.engine import EngineUnavailable
 from determined_tasks.containers.images import ImageError, RegistryAway
 from determined_tasks.containers.log_pump import LogPump
 from determined_tasks.containers.plan import NetworkError
@@ -198,7 +198,7 @@ class _Leg:
             return ends.not_created(status, str(error.explanation or error), self.image)
         except ports.PortsError as error:
             return infrastructure(str(error))
-        except (RegistryAway, EngineAway, OSError, errors.APIException) as error:
+        except (RegistryAway, EngineUnavailable, OSError, errors.APIException) as error:
             return infrastructure(f"the leg cannot be prepared: {error}")
 
     def _rung(self) -> None:
@@ -443,7 +443,7 @@ class _Leg:
                 if engine.call(self._connect(), "POST", path, timeout=None) is not None:
                     break
                 interrupted.append(True)
-            except EngineAway:
+            except EngineUnavailable:
                 interrupted.append(True)
                 time.sleep(ENGINE_RETRY_SECONDS)
             except APIError:  # it is gone
@@ -485,7 +485,7 @@ class _Leg:
         while True:
             try:
                 return ask()
-            except EngineAway as error:
+            except EngineUnavailable as error:
                 logger.info("%s", error)
                 time.sleep(ENGINE_RETRY_SECONDS)
 

@@ -10,7 +10,7 @@ import requests
 
 from determined_deployments.agent.launchers.docker import launcher
 from determined_tasks.containers import engine
-from determined_tasks.containers.engine import EngineAway
+from determined_tasks.containers.engine import EngineUnavailable
 
 docker = pytest.importorskip("docker")
 
@@ -35,7 +35,7 @@ def test_a_container_that_goes_is_removed(status: int) -> None:
 
 
 def test_a_removal_that_fails_in_the_engine_is_tried_again() -> None:
-    with pytest.raises(EngineAway, match=r"did not remove c1.*device or resource busy"):
+    with pytest.raises(EngineUnavailable, match=r"did not remove c1.*device or resource busy"):
         engine.remove(client_that_answers(500), "c1")
 
 
@@ -51,7 +51,7 @@ async def test_the_agent_asks_until_the_engine_is_there(monkeypatch: pytest.Monk
     def ask() -> str:
         tries.append(1)
         if len(tries) < 3:
-            raise EngineAway("it is away")
+            raise EngineUnavailable("it is away")
         return "done"
 
     assert await launcher._insist(ask) == "done"

@@ -25,7 +25,7 @@ from determined_deployments.agent.launchers.fork_server.server import ZygotePlan
 from determined_deployments.agent.launchers.fork_server.zygote import ROOT
 from determined_deployments.agent.outage import Outage
 from determined_tasks.containers import engine, plan
-from determined_tasks.containers.engine import EngineAway
+from determined_tasks.containers.engine import EngineUnavailable
 from determined_tasks.containers.leg import ORDER
 from determined_tasks.context_dir import ALLOCATIONS
 from determined_tasks.supervision import LegRecord
@@ -91,7 +91,7 @@ class DockerLauncher(ForkServerLauncher):
                 if container["Names"] and container["Names"][0].lstrip("/") not in names:
                     logger.warning("removing %s, whose leg is unknown", container["Names"][0])
                     engine.remove(client, container["Id"])
-        except EngineAway as error:
+        except EngineUnavailable as error:
             logger.warning("containers that nobody knows are left for the next start: %s", error)
 
     async def _start_leg(self, job: Job, program: Call) -> Forked:
@@ -145,7 +145,7 @@ async def _insist(ask: Callable[[], T]) -> T:
     while True:
         try:
             found = await asyncio.to_thread(ask)
-        except EngineAway as error:
+        except EngineUnavailable as error:
             outage.failed(error)
             await asyncio.sleep(RETRY_SECONDS)
         else:
