@@ -1,0 +1,42 @@
+"""What MLflow's clients say and what has no column elsewhere."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+from determined_registry.database.tables.base import TS, json, metadata
+
+# What MLflow's clients say of experiments and runs and what has no column elsewhere
+# (determined_registry.mlflow); all else that MLflow shows is read from the tables above.
+mlflow_experiments = sa.Table(
+    "mlflow_experiments",
+    metadata,
+    sa.Column(
+        "experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True
+    ),
+    # Under which an MLflow client made it and finds it again. NULL: it was made otherwise.
+    sa.Column("name", sa.Text, unique=True),
+    # {key: text}
+    sa.Column("tags", JSONB, nullable=False, server_default=json("{}")),
+)
+
+mlflow_runs = sa.Table(
+    "mlflow_runs",
+    metadata,
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True),
+    # An MLflow client started the trial, so that nothing but MLflow's own client gives signs of its life, and
+    # its metrics are called what the client called them, without their group.
+    sa.Column("native", sa.Boolean, nullable=False, server_default=sa.false()),
+    # NULL: a name is made from the trial's number.
+    sa.Column("name", sa.Text),
+    # What MLflow calls parameters: {key: text}. Of a native one they are the trial's hyperparameters instead.
+    sa.Column("params", JSONB, nullable=False, server_default=json("{}")),
+    sa.Column("tags", JSONB, nullable=False, server_default=json("{}")),
+    # The data sets that the run said it used, as MLflow's JSON.
+    sa.Column("inputs", JSONB, nullable=False, server_default=json("[]")),
+    # Files in checkpoint storage that belong to no checkpoint: {path: bytes}
+    sa.Column("artifacts", JSONB, nullable=False, server_default=json("{}")),
+    # Hidden since then, as MLflow's clients delete runs. NULL: shown.
+    sa.Column("deleted_at", TS),
+)

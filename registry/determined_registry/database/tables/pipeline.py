@@ -1,0 +1,81 @@
+"""Pipelines of experiments."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+from determined_registry.database.tables.base import TS, Uuid, metadata, now
+
+# Pipelines of experiments (docs/pipelines.md). Whoever takes a step of one locks its row.
+pipelines = sa.Table(
+    "pipelines",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
+    # The task whose process submitted it.
+    sa.Column("submitted_by", sa.Text),
+    # determined.common.pipeline.Plan as JSON text, with the secrets of its configurations: shown to nobody.
+    sa.Column("plan", sa.Text, nullable=False),
+    # determined_service.pipelines.machine says which there are.
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    # Of a submission that may be sent again.
+    sa.Column("idempotency_key", sa.Text),
+    # Its run in Prefect, and how many were made.
+    sa.Column("flow_run_id", Uuid),
+    sa.Column("runs", sa.Integer, nullable=False, server_default="0"),
+    # How often in a row the flow was interrupted, with no change in between.
+    sa.Column("revivals", sa.Integer, nullable=False, server_default="0"),
+    # It was resumed, and its flow is to be started again.
+    sa.Column("wake", sa.Boolean, nullable=False, server_default=sa.false()),
+    # When its flow asked last.
+    sa.Column("seen_at", TS, nullable=False, server_default=now()),
+    # Counts the changes, and how many of them the page of the run shows.
+    sa.Column("changes", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("shown", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("started_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),
+    sa.Column("ended_at", TS),
+    sa.UniqueConstraint("owner_id", "idempotency_key"),
+    sa.Index("ix_pipelines_open", "id", postgresql_where=sa.text("state = 'RUNNING'")),
+    sa.Index("ix_pipelines_unshown", "id", postgresql_where=sa.text("shown < changes")),
+)
+
+pipeline_steps = sa.Table(
+    "pipeline_steps",
+    metadata,
+    sa.Column("pipeline_id", sa.ForeignKey("pipelines.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    # What it fans out over, once that is known.
+    sa.Column("items", JSONB(none_as_null=True)),
+    sa.Column("model_def_hash", sa.ForeignKey("model_definitions.hash")),
+    sa.Column("started_at", TS),
+    sa.Column("ended_at", TS),
+)
+
+# Each try of each experiment of a step; the last try of an item counts.
+pipeline_experiments = sa.Table(
+    "pipeline_experiments",
+    metadata,
+    sa.Column("pipeline_id", sa.Integer, primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("item", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    # A plain number: the experiment may be deleted, what it found stays.
+    sa.Column("experiment_id", sa.Integer),
+    # It ran already, for somebody else.
+    sa.Column("cached", sa.Boolean, nullable=False, server_default=sa.false()),
+    # determined.common.pipeline.Result, written when the experiment counts as completed.
+    sa.Column("result", JSONB(none_as_null=True)),
+    sa.ForeignKeyConstraint(
+        ["pipeline_id", "step"],
+        ["pipeline_steps.pipeline_id", "pipeline_steps.step"],
+        ondelete="CASCADE",
+    ),
+    sa.Index("ix_pipeline_experiments_experiment_id", "experiment_id"),
+)

@@ -1,0 +1,106 @@
+"""The cluster itself, its people, pools and agents, and what Prefect must still be told."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+from determined_registry.database.tables.base import TS, Uuid, json, metadata, now
+
+# One row: who this cluster is, so that a database keeps its identity wherever it is served from.
+cluster = sa.Table(
+    "cluster",
+    metadata,
+    sa.Column("singleton", sa.Boolean, primary_key=True),
+    sa.Column("id", Uuid, nullable=False),
+    sa.Column("created_at", TS, nullable=False, server_default=now()),
+    # The cluster configuration in force, as determined.common.cluster_config.stored() makes it. NULL:
+    # none was put into force yet.
+    sa.Column("config", JSONB(none_as_null=True)),
+    sa.CheckConstraint("singleton", name="one_row"),
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    sa.Column("username", sa.Text, nullable=False, unique=True),
+    sa.Column("display_name", sa.Text),
+    # A slow hash of what the client sends; the client already hashes (docs/service.md). NULL: no login.
+    sa.Column("password_hash", sa.Text),
+    sa.Column("admin", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("active", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("remote", sa.Boolean, nullable=False, server_default=sa.false()),
+    # {"agentUid", "agentGid", "agentUser", "agentGroup"}: the account on agents that the user is linked with.
+    sa.Column("agent_user_group", JSONB(none_as_null=True)),
+    sa.Column("modified_at", TS, nullable=False, server_default=now()),
+)
+
+user_sessions = sa.Table(
+    "user_sessions",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    # SHA-256 of the bearer token: a stolen table lets nobody in.
+    sa.Column("token_hash", sa.Text, nullable=False, unique=True),
+    sa.Column("created_at", TS, nullable=False, server_default=now()),
+    sa.Column("expires_at", TS, nullable=False),
+)
+
+pools = sa.Table(
+    "pools",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("description", sa.Text, nullable=False, server_default=""),
+    sa.Column("worker_type", sa.Text, nullable=False, server_default="determined-process"),
+    # Bumped when a run waits in the Prefect work pool, so that agents ask Prefect now, not at
+    # their next poll.
+    sa.Column("prefect_poll_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # It is in the cluster configuration no more; agents and ended experiments still name it.
+    sa.Column("removed", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Its work pool in Prefect was paused because it was removed, not because somebody wanted a pause.
+    sa.Column("prefect_paused", sa.Boolean, nullable=False, server_default=sa.false()),
+)
+
+agents = sa.Table(
+    "agents",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("resource_pool", sa.ForeignKey("pools.name"), nullable=False),
+    sa.Column("host", sa.Text, nullable=False, server_default=""),
+    sa.Column("version", sa.Text, nullable=False, server_default=""),
+    sa.Column("slot_type", sa.Text, nullable=False, server_default="cpu"),
+    # What experiments may ask for: {"gpu": "a100", ...}
+    sa.Column("labels", JSONB, nullable=False, server_default=json("{}")),
+    # A new value at each start of the agent process.
+    sa.Column("session", Uuid, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("registered_at", TS, nullable=False, server_default=now()),
+    sa.Column("last_heartbeat", TS, nullable=False, server_default=now()),
+)
+
+slots = sa.Table(
+    "slots",
+    metadata,
+    sa.Column("agent_id", sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("slot_id", sa.Integer, primary_key=True, autoincrement=False),
+    # {"type": "cpu"|"cuda", "uuid": ..., "brand": ...}
+    sa.Column("device", JSONB, nullable=False, server_default=json("{}")),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+)
+
+# What Prefect must still be told, in order per entity. Written in the transaction that changes
+# the state, delivered after it: Prefect may be away and nothing is lost or told twice.
+prefect_outbox = sa.Table(
+    "prefect_outbox",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    # "task:<id>", "experiment:<id>" or "retraining:<run>": deliveries to one entity keep their order.
+    sa.Column("entity", sa.Text, nullable=False, index=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("payload", JSONB, nullable=False),
+    sa.Column("created_at", TS, nullable=False, server_default=now()),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("last_error", sa.Text),
+)
