@@ -75,6 +75,7 @@ async def test_the_engines_end_is_no_fault_of_the_trial(
         await asyncio.to_thread(engine.start)
         assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
         written = log.lines()
+    await held.clean_up()
     ended = legs.service.exits["7.abc.1"]
     assert ended["kind"] == "infrastructure", ended
     assert "the Docker engine was stopped" in ended["reason"]
@@ -99,6 +100,7 @@ async def test_with_live_restore_the_container_goes_on(legs: ContainerLegs, engi
         container_engine.run_inside(name, "touch", "stop")
         assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
         written = log.lines()
+    await held.clean_up()
     assert legs.service.exits["7.abc.1"]["exit_code"] == 0, legs.service.exits
     shipped = legs.service.text("stdout").splitlines()
     assert shipped == written
