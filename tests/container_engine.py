@@ -331,11 +331,6 @@ def kill(name: str) -> None:
     _docker("kill", name, check=True)
 
 
-def output(name: str) -> str:
-    """What the engine has of its standard output."""
-    return _docker("logs", name, check=True).stdout.decode()
-
-
 def run_inside(name: str, *command: str) -> None:
     _docker("exec", name, *command, check=True)
 

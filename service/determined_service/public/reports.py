@@ -9,12 +9,11 @@ from starlette.responses import Response
 
 from determined_service.access.dependencies import TrialReporter
 from determined_service.access.principal import Principal
-from determined_service.base.aside import aside
 from determined_service.base.bounds import Id
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.ingest.reports import Batch, read_batch, read_upstream_report
-from determined_service.web.request import INLINE_BYTES, json_example, raw_body
+from determined_service.web.request import json_example, off_loop, raw_body
 from determined_service.web.router import Router
 from determined_service.web.state import metrics_queue
 
@@ -38,10 +37,7 @@ async def _hand_in(request: Request, principal: Principal, batch: Batch) -> int:
 
 async def _read(request: Request, trial_id: int) -> Batch:
     given = await raw_body(request, large=True)
-    size = len(await request.body())
-    if size <= INLINE_BYTES:
-        return read_batch(trial_id, given)
-    return await aside(size, read_batch, trial_id, given)
+    return await off_loop(request, read_batch, trial_id, given)
 
 
 _BATCH = {

@@ -22,7 +22,6 @@ from determined_service.access.dependencies import (
 )
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.aside import aside
 from determined_service.base.bounds import BigCount, Id, ManyIds, Name, Pattern
 from determined_service.base.errors import ApiError, ndjson_error
 from determined_service.base.json import JsonResponse, ndjson
@@ -45,7 +44,7 @@ from determined_service.views.logs import (
 from determined_service.views.paging import OrderBy
 from determined_service.views.tasks import require_task
 from determined_service.views.trials import require_tasks
-from determined_service.web.request import INLINE_BYTES, json_example, raw_body
+from determined_service.web.request import json_example, off_loop, raw_body
 from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf, logs_queue
 
@@ -57,8 +56,7 @@ VERB = "write the logs of"
 
 async def _read(request: Request, read: Callable[[Any], LogLines]) -> LogLines:
     given = await raw_body(request, large=True)
-    size = len(await request.body())
-    return read(given) if size <= INLINE_BYTES else await aside(size, read, given)
+    return await off_loop(request, read, given)
 
 
 _LINES = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import orjson
 from starlette.requests import Request
@@ -14,6 +15,9 @@ from determined.common.wire import limits
 from determined_service.base.aside import aside
 from determined_service.base.checks import check_shape, check_value, show
 from determined_service.base.errors import BadRequest
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 INLINE_BYTES = 128 * 1024
 """Larger bodies are parsed in a thread."""
@@ -88,12 +92,16 @@ async def body(request: Request, *, nul: bool = False, large: bool = False) -> A
 async def check_body(
     request: Request, given: Any, values: int = limits.VALUES, *, nul: bool = False
 ) -> None:
-    """:func:`~.checks.check_value` of the request's JSON, in a thread where that takes long."""
+    """:func:`~.checks.check_value` of the request's JSON, by :func:`off_loop`."""
+    await off_loop(request, check_value, given, values=values, nul=nul)
+
+
+async def off_loop(request: Request, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of ``work(*args)``, computed from the request's body: in a thread if that is large."""
     size = len(await request.body())
     if size > INLINE_BYTES:
-        await aside(size, check_value, given, values=values, nul=nul)
-    else:
-        check_value(given, values=values, nul=nul)
+        return await aside(size, work, *args, **kwargs)
+    return work(*args, **kwargs)
 
 
 async def object_body(request: Request, *, nul: bool = False, large: bool = False) -> Any:
