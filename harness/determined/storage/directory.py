@@ -8,11 +8,11 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from determined import errors
-from determined.storage import files
+from determined.storage import beneath, files
 from determined.storage import spans as reading
 from determined.storage.base import Manifest, Selector, StorageManager, check_id, is_uuid
 from determined.storage.following import Admit, copy_new, everything
@@ -78,8 +78,10 @@ class DirectoryStorageManager(StorageManager):
     def begin(self, storage_id: str) -> None:
         path = self._draft(storage_id)
         with files.explained("write", path):
-            # Left by one who was killed.
-            _remove_tree(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with beneath.opened(self.root) as root:
+                # Left by one who was killed.
+                beneath.remove(root, path.name)
             (path / FILES).mkdir(parents=True)
 
     @contextlib.contextmanager
@@ -154,9 +156,9 @@ class DirectoryStorageManager(StorageManager):
                     f"{error}: check that {self.root} is the same directory for all workers"
                 ) from None
         with files.explained("write", draft):
-            self._write_manifest(path, manifest)
-            files.sync(path / files.MANIFEST)
-            files.sync(path)
+            with beneath.opened(path) as folder:
+                beneath.write(folder, files.MANIFEST, manifest.to_json())
+                os.fsync(folder)
             if self.owner:
                 self._unreported(storage_id).touch()
             path.rename(final)
@@ -164,9 +166,7 @@ class DirectoryStorageManager(StorageManager):
         shutil.rmtree(draft, ignore_errors=True)
 
     def abort(self, storage_id: str) -> None:
-        draft = self._draft(storage_id)
-        with files.explained("delete", draft):
-            _remove_tree(draft)
+        self._remove(self._draft(storage_id).name)
 
     def _unreported(self, storage_id: str) -> Path:
         return self.root / f"{UNREPORTED}{storage_id}@{self.owner}"
@@ -176,13 +176,14 @@ class DirectoryStorageManager(StorageManager):
         with files.explained("delete", path):
             path.unlink(missing_ok=True)
 
-    @staticmethod
-    def _write_manifest(directory: Path, manifest: Manifest) -> None:
-        new = directory / (files.MANIFEST + ".new")
-        # Not through a link that somebody has laid there.
-        new.unlink(missing_ok=True)
-        new.write_bytes(manifest.to_json())
-        new.replace(directory / files.MANIFEST)
+    def _remove(self, path: str) -> None:
+        """Remove what lies at ``path`` below :attr:`root`, if it is there."""
+        with (
+            files.explained("delete", self.root / path),
+            contextlib.suppress(FileNotFoundError),
+            beneath.opened(self.root) as root,
+        ):
+            beneath.remove(root, path)
 
     def manifest(self, storage_id: str) -> Manifest:
         path = self._path(storage_id)
@@ -202,7 +203,7 @@ class DirectoryStorageManager(StorageManager):
         folder = self._path(storage_id)
         top = self.root if self.trusted is None else self.trusted
         with self._read_only(folder):
-            with reading.opened(top, str(folder.relative_to(top))) as descriptor:
+            with beneath.opened(top, str(folder.relative_to(top))) as descriptor:
                 owner = os.fstat(descriptor).st_uid
             for span in spans:
                 with self._opened(storage_id, top, span.path) as descriptor:
@@ -223,14 +224,14 @@ class DirectoryStorageManager(StorageManager):
         with contextlib.ExitStack() as stack:
             try:
                 descriptor = stack.enter_context(
-                    reading.opened(top, str(folder.relative_to(top)), path)
+                    beneath.opened(top, str(folder.relative_to(top)), path)
                 )
             except FileNotFoundError:
                 raise errors.CheckpointCorrupted(
                     f"checkpoint {storage_id}: {folder / path} is missing"
                 ) from None
             except OSError as error:
-                if not reading.is_link(error):
+                if not beneath.is_link(error):
                     raise
                 raise errors.StorageError(
                     f"checkpoint {storage_id}: {folder / path} is a symbolic link or behind one; links are "
@@ -250,7 +251,7 @@ class DirectoryStorageManager(StorageManager):
                     "checkpoint_storage is the one it was written to"
                 ) from None
             except OSError as error:
-                if not reading.is_link(error):
+                if not beneath.is_link(error):
                     raise
                 raise errors.StorageError(
                     f"checkpoint {folder.name}: {folder} is a symbolic link or behind one; links are not "
@@ -325,32 +326,39 @@ class DirectoryStorageManager(StorageManager):
 
     def _delete_some(self, storage_id: str, left: Manifest) -> None:
         path = self._path(storage_id)
-        with files.explained("delete from", path):
-            for name in left.going:
-                _require_inside(storage_id, path, path / name)
-            _require_checkpoint(storage_id, path)
-            self._write_manifest(path, left)
+        with (
+            files.explained("delete from", path),
+            beneath.opened(self.root) as root,
+            _checkpoint(storage_id, root, path) as folder,
+        ):
+            if folder is None:
+                return
+            _require_inside(storage_id, folder, path, left.going)
+            beneath.write(folder, files.MANIFEST, left.to_json())
             for name in sorted(left.going, reverse=True):
-                if name.endswith("/"):
-                    with contextlib.suppress(FileNotFoundError):
-                        (path / name).rmdir()
-                else:
-                    (path / name).unlink(missing_ok=True)
+                with _not_through_links(storage_id, path / name):
+                    beneath.remove_one(folder, name)
 
     def _delete_all(self, storage_id: str) -> None:
         path = self._path(storage_id)
-        doomed = self.root / f"{DELETING}{path.name}"
-        with files.explained("delete", path):
+        doomed = f"{DELETING}{path.name}"
+        if not self.root.is_dir():
+            return
+        with files.explained("delete", path), beneath.opened(self.root) as root:
             # Left by a deleter that was killed.
-            _remove_tree(doomed)
-            _require_checkpoint(storage_id, path)
-            try:
-                path.rename(doomed)
-            except FileNotFoundError:
-                return
-            # Nobody is told that it is gone before it is gone for good.
-            files.sync(self.root)
-            _remove_tree(doomed)
+            beneath.remove(root, doomed)
+            with _checkpoint(storage_id, root, path) as folder:
+                if folder is None:
+                    return
+                try:
+                    os.rename(path.name, doomed, src_dir_fd=root, dst_dir_fd=root)
+                except FileNotFoundError:
+                    return
+                # Nobody is told that it is gone before it is gone for good.
+                os.fsync(root)
+                # What was looked at, also if somebody has exchanged the names since then.
+                beneath.empty(folder)
+                beneath.remove(root, doomed)
 
     def sweep(
         self,
@@ -358,66 +366,70 @@ class DirectoryStorageManager(StorageManager):
         known: Callable[[Collection[str]], Collection[str]],
         are_gone: Callable[[], bool] = lambda: True,
     ) -> list[str]:
-        unreported: dict[str, Path] = {}
+        unreported: dict[str, str] = {}
         removed = []
-        with files.explained("read", self.root):
-            if not self.root.exists():
-                return []
-            every = (entry.name.partition("@") for entry in os.scandir(self.root))
+        if not self.root.exists():
+            return []
+        with files.explained("read", self.root), beneath.opened(self.root) as root:
+            every = (entry.name.partition("@") for entry in os.scandir(root))
             left = [
                 (name, f"{name}@{owner}")
                 for name, at, owner in every
                 if at and owner.startswith(owners)
             ]
-        if not left or not are_gone():
-            return []
-        for rest, name in left:
-            path = self.root / name
-            if name.startswith(INCOMPLETE):
-                with files.explained("delete", path):
-                    _remove_tree(path)
-                removed.append(name)
-            elif name.startswith(UNREPORTED) and is_uuid(rest.removeprefix(UNREPORTED)):
-                unreported[rest.removeprefix(UNREPORTED)] = path
-        kept = set(known(list(unreported))) if unreported else set()
-        for storage_id, path in unreported.items():
-            if storage_id not in kept:
-                self.delete(storage_id)
-                removed.append(storage_id)
-            with files.explained("delete", path):
-                path.unlink(missing_ok=True)
+            if not left or not are_gone():
+                return []
+            for rest, name in left:
+                if name.startswith(INCOMPLETE):
+                    with files.explained("delete", self.root / name):
+                        beneath.remove(root, name)
+                    removed.append(name)
+                elif name.startswith(UNREPORTED) and is_uuid(rest.removeprefix(UNREPORTED)):
+                    unreported[rest.removeprefix(UNREPORTED)] = name
+            kept = set(known(list(unreported))) if unreported else set()
+            for storage_id, name in unreported.items():
+                if storage_id not in kept and _has_one_owner(root, name, storage_id):
+                    self.delete(storage_id)
+                    removed.append(storage_id)
+                with files.explained("delete", self.root / name):
+                    beneath.remove_one(root, name)
         return removed
 
     def discard(self, key: str) -> None:
-        target = self._inside(key)
-        with files.explained("delete", target):
-            if target.is_dir():
-                _remove_tree(target)
-            else:
-                target.unlink(missing_ok=True)
+        self._inside(key)
+        self._remove(key)
 
     def _inside(self, key: str) -> Path:
         target = self.root / key
-        if not target.resolve().is_relative_to(self.root.resolve()) or target == self.root:
+        if not reading.is_inside(key):
             raise errors.StorageError(f"checkpoint storage: {key} is outside of {self.root}")
         return target
 
     def put(self, key: str, source: Path) -> None:
         target = self._inside(key)
         with files.explained("write", target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            new = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+            self.root.mkdir(parents=True, exist_ok=True)
             try:
-                shutil.copyfile(source, new)
-                new.replace(target)
+                with beneath.opened(self.root) as root, beneath.made(root, key) as (folder, name):
+                    self._replace(folder, name, source)
             except OSError as error:
-                # What is left of it would keep a full disk full.
-                with contextlib.suppress(OSError):
-                    new.unlink()
                 # Without the name of this attempt: whoever tries again says the same thing once.
                 unread = error.filename2 is None and str(error.filename) == str(source)
                 where = source if unread else target
                 raise OSError(error.errno, error.strerror, str(where)) from error
+
+    @staticmethod
+    def _replace(folder: int, name: str, source: Path) -> None:
+        new = f".{name}-{secrets.token_hex(4)}"
+        try:
+            with source.open("rb") as reader, beneath.created(folder, new) as writer:
+                shutil.copyfileobj(reader, writer, reading.PIECE_BYTES)
+            os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            # What is left of it would keep a full disk full.
+            with contextlib.suppress(OSError):
+                os.unlink(new, dir_fd=folder)
+            raise
 
     def fetch(self, key: str, target: Path, admit: Admit = everything) -> list[str]:
         folder = self._inside(key)
@@ -469,41 +481,71 @@ def _changed(storage_id: str, path: Path, then: str, now: str) -> errors.Checkpo
     )
 
 
-def _require_inside(storage_id: str, checkpoint: Path, path: Path) -> None:
-    """Raises StorageError for a file that lies elsewhere: whoever deletes may have more rights than whoever
-    wrote the checkpoint, and laid the link.
-    """
-    within = path.parent.resolve().is_relative_to(checkpoint.resolve())
-    if checkpoint.is_symlink() or not within:
+@contextlib.contextmanager
+def _not_through_links(storage_id: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not beneath.is_link(error):
+            raise
         raise errors.StorageError(
-            f"checkpoint {storage_id}: {path} is behind a symbolic link that leads out of the checkpoint; "
-            "nothing was deleted"
-        )
+            f"checkpoint {storage_id}: {path} is behind a symbolic link, which a deletion does not follow; "
+            "the file was not deleted. Remove the link, and delete again"
+        ) from None
+
+
+def _require_inside(storage_id: str, folder: int, path: Path, names: Collection[str]) -> None:
+    """Raises StorageError, before anything is deleted, for files that lie elsewhere: whoever deletes may have
+    more rights than whoever wrote the checkpoint ``folder`` (at ``path``), and laid the link.
+    """
+    for parent in {PurePosixPath(name).parent for name in names}:
+        with (
+            _not_through_links(storage_id, path / parent),
+            contextlib.suppress(FileNotFoundError),
+            beneath.opened(folder, str(parent)),
+        ):
+            pass
+
+
+def _has_one_owner(root: int, note: str, storage_id: str) -> bool:
+    """Whether who wrote the note also wrote the checkpoint: where several accounts store, a note may name
+    another's checkpoint.
+    """
+    try:
+        owners = {
+            os.stat(name, dir_fd=root, follow_symlinks=False).st_uid for name in (note, storage_id)
+        }
+    except FileNotFoundError:
+        return True
+    return len(owners) == 1
 
 
 # Of releases of Determined, which have no list of files.
 _OTHERS_MARK = "metadata.json"
 
 
-def _require_checkpoint(storage_id: str, path: Path) -> None:
-    """Raises StorageError for what may be no checkpoint: any directory named by a uuid can be reported as
+@contextlib.contextmanager
+def _checkpoint(storage_id: str, root: int, path: Path) -> Iterator[int | None]:
+    """A descriptor of the checkpoint's directory; None: it is gone.
+
+    Raises StorageError for what may be no checkpoint: any directory named by a uuid can be reported as
     one, and whoever deletes may have more rights than whoever reported it.
     """
-    why = "is a symbolic link"
-    if not path.is_symlink():
-        if not path.exists():
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(beneath.opened(root, path.name))
+            marked = any(beneath.is_file(folder, mark) for mark in (files.MANIFEST, _OTHERS_MARK))
+            why = f"has neither {files.MANIFEST} nor {_OTHERS_MARK}, so it may not be a checkpoint"
+        except FileNotFoundError:
+            yield None
             return
-        marks = (path / files.MANIFEST, path / _OTHERS_MARK)
-        why = f"has neither {files.MANIFEST} nor {_OTHERS_MARK}, so it may not be a checkpoint"
-        if any(mark.is_file() and not mark.is_symlink() for mark in marks):
+        except OSError as error:
+            if not beneath.is_link(error):
+                raise
+            marked, why = False, "is a file or a symbolic link"
+        if marked:
+            yield folder
             return
     raise errors.StorageError(
         f"checkpoint {storage_id}: {path} {why}; nothing was deleted. If it is to go, remove it by hand"
     )
-
-
-def _remove_tree(path: Path) -> None:
-    """Remove ``path`` and all below it; other processes may remove it at the same time."""
-    while path.exists():
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)

@@ -1,9 +1,7 @@
-"""Reading parts of a checkpoint's files: :class:`Span`, and opening a file without following links."""
+"""Reading parts of a checkpoint's files: :class:`Span`."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -14,8 +12,6 @@ from determined import errors
 
 PIECE_BYTES = 1 << 20
 """How many bytes of a file are read at once."""
-
-_LINK = (errno.ELOOP, errno.ENOTDIR)
 
 
 class Span(NamedTuple):
@@ -30,29 +26,6 @@ def is_inside(path: str) -> bool:
     """Whether a relative path of a checkpoint's file stays within the checkpoint."""
     parts = PurePosixPath(path).parts
     return bool(parts) and parts[0] != "/" and ".." not in parts and "\0" not in path
-
-
-@contextlib.contextmanager
-def opened(root: Path, *parts: str) -> Iterator[int]:
-    """A descriptor of the file or directory ``root``/``parts…``, for the block.
-
-    ``root`` may be a link; below it none is followed, also when somebody lays one meanwhile. A pipe is opened
-    without waiting for a writer. Raises OSError; ELOOP or ENOTDIR for a link.
-    """
-    names = [name for part in parts for name in PurePosixPath(part).parts]
-    if any(name in ("/", "..") for name in names):
-        raise OSError(errno.ENOENT, "lies outside", str(root.joinpath(*parts)))
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for name in names:
-            inner = os.open(
-                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor
-            )
-            os.close(descriptor)
-            descriptor = inner
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def pieces(storage_id: str, where: Path, descriptor: int, span: Span) -> Iterator[bytes]:
@@ -75,8 +48,3 @@ def pieces(storage_id: str, where: Path, descriptor: int, span: Span) -> Iterato
             raise short
         yield piece
         at += len(piece)
-
-
-def is_link(error: OSError) -> bool:
-    """Whether :func:`opened` met a link, or a file where a directory should be."""
-    return error.errno in _LINK

@@ -1,0 +1,128 @@
+"""Files below a directory that another account can write.
+
+Whoever deletes or writes there may have more rights than that account, which can exchange a directory for a
+link between any two steps. So a directory is held by its descriptor, each name is looked up in the directory
+that was opened before it, and no link is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+_LINK = (errno.ELOOP, errno.ENOTDIR)
+_NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def opened(top: Path | int, *parts: str) -> Iterator[int]:
+    """A descriptor of the file or directory ``top``/``parts…``, for the block. ``top``: also a descriptor.
+
+    ``top`` may be a link; below it none is followed, also when somebody lays one meanwhile. A pipe is opened
+    without waiting for a writer. Raises OSError; see :func:`is_link`.
+    """
+    names = [name for part in parts for name in PurePosixPath(part).parts]
+    if any(name in ("/", "..") for name in names):
+        raise OSError(errno.ENOENT, "lies outside", "/".join(parts))
+    descriptor = os.dup(top) if isinstance(top, int) else os.open(top, _FOLDER)
+    try:
+        for name in names:
+            inner = os.open(name, os.O_RDONLY | _NO_LINK, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def is_link(error: OSError) -> bool:
+    """Whether a function of this module met a link, or a file where a directory should be."""
+    return error.errno in _LINK
+
+
+def is_file(folder: int, name: str) -> bool:
+    """Whether the open directory has a regular file ``name``; a link is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    return False
+
+
+@contextlib.contextmanager
+def made(top: int, path: str) -> Iterator[tuple[int, str]]:
+    """The directory of ``path`` below ``top``, made where it is missing, and the last name of ``path``."""
+    *folders, name = PurePosixPath(path).parts
+    with contextlib.ExitStack() as stack:
+        folder = top
+        for part in folders:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=folder)
+            folder = stack.enter_context(opened(folder, part))
+        yield folder, name
+
+
+@contextlib.contextmanager
+def created(folder: int, name: str) -> Iterator[BinaryIO]:
+    """A new file ``name`` of the open directory, to be written. Raises FileExistsError, also for a link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
+    with os.fdopen(os.open(name, flags, 0o666, dir_fd=folder), "wb") as file:
+        yield file
+
+
+def write(folder: int, name: str, content: bytes) -> None:
+    """Make ``content`` the file ``name`` of the open directory, durably and in one step."""
+    new = f"{name}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new, dir_fd=folder)
+    with created(folder, new) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def remove_one(folder: int, path: str) -> None:
+    """Remove a file, a link, or (where ``path`` ends in "/") an empty directory below ``folder``, if it is
+    there.
+    """
+    *above, name = PurePosixPath(path).parts
+    with contextlib.suppress(FileNotFoundError), opened(folder, *above) as parent:
+        if path.endswith("/"):
+            os.rmdir(name, dir_fd=parent)
+        else:
+            os.unlink(name, dir_fd=parent)
+
+
+def remove(folder: int, path: str) -> None:
+    """Remove what ``path`` below ``folder`` names, with everything in it, if it is there. Others may remove
+    it at the same time.
+    """
+    *above, name = PurePosixPath(path).parts
+    with contextlib.suppress(FileNotFoundError), opened(folder, *above) as parent:
+        _remove(parent, name)
+
+
+def empty(folder: int) -> None:
+    """Remove everything in the open directory. Others may remove it at the same time."""
+    for name in [entry.name for entry in os.scandir(folder)]:
+        _remove(folder, name)
+
+
+def _remove(parent: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        while stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            try:
+                # By descriptors all the way down, where one is given.
+                shutil.rmtree(name, dir_fd=parent)
+            except FileNotFoundError:
+                continue  # another remover was faster within it
+            except RecursionError:
+                raise OSError(errno.ELOOP, "directories are nested too deep", name) from None
+            return
+        os.unlink(name, dir_fd=parent)

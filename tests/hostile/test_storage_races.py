@@ -1,0 +1,226 @@
+"""Who deletes and writes in a storage may be root, and who wrote there may exchange a directory for a link at
+any moment. Each test exchanges it right before the step that counts; a process that does so by chance needs
+many tries, and here none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determined import errors
+from determined.storage import files
+from determined.storage.base import Manifest
+from determined.storage.directory import DirectoryStorageManager
+
+SECRET = "root's"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A directory that only root may change, with files as a checkpoint has them."""
+    found = tmp_path / "victim"
+    found.mkdir()
+    (found / "file").write_text(SECRET)
+    return found
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> DirectoryStorageManager:
+    return DirectoryStorageManager(tmp_path / "home" / "storage")
+
+
+@pytest.fixture
+def checkpoint(manager: DirectoryStorageManager, tmp_path: Path) -> str:
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    for name in ("kept", "sub/file"):
+        (source / name).write_text("the user's")
+    found = str(uuid.uuid4())
+    manager.upload(source, found)
+    return found
+
+
+def before(
+    patch: pytest.MonkeyPatch, module: Any, name: str, attack: Callable[[], None], skip: int = 0
+) -> None:
+    """The next call of ``module.name``, after ``skip`` others, comes a moment too late."""
+    real, left = getattr(module, name), [skip + 1]
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            attack()
+        return real(*args, **kwargs)
+
+    patch.setattr(module, name, late)
+
+
+def exchange(path: Path, target: Path) -> Callable[[], None]:
+    """``path`` becomes a link to ``target``."""
+
+    def attack() -> None:
+        path.rename(path.with_name(f"{path.name}-before"))
+        path.symlink_to(target)
+
+    return attack
+
+
+def test_a_directory_exchanged_for_a_link_after_the_check_of_names_leads_no_unlink_out_of_the_checkpoint(
+    manager: DirectoryStorageManager,
+    checkpoint: str,
+    victim: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gains: any file that root may delete is gone."""
+    # The manifest is replaced between the check and the unlink.
+    before(monkeypatch, os, "replace", exchange(manager.root / checkpoint / "sub", victim))
+    with pytest.raises(errors.StorageError, match="behind a symbolic link, which a deletion does"):
+        manager.delete(checkpoint, ["sub/file"])
+    assert (victim / "file").read_text() == SECRET
+
+
+def test_a_link_laid_where_the_manifest_is_written_gets_no_bytes(
+    manager: DirectoryStorageManager,
+    checkpoint: str,
+    victim: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gains: any file of root's is overwritten."""
+    new = manager.root / checkpoint / (files.MANIFEST + ".new")
+    new.write_text("")
+    real = os.unlink
+
+    def unlink(path: Any, **kwargs: Any) -> None:
+        real(path, **kwargs)
+        if str(path).endswith(".new"):
+            new.symlink_to(victim / "file")
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    with pytest.raises(errors.StorageError, match="File exists"):
+        manager.delete(checkpoint, ["sub/file"])
+    assert (victim / "file").read_text() == SECRET
+
+
+def test_a_storage_exchanged_for_a_link_after_the_check_leads_no_deletion_of_a_checkpoint_elsewhere(
+    manager: DirectoryStorageManager,
+    checkpoint: str,
+    victim: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gains: any directory of root's with a uuid for a name is gone, whatever it holds."""
+    (victim / checkpoint).mkdir()
+    (victim / checkpoint / "file").write_text(SECRET)
+    before(monkeypatch, os, "rename", exchange(manager.root, victim))
+    manager.delete(checkpoint)
+    assert (victim / checkpoint / "file").read_text() == SECRET
+
+
+def test_a_checkpoint_exchanged_for_another_directory_after_the_check_is_not_what_is_emptied(
+    manager: DirectoryStorageManager, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains: a directory that bears no mark of a checkpoint is emptied."""
+    other = manager.root / "of-others"
+    other.mkdir()
+    (other / "file").write_text(SECRET)
+
+    def attack() -> None:
+        (manager.root / checkpoint).replace(manager.root / "aside")
+        other.replace(manager.root / checkpoint)
+        monkeypatch.undo()
+        # At the second step of the deletion it stands where it stood, and something small in its place.
+        real = os.fsync
+
+        def back(descriptor: int) -> None:
+            real(descriptor)
+            (manager.root / f".deleting-{checkpoint}").replace(other)
+
+        monkeypatch.setattr(os, "fsync", back)
+
+    before(monkeypatch, os, "rename", attack)
+    manager.delete(checkpoint)
+    assert (other / "file").read_text() == SECRET
+    assert list((manager.root / "aside").iterdir()) == []
+
+
+def test_a_parent_exchanged_for_a_link_gets_no_file(
+    manager: DirectoryStorageManager,
+    tmp_path: Path,
+    victim: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gains: a file of the attacker's contents in any directory, written as root (say, in ``cron.d``)."""
+    (tmp_path / "source").write_text("the user's")
+    import secrets
+
+    before(monkeypatch, secrets, "token_hex", exchange(manager.root / "a" / "b", victim))
+    (manager.root / "a" / "b").mkdir(parents=True)
+    manager.put("a/b/new", tmp_path / "source")
+    assert sorted(path.name for path in victim.iterdir()) == ["file"]
+    assert (manager.root / "a" / "b-before" / "new").read_text() == "the user's"
+
+
+def test_a_parent_that_is_a_link_gets_no_file(
+    manager: DirectoryStorageManager, tmp_path: Path, victim: Path
+) -> None:
+    """Gains: as before. Everybody may make the directory of the next experiment's TensorBoard files."""
+    (tmp_path / "source").write_text("the user's")
+    (manager.root / "a").mkdir(parents=True)
+    (manager.root / "a" / "b").symlink_to(victim)
+    with pytest.raises(errors.StorageError, match=r"cannot write .*a/b/new"):
+        manager.put("a/b/new", tmp_path / "source")
+    assert sorted(path.name for path in victim.iterdir()) == ["file"]
+
+
+def test_a_parent_exchanged_for_a_link_leads_no_discard_elsewhere(
+    manager: DirectoryStorageManager, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains: any directory of root's is gone."""
+    (victim / "b").mkdir()
+    (victim / "b" / "file").write_text(SECRET)
+    (manager.root / "a" / "b").mkdir(parents=True)
+    before(monkeypatch, shutil, "rmtree", exchange(manager.root / "a", victim))
+    manager.discard("a/b")
+    assert (victim / "b" / "file").read_text() == SECRET
+    assert not (manager.root / "a-before" / "b").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other accounts")
+def test_a_note_of_one_account_deletes_no_checkpoint_of_another(
+    manager: DirectoryStorageManager, checkpoint: str
+) -> None:
+    """Gains: a checkpoint of another user's that is stored and not yet reported is gone."""
+    os.chown(manager.root / checkpoint, 4711, 4711)
+    note = manager.root / f".unreported-{checkpoint}@c.7.1"
+    note.touch()
+    os.chown(note, 4712, 4712)
+    assert manager.sweep("c.7", lambda found: []) == []
+    assert not note.exists()
+    assert (manager.root / checkpoint / "kept").exists()
+
+
+def test_a_checkpoint_nested_deeper_than_a_deletion_goes_ends_that_deletion_with_a_reason(
+    manager: DirectoryStorageManager,
+) -> None:
+    """Gains: the flow that collects ends in an error that names nothing."""
+    checkpoint = str(uuid.uuid4())
+    folder = manager.root / checkpoint
+    folder.mkdir(parents=True)
+    (folder / files.MANIFEST).write_bytes(Manifest({}, {}).to_json())
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=descriptor)
+        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    with pytest.raises(errors.StorageError, match="cannot delete"):
+        manager.delete(checkpoint)
+    # As an administrator would.
+    os.system(f"rm -rf '{manager.root}'")
