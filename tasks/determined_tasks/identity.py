@@ -7,6 +7,7 @@ a link that the task has laid must not lead root anywhere.
 from __future__ import annotations
 
 import contextlib
+import errno
 import grp
 import os
 import pwd
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from determined.common.forking import process as forked
 from determined.common.wire.legs import AgentUser
+from determined.storage import beneath
 
 UMASK = 0o077
 """Of processes under another account: nobody else reads what they write."""
@@ -202,15 +204,47 @@ def let_pass(folders: Iterable[Path]) -> None:
             folder.chmod(0o711)
 
 
+OPEN_TO_ALL, OWN_ONLY = 0o1777, 0o711
+
+
 def let_store(storage: Path, cluster_id: str) -> None:
     """Every account may store checkpoints and TensorBoard's files there, as in ``/tmp``: it sees the others'
     names, and can neither read nor remove what they have.
+
+    Raises IdentityError when another account has made one of the cluster's own directories there before.
     """
-    shared = tensorboard_prefix(cluster_id)
-    for folder in (storage, *(storage / part for part in reversed([shared, *shared.parents[:-1]]))):
-        folder.mkdir(parents=True, exist_ok=True)
-        if folder.stat().st_mode & 0o7777 != 0o1777:
-            folder.chmod(0o1777)
+    folders = {
+        **dict.fromkeys((cluster_id, f"{cluster_id}/notebook"), OPEN_TO_ALL),
+        # The service alone writes there.
+        f"{cluster_id}/mlflow": OWN_ONLY,
+        f"{cluster_id}/tensorboard": OPEN_TO_ALL,
+        str(tensorboard_prefix(cluster_id)): OPEN_TO_ALL,
+    }
+    storage.mkdir(parents=True, exist_ok=True)
+    with beneath.opened(storage) as top:
+        for path, mode in folders.items():
+            try:
+                with beneath.made(top, f"{path}/any") as (folder, _):
+                    _open_to(folder, storage / path, mode)
+            except OSError as error:
+                if not beneath.is_link(error) and not isinstance(error, PermissionError):
+                    raise
+                raise IdentityError(
+                    f"{storage / path}: {error.strerror}; only the cluster may make this directory: as root, "
+                    "move it away"
+                ) from None
+        # Last: until then nobody else makes a directory in it.
+        _open_to(top, storage, OPEN_TO_ALL)
+
+
+def _open_to(folder: int, path: Path, mode: int) -> None:
+    status = os.fstat(folder)
+    if status.st_uid not in (0, os.geteuid()):
+        raise PermissionError(
+            errno.EACCES, f"the directory belongs to uid {status.st_uid}", str(path)
+        )
+    if status.st_mode & 0o7777 != mode:
+        os.fchmod(folder, mode)
 
 
 def tensorboard_prefix(cluster_id: str) -> Path:

@@ -18,6 +18,7 @@ from determined import errors
 from determined.storage import files
 from determined.storage.base import Manifest
 from determined.storage.directory import DirectoryStorageManager
+from determined_tasks import identity
 
 SECRET = "root's"
 
@@ -224,3 +225,42 @@ def test_a_checkpoint_nested_deeper_than_a_deletion_goes_ends_that_deletion_with
         manager.delete(checkpoint)
     # As an administrator would.
     os.system(f"rm -rf '{manager.root}'")
+
+
+def test_a_directory_made_beforehand_gets_no_file_of_another_account(
+    manager: DirectoryStorageManager, tmp_path: Path
+) -> None:
+    """Gains: the TensorBoard files of the experiment whose number comes next, to read and to change."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives directories to other accounts")
+    (tmp_path / "source").write_text("alice's")
+    (manager.root / "c" / "8").mkdir(parents=True)
+    os.chown(manager.root / "c" / "8", 4711, 4711)
+    with pytest.raises(errors.StorageError, match=r"belongs to another account \(uid 4711\)"):
+        manager.put("c/8/events", tmp_path / "source")
+    assert list((manager.root / "c" / "8").iterdir()) == []
+
+
+def test_links_in_a_storage_that_others_write_are_not_fetched(
+    manager: DirectoryStorageManager, victim: Path, tmp_path: Path
+) -> None:
+    """Gains: files of whoever fetches, in what is served from the copy."""
+    (manager.root / "key" / "sub").mkdir(parents=True)
+    (manager.root / "key" / "own").write_text("the user's")
+    (manager.root / "key" / "linked").symlink_to(victim / "file")
+    (manager.root / "key" / "folder").symlink_to(victim)
+    assert manager.fetch("key", tmp_path / "copy") == ["own"]
+
+
+def test_the_clusters_folders_are_opened_to_all_and_no_link_is(tmp_path: Path) -> None:
+    """Gains: any directory of root's is writable to everybody."""
+    storage, private = tmp_path / "storage", tmp_path / "private"
+    identity.let_store(storage, "c")
+    assert (storage / "c" / "mlflow").stat().st_mode & 0o7777 == 0o711
+    for folder in ("", "c", "c/notebook", "c/tensorboard", "c/tensorboard/experiment"):
+        assert (storage / folder).stat().st_mode & 0o7777 == 0o1777
+    private.mkdir(mode=0o700)
+    (storage / "d").symlink_to(private)
+    with pytest.raises(identity.IdentityError, match="only the cluster may make this directory"):
+        identity.let_store(storage, "d")
+    assert private.stat().st_mode & 0o7777 == 0o700

@@ -56,15 +56,37 @@ def is_file(folder: int, name: str) -> bool:
 
 @contextlib.contextmanager
 def made(top: int, path: str) -> Iterator[tuple[int, str]]:
-    """The directory of ``path`` below ``top``, made where it is missing, and the last name of ``path``."""
+    """The directory of ``path`` below ``top``, made where it is missing, and the last name of ``path``.
+
+    Raises PermissionError for a directory of another account (neither this process', root's, nor that of
+    ``top``): it could read and change what is written there.
+    """
     *folders, name = PurePosixPath(path).parts
+    owners = {os.geteuid(), 0, os.fstat(top).st_uid}
     with contextlib.ExitStack() as stack:
         folder = top
         for part in folders:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, dir_fd=folder)
             folder = stack.enter_context(opened(folder, part))
+            owner = os.fstat(folder).st_uid
+            if owner not in owners:
+                why = f"the directory {part} belongs to another account (uid {owner})"
+                raise PermissionError(errno.EACCES, why)
         yield folder, name
+
+
+def regular_files(folder: int) -> Iterator[tuple[str, os.stat_result, int]]:
+    """Path, facts, and the owner of the directory around it, of each regular file below the open directory;
+    nothing behind links.
+    """
+    for around, _, names, descriptor in os.fwalk(".", dir_fd=folder):
+        owner = os.fstat(descriptor).st_uid
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    yield str(PurePosixPath(around, name)), status, owner
 
 
 @contextlib.contextmanager

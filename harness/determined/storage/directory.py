@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -37,8 +38,9 @@ class DirectoryStorageManager(StorageManager):
 
     trusted: Path | None = None
     """For a reader with more rights than those who write here: :attr:`root`, or a directory above it that
-    only the reader's like can replace. :meth:`read` then follows no link below it, and reads only files of
-    the account that the checkpoint's directory belongs to (somebody may link another's file into it).
+    only the reader's like can replace. :meth:`read` and :meth:`fetch` then follow no link below it, and read
+    only files of the account that the directory around them belongs to (somebody may link another's file into
+    it).
     """
 
     def __init__(self, root: Path) -> None:
@@ -78,11 +80,13 @@ class DirectoryStorageManager(StorageManager):
     def begin(self, storage_id: str) -> None:
         path = self._draft(storage_id)
         with files.explained("write", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(parents=True, exist_ok=True)
             with beneath.opened(self.root) as root:
                 # Left by one who was killed.
                 beneath.remove(root, path.name)
-            (path / FILES).mkdir(parents=True)
+            # Not one that somebody has just made there.
+            path.mkdir()
+            (path / FILES).mkdir()
 
     @contextlib.contextmanager
     def stage(self, storage_id: str, part: str = "0") -> Iterator[Path]:
@@ -201,18 +205,27 @@ class DirectoryStorageManager(StorageManager):
 
     def read(self, storage_id: str, spans: Sequence[Span]) -> Iterator[bytes]:
         folder = self._path(storage_id)
-        top = self.root if self.trusted is None else self.trusted
         with self._read_only(folder):
-            with beneath.opened(top, str(folder.relative_to(top))) as descriptor:
-                owner = os.fstat(descriptor).st_uid
             for span in spans:
-                with self._opened(storage_id, top, span.path) as descriptor:
-                    if self.trusted is not None and os.fstat(descriptor).st_uid != owner:
-                        raise errors.StorageError(
-                            f"checkpoint {storage_id}: {folder / span.path} belongs to another account of "
-                            "the machine than the checkpoint's directory, so it is not read"
-                        )
+                with self._of_owner(storage_id, span.path) as descriptor:
                     yield from reading.pieces(storage_id, folder / span.path, descriptor, span)
+
+    @contextlib.contextmanager
+    def _of_owner(self, storage_id: str, path: str) -> Iterator[int]:
+        """The checkpoint's file, opened. Raises StorageError for another account's, if this storage is read
+        with more rights than it is written.
+        """
+        folder = self._path(storage_id)
+        top = self.root if self.trusted is None else self.trusted
+        with beneath.opened(top, str(folder.relative_to(top))) as descriptor:
+            owner = os.fstat(descriptor).st_uid
+        with self._opened(storage_id, top, path) as descriptor:
+            if self.trusted is not None and os.fstat(descriptor).st_uid != owner:
+                raise errors.StorageError(
+                    f"checkpoint {storage_id}: {folder / path} belongs to another account of the machine "
+                    "than the checkpoint's directory, so it is not read"
+                )
+            yield descriptor
 
     @contextlib.contextmanager
     def _opened(self, storage_id: str, top: Path, path: str) -> Iterator[int]:
@@ -433,22 +446,33 @@ class DirectoryStorageManager(StorageManager):
 
     def fetch(self, key: str, target: Path, admit: Admit = everything) -> list[str]:
         folder = self._inside(key)
+        top = self.root if self.trusted is None else self.trusted
+        inner = str(folder.relative_to(top))
         with files.explained("read", self.root):
             if not self.root.is_dir():
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.root))
-            found = {
-                path.relative_to(folder).as_posix(): path.stat().st_size
-                for path in sorted(folder.rglob("*"))
+        found: dict[str, os.stat_result] = {}
+        with (
+            files.explained("read", folder),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            beneath.opened(top, inner) as descriptor,
+        ):
+            for name, status, owner in beneath.regular_files(descriptor):
                 # Hidden: a file that is being replaced.
-                if path.is_file() and not path.name.startswith(".")
-            }
+                is_hidden = name.rpartition("/")[2].startswith(".")
+                if not is_hidden and (self.trusted is None or status.st_uid == owner):
+                    found[name] = status
 
         def read(name: str, start: int, end: int) -> bytes:
-            with files.explained("read", folder / name), (folder / name).open("rb") as file:
-                file.seek(start)
-                return file.read(end - start)
+            with files.explained("read", folder / name), beneath.opened(top, inner, name) as file:
+                status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode) or status.st_uid != found[name].st_uid:
+                    raise OSError(
+                        errno.EAGAIN, "was exchanged while it was read", str(folder / name)
+                    )
+                return os.pread(file, end - start, start)
 
-        return copy_new(found, read, target, admit)
+        return copy_new({name: one.st_size for name, one in found.items()}, read, target, admit)
 
 
 def _absolute(config: dict[str, Any], key: str) -> Path:

@@ -9,15 +9,18 @@
 ``searches/<id>``, ``experiments/<id>``  empty
 =====================================  =======================================================================
 
-Lists come from the database; bytes from the storage, in whichever it is. Files are written for users whom the
-service allows to report for the trial, and for nobody else.
+Lists come from the database; bytes from the storage, if the service opens it
+(:mod:`determined_registry.permitted`). Files are written for users whom the service allows to report for the
+trial, and for nobody else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import posixpath
 import shutil
+import stat
 import tempfile
 import uuid as uuids
 from collections.abc import Iterator, Mapping
@@ -34,6 +37,9 @@ from determined import errors, storage
 from determined.storage import StorageManager
 from determined.storage.base import Manifest
 from determined.storage.directory import DirectoryStorageManager
+from determined.storage.files import Digest, algorithm_for
+from determined.storage.spans import Span
+from determined_registry import permitted
 from determined_registry.mlflow import configured, names
 from determined_registry.mlflow.database import SCHEME, Reader
 from determined_registry.mlflow.service import ask, invalid, missing, refuse
@@ -46,7 +52,7 @@ LOADER = "determined.pytorch.mlflow_model"
 CONTENT = "content"
 
 _CHECKPOINT = """
-    SELECT c.uuid, c.state, c.resources, c.trial_id, c.report_time,
+    SELECT c.uuid, c.state, c.resources, c.checksums, c.trial_id, c.report_time,
            coalesce(c.storage, e.config -> 'checkpoint_storage') AS storage
     FROM checkpoints c LEFT JOIN experiments e ON e.id = c.experiment_id
     WHERE c.uuid = :uuid AND c.state <> 'DELETED'"""
@@ -121,11 +127,11 @@ class Artifacts(ArtifactRepository):
         checkpoint, path = self._in_checkpoint(artifact_path)
         if checkpoint is None or path not in checkpoint.resources:
             return None
-        manager = _manager(checkpoint.storage)
+        manager = _manager(checkpoint.storage, checkpoint.trial_id)
         if not isinstance(manager, DirectoryStorageManager):
             return None
-        with _explained(), manager.restore_path(str(checkpoint.uuid)) as folder:
-            return str(folder / path)
+        found = manager.root / str(checkpoint.uuid) / path
+        return str(found) if manager.trusted is None or _is_private(found) else None
 
     def _download_file(self, remote_file_path: str, local_path: str) -> None:
         target = Path(local_path)
@@ -135,11 +141,8 @@ class Artifacts(ArtifactRepository):
         elif checkpoint.state == "ACTIVE":
             raise missing(f"artifact {remote_file_path}")
         elif path in checkpoint.resources:
-            with tempfile.TemporaryDirectory(dir=target.parent) as folder, _explained():
-                _manager(checkpoint.storage).download(
-                    str(checkpoint.uuid), Path(folder), lambda name: name == path
-                )
-                (Path(folder) / path).replace(target)
+            with _explained():
+                _copy(checkpoint, path, target)
         elif path == MLMODEL and LOAD_FILE in checkpoint.resources:
             target.write_bytes(_mlmodel(checkpoint))
         else:
@@ -150,7 +153,7 @@ class Artifacts(ArtifactRepository):
         if path not in trial.artifacts:
             raise missing(f"artifact {'/'.join(parts)}")
         with tempfile.TemporaryDirectory(dir=target.parent) as folder, _explained():
-            _manager(trial.storage).fetch(self._key(trial, path), Path(folder))
+            _manager(trial.storage, trial.id).fetch(self._key(trial, path), Path(folder))
             (Path(folder) / CONTENT).replace(target)
 
     def _in_checkpoint(self, path: str) -> tuple[Any, str]:
@@ -214,7 +217,9 @@ class Artifacts(ArtifactRepository):
             )
         _require_reporter(trial.id)
         with _explained():
-            _manager(trial.storage).put(f"{self._key(trial, path)}/{CONTENT}", Path(local_file))
+            _manager(trial.storage, trial.id).put(
+                f"{self._key(trial, path)}/{CONTENT}", Path(local_file)
+            )
         ask("PATCH", f"/api/v1/mlflow/runs/{trial.id}", {"artifacts": {path: size}})
 
     def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> None:
@@ -237,7 +242,7 @@ class Artifacts(ArtifactRepository):
             raise missing(f"artifact {artifact_path}")
         _require_reporter(trial.id)
         ask("PATCH", f"/api/v1/mlflow/runs/{trial.id}", {"artifacts": dict.fromkeys(gone)})
-        manager = _manager(trial.storage)
+        manager = _manager(trial.storage, trial.id)
         with _explained():
             for one in gone:
                 manager.discard(self._key(trial, one))
@@ -249,7 +254,7 @@ class Artifacts(ArtifactRepository):
         folder = _spool(checkpoint)
         folder.mkdir(parents=True, exist_ok=True)
         with _explained():
-            manager = _manager(row.storage)
+            manager = _manager(row.storage, row.trial_id)
             manager.delete(str(checkpoint))
             manifest = manager.upload(folder, str(checkpoint), lambda name: not _hidden(name))
         self.forget(checkpoint)
@@ -287,10 +292,60 @@ def _spooled(checkpoint: uuids.UUID) -> dict[str, int]:
     }
 
 
-def _manager(section: Mapping[str, Any] | None) -> StorageManager:
+def _manager(section: Mapping[str, Any] | None, trial_id: int | None) -> StorageManager:
+    """The storage of the trial's files. Raises MlflowException (403) for one that the service does not open,
+    or that takes keys of the trial's owner, for everybody else.
+    """
     if not section:
         raise missing("the checkpoint storage of this experiment")
-    return storage.build(dict(section))
+    manager = storage.build(dict(section))
+    if not configured.is_there():
+        # Whoever has started this process reads with rights of their own.
+        return manager
+    own = configured.current().storage or None
+    reason = permitted.refusal(section, own, "the artifact")
+    if reason is not None:
+        refuse(reason)
+    if permitted.has_keys_for_aws(section) and section != own:
+        _require_reporter(trial_id)
+    if isinstance(manager, DirectoryStorageManager):
+        trusted = storage.build(dict(own or {}))
+        assert isinstance(trusted, DirectoryStorageManager)
+        manager.trusted = trusted.root
+    return manager
+
+
+def _copy(checkpoint: Any, path: str, target: Path) -> None:
+    """Writes the checkpoint's file to ``target``. Raises errors.StorageError."""
+    size, expected = int(checkpoint.resources[path]), (checkpoint.checksums or {}).get(path)
+    digest = Digest(algorithm_for(size, expected))
+    manager = _manager(checkpoint.storage, checkpoint.trial_id)
+    with target.open("wb") as file:
+        for piece in manager.read(str(checkpoint.uuid), [Span(path, 0, size)]):
+            digest.update(piece)
+            file.write(piece)
+    if expected is not None and digest.value() != expected:
+        target.unlink()
+        raise errors.CheckpointCorrupted(
+            f"checkpoint {checkpoint.uuid}: {path} is not what was stored (its checksum differs)"
+        )
+
+
+def _is_private(path: Path) -> bool:
+    """Whether nobody but this process' account can exchange the file: then it may be opened by its path."""
+    try:
+        found = [folder.lstat() for folder in (path, *path.parents)]
+    except OSError:
+        return False
+    if stat.S_ISLNK(found[0].st_mode):
+        return False
+    # A directory that nobody else passes through protects all that is in it.
+    return any(
+        status.st_uid == os.geteuid()
+        and not status.st_mode & 0o077
+        and stat.S_ISDIR(status.st_mode)
+        for status in found[1:]
+    )
 
 
 @contextlib.contextmanager

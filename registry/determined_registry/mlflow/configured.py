@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Configuration:
     """``db_url``: our database. ``spool``: a folder for uploads that are not complete; it outlives the
-    process. ``socket``: where to listen. ``secret``: what each request must carry."""
+    process. ``storage``: the cluster's own checkpoint storage. ``socket``: where to listen. ``secret``: what
+    each request must carry."""
 
     db_url: str
     spool: str
+    storage: dict[str, Any] = field(default_factory=dict)
     socket: str = ""
     secret: str = ""
 

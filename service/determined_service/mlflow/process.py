@@ -118,6 +118,7 @@ class MlflowServer:
         given = {
             "db_url": self._settings.mlflow_db_url or self._settings.db_url,
             "spool": str(spool),
+            "storage": self._settings.checkpoint_storage or {},
             "socket": str(socket),
             "secret": self._secret,
         }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from fastapi import Request
 from starlette.responses import Response
 
 from determined.common.wire import limits
+from determined_registry import permitted
 from determined_service.access.dependencies import Gate, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
@@ -25,7 +27,7 @@ from determined_service.views.checkpoints import get_checkpoint
 from determined_service.views.values import parse_time
 from determined_service.web.request import json_example, object_body
 from determined_service.web.router import Router
-from determined_service.web.state import Db, ViewerOf
+from determined_service.web.state import Db, SettingsOf, ViewerOf
 
 STATES = sorted(checkpointing.STATES)
 MOST_BYTES = 2**53
@@ -50,6 +52,7 @@ async def report_checkpoint(
     request: Request,
     gate: Annotated[Gate, may_named(Action.REPORT, Kind.ALLOCATION, "report checkpoints of")],
     db: Db,
+    settings: SettingsOf,
 ) -> Response:
     """Stores the record of a checkpoint whose files are in storage (`v1Checkpoint`, with the additional
     fields `checksums`, and `storage` if it is not the experiment's).
@@ -58,6 +61,8 @@ async def report_checkpoint(
     from which the next leg starts.
     """
     principal, report = await _admit(gate, _read(await object_body(request, nul=True, large=True)))
+    if permitted.is_clusters_own(report.storage, settings.checkpoint_storage):
+        raise BadRequest(f"storage: {permitted.KEPT}")
     async with changing(db) as change:
         await checkpointing.report(change, report, principal)
     return JsonResponse({})
@@ -118,10 +123,20 @@ def _sizes(given: Any) -> dict[str, int]:
         what = f"resources must be paths and their sizes in bytes: {str(error)[:200]}"
         raise BadRequest(what) from error
     for path, size in sizes.items():
+        if not _is_inside(path):
+            raise BadRequest(
+                f"resources: {show(path)} is not a relative path within the checkpoint; give paths without "
+                "'..' that do not begin with '/'"
+            )
         if len(path) > limits.PATH_CHARS or not 0 <= size <= MOST_BYTES:
             check_text(path, "a path of resources", limits.PATH_CHARS)
             check_int(size, f"resources.{path[:80]}", most=MOST_BYTES)
     return sizes
+
+
+def _is_inside(path: Any) -> bool:
+    parts = PurePosixPath(path).parts if isinstance(path, str) else ()
+    return bool(parts) and parts[0] != "/" and ".." not in parts
 
 
 def _checksums(given: Any) -> dict[str, str]:

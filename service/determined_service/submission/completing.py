@@ -17,6 +17,7 @@ import orjson
 from determined import expconf
 from determined.common.cluster_config import ClusterConfig
 from determined.expconf.names import experiment_name
+from determined_registry import permitted
 from determined_service.base.errors import BadRequest
 from determined_service.base.recent import Recent
 from determined_service.base.settings import Settings
@@ -65,6 +66,8 @@ def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -
         check_size(config)
     except expconf.ConfigError as error:
         raise BadRequest(str(error)) from error
+    if permitted.is_clusters_own(config.get("checkpoint_storage"), settings.checkpoint_storage):
+        raise BadRequest(f"checkpoint_storage: {permitted.KEPT}")
     made = orjson.dumps(config)
     if max(len(text), len(made)) <= REMEMBERED_CHARACTERS:
         data = document.data
