@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -221,10 +222,12 @@ def test_a_checkpoint_nested_deeper_than_a_deletion_goes_ends_that_deletion_with
         os.close(descriptor)
         descriptor = inner
     os.close(descriptor)
-    with pytest.raises(errors.StorageError, match="cannot delete"):
-        manager.delete(checkpoint)
-    # As an administrator would.
-    os.system(f"rm -rf '{manager.root}'")
+    try:
+        with pytest.raises(errors.StorageError, match="cannot delete"):
+            manager.delete(checkpoint)
+    finally:
+        # pytest could not, either.
+        subprocess.run(["rm", "-rf", str(manager.root)], check=True)
 
 
 def test_a_directory_made_beforehand_gets_no_file_of_another_account(

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from determined.common.wire import agents, limits
 from determined.common.wire.legs import LegSpec
 from determined.expconf.resources import LabelKey, LabelValue
+from determined_tasks.containers.settings import PROCESSES
 from determined_tasks.containers.sizes import size_in_bytes
 
 CONFIG_VARIABLE = "DET_AGENT_CONFIG"
@@ -72,6 +73,8 @@ class Container(BaseModel):
     """``/dev/shm`` of experiments that give no ``resources.shm_size``."""
     memory: int | str | None = None
     """The limit of each container, such as ``8G``. None: the machine's memory."""
+    processes: int = Field(default=PROCESSES, ge=1)
+    """How many processes and threads each container may have."""
     harness: Literal["image", "mounted"] = "image"
     """Where ``determined`` comes from inside containers: the image, or the agent's own interpreter with its
     packages, which containers then see read-only."""

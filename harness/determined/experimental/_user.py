@@ -55,9 +55,13 @@ class User:
         """Allows the user to log in again."""
         self._patch(active=True)
 
-    def deactivate(self) -> None:
-        """Forbids the user to log in."""
-        self._patch(active=False)
+    def deactivate(self) -> dict[str, list[Any]]:
+        """Forbids the user to log in, and ends the user's shells and notebooks.
+
+        Returns the ids of the user's ``experiments`` and ``tasks`` that go on until somebody ends them. They
+        can submit nothing any more.
+        """
+        return dict(self._patch(active=False).get("stillRunning") or {})
 
     def change_display_name(self, display_name: str) -> None:
         """Changes the name that lists show."""
@@ -92,8 +96,10 @@ class User:
         }
         self._patch(agentUserGroup=account)
 
-    def _patch(self, **changes: Any) -> None:
-        self._fill(self._session.patch(self._path, json=changes)["user"])
+    def _patch(self, **changes: Any) -> dict[str, Any]:
+        answer = self._session.patch(self._path, json=changes)
+        self._fill(answer["user"])
+        return answer
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, User) and self._facts() == other._facts()

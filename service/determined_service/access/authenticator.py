@@ -65,6 +65,7 @@ async def find_principal(conn: AsyncConnection, token: str) -> Principal:
                 allocations.c.state,
                 users.c.id.label("user_id"),
                 users.c.username,
+                users.c.active,
             )
             .select_from(
                 allocations.join(tasks, tasks.c.id == allocations.c.task_id).join(
@@ -78,7 +79,7 @@ async def find_principal(conn: AsyncConnection, token: str) -> Principal:
         if row.state == "TERMINATED":
             raise ended(row.id)
         ref = AllocationRef(row.id, row.task_id, row.experiment_id, row.trial_id, row.run_id)
-        return Principal(ALLOCATION, row.user_id, row.username, False, ref)
+        return Principal(ALLOCATION, row.user_id, row.username, False, ref, active=row.active)
     found = (
         await conn.execute(
             sa.select(users.c.id, users.c.username, users.c.admin)
@@ -163,7 +164,9 @@ class Authenticator:
         self.forget(token)
         stack = contextlib.ExitStack()
         ref = principal.allocation
-        awaited = (topics.user(principal.user_id) if ref is None else topics.allocation(ref.id),)
+        awaited = [topics.user(principal.user_id)]
+        if ref is not None:
+            awaited.append(topics.allocation(ref.id))
         changed = stack.enter_context(self._hub.subscribe(awaited))
         self._known[token] = _Remembered(principal, time.monotonic() + REMEMBER_S, changed, stack)
 

@@ -64,7 +64,8 @@ class RunRef:
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The subject of a request. For an allocation, ``user_id`` and ``username`` are those of its
-    experiment's owner.
+    task's owner; ``active``: whether that owner has not been deactivated (of users, who could not ask then,
+    always true).
     """
 
     kind: str  # USER, ALLOCATION or AGENT
@@ -73,6 +74,7 @@ class Principal:
     admin: bool
     allocation: AllocationRef | None = None
     run: RunRef | None = None  # of an unmanaged trial's process
+    active: bool = True
 
     def run_of(self, trial_id: int) -> RunRef | None:
         """The run of that unmanaged trial whose process asks, if the process named it."""

@@ -29,6 +29,7 @@ own task submitted (a custom search's runner submits one), their trials and chec
 that its own task reported. It registers those as versions of any model of its owner's, because that takes
 nothing away. Whoever registers a checkpoint keeps its owner from deleting it, so both must be theirs.
 What the trial of a task did before its experiment was continued counts as done by its present task.
+A task whose owner was deactivated goes on with its training, and submits, registers and continues nothing.
 Only administrators may change things without an owner.
 An action that the table does not name for a kind of target cannot be declared by a route.
 """
@@ -103,6 +104,10 @@ RULES: dict[tuple[Action, Kind], Grant] = {
 }
 
 
+_BEGINS = frozenset({Action.CREATE, Action.REGISTER, "continue"})
+"""What makes something that outlives the task that asks."""
+
+
 def owner_decides(subject: Principal, action: Action, kind: Kind) -> bool:
     """Whether :func:`authorise` needs the target's owner: reads, administrators and a training process that
     reports cost no look at the database."""
@@ -120,6 +125,11 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
     """
     grant = RULES[action, target.kind]
     verb = verb or action
+    if not subject.active and (action in _BEGINS or verb in _BEGINS):
+        raise Forbidden(
+            f"user {subject.username}, in whose name this task runs, is deactivated: the task may {verb} "
+            "nothing any more"
+        )
     if grant == Grant.AGENT:
         if subject.kind != AGENT:
             raise Unauthenticated("this address is for agents: send the cluster's agent token")

@@ -30,6 +30,8 @@ from determined_service.base.addresses import client_address
 from determined_service.base.bounds import Id, Name, Password
 from determined_service.base.checks import check_text
 from determined_service.base.errors import BadRequest, NotFound
+from determined_service.lifecycle import owners
+from determined_service.state.change import changing
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.users import LAST_AUTH, get_user, select_users, user_json
 from determined_service.web.request import body, json_example
@@ -215,11 +217,15 @@ class Changes:
             values["password_hash"] = await hash_password(
                 given.password, given.isHashed, self._settings
             )
-        async with self._db.tx() as conn:
+        async with changing(self._db) as change:
+            conn = change.conn
             if given.displayName is not None and not self._user.admin:
                 await require_own_name(conn, user_id, given.displayName)
             await change_account(conn, user_id, values, token)
-            return {"user": await get_user(conn, user_id)}
+            answer: dict[str, Any] = {"user": await get_user(conn, user_id)}
+            if given.active is False:
+                answer["stillRunning"] = await owners.leave(change, user_id)
+            return answer
 
     async def _prove(self, user_id: int, token: str, given: UserChange) -> None:
         old = given.currentPassword
@@ -239,6 +245,9 @@ async def patch_user(user_id: Id, given: UserChange, change: Change) -> dict[str
 
     A user who changes its own password sends the old one as `currentPassword`, or has logged in within the
     last ten minutes. The user's other sessions end.
+
+    A user who is deactivated has no sessions any more; its shells and notebooks end at once. `stillRunning`
+    has the ids of the user's `experiments` and `tasks` that go on.
     """
     return await change(user_id, given)
 

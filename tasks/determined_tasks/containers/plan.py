@@ -147,7 +147,7 @@ def request(
             LABEL_CLUSTER: spec.cluster_id,
             LABEL_WORK_DIR: str(place.work_dir),
         },
-        "HostConfig": _host_config(spec, place, settings, root),
+        "HostConfig": _host_config(spec, place, settings, root, account),
     }
 
 
@@ -161,7 +161,11 @@ def own_address(container: Mapping[str, Any]) -> str:
 
 
 def _host_config(
-    spec: LegSpec, place: Place, settings: ContainerSettings, root: Path
+    spec: LegSpec,
+    place: Place,
+    settings: ContainerSettings,
+    root: Path,
+    account: Identity | None,
 ) -> dict[str, Any]:
     resources = _section(spec.config, "resources")
     given = _section(spec.config, "environment")
@@ -190,8 +194,13 @@ def _host_config(
         "LogConfig": LOG_CONFIG,
         # Process 1 reaps the orphans of the training process.
         "Init": True,
+        # A program that forks without end ends its own task, not the machine's others.
+        "PidsLimit": settings.processes,
         "RestartPolicy": {"Name": "no"},
     }
+    if account is not None:
+        # A set-uid program of the image would be root, for whom every mount is open.
+        host["SecurityOpt"] = ["no-new-privileges:true"]
     if network == "bridge":
         host["ExtraHosts"] = ["host.docker.internal:host-gateway"]
     if settings.memory is not None:

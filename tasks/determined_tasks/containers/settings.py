@@ -15,6 +15,9 @@ LABEL_CLUSTER = "determined.cluster"
 LABEL_WORK_DIR = "determined.work-dir"
 """Tells the containers of this agent from those of another one on the same machine that has its name."""
 
+PROCESSES = 16_384
+"""How many processes and threads a container may have, unless the agent's settings say otherwise."""
+
 
 @dataclass(frozen=True)
 class ContainerSettings:
@@ -22,6 +25,7 @@ class ContainerSettings:
     containers. ``read_only``: directories of the machine that every container sees under the same path;
     ``path``: what comes first on its ``PATH``. ``memory``: bytes; None: no limit. ``shm_size``: bytes, where
     the experiment gives no size. ``api_version``: the engine's, when the agent started.
+    ``processes``: how many processes and threads a container may have.
     ``is_network_given``: whether ``network_mode`` comes before the cluster configuration's.
     """
 
@@ -30,6 +34,7 @@ class ContainerSettings:
     master_url: str
     shm_size: int
     memory: int | None = None
+    processes: int = PROCESSES
     read_only: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     api_version: str | None = None

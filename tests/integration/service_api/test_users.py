@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -78,6 +79,31 @@ async def test_who_was_deactivated_is_told_so(
     # Only who knows the password learns that.
     answer = await anonymous.post("/api/v1/auth/login", json=given | {"password": "wrong"})
     assert "not active" not in answer.json()["message"]
+
+
+async def test_what_a_deactivated_user_leaves(
+    user: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    """Shells and notebooks end; the rest goes on and is said, and begins nothing."""
+    wanted = {"config": {"resources": {"slots": 0}, "entrypoint": ["sleep", "60"]}}
+    shell = (await user.post("/api/v1/shells", json={"config": {"resources": {"slots": 0}}})).json()
+    command = (await user.post("/api/v1/commands", json=wanted)).json()
+    config = {"name": "a", "searcher": {"name": "single", "metric": "loss"}}
+    config |= {"checkpoint_storage": {"type": "shared_fs", "host_path": "/c"}}
+    body = {"config": json.dumps(config), "unmanaged": True}
+    made = (await user.post("/api/v1/experiments", json=body)).json()
+    me = await my_id(user)
+    answer = (await agent.patch(f"/api/v1/users/{me}", json={"active": False})).json()
+    assert answer["user"]["active"] is False
+    assert answer["stillRunning"] == {
+        "experiments": [made["experiment"]["id"]],
+        "tasks": [command["command"]["id"]],
+    }
+    assert (await user.get("/api/v1/me")).status_code == 401
+    left = (await agent.get(f"/api/v1/shells/{shell['shell']['id']}")).json()["shell"]
+    assert left["state"] in ("STATE_TERMINATED", "STATE_TERMINATING")
+    again = await agent.patch(f"/api/v1/users/{me}", json={"active": True})
+    assert "stillRunning" not in again.json()
 
 
 MISSING = (

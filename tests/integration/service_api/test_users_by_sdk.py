@@ -37,7 +37,7 @@ def test_users(service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ann.reload()
     assert ann.display_name == "Ann"
     ann.rename("anna")
-    ann.deactivate()
+    assert ann.deactivate() == {"experiments": [], "tasks": []}
     with pytest.raises(UnauthenticatedException):
         Determined(service_url, "anna", "new secret")
     ann.activate()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from determined_service.access import rules
@@ -154,3 +156,29 @@ def test_the_table_in_the_docstring_is_the_table() -> None:
         for kind in (Kind if kinds.strip() == "everything" else kinds.split(","))
     }
     assert named == RULES.keys()
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "verb"),
+    [
+        (Action.CREATE, Kind.EXPERIMENT, ""),
+        (Action.CREATE, Kind.TASK, ""),
+        (Action.CREATE, Kind.PIPELINE, ""),
+        (Action.CREATE, Kind.MODEL, ""),
+        (Action.REGISTER, Kind.CHECKPOINT, ""),
+        (Action.CHANGE, Kind.EXPERIMENT, "continue"),
+    ],
+)
+def test_a_task_whose_owner_is_deactivated_begins_nothing(
+    action: Action, kind: Kind, verb: str
+) -> None:
+    target = Target(kind, 7, Owner(1, "alice", ("7.a",)))
+    authorise(PROCESS, action, target, verb)
+    with pytest.raises(Forbidden, match="user alice, in whose name this task runs, is deactivated"):
+        authorise(dataclasses.replace(PROCESS, active=False), action, target, verb)
+
+
+def test_a_task_whose_owner_is_deactivated_goes_on_with_its_training() -> None:
+    own = dataclasses.replace(PROCESS, active=False)
+    authorise(own, Action.REPORT, Target(Kind.TRIAL, 9))
+    authorise(own, Action.READ, Target(Kind.EXPERIMENT, 7))

@@ -14,7 +14,7 @@ from determined_tasks import entrypoint
 from determined_tasks.containers import accounts, ends, images, plan
 from determined_tasks.containers.settings import ContainerSettings
 from determined_tasks.containers.sizes import size_in_bytes
-from determined_tasks.identity import IdentityError
+from determined_tasks.identity import Identity, IdentityError
 from determined_tasks.task_environment import Place
 from tests.programs.legs.fake_service import spec
 
@@ -94,6 +94,18 @@ def test_a_container_has_what_the_configuration_says() -> None:
     assert body["Env"] == ["A=b=c"]
     assert body["Labels"]["determined.allocation"] == "7.abc.1"
     assert made()["HostConfig"]["ShmSize"] == 4 << 30
+
+
+def test_no_program_of_an_image_gives_rights_to_an_account() -> None:
+    given = (leg(), PLACE, SETTINGS)
+    more: dict[str, Any] = {"root": Path("/a"), "image": "i", "command": ["true"], "env": {}}
+    account = Identity("ann", 1200, 1200, (1200,), Path("/home/ann"))
+    host = plan.request(*given, **more, user="1200:1200", account=account)["HostConfig"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host["PidsLimit"] == 16_384
+    own = plan.request(*given, **more, user="0:0")["HostConfig"]
+    assert "SecurityOpt" not in own
+    assert own["PidsLimit"] == 16_384
 
 
 def test_the_agents_image_stands_in_for_determineds_default_only() -> None:

@@ -31,6 +31,7 @@ def of_agent(config: AgentConfig) -> dict[str, Any]:
         master_url=given.master_url or config.master_url,
         shm_size=int(given.shm_size),
         memory=None if given.memory is None else int(given.memory),
+        processes=given.processes,
         read_only=interpreter() if mounted else [],
         path=[str(Path(sys.executable).parent)] if mounted else [],
     )
