@@ -184,6 +184,11 @@ class LocalCluster:
             self._sessions[where] = Session(where[0], token)
         return self._sessions[where]
 
+    def password(self) -> str:
+        """Of the user `determined`."""
+        record = json.loads((self.data_dir / "cluster.json").read_text())
+        return str(record["passwords"]["determined"])
+
     def wait(self, experiment_id: int, timeout: float = TIMEOUT_S) -> str:
         """Waits for the end; the experiment's state."""
 

@@ -103,6 +103,8 @@ def test_a_hostile_page_of_a_task_reads_nothing_of_others(
     experiment = cluster.submit(tmp_path / "experiment", config, train_py=TRAIN, page_html=PAGE)
     session = cluster.session()
     url = session.master
+    form = {"username": "determined", "password": cluster.password()}
+    pages = httpx.post(f"{url}/mlflow/", data=form, timeout=TIMEOUT_S).cookies["determined-session"]
 
     def task_id() -> str | None:
         trials = cluster.trials(experiment)
@@ -121,7 +123,7 @@ def test_a_hostile_page_of_a_task_reads_nothing_of_others(
         assert until("the page", page) == PAGE
         until("the victim", lambda: client.get(f"{url}/proxy/{task}:{victim}/").status_code == 200)
     try:
-        found = visit(session, url, task, str(victim), tmp_path / "profile")
+        found = visit(session, pages, task, str(victim), tmp_path / "profile")
         assert found["cookie"] == ""
         assert found["api"] == "refused"
         assert found["mlflow"] == "refused"
@@ -140,14 +142,14 @@ def test_a_hostile_page_of_a_task_reads_nothing_of_others(
         cluster.wait(experiment)
 
 
-def visit(session: Session, url: str, task: str, victim: str, profile: Path) -> dict[str, Any]:
+def visit(session: Session, pages: str, task: str, victim: str, profile: Path) -> dict[str, Any]:
     """What the hostile page has found, in the browser of somebody who is logged in everywhere."""
-    label = task.replace(".", "--")
+    label, url = task.replace(".", "--"), session.master
     victims = f"http://{label}---{victim}.localhost:{url.rpartition(':')[2]}"
     with open_browser(profile) as driver:
         # Logged in at MLflow's pages, whose cookie is the service's own address'.
         driver.get(f"{url}/health")
-        cookie = {"name": "determined-session", "value": session.token, "path": "/mlflow"}
+        cookie = {"name": "determined-session", "value": pages, "path": "/mlflow"}
         driver.add_cookie({**cookie, "httpOnly": True, "sameSite": "Strict"})
         driver.get(way_in(session, task, victim, "/opened"))
         until("the victim's page", lambda: driver.title == "the victim")

@@ -30,6 +30,7 @@ from determined_service.access.principal import (
     RunRef,
     ended,
 )
+from determined_service.access.sessions import PAGES
 from determined_service.access.tokens import new_token, token_hash
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -134,6 +135,17 @@ class Authenticator:
 
     async def principal(self, token: str) -> Principal:
         """Raises Unauthenticated, or Conflict for an ended allocation."""
+        if token.startswith(PAGES):
+            raise Unauthenticated("this token is a browser's, for its cookie alone: log in")
+        return await self._find(token)
+
+    async def of_pages(self, token: str) -> Principal:
+        """Who a browser's cookie stands for. Raises Unauthenticated."""
+        if not token.startswith(PAGES):
+            raise Unauthenticated("this cookie is of an earlier release: log in again")
+        return await self._find(token)
+
+    async def _find(self, token: str) -> Principal:
         if token.startswith(PASS):
             lent = self._passes.get(token)
             if lent is None:

@@ -4,9 +4,11 @@ Elsewhere a token is a header, because a cookie goes with whatever any page asks
 cookie that
 
 * only addresses below :data:`PATH` get, and no script reads;
-* the browser sends with requests of our own pages alone (``SameSite=Strict``); and where something is
-changed,
-  the request must say that it comes from a page of ours (``Sec-Fetch-Site``, or ``Origin``).
+* the browser sends with requests of our own site alone (``SameSite=Strict``). A page at another port of the
+  same host name is of the same site, so each request must say that it comes from a page of ours, or that a
+  person opens an address (``Sec-Fetch-Site``; ``Origin`` where the browser sends no such header);
+* stands for a session of its own, which opens these pages and nothing else
+  (:data:`~determined_service.access.sessions.PAGES`).
 """
 
 # Without `from __future__ import annotations`: FastAPI reads the annotations of `__call__` as they are.
@@ -21,7 +23,7 @@ from determined_service.access.authenticator import Authenticator
 from determined_service.access.dependencies import Bearer, Rule, asker
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
-from determined_service.access.sessions import SESSION_LIFE
+from determined_service.access.sessions import PAGES_LIFE
 from determined_service.access.targets import Kind, Target
 from determined_service.base.errors import Forbidden, Unauthenticated
 
@@ -46,20 +48,24 @@ async def _asker(request: Request) -> Principal:
     token = request.cookies.get(COOKIE)
     if "authorization" in request.headers or not token:
         return await asker(request)
-    if request.method not in _READING and not _is_of_ours(request):
+    if not _is_of_ours(request):
         raise Forbidden(
-            "this request comes from another site's page, which may change nothing here"
+            "this request comes from another page, which may read and change nothing here"
         )
     auth: Authenticator = request.app.state.auth
-    return await auth.principal(token)
+    return await auth.of_pages(token)
 
 
 def _is_of_ours(request: Request) -> bool:
+    reads = request.method in _READING
     site = request.headers.get("sec-fetch-site")
     if site is not None:
-        return site == "same-origin"
+        opens = request.headers.get("sec-fetch-mode") == "navigate"
+        return site == "same-origin" or (reads and (site == "none" or opens))
     origin = request.headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+    if origin is None:
+        return reads
+    return urlsplit(origin).netloc == request.headers.get("host")
 
 
 def may_in_browser(action: Action, kind: Kind, verb: str = "") -> Any:
@@ -68,11 +74,11 @@ def may_in_browser(action: Action, kind: Kind, verb: str = "") -> Any:
 
 
 def keep(answer: Response, request: Request, token: str) -> None:
-    """The browser sends the session's token from now on."""
+    """The browser sends ``token``, of :func:`~determined_service.access.sessions.open_pages`, from now on."""
     answer.set_cookie(
         COOKIE,
         token,
-        max_age=int(SESSION_LIFE.total_seconds()),
+        max_age=int(PAGES_LIFE.total_seconds()),
         path=PATH,
         httponly=True,
         samesite="strict",

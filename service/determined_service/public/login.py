@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import sqlalchemy as sa
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from determined_registry.database.tables import users
@@ -65,9 +67,17 @@ async def login(
 
 
 async def log_in(
-    given: Login, request: Request, db: Database, settings: Settings, throttle: LoginThrottle
+    given: Login,
+    request: Request,
+    db: Database,
+    settings: Settings,
+    throttle: LoginThrottle,
+    opening: Callable[[AsyncConnection, int], Awaitable[str]] = open_session,
 ) -> tuple[str, sa.Row[Any]]:
-    """The token of a new session, and the user. Raises Unauthenticated, Forbidden, TooManyRequests."""
+    """The token of the session that ``opening`` makes, and the user.
+
+    Raises Unauthenticated, Forbidden, TooManyRequests.
+    """
     sent = given.password if given.isHashed else passwords.as_sent(given.password)
     with throttle.attempt(given.username, client_address(request)) as attempt:
         async with db.tx() as conn:
@@ -90,7 +100,7 @@ async def log_in(
         )
     await renew_hash(db, row.id, row.password_hash, sent)
     async with db.tx() as conn:
-        token = await open_session(conn, row.id)
+        token = await opening(conn, row.id)
     return token, row
 
 

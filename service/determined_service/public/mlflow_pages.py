@@ -23,6 +23,7 @@ from determined_service.access.authenticator import Authenticator
 from determined_service.access.browser import keep, may_in_browser
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
+from determined_service.access.sessions import open_pages
 from determined_service.access.targets import Kind
 from determined_service.base.errors import (
     Forbidden,
@@ -119,10 +120,10 @@ async def without_slash(visitor: Visitor) -> Response:
 async def log_in_here(
     request: Request, db: Db, settings: SettingsOf, throttle: Throttle
 ) -> Response:
-    """The form of the login page: the session's token becomes a cookie for MLflow's pages alone."""
+    """The form of the login page: a session for these pages alone, whose token becomes a cookie."""
     login = await read_form(request)
     try:
-        token, _ = await log_in(login, request, db, settings, throttle)
+        token, _ = await log_in(login, request, db, settings, throttle, open_pages)
     except (Unauthenticated, Forbidden, TooManyRequests) as refusal:
         return _page(
             "login",
