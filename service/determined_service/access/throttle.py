@@ -22,7 +22,7 @@ import contextlib
 import hashlib
 import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
@@ -31,8 +31,11 @@ from determined_service.base.errors import TooManyRequests
 
 SIZE = 10_000
 """Entries of each account book; the longest unused goes first."""
-AT_ONCE = 64
-"""Logins that may wait for a hash at the same time."""
+AT_ONCE, OF_ADDRESS, OF_NAME = 64, 32, 16
+"""Logins that may wait for a hash at the same time: in all, from one address, and as one user. So the right
+password of one user keeps nobody else out.
+"""
+_EVERYBODY = None
 SHOWN = 60
 """Characters of a name that are worth repeating."""
 
@@ -105,7 +108,7 @@ class LoginThrottle:
         self._addresses = Accounts(ADDRESS, size, clock)
         self._names = Accounts(NAME, size, clock)
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._running = 0
+        self._running: Counter[Hashable] = Counter()
 
     @contextlib.contextmanager
     def attempt(self, username: str, address: str) -> Iterator[Attempt]:
@@ -129,19 +132,23 @@ class LoginThrottle:
             raise _refused(
                 f"failed logins as user {name}", wait, f", or from where {name} logged in before"
             )
-        if self._running >= AT_ONCE:
+        shares = {_EVERYBODY: AT_ONCE, place: OF_ADDRESS, pair[0]: OF_NAME}
+        if any(self._running[key] >= most for key, most in shares.items()):
             raise _refused("logins at once", 1.0)
         taken: list[tuple[Accounts, Hashable]] = [(self._pairs, pair), (self._addresses, place)]
         if not is_known:
             taken.append((self._names, pair[0]))
         for accounts, key in taken:
             accounts.take(key)
-        self._running += 1
+        self._running.update(shares.keys())
         made = Attempt()
         try:
             yield made
         finally:
-            self._running -= 1
+            for key in shares:
+                self._running[key] -= 1
+                if not self._running[key]:
+                    del self._running[key]
             if made.is_success:
                 for accounts, key in taken:
                     accounts.give_back(key)

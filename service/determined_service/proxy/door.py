@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import time
 from typing import Any, cast
 
 import h11
@@ -17,12 +18,18 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from determined_service.proxy import process
+from determined_service.proxy import lobby, process
 from determined_service.proxy.http1 import HEAD_BYTES
+from determined_service.proxy.lobby import Lobby
 
 _BEGIN = re.compile(rb"[A-Z]{1,10} /proxy/")
 _MAY_BEGIN = re.compile(rb"[A-Z]{1,10}(?: (?:/(?:p(?:r(?:o(?:x(?:y)?)?)?)?)?)?)?")
 _HOST = re.compile(rb"\r\nhost:[ \t]*([^\r\n:]*)", re.IGNORECASE)
+
+_TOO_SLOW = (
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: text/plain\r\n\r\n"
+    b"the request did not arrive in time\n"
+)
 
 
 def is_for_task(data: bytes, own_host: bytes) -> bool | None:
@@ -45,9 +52,80 @@ def is_for_task(data: bytes, own_host: bytes) -> bool | None:
 class Door(H11Protocol):
     """A connection to the service, until it is one to a task."""
 
+    lobby = Lobby()
     _seen = b""
+    # The time for the head, or for the next bytes of the body; None: nothing has begun, and uvicorn's own
+    # time for connections that are kept open counts.
+    _ends_at: float | None = None
+    _body_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._ends_at = time.monotonic() + lobby.HEAD_S
+        self.lobby.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lobby.leave(self)
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self.lobby.leave(self)
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look(0)
+
+    def refuse(self) -> None:
+        if self.conn.our_state is h11.IDLE:
+            self.transport.write(_TOO_SLOW)
+        self.transport.close()
+
+    def drop(self) -> None:
+        self.transport.abort()
+
+    def has_time(self, now: float) -> bool:
+        if self._ends_at is None or now < self._ends_at:
+            return True
+        if self.conn.their_state is not h11.SEND_BODY:
+            return False
+        if self._body_bytes < lobby.BODY_BYTES and not self.flow.read_paused:
+            return False
+        self._ends_at, self._body_bytes = now + lobby.BODY_S, 0
+        return True
 
     def data_received(self, data: bytes) -> None:
+        self._receive(data)
+        self._look(len(data))
+
+    def _look(self, received: int) -> None:
+        """Whether more of a request is awaited, after so many more bytes of it."""
+        theirs = self.conn.their_state
+        if self.transport.is_closing():
+            self.lobby.leave(self)
+        elif theirs is h11.SEND_BODY:
+            if self._body_bytes == 0:
+                self._ends_at = time.monotonic() + lobby.BODY_S
+            self._body_bytes += max(received, 1)
+            self.lobby.awaits(self)
+        elif theirs is h11.IDLE:
+            has_begun = bool(self._seen or self.conn.trailing_data[0])
+            if not has_begun:
+                self._ends_at = None
+            elif self._ends_at is None or self._body_bytes:
+                self._ends_at = time.monotonic() + lobby.HEAD_S
+            self._body_bytes = 0
+            self.lobby.awaits(self)
+        else:
+            self._ends_at, self._body_bytes = None, 0
+            self.lobby.serves(self)
+
+    def take_over(self, data: bytes) -> None:
+        """Serves a connection that was the proxy's, with the first bytes of its next request."""
+        super().data_received(data)
+        self._look(len(data))
+
+    def _receive(self, data: bytes) -> None:
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
             proxy = process.of(cast("Any", self.config.app))
             if proxy is not None:
@@ -68,6 +146,7 @@ class Door(H11Protocol):
         raw = self.transport.get_extra_info("socket")
         copy = raw.dup()
         copy.setblocking(False)
+        self.lobby.leave(self)
         # Only this process' hold on the connection ends.
         self.transport.abort()
         proxy.give(copy, data)
@@ -92,7 +171,7 @@ def receive_back(
             except OSError:
                 sock.close()
                 return
-            H11Protocol.data_received(door, data)
+            door.take_over(data)
 
         works.add(task := loop.create_task(adopt()))
         task.add_done_callback(works.discard)

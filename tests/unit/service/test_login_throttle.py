@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from determined_service.access.throttle import ADDRESS, NAME, PAIR, LoginThrottle
+from determined_service.access.throttle import ADDRESS, NAME, OF_NAME, PAIR, LoginThrottle
 from determined_service.base.addresses import is_loopback, network
 from determined_service.base.errors import TooManyRequests
 
@@ -150,3 +152,15 @@ def test_one_machine_has_one_network(address: str, found: str) -> None:
 )
 def test_loopback(address: str, is_one: bool) -> None:
     assert is_loopback(address) is is_one
+
+
+def test_logins_of_one_user_or_address_leave_places_for_others() -> None:
+    throttle = LoginThrottle()
+    with contextlib.ExitStack() as running:
+        for number in range(OF_NAME):
+            running.enter_context(throttle.attempt("alice", f"10.0.{number}.1"))
+        with pytest.raises(TooManyRequests, match="too many logins at once"):
+            running.enter_context(throttle.attempt("alice", "10.1.0.1"))
+        running.enter_context(throttle.attempt("bob", "10.1.0.1"))
+    with throttle.attempt("alice", "10.1.0.1"):
+        pass
