@@ -276,7 +276,9 @@ def _closed(path: Path) -> Path | None:
             # A Path would leave the dot out, with which the kernel asks whether it may be entered.
             os.stat(f"{folder}/.")  # noqa: PTH116
         except PermissionError:
-            return folder
+            # A folder may be a link, and what is closed lies above the place to which it leads.
+            real = Path(os.path.realpath(folder))
+            return folder if real == folder else _closed(real) or real
     return path.parent
 
 

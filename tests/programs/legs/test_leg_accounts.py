@@ -243,3 +243,17 @@ def test_root_when_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     told = identity.resolve(AgentUser(uid=0), None, allow_root=True, agent_id="a")
     assert told is None, "the agent's own account"
     assert identity.resolve(None, None, allow_root=False, agent_id="a") is None
+
+
+@pytest.mark.parametrize("at", ["closed", "closed/inner"])
+def test_the_closed_folder_behind_a_link_is_named(people: list[pwd.struct_passwd], at: str) -> None:
+    """Whoever opens the link's own folder, as it was said before, opens nothing."""
+    me = people[0]
+    account = identity.Identity(me.pw_name, me.pw_uid, me.pw_gid, (me.pw_gid,), Path("/"))
+    with accounts.passable_folder() as folder:
+        (folder / "closed" / "inner").mkdir(parents=True, mode=0o755)
+        (folder / at / "file").touch()
+        (folder / "closed").chmod(0o700)
+        (folder / "link").symlink_to(folder / at)
+        with pytest.raises(IdentityError, match=rf"chmod o\+x {folder / 'closed'}\)"):
+            identity.require_reach(account, folder / "link" / "file")
