@@ -171,10 +171,12 @@ class PrefectSide:
         return False
 
     async def _launch(self, flow_run: FlowRun, configuration: JobConfiguration) -> Held:
+        # Over everything: a flow of somebody's own speaks to the service as a user, by a block or a login.
+        token = self._config.agent_token.get_secret_value() if configuration.is_ours else ""
         configuration.env.update(
             {
                 "DET_MASTER": self._config.master_url,
-                "DET_AGENT_TOKEN": self._config.agent_token.get_secret_value(),
+                "DET_AGENT_TOKEN": token,
                 "DET_AGENT_ID": self._config.agent_id,
                 "DET_WORK_DIR": str(self._config.work_dir),
             }

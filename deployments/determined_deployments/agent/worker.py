@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 
 SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 """The step that ``prefect deploy`` adds to a deployment that has no other."""
+OUR_FLOWS = "determined_flows."
+"""With this begin the entrypoints of this project's flows."""
 
 
 class JobConfiguration(BaseJobConfiguration):
     """What a flow run is started with. ``entrypoint`` is set for module entrypoints only.
 
+    ``is_ours``: the flow is one of this project's, which speaks to the service as agents do.
     ``directory``: where it is to run, as ``prefect deploy`` notes the directory that it was called in.
     ``identifier``: Prefect's name for the first process; processes that replace it keep the name.
     """
@@ -41,6 +44,11 @@ class JobConfiguration(BaseJobConfiguration):
     _identifier: str | None = PrivateAttr(default=None)
     _entrypoint: str | None = PrivateAttr(default=None)
     _directory: str | None = PrivateAttr(default=None)
+    _is_ours: bool = PrivateAttr(default=False)
+
+    @property
+    def is_ours(self) -> bool:
+        return self._is_ours
 
     @property
     def identifier(self) -> str | None:
@@ -71,6 +79,7 @@ class JobConfiguration(BaseJobConfiguration):
         own_command = self.command is not None
         super().prepare_for_flow_run(flow_run, deployment, *args, **kwargs)
         entrypoint = deployment.entrypoint if deployment else None
+        self._is_ours = (entrypoint or "").startswith(OUR_FLOWS)
         fetched, directory = _pull(deployment.pull_steps if deployment else None)
         # A file, or code that has to be fetched first, is the stock command's business.
         if (

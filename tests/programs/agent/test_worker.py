@@ -256,3 +256,19 @@ async def test_process_that_does_not_heed_sigterm_is_killed(config: AgentConfig)
     await held.end(timeout=0.2)
     assert await child.ended == 9
     assert await held.ended == Exit(signal=9)
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "is_ours"),
+    [
+        ("determined_flows.experiment.run_experiment", True),
+        ("determined_flows_of_mine.module.flow", False),
+        ("package.module.flow", False),
+        ("determined_flows/file.py:flow", False),
+        (None, False),
+    ],
+)
+def test_only_flows_of_this_project_get_the_agents_token(
+    entrypoint: str | None, is_ours: bool
+) -> None:
+    assert prepared(entrypoint=entrypoint).is_ours is is_ours

@@ -14,7 +14,7 @@ from prefect.workers.base import BaseWorkerResult
 from prefect_docker.worker import DockerWorker, DockerWorkerJobConfiguration
 
 from determined_deployments.agent.launchers.docker.launcher import DockerLauncher
-from determined_deployments.agent.worker import AgentWorker, JobConfiguration
+from determined_deployments.agent.worker import OUR_FLOWS, AgentWorker, JobConfiguration
 
 
 class DockerJobConfiguration(JobConfiguration, DockerWorkerJobConfiguration):
@@ -43,4 +43,4 @@ class DeterminedDockerWorker(AgentWorker, DockerWorker):
     @staticmethod
     def in_container(configuration: JobConfiguration) -> bool:
         """Whether the run gets a container: all but our own, whose code is installed with the agent."""
-        return not (configuration.entrypoint or "").startswith("determined_flows.")
+        return not (configuration.entrypoint or "").startswith(OUR_FLOWS)
