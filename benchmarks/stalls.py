@@ -118,6 +118,7 @@ class Service:
         self.url = f"http://127.0.0.1:{self.port}"
         self._file = folder / "service.json"
         self.log = folder / "service.log"
+        self.database = db_url
         settings = {"db_url": db_url, "port": self.port, "agent_token": "x", **more}
         self._file.write_text(json.dumps(settings))
         self._process: subprocess.Popen[bytes] | None = None

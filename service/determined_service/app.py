@@ -2,8 +2,9 @@
 
 ``app.state`` holds what routes need: ``settings``, ``db`` (:class:`~determined_service.base.db.Database`),
 ``hub`` (:class:`~determined_service.base.hub.Hub`), ``auth`` and ``owners`` (who asks, and what belongs to
-whom), ``login_throttle`` (who guesses passwords), ``snapshots`` (what schedulers see, and which one serves
-which pool: :class:`~determined_service.scheduling.reading.SnapshotReader`), the schedulers' ``queue``
+whom), ``login_throttle`` (who guesses passwords), ``requests`` (how many of each
+user are under way), ``snapshots`` (what schedulers see, and which one serves which pool:
+:class:`~determined_service.scheduling.reading.SnapshotReader`), the schedulers' ``queue``
 (:class:`~determined_service.scheduling.queue.Queue`) and the two ingest queues.
 """
 
@@ -19,6 +20,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from determined.__version__ import __version__
+from determined.common.wire import limits
 from determined_registry.database import migrate, mlflow_role
 from determined_service import internal, public
 from determined_service.access.authenticator import Authenticator
@@ -28,6 +30,7 @@ from determined_service.base import errors
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
+from determined_service.base.shares import Requests
 from determined_service.bootstrap import bootstrap
 from determined_service.lifecycle import configuration
 from determined_service.loops import runtime
@@ -103,6 +106,7 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_tags=public.TAGS,
     )
     app.state.settings = settings
+    app.state.requests = Requests(limits.REQUESTS_AT_ONCE)
     app.state.started = False
     app.add_middleware(Bounds)
     errors.install(app)

@@ -20,6 +20,8 @@ from tests.local_cluster import LocalCluster
 
 TRIALS = int(os.environ.get("DET_CHAOS_TRIALS", "16"))
 KILL_EVERY_S = 1.2
+# On a fast machine the search would have ended before.
+KILL_EVERY_TRIALS = 3
 # On a slow machine a search would otherwise spend its time restarting.
 KILLS = max(4, TRIALS // 4)
 
@@ -78,20 +80,25 @@ class Killer:
         deadline = time.monotonic() + seconds
         known = driver = None
         killed_at = attached_at = 0.0
+        trials = 0
         while time.monotonic() < deadline:
             now = self._read()
             if now["state"] in ("COMPLETED", "CANCELED", "ERROR"):
                 return str(now["state"])
             if now["driver"] != known:
                 known, attached_at = now["driver"], time.monotonic()
+                trials = now["trials"]
                 if driver is not None:
                     self.latencies.append(attached_at - killed_at)
             process = flow_process(self.cluster, now["flow_run_id"])
-            ripe = time.monotonic() - attached_at > KILL_EVERY_S
+            ripe = (
+                time.monotonic() - attached_at > KILL_EVERY_S
+                or now["trials"] >= trials + KILL_EVERY_TRIALS
+            )
             if len(self.latencies) < KILLS and process and ripe and known not in (None, driver):
                 process.kill()
                 driver, killed_at = known, time.monotonic()
-            time.sleep(0.1)
+            time.sleep(0.05)
         raise AssertionError(f"still {now['state']} after {seconds} s")
 
     def _read(self) -> dict[str, Any]:
@@ -102,6 +109,7 @@ class Killer:
             "state": experiment["state"].removeprefix("STATE_"),
             "flow_run_id": experiment["flowRunId"],
             "driver": driver,
+            "trials": experiment["numTrials"],
         }
 
 

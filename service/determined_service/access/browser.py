@@ -20,7 +20,7 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 
 from determined_service.access.authenticator import Authenticator
-from determined_service.access.dependencies import Bearer, Rule, asker
+from determined_service.access.dependencies import Bearer, Rule, asker, count
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.sessions import PAGES_LIFE
@@ -53,7 +53,9 @@ async def _asker(request: Request) -> Principal:
             "this request comes from another page, which may read and change nothing here"
         )
     auth: Authenticator = request.app.state.auth
-    return await auth.of_pages(token)
+    found = await auth.of_pages(token)
+    count(request, found)
+    return found
 
 
 def _is_of_ours(request: Request) -> bool:

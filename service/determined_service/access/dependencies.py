@@ -22,11 +22,12 @@ from fastapi.security import HTTPBearer
 
 from determined.common.wire.paths import RUN_COOKIE
 from determined_service.access.authenticator import Authenticator
-from determined_service.access.principal import Principal, RunRef
+from determined_service.access.principal import AGENT, Principal, RunRef
 from determined_service.access.rules import RULES, Action, authorise, owner_decides
 from determined_service.access.targets import Id, Kind, Owner, Owners, Target, missing, read_id
 from determined_service.access.tokens import bearer_token
 from determined_service.base.errors import ApiError, Conflict, Forbidden
+from determined_service.base.shares import ASKER, COUNTED
 
 _bearer = HTTPBearer(
     auto_error=False, description="A token that `POST /api/v1/auth/login` returned."
@@ -38,10 +39,23 @@ async def asker(request: Request) -> Principal:
     """Who asks, with any valid token; ``principal.run`` is set when a process outside of the cluster does."""
     auth: Authenticator = request.app.state.auth
     found = await auth.principal(bearer_token(request.headers))
+    count(request, found)
     run = RunRef.read(request.cookies.get(RUN_COOKIE, ""))
     if run is not None and found.allocation is None:
         return await auth.in_run(found, run)
     return found
+
+
+def count(request: Request, subject: Principal) -> None:
+    """From here on the request is one of the user in whose name ``subject`` asks, until
+    :class:`~determined_service.web.bounds.Bounds` has seen its end. Raises TooManyRequests.
+    """
+    if subject.kind == AGENT or COUNTED in request.scope:
+        return
+    name = str(subject.user_id)
+    request.app.state.requests.begin(name)
+    request.scope[COUNTED] = name
+    ASKER.set(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 Python runs one thread at a time. A second one that computes slows the loop down a little; a handful would
 hold it up, so there are two, one for short work and one for long, and what is long waits for its like only.
+Those who ask take turns, and work that nobody waits for any more is not begun.
 """
 
 from __future__ import annotations
@@ -11,17 +12,36 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from determined_service.base.shares import Share
+
 LONG_BYTES = 32 * 1024
 """Input of this size counts as long work."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SHORT = ThreadPoolExecutor(1, thread_name_prefix="short-work")
-_LONG = ThreadPoolExecutor(1, thread_name_prefix="long-work")
+WAITING = 64
+"""Pieces of work of one user that wait for their turn."""
+
+
+class Lane:
+    """One thread, in whose line each user has one piece of work at a time."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._share = Share(1, "a thread that computes", waiting=WAITING)
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of ``work(*args)``. Raises TooManyRequests."""
+        async with self._share.one():
+            running = asyncio.get_running_loop().run_in_executor
+            return await running(self._thread, lambda: work(*args, **kwargs))
+
+
+_SHORT = Lane("short-work")
+_LONG = Lane("long-work")
 
 
 async def aside(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The result of ``work(*args)``, computed from ``size`` bytes of input in another thread."""
-    lane = _LONG if size > LONG_BYTES else _SHORT
-    return await asyncio.get_running_loop().run_in_executor(lane, lambda: work(*args, **kwargs))
+    return await (_LONG if size > LONG_BYTES else _SHORT).run(work, *args, **kwargs)

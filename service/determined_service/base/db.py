@@ -9,6 +9,9 @@ import orjson
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from determined.common.wire import limits
+from determined_service.base.shares import InFlight, Share
+
 
 def sqlalchemy_url(db_url: str) -> str:
     """``postgresql://…`` with psycopg 3 as the driver."""
@@ -24,6 +27,15 @@ async def hold_name(conn: AsyncConnection, name: str) -> None:
     await conn.execute(_HOLD, {"name": name})
 
 
+CONNECTIONS = 20
+OF_ONE = 8
+"""Connections that the requests of one user have at once."""
+
+
+ANSWER_WAIT_S = 30.0
+"""Seconds that a piece of a long answer waits for its place in memory."""
+
+
 class Database:
     """One pool per process.
 
@@ -36,17 +48,22 @@ class Database:
         self.engine: AsyncEngine = create_async_engine(
             sqlalchemy_url(db_url),
             pool_size=pool_size,
-            max_overflow=10,
+            max_overflow=CONNECTIONS - pool_size,
             # Postgres gives a jsonb 1e300 back as 301 digits: a float to orjson, an int to json.
             json_deserializer=orjson.loads,
             # What was sent, a password's hash for one, is for no log.
             hide_parameters=True,
         )
+        self.answers = InFlight(
+            limits.ANSWERS_BYTES, limits.ANSWERS_OF_ONE_BYTES, patience_s=ANSWER_WAIT_S
+        )
+        """The pieces of long answers that are being read, made and sent."""
+        self._share = Share(OF_ONE, "the database", waiting=limits.REQUESTS_AT_ONCE)
 
     @contextlib.asynccontextmanager
     async def tx(self) -> AsyncIterator[AsyncConnection]:
         """One transaction: commits at the end of the block, rolls back on any exception."""
-        async with self.engine.begin() as conn:
+        async with self._share.one(), self.engine.begin() as conn:
             yield conn
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from fastapi import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from determined.common.wire import paths
 from determined.common.wire.doors import DoorState
@@ -14,6 +14,7 @@ from determined_service.access.dependencies import AgentAuth
 from determined_service.base.bounds import Id
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
+from determined_service.base.streams import Stream
 from determined_service.lifecycle import doors, ports, task_files
 from determined_service.lifecycle.exits import Exit
 from determined_service.lifecycle.legs import end_leg, start_leg
@@ -95,4 +96,4 @@ async def model_definition(hash: str, agent: AgentAuth, db: Db) -> Response:
         raise NotFound(f"model definition {hash} does not exist")
     length = {"Content-Length": str(archive.size)}
     pieces = archive.pieces(db)
-    return StreamingResponse(pieces, media_type="application/gzip", headers=length)
+    return Stream(pieces, media_type="application/gzip", headers=length)

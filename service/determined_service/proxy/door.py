@@ -8,6 +8,7 @@ own (a client, or a server before this one, may use a connection for both).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import time
@@ -61,6 +62,7 @@ class Door(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _end_when_untaken(transport.get_extra_info("socket"), lobby.UNTAKEN_S)
         self._ends_at = time.monotonic() + lobby.HEAD_S
         self.lobby.enter(self)
 
@@ -145,11 +147,19 @@ class Door(H11Protocol):
         self.transport.pause_reading()
         raw = self.transport.get_extra_info("socket")
         copy = raw.dup()
+        # What a task and its client do with their connection is theirs.
+        _end_when_untaken(copy, 0)
         copy.setblocking(False)
         self.lobby.leave(self)
         # Only this process' hold on the connection ends.
         self.transport.abort()
         proxy.give(copy, data)
+
+
+def _end_when_untaken(connection: socket.socket, seconds: int) -> None:
+    """The system ends it when the other side takes nothing of what was sent; 0: when the system likes."""
+    with contextlib.suppress(OSError, AttributeError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
 
 
 def receive_back(

@@ -20,6 +20,8 @@ HEAD_S = 30.0
 """Within this time a connection sends the whole head of its first request, or of one that it has begun."""
 BODY_S, BODY_BYTES = 60.0, 1024
 """In each such span of time a body that the service reads brings at least so many bytes."""
+UNTAKEN_S = 300
+"""Seconds after which the connection of a client ends that has taken nothing of its answer for so long."""
 LOOK_S = 2.0
 MOST = 16_384
 SPARE = 512

@@ -144,7 +144,6 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     """Starts the ingest queues (``app.state.metrics_queue`` and ``logs_queue``), which ``stack`` ends, and
     makes what the routes remember between requests."""
     app.state.progress_events = ProgressEvents()
-    app.state.preview_worker = stack.enter_context(search_preview.new_worker())
     app.state.readers = Readers()
     stack.push_async_callback(app.state.readers.close)
     app.state.queue = Queue(app.state.db, app.state.snapshots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any
+from uuid import UUID
 
 from fastapi import Request
 from starlette.responses import Response
@@ -25,7 +26,7 @@ from determined_service.lifecycle import checkpoints as checkpointing
 from determined_service.state.change import changing
 from determined_service.views.checkpoints import get_checkpoint
 from determined_service.views.values import parse_time
-from determined_service.web.request import json_example, object_body
+from determined_service.web.request import json_example, object_body, off_loop
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, ViewerOf
 
@@ -60,7 +61,8 @@ async def report_checkpoint(
     The report may be repeated. Reported by a trial's allocation, the checkpoint becomes the trial's latest,
     from which the next leg starts.
     """
-    principal, report = await _admit(gate, _read(await object_body(request, nul=True, large=True)))
+    given = await object_body(request, nul=True, large=True)
+    principal, report = await _admit(gate, await off_loop(request, _read, given))
     if permitted.is_clusters_own(report.storage, settings.checkpoint_storage):
         raise BadRequest(f"storage: {permitted.KEPT}")
     async with changing(db) as change:
@@ -122,6 +124,11 @@ def _sizes(given: Any) -> dict[str, int]:
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         what = f"resources must be paths and their sizes in bytes: {str(error)[:200]}"
         raise BadRequest(what) from error
+    if len(sizes) > limits.CHECKPOINT_FILES:
+        raise BadRequest(
+            f"resources: {len(sizes)} files found, at most {limits.CHECKPOINT_FILES} are allowed in a "
+            "checkpoint; put many small files into an archive"
+        )
     for path, size in sizes.items():
         if not _is_inside(path):
             raise BadRequest(
@@ -142,6 +149,10 @@ def _is_inside(path: Any) -> bool:
 def _checksums(given: Any) -> dict[str, str]:
     if not isinstance(given or {}, dict):
         raise BadRequest(f"checksums must be an object of paths and checksums, not {show(given)}")
+    if len(given or {}) > limits.CHECKPOINT_FILES:
+        raise BadRequest(
+            f"checksums: {len(given)} files found, at most {limits.CHECKPOINT_FILES} are allowed"
+        )
     return dict(replace_nul(given or {}))
 
 
@@ -170,12 +181,7 @@ async def patch_checkpoints(
     """
     given = await object_body(request, nul=True, large=True)
     try:
-        left = {
-            parse_uuid(str(one.get("uuid")), "checkpoint"): (
-                None if one.get("resources") is None else _sizes(one["resources"].get("resources"))
-            )
-            for one in given.get("checkpoints", [])
-        }
+        left = await off_loop(request, _left, given.get("checkpoints", []))
     except (AttributeError, TypeError) as error:
         raise BadRequest(
             'send {"checkpoints": [{"uuid": …, "resources": {"resources": {<path>: <bytes>}}}]}'
@@ -187,6 +193,15 @@ async def patch_checkpoints(
         async with changing(db) as change:
             await remains.note_left(change, left)
     return JsonResponse({})
+
+
+def _left(given: Any) -> dict[UUID, dict[str, int] | None]:
+    return {
+        parse_uuid(str(one.get("uuid")), "checkpoint"): (
+            None if one.get("resources") is None else _sizes(one["resources"].get("resources"))
+        )
+        for one in given
+    }
 
 
 @router.post("/{uuid}/metadata")

@@ -4,7 +4,7 @@
 # ruff: noqa: N803
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import Depends, Query
@@ -13,21 +13,25 @@ from starlette.responses import Response
 from determined_registry.database.tables import checkpoints, metrics
 from determined_service.access.dependencies import CheckpointReader
 from determined_service.base.bounds import Id
+from determined_service.base.db import Database
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
 from determined_service.views.checkpoints import (
     FIRST_OF_EQUALS,
     SEARCHER_LOSS,
     SORT_KEYS,
+    WEIGHT,
     checkpoint_json,
     get_checkpoint,
     metric_value,
     select_checkpoints,
 )
 from determined_service.views.experiments import require_experiment
+from determined_service.views.lists import answer_list, each
+from determined_service.views.metrics import WEIGHT as REPORT_WEIGHT
 from determined_service.views.metrics import report_json
 from determined_service.views.models import versions_of_checkpoint
-from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.paging import Limit, Offset, OrderBy, ordered
 from determined_service.views.secrets import Viewer
 from determined_service.views.trials import require_trial
 from determined_service.views.values import state_names
@@ -76,8 +80,9 @@ async def read_metrics(
         )
         if metricGroup:
             statement = statement.where(metrics.c.group_name == metricGroup)
-        rows = (await conn.execute(statement)).all()
-    return JsonResponse({"metrics": [report_json(row) for row in rows]})
+    return await answer_list(
+        db, "metrics", statement, metrics.c.id, REPORT_WEIGHT, each(report_json), offset=0, limit=-1
+    )
 
 
 class _Listing:
@@ -113,14 +118,14 @@ async def list_of_experiment(
     """
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
-        return await _page(
-            conn,
-            c.experiment_id == experiment_id,
-            states=listing.states,
-            sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
-            window=(listing.offset, listing.limit),
-            viewer=viewer_of(user),
-        )
+    return await _list(
+        db,
+        c.experiment_id == experiment_id,
+        states=listing.states,
+        sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
+        window=(listing.offset, listing.limit),
+        viewer=viewer_of(user),
+    )
 
 
 @router.get("/trials/{trial_id}/checkpoints")
@@ -134,18 +139,18 @@ async def list_of_trial(
     """A trial's checkpoints. Without `orderBy` they are sorted by the searcher's metric, the best first."""
     async with db.tx() as conn:
         await require_trial(conn, trial_id)
-        return await _page(
-            conn,
-            c.trial_id == trial_id,
-            states=listing.states,
-            sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
-            window=(listing.offset, listing.limit),
-            viewer=viewer_of(user),
-        )
+    return await _list(
+        db,
+        c.trial_id == trial_id,
+        states=listing.states,
+        sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
+        window=(listing.offset, listing.limit),
+        viewer=viewer_of(user),
+    )
 
 
-async def _page(
-    conn: Any,
+async def _list(
+    db: Database,
     of: sa.ColumnElement[bool],
     *,
     states: list[str],
@@ -166,7 +171,13 @@ async def _page(
     statement = select_checkpoints().where(of).order_by(*order)
     if states:
         statement = statement.where(c.state.in_(state_names(states)))
-    rows, pages = await fetch_page(conn, statement, *window, key=c.uuid)
-    return JsonResponse(
-        {"checkpoints": [checkpoint_json(row, viewer) for row in rows], "pagination": pages}
+    return await answer_list(
+        db,
+        "checkpoints",
+        statement,
+        c.uuid,
+        WEIGHT,
+        each(lambda row: checkpoint_json(row, viewer)),
+        offset=window[0],
+        limit=window[1],
     )

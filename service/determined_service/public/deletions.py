@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 from pydantic import BaseModel
@@ -31,8 +31,9 @@ from determined_service.deleting.garbage import Policy, outside_policy
 from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.state import states
 from determined_service.state.change import Change, changing
-from determined_service.views.checkpoints import select_checkpoints
+from determined_service.views.checkpoints import WEIGHT, select_checkpoints
 from determined_service.views.experiments import require_experiment
+from determined_service.views.lists import answer_list, each, raw
 from determined_service.views.values import moment, state
 from determined_service.web.router import Router
 from determined_service.web.state import Db
@@ -185,29 +186,38 @@ async def preview_gc(
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
         doomed = await outside_policy(conn, experiment_id, policy)
-        rows = await conn.execute(
-            select_checkpoints()
-            .where(checkpoints.c.uuid.in_(doomed))
-            .order_by(checkpoints.c.trial_id, checkpoints.c.report_time)
-        )
         metric = await conn.execute(
             sa.select(experiments.c.config["searcher"]["metric"].astext).where(
                 experiments.c.id == experiment_id
             )
         )
-    found = [
-        {
-            "UUID": str(row.uuid),
-            "TrialID": row.trial_id,
-            "StepsCompleted": row.steps_completed,
-            "State": row.state,
-            "ReportTime": moment(row.report_time),
-            "Resources": row.resources,
-            "ValidationMetrics": row.validation_metrics or {},
-            "SearcherMetric": row.searcher_metric,
-        }
-        for row in rows
-    ]
-    return JsonResponse(
-        {"checkpoints": found, "metric_name": metric.scalar_one(), "policy": asdict(policy)}
+    statement = (
+        select_checkpoints()
+        .add_columns(sa.cast(checkpoints.c.resources, sa.Text).label("resources"))
+        .where(checkpoints.c.uuid.in_(doomed))
+        .order_by(checkpoints.c.trial_id, checkpoints.c.report_time, checkpoints.c.uuid)
     )
+    return await answer_list(
+        db,
+        "checkpoints",
+        statement,
+        checkpoints.c.uuid,
+        WEIGHT,
+        each(_doomed_json),
+        offset=0,
+        limit=-1,
+        beside={"metric_name": metric.scalar_one(), "policy": asdict(policy)},
+    )
+
+
+def _doomed_json(row: sa.Row[Any]) -> dict[str, Any]:
+    return {
+        "UUID": str(row.uuid),
+        "TrialID": row.trial_id,
+        "StepsCompleted": row.steps_completed,
+        "State": row.state,
+        "ReportTime": moment(row.report_time),
+        "Resources": raw(row.resources),
+        "ValidationMetrics": row.validation_metrics or {},
+        "SearcherMetric": row.searcher_metric,
+    }

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import Depends, Header, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from determined_service.access.dependencies import CheckpointReader
@@ -17,6 +17,7 @@ from determined_service.base.aside import aside
 from determined_service.base.errors import response as refusal
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
+from determined_service.base.streams import Stream
 from determined_service.downloads import layout
 from determined_service.downloads.readers import Broken, Question, Readers, Reading
 from determined_service.downloads.source import Source, find_source
@@ -56,7 +57,7 @@ IfRange = Annotated[
 ]
 
 
-class _Stream(StreamingResponse):
+class _Stream(Stream):
     """Sends what ``reading`` has. If that ends early the connection is closed, so that the client notices."""
 
     def __init__(self, reading: Reading, **more: Any) -> None:

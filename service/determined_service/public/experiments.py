@@ -38,13 +38,15 @@ from determined_service.state.change import changing
 from determined_service.views.experiments import (
     SHOWN_STATE,
     SORT_KEYS,
+    WEIGHT,
     get_experiment,
     require_experiment,
     select_experiments,
     select_ids,
 )
 from determined_service.views.experiments import experiment_json as to_json
-from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.lists import answer_list, each_aside
+from determined_service.views.paging import Limit, Offset, OrderBy, ordered
 from determined_service.views.values import moment, state_filter
 from determined_service.web.router import Router
 from determined_service.web.state import Db, QueueOf, SnapshotsOf, ViewerOf
@@ -115,11 +117,18 @@ async def list_experiments(
     keys = None
     if sortBy != "SORT_BY_SEARCHER_METRIC_VAL":
         keys = select_ids().where(*wanted).order_by(*order)
-    async with db.tx() as conn:
-        rows, pages = await fetch_page(conn, statement, offset, limit, key=e.id, keys=keys)
     viewer = viewer_of(user)
-    found = [to_json(row, viewer) for row in rows]
-    return JsonResponse({"experiments": found, "pagination": pages})
+    return await answer_list(
+        db,
+        "experiments",
+        statement,
+        e.id,
+        WEIGHT,
+        each_aside(lambda row: to_json(row, viewer), lambda row: len(row.original_config)),
+        offset=offset,
+        limit=limit,
+        keys=keys,
+    )
 
 
 @router.get("/experiment/labels")

@@ -39,12 +39,14 @@ from determined_service.submission import launching
 from determined_service.submission.launching import Launch
 from determined_service.views.launched import (
     SORT_KEYS,
+    WEIGHT,
     counts,
     get_launched,
     launched_json,
     select_launched,
 )
-from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.lists import answer_list, each
+from determined_service.views.paging import Limit, Offset, OrderBy, ordered
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, SnapshotsOf, ViewerOf
 
@@ -171,13 +173,18 @@ def _add_routes(kind: LaunchedKind) -> None:
             wanted.append(sa.false())
         order = ordered(SORT_KEYS, sortBy, way, tasks.c.id)
         statement, keys = (part.where(*wanted).order_by(*order) for part in (statement, keys))
-        async with db.tx() as conn:
-            rows, pages = await fetch_page(
-                conn, statement, offset, limit, key=tasks.c.id, keys=keys
-            )
         viewer = viewer_of(user)
-        found = [launched_json(row, kind, viewer) for row in rows]
-        return JsonResponse({kind.plural: found, "pagination": pages})
+        return await answer_list(
+            db,
+            kind.plural,
+            statement,
+            tasks.c.id,
+            WEIGHT,
+            each(lambda row: launched_json(row, kind, viewer)),
+            offset=offset,
+            limit=limit,
+            keys=keys,
+        )
 
     async def read_one(task_id: str, user: TaskReader, db: Db, viewer_of: ViewerOf) -> Response:
         """One, with its configuration, whose secrets are masked unless the owner or an administrator asks."""

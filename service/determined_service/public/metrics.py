@@ -4,23 +4,29 @@
 # ruff: noqa: N803
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import Query
-from starlette.responses import Response, StreamingResponse
+from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.responses import Response
 
-from determined_registry.database.tables import checkpoints, metrics
+from determined.common.wire import limits
+from determined_registry.database.tables import checkpoints, metrics, trials
 from determined_service.access.dependencies import TrialReader
 from determined_service.base.bounds import BigId, Id, ManyIds, ManyNames
+from determined_service.base.checks import check_int
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
-from determined_service.base.json import JsonResponse, ndjson
-from determined_service.views.checkpoints import checkpoint_workload
+from determined_service.base.json import ndjson
+from determined_service.base.streams import Stream
+from determined_service.views.checkpoints import checkpoint_workload, select_workloads
+from determined_service.views.lists import answer_list, weight
+from determined_service.views.metrics import WEIGHT as REPORT_WEIGHT
 from determined_service.views.metrics import report_json
-from determined_service.views.paging import Limit, Offset, OrderBy, pagination, window
-from determined_service.views.trials import require_trial, select_trials, t, trials_json
+from determined_service.views.paging import Limit, Offset, OrderBy
+from determined_service.views.trials import WEIGHT, require_trial, select_trials, t, trials_json
 from determined_service.views.values import moment
 from determined_service.web.router import Router
 from determined_service.web.state import Db
@@ -33,31 +39,32 @@ m = metrics.c
 TrialIds = Annotated[ManyIds, Query(default_factory=list)]
 
 
+_KEY = (m.trial_id, m.group_name, m.steps_completed, m.id)
+_BEFORE = (sa.func.sum(REPORT_WEIGHT).over(order_by=_KEY) - REPORT_WEIGHT).label("before")
+
+
 async def _reports(db: Database, trial_ids: list[int], group: str | None) -> AsyncIterator[bytes]:
     """By trial, then step, then arrival. Each chunk is a query of its own: no transaction is held
     open while a slow client reads."""
-    key = sa.tuple_(m.trial_id, m.group_name, m.steps_completed, m.id)
     after: tuple[Any, ...] | None = None
     wanted = sorted(set(trial_ids))
     while True:
-        statement = sa.select(metrics).where(m.trial_id.in_(wanted), ~m.archived)
+        statement = sa.select(metrics, REPORT_WEIGHT.label("weight"), _BEFORE)
+        statement = statement.where(m.trial_id.in_(wanted), ~m.archived)
         if group is not None:
             statement = statement.where(m.group_name == group)
         if after is not None:
-            statement = statement.where(key > after)
+            statement = statement.where(sa.tuple_(*_KEY) > after)
+        chunk = statement.order_by(*_KEY).limit(CHUNK).subquery("chunk")
+        # A report may be of megabytes: no more of them than one after a piece's size.
+        fitting = sa.select(chunk).where(chunk.c.before < limits.ANSWER_PIECE_BYTES)
+        order = [chunk.c[column.key] for column in _KEY]
         async with db.tx() as conn:
-            rows = (
-                await conn.execute(
-                    statement.order_by(m.trial_id, m.group_name, m.steps_completed, m.id).limit(
-                        CHUNK
-                    )
-                )
-            ).all()
-        if rows:
-            found = [report_json(row) for row in rows]
-            yield ndjson({"metrics": found})
-        if len(rows) < CHUNK:
+            rows = (await conn.execute(fitting.order_by(*order))).all()
+        if not rows:
             return
+        async with db.answers.hold(sum(row.weight for row in rows)):
+            yield ndjson({"metrics": [report_json(row) for row in rows]})
         last = rows[-1]
         after = (last.trial_id, last.group_name, last.steps_completed, last.id)
 
@@ -68,7 +75,7 @@ async def _stream(db: Database, trial_ids: list[int], group: str | None) -> Resp
     async with db.tx() as conn:
         for trial_id in trial_ids:
             await require_trial(conn, trial_id)
-    return StreamingResponse(_reports(db, trial_ids, group), media_type=NDJSON)
+    return Stream(_reports(db, trial_ids, group), media_type=NDJSON)
 
 
 @router.get("/trials/metrics/trial_metrics")
@@ -115,40 +122,91 @@ async def list_workloads(
         groups = []
     elif only in ("VALIDATION", "CHECKPOINT_OR_VALIDATION"):
         groups = ["validation"]
-    found: list[tuple[int, int, dict[str, Any]]] = []
+    chosen = _workloads(
+        trial_id,
+        groups,
+        batch_metrics=includeBatchMetrics,
+        stored=only != "VALIDATION",
+        deleted=not removeDeletedCheckpoints,
+    )
+    order: list[sa.ColumnElement[Any]] = [chosen.c.steps, chosen.c.kind, chosen.c.id]
+    statement = sa.select(chosen.c.key)
+    if orderBy == "ORDER_BY_DESC":
+        order = [column.desc() for column in order]
+
+    async def workloads(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[dict[str, Any]]:
+        found = await _reported(conn, [row.key for row in rows], includeBatchMetrics)
+        return [found[row.key] for row in rows if row.key in found]
+
     async with db.tx() as conn:
         await require_trial(conn, trial_id)
-        rows = await conn.execute(
-            sa.select(metrics)
-            .where(m.trial_id == trial_id, m.group_name.in_(groups), ~m.archived)
-            .order_by(m.steps_completed, m.id)
-        )
-        for row in rows:
-            kind = "validation" if row.group_name == "validation" else "training"
-            values: dict[str, Any] = {"avgMetrics": row.metrics}
-            if includeBatchMetrics and row.batch_metrics:
-                values["batchMetrics"] = row.batch_metrics
-            workload = {
+    return await answer_list(
+        db,
+        "workloads",
+        statement.order_by(*order),
+        chosen.c.key,
+        chosen.c.weight,
+        workloads,
+        offset=offset,
+        limit=limit,
+    )
+
+
+_TRAINING, _VALIDATION, _CHECKPOINT = range(3)
+
+
+def _workloads(
+    trial_id: int, groups: list[str], *, batch_metrics: bool, stored: bool, deleted: bool
+) -> sa.Subquery:
+    """Which reports and checkpoints: `key`, how they are sorted, and what they weigh."""
+    heavy = weight(m.metrics, *([m.batch_metrics] if batch_metrics else []))
+    kind = sa.case((m.group_name == "validation", _VALIDATION), else_=_TRAINING)
+    chosen = sa.select(
+        sa.cast(m.id, sa.Text).label("key"),
+        m.id,
+        m.steps_completed.label("steps"),
+        kind.label("kind"),
+        heavy.label("weight"),
+    ).where(m.trial_id == trial_id, m.group_name.in_(groups), ~m.archived)
+    if not stored:
+        return chosen.subquery("workload")
+    c = checkpoints.c
+    of_trial = sa.select(
+        sa.cast(c.uuid, sa.Text),
+        sa.literal(0),
+        c.steps_completed,
+        sa.literal(_CHECKPOINT),
+        weight(c.resources, c.checksums, c.user_metadata),
+    ).where(c.trial_id == trial_id)
+    if not deleted:
+        of_trial = of_trial.where(c.state != "DELETED")
+    return sa.union_all(chosen, of_trial).subquery("workload")
+
+
+async def _reported(
+    conn: AsyncConnection, keys: list[str], batch_metrics: bool
+) -> dict[str, dict[str, Any]]:
+    """The workloads of these keys."""
+    found: dict[str, dict[str, Any]] = {}
+    ids = [int(key) for key in keys if key.isdigit()]
+    for row in await conn.execute(sa.select(metrics).where(m.id.in_(ids))):
+        values: dict[str, Any] = {"avgMetrics": row.metrics}
+        if batch_metrics and row.batch_metrics:
+            values["batchMetrics"] = row.batch_metrics
+        kind = "validation" if row.group_name == "validation" else "training"
+        found[str(row.id)] = {
+            kind: {
                 "metrics": values,
                 "totalBatches": row.steps_completed,
                 "numInputs": 0,
                 "endTime": moment(row.end_time),
             }
-            found.append((row.steps_completed, kind == "validation", {kind: workload}))
-        if only != "VALIDATION":
-            statement = sa.select(checkpoints).where(checkpoints.c.trial_id == trial_id)
-            if removeDeletedCheckpoints:
-                statement = statement.where(checkpoints.c.state != "DELETED")
-            for row in await conn.execute(statement):
-                found.append((row.steps_completed, 2, {"checkpoint": checkpoint_workload(row)}))
-    found.sort(key=lambda one: one[:2], reverse=orderBy == "ORDER_BY_DESC")
-    start, end = window(len(found), offset, limit)
-    return JsonResponse(
-        {
-            "workloads": [workload for _, _, workload in found[start:end]],
-            "pagination": pagination(len(found), offset, limit),
         }
-    )
+    uuids = [key for key in keys if not key.isdigit()]
+    wanted = select_workloads().where(checkpoints.c.uuid.in_(uuids))
+    for row in await conn.execute(wanted) if uuids else ():
+        found[str(row.uuid)] = {"checkpoint": checkpoint_workload(row)}
+    return found
 
 
 @router.get("/trials/time-series")
@@ -162,25 +220,19 @@ async def compare_trials(
     startBatches: BigId = 0,
     endBatches: BigId = 0,
 ) -> Response:
-    """Curves of some trials, thinned evenly to `maxDatapoints` points each (first and last kept)."""
-    answer = []
-    async with db.tx() as conn:
-        rows = (await conn.execute(select_trials().where(t.id.in_(trialIds)).order_by(t.id))).all()
+    """Curves of some trials, thinned evenly to `maxDatapoints` points each (first and last kept; 0 and 1 mean
+    10,000)."""
+    check_int(maxDatapoints, "maxDatapoints", most=limits.POINTS_OF_CURVE)
+    points = maxDatapoints if maxDatapoints > 1 else limits.POINTS_OF_CURVE
+    kind = "VALIDATION" if group == "validation" else "TRAINING"
+    chosen = [m.group_name == group, m.steps_completed >= startBatches, ~m.archived]
+    if endBatches:
+        chosen.append(m.steps_completed <= endBatches)
+
+    async def curves(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[dict[str, Any]]:
+        found = []
         for trial in await trials_json(conn, rows):
-            statement = (
-                sa.select(m.steps_completed, m.end_time, m.metrics)
-                .where(
-                    m.trial_id == trial["id"],
-                    m.group_name == group,
-                    m.steps_completed >= startBatches,
-                    ~m.archived,
-                )
-                .order_by(m.steps_completed, m.id)
-            )
-            if endBatches:
-                statement = statement.where(m.steps_completed <= endBatches)
-            points = _thinned((await conn.execute(statement)).all(), maxDatapoints)
-            kind = "VALIDATION" if group == "validation" else "TRAINING"
+            wanted = [m.trial_id == trial["id"], *chosen]
             data = [
                 {
                     "batches": point.steps_completed,
@@ -191,19 +243,49 @@ async def compare_trials(
                         if not metricNames or name in metricNames
                     },
                 }
-                for point in points
+                for point in await _thinned(conn, wanted, points)
             ]
-            answer.append(
-                {
-                    "trial": trial,
-                    "metrics": [{"group": group, "type": f"METRIC_TYPE_{kind}", "data": data}],
-                }
-            )
-    return JsonResponse({"trials": answer})
+            curve = {"group": group, "type": f"METRIC_TYPE_{kind}", "data": data}
+            found.append({"trial": trial, "metrics": [curve]})
+        return found
+
+    statement = select_trials().where(t.id.in_(trialIds)).order_by(t.id)
+    return await answer_list(
+        db,
+        "trials",
+        statement,
+        t.id,
+        WEIGHT + _points_weight(chosen, points),
+        curves,
+        offset=0,
+        limit=-1,
+        keys=sa.select(t.id).where(t.id.in_(trialIds)).order_by(t.id),
+    )
 
 
-def _thinned(rows: Any, most: int) -> list[Any]:
-    if most <= 1 or len(rows) <= most:
-        return list(rows)
-    step = (len(rows) - 1) / (most - 1)
-    return [rows[round(index * step)] for index in range(most)]
+def _points_weight(chosen: list[sa.ColumnElement[bool]], points: int) -> sa.ColumnElement[int]:
+    """About what a trial's curve of so many points weighs: the mean of its reports, so many times."""
+    of_trial = sa.select(
+        sa.func.coalesce(sa.func.avg(weight(m.metrics)) * sa.func.least(sa.func.count(), points), 0)
+    ).where(m.trial_id == t.id, *chosen)
+    return sa.cast(of_trial.correlate(trials).scalar_subquery(), sa.BigInteger)
+
+
+async def _thinned(
+    conn: AsyncConnection, wanted: list[sa.ColumnElement[bool]], most: int
+) -> Sequence[sa.Row[Any]]:
+    """At most so many of the reports, evenly chosen, the first and the last among them."""
+    order = (m.steps_completed, m.id)
+    counted = await conn.execute(sa.select(sa.func.count()).select_from(metrics).where(*wanted))
+    count = counted.scalar_one()
+    place = (sa.func.row_number().over(order_by=order) - 1).label("place")
+    placed = sa.select(m.id, place).where(*wanted).subquery("placed")
+    statement = sa.select(m.steps_completed, m.end_time, m.metrics).order_by(*order)
+    if most > 1 and count > most:
+        step = (count - 1) / (most - 1)
+        places = [round(index * step) for index in range(most)]
+        chosen = sa.select(placed.c.id).where(placed.c.place.in_(places))
+        statement = statement.where(m.id.in_(chosen))
+    else:
+        statement = statement.where(*wanted)
+    return (await conn.execute(statement)).all()

@@ -17,7 +17,7 @@ import jinja2
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from starlette.background import BackgroundTask
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.browser import keep, may_in_browser
@@ -33,6 +33,7 @@ from determined_service.base.errors import (
 )
 from determined_service.base.json import JsonResponse
 from determined_service.base.pages import has_mlflow
+from determined_service.base.streams import Stream
 from determined_service.mlflow import passing
 from determined_service.mlflow.process import MlflowServer
 from determined_service.public.login import log_in, read_form
@@ -212,7 +213,7 @@ async def _asked(
     except BaseException:
         await stack.aclose()
         raise
-    return StreamingResponse(
+    return Stream(
         answer.aiter_raw(),
         answer.status_code,
         headers=passing.returned(answer.headers, path),

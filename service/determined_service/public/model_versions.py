@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from determined.common.wire import limits
 from determined_registry import models as registry
-from determined_registry.database.tables import model_alias_history
+from determined_registry.database.tables import metrics, model_alias_history, model_versions
 from determined_service.access.dependencies import Gate, ModelReader, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
@@ -21,12 +21,15 @@ from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, Labels, Name, Notes, Text
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.ids import parse_uuid
-from determined_service.base.json import JsonResponse
+from determined_service.base.json import JsonResponse, dumps
 from determined_service.lifecycle import models as modelling
 from determined_service.public.models import MODEL, Changer, Metadata, TagChange, Tags
+from determined_service.views.lists import answer_list, each
+from determined_service.views.metrics import WEIGHT as REPORT_WEIGHT
 from determined_service.views.metrics import report_json
 from determined_service.views.models import (
     VERSION_SORT_KEYS,
+    VERSION_WEIGHT,
     find_model,
     get_model,
     get_version,
@@ -37,7 +40,7 @@ from determined_service.views.models import (
     select_versions,
     version_json,
 )
-from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.paging import Limit, Offset, OrderBy, count_of, fetch_page, ordered
 from determined_service.web.router import Router
 from determined_service.web.state import Db, ViewerOf
 
@@ -90,14 +93,17 @@ async def list_versions(
         statement = select_versions(model.id).order_by(
             *ordered(VERSION_SORT_KEYS, sortBy, orderBy, number)
         )
-        rows, pages = await fetch_page(conn, statement, offset, limit)
     shown = model_json(model)
-    return JsonResponse(
-        {
-            "model": shown,
-            "modelVersions": [version_json(row, shown, viewer) for row in rows],
-            "pagination": pages,
-        }
+    return await answer_list(
+        db,
+        "modelVersions",
+        statement,
+        model_versions.c.id,
+        VERSION_WEIGHT + len(dumps(shown)),
+        each(lambda row: version_json(row, shown, viewer)),
+        offset=offset,
+        limit=limit,
+        beside={"model": shown},
     )
 
 
@@ -210,13 +216,15 @@ async def read_uses(
     async with db.tx() as conn:
         row = await modelling.apply(conn, registry.find_version, model_name, version)
         statement = select_uses(row.model_id, version, _kind(trialSourceInfoType), metricGroup)
-        rows = (await conn.execute(statement.limit(limits.REPORTS_OF_USES + 1))).all()
-    if len(rows) > limits.REPORTS_OF_USES:
+        count = await count_of(conn, statement.limit(limits.REPORTS_OF_USES + 1))
+    if count > limits.REPORTS_OF_USES:
         raise BadRequest(
             f"more than {limits.REPORTS_OF_USES} reports found: ask for one metricGroup, or for one trial's "
             "metrics"
         )
-    return JsonResponse({"metrics": [report_json(row) for row in rows]})
+    return await answer_list(
+        db, "metrics", statement, metrics.c.id, REPORT_WEIGHT, each(report_json), offset=0, limit=-1
+    )
 
 
 class _Source(BaseModel):

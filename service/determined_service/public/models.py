@@ -25,13 +25,15 @@ from determined_service.base.db import Database
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import models as modelling
 from determined_service.state.change import reader
+from determined_service.views.lists import answer_list, each
 from determined_service.views.models import (
     SORT_KEYS,
+    WEIGHT,
     get_model,
     model_json,
     select_models,
 )
-from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.paging import Limit, Offset, OrderBy, ordered
 from determined_service.web.router import Router
 from determined_service.web.state import Db
 
@@ -119,9 +121,9 @@ async def list_models(
         modelling.require_workspace(None, name_)
     if any(workspaceIds) and WORKSPACE_ID not in workspaceIds:
         statement = statement.where(sa.false())
-    async with db.tx() as conn:
-        rows, pages = await fetch_page(conn, statement, offset, limit)
-    return JsonResponse({"models": [model_json(row) for row in rows], "pagination": pages})
+    return await answer_list(
+        db, "models", statement, m.id, WEIGHT, each(model_json), offset=offset, limit=limit
+    )
 
 
 @router.post("/models")

@@ -28,18 +28,10 @@ async def list_notebook_files(
     user: TaskReader, db: Db, everybody: bool = False, offset: Offset = 0, limit: Limit = 0
 ) -> Response:
     """The ended notebooks whose files are kept, the latest first: the caller's own, or everybody's."""
-    order = (tasks.c.end_time.desc(), tasks.c.id)
     chosen = notebook_files.select_kept(None if everybody else user.user_id)
-    keys = chosen.with_only_columns(tasks.c.id)
+    chosen = chosen.order_by(tasks.c.end_time.desc(), tasks.c.id)
     async with db.tx() as conn:
-        rows, pages = await fetch_page(
-            conn,
-            chosen.order_by(*order),
-            offset,
-            limit,
-            key=tasks.c.id,
-            keys=keys.order_by(*order),
-        )
+        rows, pages = await fetch_page(conn, chosen, offset, limit)
     found = [
         {
             "id": row.id,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import Query
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from determined.common.printable import FORMULAS
 from determined.common.wire import limits
@@ -21,6 +21,7 @@ from determined_service.base.checks import check_time, show
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
+from determined_service.base.streams import Stream
 from determined_service.views import usage
 from determined_service.views.usage import Unit
 from determined_service.views.values import moment
@@ -281,7 +282,7 @@ async def _csv(db: Database, columns: Columns, after: str, before: str) -> Respo
     rest = _pages(db, begin, end)
     # A database that does not answer is said with a status; later only the connection can break off.
     first = await anext(rest)
-    return StreamingResponse(_lines(columns, first, rest), media_type="text/csv")
+    return Stream(_lines(columns, first, rest), media_type="text/csv")
 
 
 @router.get("/resources/allocation/raw")

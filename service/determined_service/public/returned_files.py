@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from determined_service.access.dependencies import may
 from determined_service.access.principal import Principal
@@ -12,6 +12,7 @@ from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.errors import Conflict
 from determined_service.base.json import JsonResponse
+from determined_service.base.streams import Stream
 from determined_service.lifecycle import task_files
 from determined_service.state.change import changing, reader
 from determined_service.views.tasks import require_task
@@ -46,7 +47,7 @@ async def archive(task_id: str, user: Fetcher, db: Db) -> Response:
             f"no files of task {task_id} are kept: it has left none, or they were fetched"
         )
     headers = {"Content-Length": str(found.size)}
-    return StreamingResponse(found.pieces(db), media_type="application/gzip", headers=headers)
+    return Stream(found.pieces(db), media_type="application/gzip", headers=headers)
 
 
 @router.delete(PATH)

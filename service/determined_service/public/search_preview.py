@@ -6,9 +6,7 @@ and ``/searcher/preview`` (up to 0.2x).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastapi import Request
@@ -16,16 +14,16 @@ from starlette.responses import Response
 
 from determined import expconf
 from determined.common.wire import limits
-from determined_searchers import SearcherError
-from determined_searchers.preview import Preview, preview
 from determined_service.access.dependencies import ClusterReader
 from determined_service.base.aside import aside
 from determined_service.base.checks import show
-from determined_service.base.errors import BadRequest
+from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
+from determined_service.search.previewing import simulated
 from determined_service.submission.size import check_size
 from determined_service.web.request import body, json_example
 from determined_service.web.router import Router
+from determined_service.web.waiting import while_connected
 
 router = Router("Experiments")
 
@@ -62,7 +60,7 @@ async def preview_search(request: Request, user: ClusterReader) -> Response:
         {
             "summary": {"config": searcher, "trials": _summary(found)},
             "simulation": {"config": searcher, "seed": seed, "trials": _simulation(found)},
-            "preview": found.to_json(),
+            "preview": found,
         }
     )
 
@@ -72,13 +70,8 @@ async def preview_searcher(request: Request, user: ClusterReader) -> Response:
     """The same for older clients. The body is the configuration; seed 0."""
     config = await aside(_size(request), _config, await body(request))
     found = await _simulate(request, config, 0)
-    results = {" ".join(map(str, lengths)): count for count, lengths in found.breakdown}
+    results = {" ".join(map(str, one["lengths"])): one["trials"] for one in found["breakdown"]}
     return JsonResponse({"results": results, "seed": 0})
-
-
-def new_worker() -> ThreadPoolExecutor:
-    """For ``app.state.preview_worker``. One simulation at a time: they are pure computation."""
-    return ThreadPoolExecutor(1, thread_name_prefix="search-preview")
 
 
 def _size(request: Request) -> int:
@@ -110,38 +103,37 @@ def _seed(given: Any) -> int:
     return given
 
 
-async def _simulate(request: Request, config: dict[str, Any], seed: int) -> Preview:
-    worker: ThreadPoolExecutor = request.app.state.preview_worker
-    try:
-        return await asyncio.get_running_loop().run_in_executor(worker, preview, config, seed)
-    except SearcherError as error:
-        raise BadRequest(str(error)) from error
+async def _simulate(request: Request, config: dict[str, Any], seed: int) -> dict[str, Any]:
+    found = await while_connected(request, simulated(config, seed))
+    if found is None:
+        raise Conflict("whoever asked for the preview has gone")
+    return found
 
 
-def _summary(found: Preview) -> list[dict[str, Any]]:
+def _summary(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
-            "count": count,
+            "count": one["trials"],
             "unit": {"maxLength": True}
-            if length is None
-            else {"name": found.unit, "value": length, "maxLength": False},
+            if one["length"] is None
+            else {"name": found["unit"], "value": one["length"], "maxLength": False},
         }
-        for count, length in found.training_times
+        for one in found["training_times"]
     ]
 
 
-def _simulation(found: Preview) -> list[dict[str, Any]]:
+def _simulation(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
-            "occurrences": count,
+            "occurrences": one["trials"],
             "operations": [
                 step
-                for length in lengths
+                for length in one["lengths"]
                 for step in (
                     {"type": "RUNNABLE_TYPE_TRAIN", "length": str(length)},
                     {"type": "RUNNABLE_TYPE_VALIDATE"},
                 )
             ],
         }
-        for count, lengths in found.breakdown
+        for one in found["breakdown"]
     ]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import Depends, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from determined.common.wire import paths
 from determined_service.access.dependencies import (
@@ -23,8 +23,10 @@ from determined_service.access.dependencies import (
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import BigCount, Id, ManyIds, Name, Pattern
+from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, ndjson_error
 from determined_service.base.json import JsonResponse, ndjson
+from determined_service.base.streams import Stream
 from determined_service.ingest.logs import (
     LogLines,
     read_lines,
@@ -160,11 +162,12 @@ LineLimit = Annotated[BigCount, Query(description="The most lines to return; 0: 
 
 
 async def _lines(
-    rows: AsyncIterator[list[sa.Row[Any]]], trial_id: Id | None = None
+    db: Database, rows: AsyncIterator[list[sa.Row[Any]]], trial_id: Id | None = None
 ) -> AsyncIterator[bytes]:
     try:
         async for chunk in rows:
-            yield lines_json(chunk, trial_id)
+            async with db.answers.hold(sum(len(row.log) for row in chunk)):
+                yield lines_json(chunk, trial_id)
     except ApiError as error:
         # The answer has begun; its last line is how it can still fail.
         yield ndjson_error(error)
@@ -195,7 +198,7 @@ async def read_task_logs(
         if follow
         else read_logs(db, task_id, wanted, limit=limit, descending=descending)
     )
-    return StreamingResponse(_lines(rows), media_type=NDJSON)
+    return Stream(_lines(db, rows), media_type=NDJSON)
 
 
 @router.get("/api/v1/trials/{trial_id}/logs")
@@ -219,7 +222,7 @@ async def read_trial_logs(
         if follow
         else read_logs_of(db, tasks, wanted, limit=limit, descending=descending)
     )
-    return StreamingResponse(_lines(rows, trial_id), media_type=NDJSON)
+    return Stream(_lines(db, rows, trial_id), media_type=NDJSON)
 
 
 @router.get("/api/v1/tasks/{task_id}/logs/fields")

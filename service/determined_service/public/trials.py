@@ -24,10 +24,12 @@ from determined_service.lifecycle import trials as trialing
 from determined_service.lifecycle.checkpoints import storage_id
 from determined_service.state.change import changing
 from determined_service.views.experiments import require_experiment
-from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
+from determined_service.views.lists import answer_list
+from determined_service.views.paging import Limit, Offset, OrderBy, ordered
 from determined_service.views.trials import (
     SHOWN_STATE,
     SORT_KEYS,
+    WEIGHT,
     get_trial,
     require_trial,
     select_trials,
@@ -63,9 +65,9 @@ async def list_trials(
         keys = sa.select(t.id).where(*wanted).order_by(*order)
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
-        rows, pages = await fetch_page(conn, statement, offset, limit, key=t.id, keys=keys)
-        found = await trials_json(conn, rows)
-    return JsonResponse({"trials": found, "pagination": pages})
+    return await answer_list(
+        db, "trials", statement, t.id, WEIGHT, trials_json, offset=offset, limit=limit, keys=keys
+    )
 
 
 @router.get("/trials/{trial_id}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined_service.base.aside import Lane
 from determined_service.scheduling.forecast import NAMED, Forecast, forecast
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.queue import Seen
@@ -27,7 +26,7 @@ EXPLAINED = 100
 """How many requests of a job are explained; the others wait behind these."""
 
 # Dozens of decisions: not in the event loop's thread, and one caller at a time.
-_LANE = ThreadPoolExecutor(1, thread_name_prefix="forecast")
+_LANE = Lane("forecast")
 _ROWS = sa.text(
     """
     SELECT a.id, a.trial_id, a.requested_at, k.kind, k.id AS task_id
@@ -52,9 +51,7 @@ async def explain_job(
     found = Forecast()
     if first is not None:
         line = [one.request for one in seen.decision.waiting]
-        found = await asyncio.get_running_loop().run_in_executor(
-            _LANE, forecast, schedulers, seen.snapshot, line, first.request
-        )
+        found = await _LANE.run(forecast, schedulers, seen.snapshot, line, first.request)
     named = {*found.any_of, *found.all_of, *found.stopping}
     ids = [*(one.request.id for one in mine), *named]
     rows = {row.id: row for row in await conn.execute(_ROWS, {"ids": ids})}

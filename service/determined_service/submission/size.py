@@ -8,6 +8,7 @@ from typing import Any
 from determined.common.wire import limits
 from determined_service.base.checks import check_int, check_text
 from determined_service.base.errors import BadRequest
+from determined_service.base.json import dumps
 
 _TEXTS = {
     "name": limits.NAME_CHARS,
@@ -67,9 +68,21 @@ def _check_search(config: Mapping[str, Any]) -> None:
                 f"searcher.max_concurrent_trials: {found} trials at once found, at most "
                 f"{limits.TRIALS_AT_ONCE} are allowed"
             )
-    _check_count(
-        searcher.get("population_size") or 0, limits.TRIALS_AT_ONCE, "searcher.population_size"
-    )
+        _check_points(config, found)
+    population = searcher.get("population_size") or 0
+    _check_count(population, limits.TRIALS_AT_ONCE, "searcher.population_size")
+    if isinstance(population, int):
+        _check_points(config, population)
+
+
+def _check_points(config: Mapping[str, Any], trials: int) -> None:
+    each = len(dumps(config.get("hyperparameters") or {}))
+    if each * trials > limits.POINTS_BYTES:
+        raise BadRequest(
+            f"hyperparameters: {trials} trials at once with hyperparameters of {each:,} bytes each make "
+            f"{each * trials:,} bytes; at most {limits.POINTS_BYTES:,} are allowed: set a smaller "
+            "searcher.max_concurrent_trials, or move what is the same in all trials to data"
+        )
 
 
 def _ranges(group: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import sqlalchemy as sa
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from determined.common.wire import limits
 from determined_registry.database.tables import model_definitions
 from determined_service.base.db import Database
 from determined_service.base.errors import NotFound
+from determined_service.base.streams import Stream
 from determined_service.state.change import reader
 
 PIECE_BYTES = 3 * 256 * limits.KIB
@@ -98,4 +99,4 @@ def base64_json(name: str, size: int, pieces: AsyncIterator[bytes]) -> Response:
 
     length = len(before) + in_base64(size) + len(after)
     headers = {"Content-Length": str(length)}
-    return StreamingResponse(body(), media_type="application/json", headers=headers)
+    return Stream(body(), media_type="application/json", headers=headers)

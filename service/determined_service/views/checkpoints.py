@@ -12,6 +12,7 @@ from sqlalchemy.sql.selectable import LateralFromClause
 from determined_registry.database.tables import checkpoints, experiments, metrics, trials
 from determined_service.base.errors import NotFound
 from determined_service.base.json import by_name
+from determined_service.views.lists import raw, weight
 from determined_service.views.secrets import Viewer
 from determined_service.views.values import moment, number, state
 
@@ -71,11 +72,39 @@ SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
 }
 
 
+# Sizes are texts in the API. A checkpoint may have a hundred thousand files: Postgres writes their JSON, in
+# its own process, and here it is not read.
+_FILE = sa.func.jsonb_each_text(c.resources).table_valued("key", "value").lateral("file")
+_SIZES = sa.func.coalesce(
+    sa.func.jsonb_object_agg(_FILE.c.key, _FILE.c.value), sa.text("'{}'::jsonb")
+)
+_RESOURCES = (
+    sa.select(sa.cast(_SIZES, sa.Text)).select_from(_FILE).correlate(checkpoints).scalar_subquery()
+)
+_TEXTS = (
+    _RESOURCES.label("resources_text"),
+    sa.cast(c.checksums, sa.Text).label("checksums_text"),
+)
+_SMALL = [column for column in checkpoints.c if column.key not in ("resources", "checksums")]
+
+WEIGHT = weight(
+    c.resources,
+    c.checksums,
+    c.user_metadata,
+    c.storage,
+    trials.c.hparams,
+    experiments.c.config,
+    _validation.c.metrics,
+    _training.c.metrics,
+)
+
+
 def select_checkpoints() -> sa.Select[Any]:
     """Every column that :func:`checkpoint_json` reads."""
     return (
         sa.select(
-            checkpoints,
+            *_SMALL,
+            *_TEXTS,
             trials.c.hparams,
             experiments.c.config,
             experiments.c.owner_id,
@@ -102,8 +131,8 @@ def checkpoint_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
         "taskId": row.task_id,
         "allocationId": row.allocation_id,
         "reportTime": moment(row.report_time),
-        "resources": {path: str(size) for path, size in row.resources.items()},
-        "checksums": row.checksums,
+        "resources": raw(row.resources_text),
+        "checksums": raw(row.checksums_text),
         "stepsCompleted": row.steps_completed,
         "storage": viewer.storage(row.storage, *whose),
         "storageId": row.storage_id,
@@ -131,6 +160,11 @@ async def get_checkpoint(
     return checkpoint_json(row, viewer)
 
 
+def select_workloads() -> sa.Select[Any]:
+    """Every column that :func:`checkpoint_workload` reads."""
+    return sa.select(*_SMALL, *_TEXTS)
+
+
 def checkpoint_workload(row: sa.Row[Any]) -> dict[str, Any]:
     """``v1CheckpointWorkload``."""
     return {
@@ -138,7 +172,7 @@ def checkpoint_workload(row: sa.Row[Any]) -> dict[str, Any]:
         "state": state(row.state),
         "totalBatches": row.steps_completed,
         "endTime": moment(row.report_time),
-        "resources": {path: str(size) for path, size in row.resources.items()},
+        "resources": raw(row.resources_text),
         "metadata": row.user_metadata,
     }
 
@@ -150,7 +184,7 @@ async def best_checkpoints(
     if not trial_ids:
         return {}
     rows = await conn.execute(
-        sa.select(checkpoints)
+        select_workloads()
         .join(trials, trials.c.id == c.trial_id)
         .join(experiments, experiments.c.id == trials.c.experiment_id)
         .join(_validation, sa.true())

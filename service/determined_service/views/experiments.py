@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import allocations, checkpoints, experiments, trials, users
 from determined_service.base.errors import NotFound
+from determined_service.views.lists import weight
 from determined_service.views.secrets import Viewer
 from determined_service.views.values import display_state, moment, number, state
 
@@ -62,6 +63,8 @@ SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "CHECKPOINT_COUNT": CHECKPOINT_COUNT,
     "SEARCHER_METRIC_VAL": _best.c.searcher_metric_value,
 }
+
+WEIGHT = weight(e.config, e.original_config, e.notes, e.description, e.labels)
 
 
 def select_experiments() -> sa.Select[Any]:

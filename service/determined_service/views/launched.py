@@ -12,6 +12,7 @@ from determined_registry.database.tables import allocation_ports, allocations, t
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import states
+from determined_service.views.lists import weight
 from determined_service.views.secrets import Viewer
 from determined_service.views.values import moment
 
@@ -43,6 +44,8 @@ SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "DESCRIPTION": k.name,
     "WORKSPACE_ID": sa.literal(1),
 }
+
+WEIGHT = weight(k.config, k.data, k.name)
 
 
 def select_launched(kind: LaunchedKind) -> sa.Select[Any]:

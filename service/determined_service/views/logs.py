@@ -23,8 +23,6 @@ from determined_service.views.tasks import announced, has_ended
 from determined_service.views.values import parse_time
 
 CHUNK = 1000
-# A chunk ends early once it holds so many bytes: lines may be a megabyte each.
-CHUNK_BYTES = 4 * 2**20
 # Ends of tasks that nobody announced (a lost connection) are noticed after so many seconds.
 RECHECK_S = 10.0
 
@@ -144,30 +142,27 @@ def _not_searched(wanted: LogFilter, error: SQLAlchemyError) -> Exception:
 async def _chunk(
     db: Database, task_id: str, wanted: LogFilter, limit: int, after: int, descending: bool
 ) -> list[sa.Row[Any]]:
-    statement = sa.select(*_COLUMNS).where(c.task_id == task_id, *wanted.clauses)
-    if descending:
-        statement = statement.order_by(c.id.desc())
-        if after:
-            statement = statement.where(c.id < after)
-    else:
-        statement = statement.order_by(c.id).where(c.id > after)
-    found: list[sa.Row[Any]] = []
-    held = 0
+    """At most ``limit`` lines, and no more than one after ``limits.ANSWER_PIECE_BYTES``: lines may be a
+    megabyte each."""
+    order = c.id.desc() if descending else c.id
+    size = sa.func.octet_length(c.log)
+    before = (sa.func.sum(size).over(order_by=order) - size).label("before")
+    statement = sa.select(*_COLUMNS, before).where(c.task_id == task_id, *wanted.clauses)
+    if not descending:
+        statement = statement.where(c.id > after)
+    elif after:
+        statement = statement.where(c.id < after)
+    found = statement.order_by(order).limit(limit).subquery()
+    columns = [column for column in found.c if column.name != "before"]
+    lines = sa.select(*columns).where(found.c.before < limits.ANSWER_PIECE_BYTES)
     try:
         async with db.tx() as conn:
             if wanted.pattern is not None:
                 await conn.execute(_PATIENCE, {"ms": str(round(limits.SEARCH_S * 1000))})
-            async with conn.stream(
-                statement.limit(limit), execution_options={"yield_per": 100}
-            ) as rows:
-                async for some in rows.partitions():
-                    found += some
-                    held += sum(len(row.log) for row in some)
-                    if held > CHUNK_BYTES:
-                        break
+            key = found.c.id.desc() if descending else found.c.id
+            return list((await conn.execute(lines.order_by(key))).all())
     except SQLAlchemyError as error:
         raise _not_searched(wanted, error) from error
-    return found
 
 
 async def read_logs(

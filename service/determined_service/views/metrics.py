@@ -6,7 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from determined_registry.database.tables import metrics
+from determined_service.views.lists import weight
 from determined_service.views.values import moment
+
+WEIGHT = weight(metrics.c.metrics, metrics.c.batch_metrics)
 
 
 def report_json(row: sa.Row[Any]) -> dict[str, Any]:

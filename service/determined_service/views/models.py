@@ -21,7 +21,9 @@ from determined_registry.database.tables import (
 )
 from determined_registry.models.changes import WORKSPACE_NAME, ModelRef, named
 from determined_service.base.errors import NotFound
+from determined_service.views.checkpoints import WEIGHT as CHECKPOINT_WEIGHT
 from determined_service.views.checkpoints import checkpoint_json, select_checkpoints
+from determined_service.views.lists import weight
 from determined_service.views.secrets import Viewer
 from determined_service.views.values import moment, state
 
@@ -57,6 +59,9 @@ VERSION_SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "VERSION": v.version,
     "CREATION_TIME": v.created_at,
 }
+
+WEIGHT = weight(m.description, m.notes, m.user_metadata, m.labels, m.tags)
+VERSION_WEIGHT = CHECKPOINT_WEIGHT + weight(v.comment, v.notes, v.user_metadata, v.labels, v.tags)
 
 
 def select_models() -> sa.Select[Any]:

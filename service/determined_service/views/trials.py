@@ -24,6 +24,7 @@ from determined_service.base.json import by_name
 from determined_service.state import nodes
 from determined_service.state.trial_tasks import FORMER, STARTED, TRIAL_TASKS, in_order, task_ids
 from determined_service.views.checkpoints import best_checkpoints
+from determined_service.views.lists import weight
 from determined_service.views.values import display_state, moment, number, state
 
 t = trials.c
@@ -99,6 +100,23 @@ SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "RESTARTS": t.restarts,
     "CHECKPOINT_SIZE": CHECKPOINT_SIZE,
 }
+
+
+def _weight_of(table: Any, own: sa.ColumnElement[bool], *columns: sa.ColumnElement[Any]) -> Any:
+    sizes = (
+        sa.select(sa.func.coalesce(sa.func.sum(weight(*columns)), 0)).select_from(table).where(own)
+    )
+    return sizes.correlate(trials).scalar_subquery()
+
+
+WEIGHT = (
+    weight(t.hparams, t.run_metadata)
+    + _weight_of(
+        metrics, metrics.c.id.in_((t.best_validation_id, t.latest_validation_id)), metrics.c.metrics
+    )
+    + _weight_of(metric_summaries, metric_summaries.c.trial_id == t.id, metric_summaries.c.last)
+)
+"""Without the best checkpoint."""
 
 
 def select_trials() -> sa.Select[Any]:

@@ -2,7 +2,8 @@
 
 :class:`Bounds` goes around the whole application. A body is counted as it arrives, with or without a
 Content-Length; what is too large is refused with 413 before anybody reads it. Bodies that are read by
-models are looked at here too: they are parsed before their route is asked who may do this.
+models are looked at here too: they are parsed before their route is asked who may do this. And the last
+look: the answer leaves by :mod:`~determined_service.web.sending`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from determined_service.access.tokens import bearer_token
 from determined_service.base import errors
 from determined_service.base.checks import check_shape, text_problem
 from determined_service.base.errors import ApiError, BadRequest, TooLarge, Unauthenticated
+from determined_service.base.shares import COUNTED
 from determined_service.web.request import check_body
+from determined_service.web.sending import Answer, while_wanted
 
 # The routes that take larger bodies; they read these themselves, once they know who asks.
 _LARGER = (
@@ -57,25 +60,29 @@ class Bounds:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = False
-
-        async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
+        answer = Answer(send)
         try:
             most = _admit(scope)
             receiving = _counted(receive, most)
             if most == limits.BODY_BYTES:
                 receiving = await _whole(receiving)
-            await self.app(scope, receiving, sending)
+                await while_wanted(
+                    scope, receive, answer, lambda: self.app(scope, receiving, answer.send)
+                )
+            else:
+                await self.app(scope, receiving, answer.send)
         except ApiError as refusal:
             await errors.refuse(refusal)(scope, receive, send)
         except Exception as error:
-            if begun:
+            if answer.is_unwanted:
+                return
+            if answer.has_begun:
                 raise
             await errors.unforeseen(Request(scope), error)(scope, receive, send)
+        finally:
+            asker = scope.get(COUNTED)
+            if asker is not None:
+                scope["app"].state.requests.end(asker)
 
 
 def _admit(scope: Scope) -> int:

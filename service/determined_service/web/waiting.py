@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from fastapi import Request
 
@@ -31,7 +31,12 @@ async def poll(
     """As :meth:`Hub.poll`, but stops waiting when the caller is gone."""
     if timeout <= 0:
         return await check()
-    waiting = asyncio.ensure_future(hub.poll(topics, check, timeout))
+    return await while_connected(request, hub.poll(topics, check, timeout))
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of ``work``; None: the caller has gone, and the work was cancelled."""
+    waiting = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_hung_up(request))
     try:
         await asyncio.wait([waiting, gone], return_when=asyncio.FIRST_COMPLETED)

@@ -141,7 +141,7 @@ async def test_a_pattern_that_cannot_be_used_is_refused(world: World) -> None:
 async def test_a_costly_pattern_is_given_up_and_that_is_said(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pattern_search, "PATTERN_S", 0.05)
+    monkeypatch.setattr(pattern_search, "PATTERN_S", 0.01)
     costly = "{name: costly, pattern: '(?:[ab]*a[ab]{1000}){5}c', action: cancel_retries}"
     _, trial = await begin(world, config(costly, "{name: fatal, pattern: '^fatal$'}"))
     begun, ended = asyncio.Event(), asyncio.Event()

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from determined_service.access.principal import USER, Principal
 from determined_service.base import errors
+from determined_service.base.shares import Requests
 from determined_service.public import search_preview
 
 CONFIG: dict[str, Any] = {
@@ -43,7 +44,7 @@ def app() -> FastAPI:
     app = FastAPI(strict_content_type=False)
     errors.install(app)
     app.include_router(search_preview.router)
-    app.state.preview_worker = search_preview.new_worker()
+    app.state.requests = Requests(10)
     app.state.auth = AnyToken()
     return app
 

@@ -28,6 +28,16 @@ MLFLOW_FILE_BYTES = 5 * 1024 * MIB
 SERVING_BYTES = 64 * MIB
 """Under ``/internal/v1``, with the agents' token."""
 
+# Requests and answers.
+REQUESTS_AT_ONCE = 512
+"""Requests of one user that are under way, long polls included."""
+ANSWER_PIECE_BYTES = MIB
+"""A long answer is read, made and sent in pieces of about this size."""
+ANSWERS_BYTES = 32 * MIB
+"""Pieces of all answers that are being made and sent, as Postgres has them."""
+ANSWERS_OF_ONE_BYTES = 8 * MIB
+"""Of one user's."""
+
 # Addresses.
 QUERY_PARAMETERS = 5_000
 PATTERN_CHARS = 1_000
@@ -97,6 +107,8 @@ PLACEMENT_AGENTS = 1_000
 """Agents that a configuration names."""
 TRIALS_AT_ONCE = 10_000
 """Trials that a search may create at its start."""
+POINTS_BYTES = 32 * MIB
+"""Those trials times the hyperparameters of the configuration, as JSON."""
 
 # Model definitions.
 FILES = 50_000
@@ -114,7 +126,12 @@ METRIC_VALUE_BYTES = 64 * KIB
 METRICS_OF_REPORT_BYTES = MIB
 """The metrics of one report, as JSON (its batch metrics are bounded by the body alone)."""
 
+POINTS_OF_CURVE = 10_000
+"""Points of a trial's curve in one answer."""
+
 # Checkpoints and trials.
+CHECKPOINT_FILES = 100_000
+"""Files of one checkpoint."""
 METADATA_BYTES = MIB
 """The metadata of a checkpoint or a trial, and a trial's hyperparameters, as JSON."""
 

@@ -1,0 +1,141 @@
+"""What one asker may have of what all share: connections, threads, requests, bytes of answers.
+
+Whoever asks is named once, where the token is looked up (:data:`ASKER`), and found again wherever the request
+goes on. What the service does by itself has no name, and no limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+
+from determined_service.base.refusals import TooManyRequests, Unavailable
+
+ASKER: ContextVar[str | None] = ContextVar("asker", default=None)
+"""The user in whose name the work of this task is done; None: the service itself, agents and flows."""
+COUNTED = "determined.asker"
+"""In an ASGI scope: the name under which :class:`Requests` has counted the request."""
+_HELD: ContextVar[tuple[Share, ...]] = ContextVar("held", default=())
+
+
+class Share:
+    """At most ``most`` of something at once for each asker; more of one asker's work waits in line, and the
+    work of others passes it.
+
+    Whoever has a place needs no second one inside of it: eight who wait for their ninth would wait for ever.
+    With one thread behind it and ``most`` = 1, that thread's line holds one piece of work of each asker, so
+    all get their turn.
+    """
+
+    def __init__(self, most: int, what: str, *, waiting: int) -> None:
+        self._most, self._what, self._waiting = most, what, waiting
+        self._of: dict[str, tuple[asyncio.Semaphore, int]] = {}
+
+    @contextlib.asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Raises TooManyRequests when too much of the asker's work waits already."""
+        asker, inside = ASKER.get(), _HELD.get()
+        if asker is None or self in inside:
+            yield
+            return
+        place, held = self._of.get(asker) or (asyncio.Semaphore(self._most), 0)
+        if held >= self._most + self._waiting:
+            raise TooManyRequests(
+                f"{held} of your requests wait for {self._what}, which is the most: wait until some have "
+                "been answered, and try again"
+            )
+        self._of[asker] = place, held + 1
+        try:
+            async with place:
+                token = _HELD.set((*inside, self))
+                try:
+                    yield
+                finally:
+                    _HELD.reset(token)
+        finally:
+            place, held = self._of[asker]
+            if held == 1:
+                del self._of[asker]
+            else:
+                self._of[asker] = place, held - 1
+
+
+class Requests:
+    """How many requests of one asker may be under way."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: dict[str, int] = {}
+
+    def begin(self, asker: str) -> None:
+        """Raises TooManyRequests."""
+        held = self._of.get(asker, 0)
+        if held >= self._most:
+            raise TooManyRequests(
+                f"{held} of your requests are under way, which is the most: wait until some have been "
+                "answered, and try again"
+            )
+        self._of[asker] = held + 1
+
+    def end(self, asker: str) -> None:
+        """Each :meth:`begin` has one."""
+        held = self._of[asker] - 1
+        if held:
+            self._of[asker] = held
+        else:
+            del self._of[asker]
+
+
+UNCOUNTED_BYTES = 128 * 1024
+"""Smaller pieces wait for nothing: there can be no more of them than requests."""
+
+
+class InFlight:
+    """Bytes of answers that are being read, made and sent: at most ``of_all``, and ``of_one`` of an asker.
+
+    What is larger than that takes all of it, and waits until it is free.
+    """
+
+    def __init__(self, of_all: int, of_one: int, *, patience_s: float) -> None:
+        self._of_all, self._of_one, self._patience_s = of_all, of_one, patience_s
+        self._held = 0
+        self._of: dict[str, int] = {}
+        self._freed = asyncio.Condition()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        """Raises Unavailable when there is no place for so long that the asker had better come again."""
+        if size <= UNCOUNTED_BYTES:
+            yield
+            return
+        asker = ASKER.get() or ""
+        size = min(size, self._of_one)
+        async with self._freed:
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await self._freed.wait_for(lambda: self._fits(asker, size))
+            except TimeoutError:
+                raise Unavailable(
+                    "the service is busy with large answers that are slowly read: try again in a minute, "
+                    "or ask for less at once"
+                ) from None
+            self._add(asker, size)
+        try:
+            yield
+        finally:
+            self._add(asker, -size)
+            async with self._freed:
+                self._freed.notify_all()
+
+    def _fits(self, asker: str, size: int) -> bool:
+        return self._held + size <= self._of_all and self._of.get(asker, 0) + size <= self._of_one
+
+    def _add(self, asker: str, size: int) -> None:
+        self._held += size
+        left = self._of.get(asker, 0) + size
+        if left:
+            self._of[asker] = left
+        else:
+            self._of.pop(asker, None)

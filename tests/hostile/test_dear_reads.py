@@ -1,0 +1,346 @@
+"""What a user stores that is dear to read, and reads many times at once: to starve all others.
+
+What it costs in time and memory is `benchmarks/dear_reads.py`; here is what keeps it so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import sqlalchemy as sa
+import uvicorn
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from determined.common.wire import limits
+from determined_registry.database.tables import checkpoints, task_logs
+from determined_service.base.aside import Lane
+from determined_service.base.db import Database
+from determined_service.base.refusals import TooManyRequests, Unavailable
+from determined_service.base.shares import ASKER, InFlight, Requests, Share
+from determined_service.base.streams import Stream
+from determined_service.proxy import lobby
+from determined_service.proxy.door import Door
+from determined_service.search import previewing
+from determined_service.views import lists
+from determined_service.web import sending
+from determined_service.web.bounds import Bounds
+from tests.integration.conftest import client_of
+from tests.integration.service_api.test_checkpoints import store
+from tests.integration.service_api.world import World, report
+from tests.waiting import until_async
+
+
+async def test_a_long_list_is_what_a_short_one_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every list that a user can make heavy: in one piece, and in pieces of a row or two."""
+    leg = await world.leg()
+    for step in range(7):
+        await leg.store(report(step, loss=step / 7), report(step, "validation", loss=step / 9))
+        await store(leg, step, resources={f"file-{n}": n for n in range(step * 3)})
+    of_experiment, of_trial = f"experiments/{leg.experiment_id}", f"trials/{leg.trial_id}"
+    paths = [
+        f"{of_experiment}/checkpoints?limit=-1",
+        f"{of_experiment}/checkpoints?limit=3&offset=-5&sortByAttr=SORT_BY_BATCH_NUMBER",
+        f"{of_experiment}/checkpoints?limit=-2",
+        f"{of_trial}/checkpoints?sortByAttr=SORT_BY_SEARCHER_METRIC&limit=5",
+        f"/{of_experiment}/preview_gc",
+        f"{of_experiment}/trials",
+        f"{of_trial}/workloads?limit=-1",
+        f"{of_trial}/workloads?limit=6&offset=4&orderBy=ORDER_BY_DESC&includeBatchMetrics=true",
+        f"trials/time-series?trialIds={leg.trial_id}&maxDatapoints=3",
+        "experiments",
+        "models",
+        "commands",
+    ]
+    whole = [await _read(leg.client, path) for path in paths]
+    monkeypatch.setattr(limits, "ANSWER_PIECE_BYTES", 1500)
+    monkeypatch.setattr(lists, "KEYS", 2)
+    assert [await _read(leg.client, path) for path in paths] == whole
+    assert len(whole[0]["checkpoints"]) == 7
+
+
+async def _read(client: httpx.AsyncClient, path: str) -> Any:
+    answer = await client.get(path if path.startswith("/") else f"/api/v1/{path}")
+    assert answer.status_code == 200, answer.text
+    # The trial still runs.
+    return json.loads(re.sub(r'"(wallClockTime|duration)":[0-9.]+', '"took":0', answer.text))
+
+
+async def test_a_checkpoint_has_so_many_files_at_most(world: World) -> None:
+    """Gains: six of 600,000 names held the service up for 46 s."""
+    leg = await world.leg()
+    many = {f"f{n}": 1 for n in range(limits.CHECKPOINT_FILES + 1)}
+    for field in ("resources", "checksums"):
+        body = {"uuid": "3f0d8a52-7c0f-4c5c-9a57-0d1f0e9a1b11", "taskId": leg.task_id, field: many}
+        answer = await leg.client.post("/api/v1/checkpoints", json=body)
+        assert answer.status_code == 400
+        assert f"{field}: 100001 files found, at most 100000 are allowed" in answer.text
+
+
+async def test_lines_of_a_megabyte_are_read_one_by_one(
+    world: World, service_app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains: eight readers of 168 such lines took 4 GB."""
+    leg = await world.leg()
+    db: Database = service_app.state.db
+    async with db.tx() as conn:
+        line = sa.func.convert_to(sa.func.repeat("ab", limits.MIB // 2 - 1), "UTF8")
+        new = sa.insert(task_logs).values(task_id=leg.task_id, timestamp=sa.func.now(), log=line)
+        for _ in range(5):
+            await conn.execute(new)
+    held: list[int] = []
+    hold = InFlight.hold
+
+    def watched(self: InFlight, size: int) -> Any:
+        held.append(size)
+        return hold(self, size)
+
+    monkeypatch.setattr(InFlight, "hold", watched)
+    for path in (f"tasks/{leg.task_id}/logs", f"trials/{leg.trial_id}/logs"):
+        for order in ("ORDER_BY_ASC", "ORDER_BY_DESC"):
+            held.clear()
+            answer = await leg.client.get(f"/api/v1/{path}?orderBy={order}")
+            assert answer.text.count('"result"') == 5
+            assert 0 < max(held) <= 2 * limits.MIB
+            assert len(held) >= 3
+
+
+async def test_pieces_of_answers_have_a_bound_for_each_and_for_all() -> None:
+    """Gains: memory without end, while nobody reads."""
+    mib = limits.MIB
+    places = InFlight(4 * mib, 2 * mib, patience_s=0.05)
+
+    async def hold(asker: str, size: int, until: asyncio.Event) -> None:
+        ASKER.set(asker)
+        async with places.hold(size):
+            await until.wait()
+
+    done = asyncio.Event()
+    a = asyncio.create_task(hold("a", 2 * mib, done))
+    await asyncio.sleep(0)
+    # What is larger than a share takes all of it.
+    b = asyncio.create_task(hold("b", 100 * mib, done))
+    await asyncio.sleep(0)
+    for asker in ("a", "b", "c"):
+        with pytest.raises(Unavailable):
+            await asyncio.create_task(hold(asker, mib, done))
+    # What is small waits for nothing.
+    await asyncio.wait_for(_held(places, "a", 1000), 10)
+    done.set()
+    await asyncio.gather(a, b)
+    await asyncio.create_task(hold("c", 2 * mib, done))
+
+
+async def _held(places: InFlight, asker: str, size: int) -> None:
+    ASKER.set(asker)
+    async with places.hold(size):
+        pass
+
+
+async def test_work_of_one_waits_while_that_of_others_passes() -> None:
+    """Gains: the one thread for long work, for as long as the attacker likes."""
+    lane = Lane("of-a-test")
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    def wait(asker: str) -> None:
+        begun.append(asker)
+        go_on.wait()
+
+    async def work(asker: str) -> None:
+        ASKER.set(asker)
+        await lane.run(wait, asker)
+
+    of_attacker = [asyncio.create_task(work("attacker")) for _ in range(10)]
+    await until_async("the first", lambda: begun == ["attacker"])
+    other = asyncio.create_task(work("other"))
+    await asyncio.sleep(0)
+    go_on.set()
+    await other
+    assert begun.index("other") <= 1
+    # Nobody waits for these any more: they are not begun.
+    for task in of_attacker:
+        task.cancel()
+    await asyncio.gather(*of_attacker, return_exceptions=True)
+
+
+async def test_who_has_too_much_waiting_is_told() -> None:
+    share = Share(1, "a thing", waiting=2)
+    done = asyncio.Event()
+
+    async def use(asker: str) -> None:
+        ASKER.set(asker)
+        # Inside of it there is no second wait.
+        async with share.one(), share.one():
+            await done.wait()
+
+    uses = [asyncio.create_task(use("a")) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests, match="3 of your requests wait for a thing"):
+        await uses[3]
+    done.set()
+    await asyncio.gather(*uses[:3])
+    await asyncio.create_task(use("b"))
+
+
+async def test_a_user_has_so_many_requests_under_way(
+    service_app: FastAPI, user: httpx.AsyncClient
+) -> None:
+    """Gains: every connection, with long polls."""
+    login = {"username": "admin", "password": "", "isHashed": True}
+    token = (await user.post("/api/v1/auth/login", json=login)).json()["token"]
+    service_app.state.requests = Requests(3)
+    name = (await user.get("/api/v1/me")).json()["user"]["id"]
+    for _ in range(3):
+        service_app.state.requests.begin(str(name))
+    answer = await user.get("/api/v1/me")
+    assert answer.status_code == 429
+    assert "3 of your requests are under way" in answer.text
+    async with client_of(service_app, token) as admin:
+        assert (await admin.get("/api/v1/me")).status_code == 200
+    service_app.state.requests.end(str(name))
+    for _ in range(9):
+        assert (await user.get("/api/v1/me")).status_code == 200
+
+
+async def test_a_preview_ends_with_who_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gains: a core for minutes, and a gigabyte, for a request that is long gone."""
+    searcher = {"name": "random", "metric": "loss", "max_trials": 90_000, "max_length": 5}
+    ranges = {f"x{n}": {"type": "double", "minval": 0, "maxval": 1} for n in range(200)}
+    config = {"searcher": searcher, "hyperparameters": ranges}
+    asking = asyncio.create_task(previewing.simulated(config, 0))
+    own = psutil.Process()
+    (process,) = await until_async(
+        "its process", lambda: [one for one in own.children() if _previews(one)]
+    )
+    asking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asking
+    assert not process.is_running()
+
+
+def _previews(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "determined_service.search.previewing" in process.cmdline()
+    return False
+
+
+@pytest.fixture
+async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    """A server as the service is one, whose clients have half a second."""
+    monkeypatch.setattr(sending, "PIECE_S", 0.5)
+    monkeypatch.setattr(sending, "LOOK_S", 0.05)
+    monkeypatch.setattr(lobby, "UNTAKEN_S", 1)
+    config = uvicorn.Config(served, port=0, http=Door, lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    with contextlib.ExitStack() as stack:
+        monkeypatch.setattr(server, "capture_signals", lambda: stack)
+        serving = asyncio.ensure_future(server.serve())
+        await until_async("the server", lambda: server.started)
+        yield server.servers[0].sockets[0].getsockname()[1]
+        server.should_exit = True
+        await serving
+
+
+served = FastAPI()
+served.add_middleware(Bounds)
+SEEN: list[str] = []
+
+
+@served.get("/long")
+async def long(request: Request) -> Response:
+    """Never done."""
+    SEEN.append("begun")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        SEEN.append("ended")
+    return Response()
+
+
+@served.get("/large")
+async def large(request: Request) -> Response:
+    """More than the system's buffers hold."""
+    return Response(b"x" * 50_000_000)
+
+
+@served.get("/pieces")
+async def pieces(request: Request) -> Response:
+    """The same in pieces."""
+
+    async def body() -> AsyncIterator[bytes]:
+        try:
+            for _ in range(50):
+                yield b"x" * 1_000_000
+        finally:
+            SEEN.append("ended")
+
+    return Stream(body())
+
+
+async def test_a_read_ends_with_its_client(port: int) -> None:
+    SEEN.clear()
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n")
+    await until_async("the request", lambda: SEEN == ["begun"])
+    writer.close()
+    await until_async("its end", lambda: SEEN == ["begun", "ended"])
+
+
+@pytest.mark.parametrize("path", ["large", "pieces"])
+async def test_who_takes_nothing_of_an_answer_loses_it(port: int, path: str) -> None:
+    """Gains: the memory of every answer that is asked for and not read."""
+    SEEN.clear()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
+    writer.write(f"GET /{path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    if path == "pieces":
+        await until_async("its end", lambda: SEEN == ["ended"])
+    mine = writer.get_extra_info("sockname")
+    own = psutil.Process()
+
+    def is_open() -> bool:
+        return any(one.raddr == mine for one in own.net_connections() if one.raddr)
+
+    await until_async("the connection's end", lambda: not is_open())
+    with contextlib.suppress(ConnectionError):
+        assert len(await reader.read()) < 50_000_000
+    writer.close()
+
+
+async def test_who_reads_gets_all_of_it(port: int) -> None:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        for path in ("/large", "/pieces"):
+            assert (await client.get(path)).content == b"x" * 50_000_000
+
+
+async def test_what_an_earlier_release_has_stored_is_read_in_pieces(
+    world: World, service_app: FastAPI
+) -> None:
+    leg = await world.leg()
+    name = await store(leg, 1)
+    db: Database = service_app.state.db
+    names = sa.text("SELECT jsonb_object_agg('file-' || n, n) FROM generate_series(1, 150000) AS n")
+    async with db.tx() as conn:
+        found = (await conn.execute(names)).scalar_one()
+        where = checkpoints.c.uuid == name
+        await conn.execute(sa.update(checkpoints).where(where).values(resources=found))
+    listed = await _read(leg.client, f"trials/{leg.trial_id}/checkpoints")
+    (one,) = listed["checkpoints"]
+    assert one["resources"]["file-150000"] == "150000"
+    assert (await _read(leg.client, f"checkpoints/{name}"))["checkpoint"]["resources"] == one[
+        "resources"
+    ]
