@@ -17,7 +17,7 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Owner, Target
 from determined_service.base.db import Database
-from determined_service.base.errors import ApiError, Forbidden
+from determined_service.base.errors import ApiError, Forbidden, NotFound
 from determined_service.base.pages import of_service
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import idle
@@ -74,23 +74,20 @@ class Decisions:
         async with self._db.tx() as conn:
             if subject is None and cookies:
                 subject = await visits.find_visitor(conn, cookies, key.task_id, key.port)
-            task = (await conn.execute(_TASK, {"task_id": key.task_id})).first()
-            ports = (await conn.execute(_PORTS, {"task_id": key.task_id})).all() if task else []
+            task, ports = await _find(conn, key)
             port = _chosen(ports, key.port)
             if subject is None and not (port is not None and port.unauthenticated):
                 return Refusal(401, self._log_in(key), link=self._login(key))
-            if task is None:
-                return Refusal(404, f"task {key.task_id} does not exist")
-            if port is None:
-                assert subject is not None
-                authorise(subject, Action.READ, Target(Kind.TASK, task.id))
-                return await self._not_there(conn, task, key, ports)
-            if not port.unauthenticated:
-                assert subject is not None
+            if subject is not None:
                 try:
-                    _admit(subject, task, port)
+                    _admit(subject, key, task, ports)
                 except Forbidden as refusal:
                     return Refusal(refusal.status, refusal.message)
+                except NotFound as refusal:
+                    return Refusal(refusal.status, refusal.message.removeprefix("not found: "))
+            assert task is not None
+            if port is None:
+                return await self._not_there(conn, task)
         if not port.ready:
             return Refusal(502, f"Task {key.task_id} starts: {port.waits_for}.", again=True)
         return Route(
@@ -112,15 +109,9 @@ class Decisions:
         async with self._db.tx() as conn:
             await idle.note_visits(conn, task_ids)
 
-    async def _not_there(
-        self, conn: AsyncConnection, task: sa.Row[Any], key: Key, ports: Sequence[Any]
-    ) -> Refusal:
+    async def _not_there(self, conn: AsyncConnection, task: sa.Row[Any]) -> Refusal:
         """What the task waits for, or how it ended."""
         name = f"Task {task.id}"
-        if ports:
-            known = ", ".join(port.name for port in ports)
-            wanted = f"no port {key.port}" if key.port else "no port of its own address"
-            return Refusal(404, f"{name} has {wanted}; it has {known}: /proxy/{task.id}:<port>/")
         facts = (await facts_of(conn, {task.id: task.kind})).get(task.id)
         if facts is None:
             return Refusal(404, f"task {task.id} does not exist")
@@ -161,11 +152,34 @@ class Decisions:
         return f"{of_service(self._settings)}/task-login?task={quote(str(key))}"
 
 
-def _admit(subject: Principal, task: sa.Row[Any], port: Any) -> None:
-    """Raises Forbidden."""
-    owner = Owner(task.owner_id, task.username)
-    action = Action.READ if port.shared else Action.VISIT
-    authorise(subject, action, Target(Kind.TASK, task.id, owner))
+async def require_way(conn: AsyncConnection, subject: Principal, key: Key) -> None:
+    """Raises NotFound or Forbidden where the subject would be refused at the host name of ``key``."""
+    _admit(subject, key, *await _find(conn, key))
+
+
+async def _find(conn: AsyncConnection, key: Key) -> tuple[sa.Row[Any] | None, Sequence[Any]]:
+    """The task, and its ports; None: there is no such task."""
+    task = (await conn.execute(_TASK, {"task_id": key.task_id})).first()
+    return task, (await conn.execute(_PORTS, {"task_id": key.task_id})).all() if task else []
+
+
+def _admit(subject: Principal, key: Key, task: sa.Row[Any] | None, ports: Sequence[Any]) -> None:
+    """Who may go to a port of a task. One that has no ports yet, or any more, says so to whoever may read.
+
+    Raises NotFound, Forbidden.
+    """
+    if task is None:
+        raise NotFound(f"task {key.task_id} does not exist")
+    port = _chosen(ports, key.port)
+    if port is None:
+        authorise(subject, Action.READ, Target(Kind.TASK, task.id))
+        if ports:
+            known = ", ".join(port.name for port in ports)
+            wanted = f"no port {key.port}" if key.port else "no port of its own address"
+            raise NotFound(f"Task {task.id} has {wanted}; it has {known}: /proxy/{task.id}:<port>/")
+    elif not port.unauthenticated:
+        action = Action.READ if port.shared else Action.VISIT
+        authorise(subject, action, Target(Kind.TASK, task.id, Owner(task.owner_id, task.username)))
 
 
 def _chosen(ports: Any, name: str) -> Any:

@@ -18,7 +18,8 @@ from starlette.responses import RedirectResponse, Response
 
 from determined_service.access import visits
 from determined_service.access.dependencies import TaskReader
-from determined_service.access.principal import USER
+from determined_service.access.principal import USER, Principal
+from determined_service.access.sessions import close_session
 from determined_service.access.tokens import bearer_token
 from determined_service.base.db import Database
 from determined_service.base.errors import (
@@ -34,9 +35,9 @@ from determined_service.base.pages import task_base, task_host
 from determined_service.base.settings import Settings
 from determined_service.proxy import names
 from determined_service.proxy.connection import ENTER, is_path
+from determined_service.proxy.decisions import require_way
 from determined_service.proxy.names import Key
 from determined_service.public.login import log_in, read_form
-from determined_service.views.tasks import require_task
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, Throttle
 
@@ -103,9 +104,10 @@ def _address(key: Key, request: Request, settings: Settings) -> str:
     return found
 
 
-async def _ticket(db: Database, session: str, key: Key) -> str:
+async def _ticket(db: Database, user: Principal, session: str, key: Key) -> str:
+    """Raises NotFound or Forbidden where the user may not go."""
     async with db.tx() as conn:
-        await require_task(conn, key.task_id)
+        await require_way(conn, user, key)
         ticket = await visits.new_ticket(conn, session, key.task_id, key.port)
     if ticket is None:
         raise Unauthenticated("the session has ended: log in again")
@@ -130,7 +132,7 @@ async def new_visit(
         raise BadRequest("path must begin with one slash")
     key = _key(task_id, given.port)
     address = _address(key, request, settings)
-    ticket = await _ticket(db, bearer_token(request.headers), key)
+    ticket = await _ticket(db, user, bearer_token(request.headers), key)
     return JsonResponse({"url": _way_in(address, ticket, given.path)})
 
 
@@ -195,10 +197,16 @@ async def log_in_here(
     address = _address(key, request, settings)
     login = await read_form(request)
     try:
-        token, _ = await log_in(login, request, db, settings, throttle)
-    except (Unauthenticated, Forbidden, TooManyRequests) as refusal:
+        token, found = await log_in(login, request, db, settings, throttle)
+        user = Principal(USER, found.id, found.username, found.admin)
+        try:
+            ticket = await _ticket(db, user, token, key)
+        except (Forbidden, NotFound):
+            async with db.tx() as conn:
+                await close_session(conn, token)
+            raise
+    except (Unauthenticated, Forbidden, NotFound, TooManyRequests) as refusal:
         page = _page(key, address, settings, refusal.message, login.username)
         return HTMLResponse(page, refusal.status, headers=_headers(address))
-    ticket = await _ticket(db, token, key)
     where = _way_in(address, ticket, next if is_path(next) else "/")
     return RedirectResponse(where, 303, headers={"Cache-Control": "no-store"})

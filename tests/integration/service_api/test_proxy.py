@@ -302,8 +302,23 @@ async def test_who_may(proxied: Proxied) -> None:
         assert (await client.get(address, headers=process)).status_code == 403
         assert seen == []
         assert (await client.get(address, headers=boss)).status_code == 200
+        # A ticket is refused where it would be worth nothing, and in the same words.
+        visits = f"/api/v1/tasks/{leg.task_id}/visits"
+        told = (await client.get(address, headers=hers)).json()["message"]
+        refused = await client.post(visits, json={}, headers=hers)
+        assert (refused.status_code, refused.json()["message"]) == (403, told)
+        form = {"username": "eve", "password": "long-enough"}
+        page = await client.post(f"/task-login?task={leg.task_id}", data=form)
+        assert page.status_code == 403 and "may visit task" in page.text
+        assert (await client.post(visits, json={}, headers=boss)).status_code == 200
+        other = await client.post(visits, json={"port": "99"}, headers=boss)
+        assert other.status_code == 404 and "has no port 99; it has 8265" in other.text
+        nothing = "/api/v1/tasks/no-such-task/visits"
+        assert (await client.post(nothing, json={}, headers=boss)).status_code == 404
         shared = await proxied.task(port, shared=True)
         assert (await client.get(f"/proxy/{shared.task_id}/", headers=hers)).status_code == 200
+        visits = f"/api/v1/tasks/{shared.task_id}/visits"
+        assert (await client.post(visits, json={}, headers=hers)).status_code == 200
         assert (await client.get(f"/proxy/{shared.task_id}/")).status_code == 401
         public = await proxied.task(port, unauthenticated=True)
         assert (await client.get(f"/proxy/{public.task_id}/")).status_code == 200
