@@ -85,6 +85,10 @@ def resolve(
             )
     if wishes.task_user is not None:
         state.default_task = task_user.read(wishes.task_user)
+    elif state.default_task is not None and (why := task_user.what_is_wrong(state.default_task)):
+        if not daemon.running(layout, agent.NAME):
+            raise ClusterError(why)
+        reporter.note(why)
     _choose_ports(layout, state, wishes.master_port, claims, reporter)
     asked = wishes.slots is not None or wishes.gpu is not None
     # A live agent keeps its slots: detecting others under another CPU affinity must not restart it.

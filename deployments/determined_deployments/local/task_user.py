@@ -31,9 +31,27 @@ def read(option: str) -> DefaultTask | None:
 
 def account(wanted: DefaultTask) -> RunAs | None:
     """The account on this machine; None: the caller's own. Raises ClusterError."""
-    given = AgentUser(**wanted.model_dump())
     try:
-        found = identity.resolve(None, given, allow_root=os.geteuid() == 0, agent_id="agent")
+        return _account(wanted)
     except IdentityError as error:
         raise ClusterError(f"--task-user: {error}") from None
+
+
+def what_is_wrong(recorded: DefaultTask) -> str:
+    """Why the account that an earlier ``cluster-up`` was given cannot be used any more, and what to do;
+    empty: nothing is."""
+    try:
+        _account(recorded)
+    except IdentityError as error:
+        return (
+            f"the account that an earlier --task-user gave to trials cannot be used any more: {error}; drop "
+            "it with `det deploy local cluster-up --task-user ''` (trials then run as the cluster's own "
+            "account), or give another one with --task-user USER[:GROUP]"
+        )
+    return ""
+
+
+def _account(wanted: DefaultTask) -> RunAs | None:
+    given = AgentUser(**wanted.model_dump())
+    found = identity.resolve(None, given, allow_root=os.geteuid() == 0, agent_id="agent")
     return RunAs(found.name, found.uid, found.gid) if found else None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import threading
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 import psutil
 import pytest
 
-from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.config import AgentConfig, DefaultTask
 from determined_deployments.local import agent, plan, ports, slots
 from determined_deployments.local import state as states
 from determined_deployments.local.daemon import PidFile
@@ -84,6 +85,22 @@ def test_the_account_of_trials_is_kept_until_it_is_taken_away(layout, monkeypatc
 def test_an_account_that_is_not_there(layout, option, words):
     with pytest.raises(ClusterError, match=f"--task-user: .*{words}"):
         resolve(layout, task_user=option)
+
+
+def test_an_account_that_was_removed_is_named_with_the_way_to_drop_it(layout):
+    state = resolve(layout)
+    state.default_task = DefaultTask(user="removed-since")
+    states.save(layout, state)
+    words = "removed-since .*does not know.*cluster-up --task-user ''"
+    with pytest.raises(ClusterError, match=words):
+        resolve(layout)
+    notes = Notes()
+    pretend_running(layout, agent.NAME)
+    resolve(layout, notes)
+    assert any(re.search(words, line) for line in notes.lines)
+    layout.pid_file(agent.NAME).unlink()
+    assert resolve(layout, task_user="").default_task is None
+    assert resolve(layout).default_task is None
 
 
 def test_only_root_gives_trials_an_account(layout, monkeypatch):
