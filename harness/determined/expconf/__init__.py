@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from determined.expconf.launch import launch_command as launch_command
     from determined.expconf.masking import masked as masked
     from determined.expconf.masking import masked_for_others as masked_for_others
+    from determined.expconf.masking import masked_task_for_others as masked_task_for_others
     from determined.expconf.masking import masked_to_share as masked_to_share
     from determined.expconf.masking import secret_values as secret_values
     from determined.expconf.merging import merge as merge
@@ -54,6 +55,7 @@ _HOMES = {
     "load_yaml": "document",
     "masked": "masking",
     "masked_for_others": "masking",
+    "masked_task_for_others": "masking",
     "masked_to_share": "masking",
     "merge": "merging",
     "read_yaml": "document",

@@ -34,6 +34,8 @@ _SECTIONS = (
 )
 _VARIABLES = ("environment", "environment_variables")
 _POD = ("environment", "pod_spec")
+#: What a task runs. An experiment's entrypoint is shown to everybody, as its model definition is.
+_WORDS = ("entrypoint", "tensorboard_args")
 #: What everybody may see as it is, because it is shown in lists, of trials and on plots.
 _OPEN = ("name", "description", "labels", "hyperparameters", "log_policies")
 
@@ -79,6 +81,19 @@ def masked_for_others(
             to who asks (the cluster's default storage).
     """
     return {key: _hidden(item, (key,), known or {}) for key, item in config.items()}
+
+
+def masked_task_for_others(config: dict[str, Any]) -> dict[str, Any]:
+    """As :func:`masked_for_others`, of a command, a notebook and the like: the words that are run are masked
+    as a whole, because people type secrets there, which look like anything."""
+    found = masked_for_others(config)
+    return {**found, **{key: _without_words(found[key]) for key in _WORDS if key in found}}
+
+
+def _without_words(given: Any) -> Any:
+    if isinstance(given, list):
+        return [MASK] if given else []
+    return given if given is None else MASK
 
 
 def _hidden(value: Any, path: Path, known: Mapping[str, Any]) -> Any:

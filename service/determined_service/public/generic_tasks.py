@@ -12,7 +12,6 @@ from pydantic.alias_generators import to_camel
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
-from determined.expconf import masked_for_others
 from determined_registry.database.tables import tasks
 from determined_service.access.dependencies import TaskReader, may
 from determined_service.access.principal import Principal
@@ -38,6 +37,7 @@ router = Router("Tasks", "/api/v1")
 
 Creator = Annotated[Principal, may(Action.CREATE, Kind.TASK)]
 Killer = Annotated[Principal, may(Action.CHANGE, Kind.TASK, "kill")]
+Reader = Annotated[Principal, may(Action.ENTER, Kind.TASK, "read the files of")]
 Pauser = Annotated[Principal, may(Action.CHANGE, Kind.TASK, "pause or unpause")]
 
 k = tasks.c
@@ -99,10 +99,15 @@ async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Princip
     known = None
     if given.forked_from is not None:
         source = await _other(conn, given.forked_from, "forkedFrom")
+        if not (user.task == given.forked_from or _is_own(user, source)):
+            raise Forbidden(
+                f"only its owner or an administrator may fork task {given.forked_from}: a fork has its "
+                "program and its files, which others do not see. Create a task of your own, with a "
+                "configuration and files that you have"
+            )
         known = source.model_def_hash
         if not given.config.strip():
-            # Of somebody else's the secrets are masked, and so have to be written again.
-            config = source.config if _is_own(user, source) else masked_for_others(source.config)
+            config = source.config
     if given.parent_id is not None:
         parent = await _other(conn, given.parent_id, "parentId")
         its_process = user.task == given.parent_id
@@ -192,14 +197,15 @@ async def unpause_task(task_id: str, user: Pauser, db: Db) -> Response:
 
 @router.get("/tasks/{task_id}/config")
 async def read_config(task_id: str, user: TaskReader, db: Db, viewer_of: ViewerOf) -> Response:
-    """The configuration as JSON text; secrets are masked unless the owner or an administrator asks."""
+    """The configuration as JSON text; secrets, and what a task runs, are masked unless the owner or an
+    administrator asks."""
     async with db.tx() as conn:
         task = await get_task(conn, task_id, viewer_of(user))
     return JsonResponse({"config": task["config"] or "{}"})
 
 
 @router.get("/tasks/{task_id}/context_directory")
-async def read_context(task_id: str, user: TaskReader, db: Db) -> Response:
+async def read_context(task_id: str, user: Reader, db: Db) -> Response:
     """A tar.gz of the files that were sent with a task, base64; empty without any."""
     async with db.tx() as conn:
         await _require(conn, task_id)

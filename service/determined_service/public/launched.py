@@ -187,11 +187,12 @@ def _add_routes(kind: LaunchedKind) -> None:
         )
 
     async def read_one(task_id: str, user: TaskReader, db: Db, viewer_of: ViewerOf) -> Response:
-        """One, with its configuration, whose secrets are masked unless the owner or an administrator asks."""
+        """One, with its configuration, whose secrets and program are masked unless the owner or an
+        administrator asks."""
         async with db.tx() as conn:
             row = await get_launched(conn, kind, task_id)
         viewer = viewer_of(user)
-        config = viewer.config(row.config, row.owner_id, submitted_by=row.submitted_by)
+        config = viewer.task_config(row.config, row.owner_id, row.id, row.submitted_by)
         shown = launched_json(row, kind, viewer, alone=True)
         return JsonResponse({noun: shown, "config": config})
 
@@ -233,8 +234,10 @@ def _add_routes(kind: LaunchedKind) -> None:
             known = await launching.find_launched(change.conn, launch, user.user_id)
             if known is not None:
                 row = await get_launched(change.conn, kind, known)
-                shown = launched_json(row, kind, viewer_of(user))
-                return JsonResponse({noun: shown, "config": row.config, "warnings": []})
+                viewer = viewer_of(user)
+                config = viewer.task_config(row.config, row.owner_id, row.id, row.submitted_by)
+                shown = launched_json(row, kind, viewer)
+                return JsonResponse({noun: shown, "config": config, "warnings": []})
             planned = await launching.plan(change.conn, launch, prepared, settings)
             if given.preview:
                 return JsonResponse({"config": planned.config, "warnings": []})

@@ -1,8 +1,8 @@
 """What a subject sees of a configuration: all of it, or a copy without the secrets.
 
-Every view that shows a configuration or a storage section asks here. The owner and administrators see
-everything (and so do agents). A training process sees what its own experiment and those that its task
-submitted hold, and the storage of its owner's other experiments, whose checkpoints it may read.
+Every view that shows a configuration, a storage section or the program of a task asks here. The owner and
+administrators see everything (and so do agents). A training process sees what its own experiment and those
+that its task submitted hold, and the storage of its owner's other experiments, whose checkpoints it may read.
 Everybody else sees ``********``; :mod:`determined.expconf.masking` knows the fields.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from determined.expconf import masked_for_others
+from determined.expconf import masked_for_others, masked_task_for_others
 from determined.expconf.secret_text import masked_text
 from determined_service.access.principal import USER, Principal
 from determined_service.base.settings import Settings
@@ -48,7 +48,7 @@ class Viewer:
         *,
         of_checkpoint: bool = False,
     ) -> dict[str, Any] | None:
-        """The configuration of an experiment or a task of that owner, as the subject sees it.
+        """The configuration of an experiment of that owner, as the subject sees it.
 
         ``of_checkpoint``: it is shown with a checkpoint, whose files a training process of the same owner may
         read.
@@ -92,16 +92,27 @@ class Viewer:
         found = self.config(whole, owner_id, experiment_id, submitted_by, of_checkpoint=True)
         return None if found is None else found["checkpoint_storage"]
 
-    def json_config(
-        self, config: Mapping[str, Any] | None, owner_id: int, task_id: str
-    ) -> str | None:
-        """A task's configuration as JSON text."""
+    def task_config(
+        self,
+        config: Mapping[str, Any] | None,
+        owner_id: int,
+        task_id: str,
+        submitted_by: str | None = None,
+    ) -> dict[str, Any] | None:
+        """The configuration of a command, a notebook and the like; others do not see what it runs."""
         if config is None:
             return None
-        own = self.subject.allocation
-        if own is not None and own.task_id == task_id:
-            return json.dumps(config)
-        return json.dumps(self.config(dict(config), owner_id))
+        if self.subject.task == task_id or self._sees_all(owner_id, None, submitted_by):
+            return dict(config)
+        return masked_task_for_others(dict(config))
+
+    def config_of_trial(
+        self, config: Mapping[str, Any] | None, owner_id: int, task_id: str
+    ) -> dict[str, Any] | None:
+        """The experiment's configuration, where its trial's task is shown."""
+        if config is None:
+            return None
+        return dict(config) if self.subject.task == task_id else self.config(dict(config), owner_id)
 
     def owns(self, owner_id: int) -> bool:
         """Whether it is the owner, logged in, or an administrator; no task's process is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from determined_registry.database.tables import (
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.base import TaskFacts
+from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.kinds.table import KINDS, facts_of, slot_kind
 from determined_service.state import nodes, states
 from determined_service.views.secrets import Viewer
@@ -64,7 +66,7 @@ async def has_ended(conn: AsyncConnection, task_id: str) -> bool:
 
 _TASKS = sa.select(
     k.id, k.kind, k.owner_id, k.start_time, k.flow_run_id, k.parent_id, k.forked_from, k.data,
-    users.c.username,
+    k.submitted_by,    users.c.username,
 ).join(users, users.c.id == k.owner_id)  # fmt: skip
 
 
@@ -76,8 +78,13 @@ async def get_task(conn: AsyncConnection, task_id: str, viewer: Viewer) -> dict[
     found = await _tasks_json(conn, rows)
     if not found:
         raise NotFound(f"task {task_id!r} does not exist")
-    config = await KINDS[rows[0].kind].config(conn, task_id)
-    return found[0] | {"config": viewer.json_config(config, rows[0].owner_id, task_id)}
+    row, kind = rows[0], KINDS[rows[0].kind]
+    config = await kind.config(conn, task_id)
+    if isinstance(kind, LaunchedKind):
+        shown = viewer.task_config(config, row.owner_id, task_id, row.submitted_by)
+    else:
+        shown = viewer.config_of_trial(config, row.owner_id, task_id)
+    return found[0] | {"config": None if shown is None else json.dumps(shown)}
 
 
 async def list_tasks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import uuid
 from typing import Any
 
@@ -216,6 +217,51 @@ async def test_others_may_look_but_not_touch(world: World) -> None:
     assert (await process.client.post(f"{COMMANDS}/{other_one['id']}/kill")).status_code == 403
     killed = ok(await process.client.post(f"{COMMANDS}/{child['id']}/kill"))["command"]
     assert killed["exitStatus"] == "killed by the user"
+
+
+async def test_others_see_neither_the_program_nor_the_files(world: World) -> None:
+    """People type secrets there, which look like anything."""
+    others = {
+        "mallory": await another_user(world, "mallory"),
+        "process": await process_of_another_task(world),
+    }
+    secret = ["sh", "-c", "tell x4711 to it"]
+    for kind in ("command", "notebook", "shell", "generic"):
+        if kind == "generic":
+            config = json.dumps({"entrypoint": secret})
+            task_id = await generic(world, config=config, contextDirectory=CONTEXT)
+        else:
+            own = {"entrypoint": secret} if kind == "command" else {}
+            given = {"config": {**own, "resources": {"slots": 0}}, "files": CONTEXT}
+            task_id = ok(await world.user.post(f"/api/v1/{kind}s", json=given))[kind]["id"]
+        whole = json.loads(ok(await world.user.get(f"/api/v1/tasks/{task_id}"))["task"]["config"])
+        context = f"/api/v1/tasks/{task_id}/context_directory"
+        assert ok(await world.user.get(context))["b64Tgz"]
+        for client in others.values():
+            hidden = {**whole, "entrypoint": ["********"]}
+            seen = [ok(await client.get(f"/api/v1/tasks/{task_id}"))["task"]["config"]]
+            seen.append(ok(await client.get(f"/api/v1/tasks/{task_id}/config"))["config"])
+            if kind != "generic":
+                seen.append(
+                    json.dumps(ok(await client.get(f"/api/v1/{kind}s/{task_id}"))["config"])
+                )
+                assert "x4711" not in (await client.get(f"/api/v1/{kind}s")).text
+            assert [json.loads(text) for text in seen] == [hidden] * len(seen)
+            refused = await client.get(context)
+            assert refused.status_code == 403 and "may read the files of task" in refused.text
+            if kind == "generic":
+                for body in ({}, {"config": "entrypoint: [cat, a.txt]"}):
+                    body = {"forkedFrom": task_id, **body}
+                    refused = await client.post("/api/v1/generic-tasks", json=body)
+                    assert refused.status_code == 403, refused.text
+                    assert "may fork task" in refused.text and "others do not see" in refused.text
+
+
+async def process_of_another_task(world: World) -> httpx.AsyncClient:
+    """With the token of a task of the user's."""
+    await world.register(slots=1)
+    await launch(world)
+    return (await started(world)).client
 
 
 async def test_what_nobody_uses_ends(world: World) -> None:

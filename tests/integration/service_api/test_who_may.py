@@ -161,6 +161,7 @@ OF_ONE_KIND = {
 REQUESTS: dict[Address, Asked] = {
     **{("POST", f"{TASK}/{verb}"): Asked() for verb in ("kill", "pause", "unpause")},
     ("POST", f"{TASK}/doors"): Asked(),
+    ("GET", f"{TASK}/context_directory"): Asked(),
     ("GET", f"{TASK}/returned-files"): Asked(),
     ("GET", f"{TASK}/returned-files/archive"): Asked(),
     ("DELETE", f"{TASK}/returned-files"): Asked(),
