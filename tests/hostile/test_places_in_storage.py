@@ -147,3 +147,25 @@ def test_names_of_files_lead_out_of_no_checkpoint(mlflow_cluster: Cluster, path:
     with mlflow_cluster.api() as api:
         answer = report(api, experiment(api), str(uuid.uuid4()), resources={path: "1"})
     assert (answer.status_code, "within the checkpoint" in answer.text) == (400, True)
+
+
+def test_an_id_of_another_thing_is_no_checkpoint(mlflow_cluster: Cluster) -> None:
+    """Gains: all that the cluster keeps in its storage, to read and to delete: files of others' notebooks,
+    TensorBoards, artifacts. The folder has the cluster's id, which everybody is told."""
+    with mlflow_cluster.api() as api:
+        trial = experiment(api)
+        cluster_id = api.get("/api/v1/master").json()["clusterId"]
+        job = api.get(f"/api/v1/experiments/{trial['experimentId']}").json()["experiment"]["jobId"]
+        names = {cluster_id: "this cluster", job: "the job of experiment"}
+        for kind, own in (("command", {"entrypoint": ["true"]}), ("notebook", {})):
+            given = {"config": {**own, "resources": {"slots": 0}}}
+            made = api.post(f"/api/v1/{kind}s", json=given).raise_for_status().json()[kind]
+            names |= {made["id"]: f"a {kind} task", made["jobId"]: "the job of a task"}
+        for name, what in names.items():
+            resources = {"notebook/x/files/secret.txt": "1"}
+            answer = report(api, trial, name, resources=resources)
+            assert answer.status_code == 409 and f"is the id of {what}" in answer.text, answer.text
+            # However it is written.
+            bare = report(api, trial, name.replace("-", "").upper(), resources=resources)
+            assert bare.status_code == 409
+            assert api.get(f"/api/v1/checkpoints/{name}").status_code == 404

@@ -47,7 +47,8 @@ class Report:
 async def report(change: Change, given: Report, principal: Principal) -> None:
     """Stores the checkpoint; may be repeated. It becomes the trial's latest, from which the next leg starts.
 
-    Raises NotFound; Conflict when the sender has ended, or the checkpoint is another experiment's.
+    Raises NotFound; Conflict when the sender has ended, or the checkpoint is another experiment's, or no
+    checkpoint.
     """
     conn = change.conn
     own = principal.allocation
@@ -77,6 +78,7 @@ async def report(change: Change, given: Report, principal: Principal) -> None:
         "user_metadata": given.metadata,
         "storage": given.storage,
     }
+    await _require_free(conn, given.uuid)
     values["storage_id"] = await storage_id(conn, given.storage, experiment_id)
     if given.report_time is not None:
         values["report_time"] = given.report_time
@@ -148,6 +150,29 @@ async def storage_id(
         await conn.execute(_NEW_STORAGE, given)
         found = (await conn.execute(_STORAGE, given)).scalar_one_or_none()
     return None if found is None else int(found)
+
+
+# In a storage and on agents each of these ids may be the name of a folder.
+_TAKEN = sa.text(
+    """
+    SELECT 'this cluster' AS what FROM cluster WHERE id = :uuid
+    UNION ALL SELECT 'a ' || lower(kind) || ' task' FROM tasks WHERE id = cast(:uuid AS text)
+    UNION ALL SELECT 'an allocation' FROM allocations WHERE id = cast(:uuid AS text)
+    UNION ALL SELECT 'the job of a task' FROM tasks WHERE job_id = :uuid
+    UNION ALL SELECT 'the job of experiment ' || id FROM experiments WHERE job_id = :uuid
+    LIMIT 1
+    """
+).bindparams(sa.bindparam("uuid", type_=sa.Uuid()))
+
+
+async def _require_free(conn: AsyncConnection, uuid: UUID) -> None:
+    """Raises Conflict where the id is another thing's: what the cluster keeps by it would be read, and
+    deleted, as the checkpoint's files."""
+    taken = (await conn.execute(_TAKEN, {"uuid": uuid})).scalar_one_or_none()
+    if taken is not None:
+        raise Conflict(
+            f"{uuid} is the id of {taken}, and so no checkpoint's: make a new one (uuid.uuid4())"
+        )
 
 
 async def _store(conn: AsyncConnection, values: Mapping[str, Any]) -> None:
