@@ -1,7 +1,8 @@
 """Logins of browsers at the host names of tasks.
 
 A ticket in an address, good once and for a minute, becomes a cookie that only one host name's pages send.
-Both stand for one port of one task, and end with the session of the user who got the ticket.
+Both stand for one port of one task, and end with the session of the user who got the ticket; the cookie after
+:data:`VISIT_LIFE` at the latest: a browser sends it to every port of that host name, whoever listens there.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import task_visits, tasks, user_sessions, users
 from determined_service.access.principal import USER, Principal
+from determined_service.access.sessions import PAGES_LIFE
 from determined_service.access.tokens import new_token, token_hash
 
 TICKET_LIFE = datetime.timedelta(minutes=1)
-UNUSED = datetime.timedelta(days=1)
+VISIT_LIFE = PAGES_LIFE
+KEPT = datetime.timedelta(days=1)
+"""A visit that is over is kept so long, and a task's that has ended: its page says so."""
 
 _v, _s, _u = task_visits.c, user_sessions.c, users.c
 _MAKE = sa.text(
@@ -33,12 +37,10 @@ async def new_ticket(conn: AsyncConnection, session: str, task_id: str, port: st
 
     ``port``: the port's name; empty: the task's default one.
     """
-    long_ago = sa.func.now() - UNUSED
+    long_ago = sa.func.now() - KEPT
     # A page of a task that has ended says so for a day, and then asks for a login, which says it, too.
     over = sa.select(tasks.c.id).where(tasks.c.id == _v.task_id, tasks.c.end_time < long_ago)
-    old = sa.delete(task_visits).where(
-        sa.or_(sa.and_(_v.cookie_hash.is_(None), _v.created_at < long_ago), over.exists())
-    )
+    old = sa.delete(task_visits).where(sa.or_(_v.created_at < long_ago, over.exists()))
     await conn.execute(old)
     ticket = new_token()
     given = {"task_id": task_id, "port": port, "ticket": token_hash(ticket)}
@@ -76,6 +78,7 @@ async def find_visitor(
                 _v.cookie_hash.in_([token_hash(cookie) for cookie in cookies]),
                 _v.task_id == task_id,
                 _v.port_name == port,
+                _v.created_at > sa.func.now() - VISIT_LIFE,
                 _s.expires_at > sa.func.now(),
                 _u.active,
             )

@@ -20,7 +20,7 @@ import websockets
 from fastapi import FastAPI
 
 from determined.common.wire.legs import Port
-from determined_registry.database.tables import allocation_ports, user_sessions
+from determined_registry.database.tables import allocation_ports, task_visits, user_sessions
 from determined_service.access.tokens import token_hash
 from determined_service.app import create_app
 from determined_service.base.db import Database
@@ -396,14 +396,23 @@ async def test_a_ticket_opens_one_task_in_a_browser_once(proxied: Proxied) -> No
         assert (
             await client.get(f"{proxied.url}/proxy/{leg.task_id}/", headers=cookie)
         ).status_code == 401
-        # It ends with the session it was made from.
-        async with proxied.world.db.tx() as conn:
-            gone = user_sessions.c.token_hash == token_hash(proxied.token)
-            await conn.execute(sa.delete(user_sessions).where(gone))
 
         async def is_refused() -> bool:
             return (await at(label, "/", **cookie)).status_code == 401
 
+        # It ends after half a day,
+        for hours in (13, 11):
+            made_at = sa.func.now() - sa.func.make_interval(0, 0, 0, 0, hours)
+            async with proxied.world.db.tx() as conn:
+                await conn.execute(sa.update(task_visits).values(created_at=made_at))
+            if hours > 12:
+                await until_async("the visit over", is_refused)
+            else:
+                await until_async("the visit back", lambda: _not(is_refused))
+        # and with the session it was made from.
+        async with proxied.world.db.tx() as conn:
+            gone = user_sessions.c.token_hash == token_hash(proxied.token)
+            await conn.execute(sa.delete(user_sessions).where(gone))
         await until_async("the visit over", is_refused)
 
 
@@ -438,6 +447,10 @@ async def test_a_task_that_is_not_there_says_what_it_waits_for(proxied: Proxied)
             return str((await look(leg.task_id)).json()["message"])
 
         await until_async("the end told", lambda: _has(says, "code 3"))
+
+
+async def _not(is_so: Callable[[], Awaitable[bool]]) -> bool:
+    return not await is_so()
 
 
 async def _has(says: Callable[[], Awaitable[str]], wanted: str) -> bool:
