@@ -34,6 +34,7 @@ from determined_service.base.shares import Requests
 from determined_service.bootstrap import bootstrap
 from determined_service.lifecycle import configuration
 from determined_service.loops import runtime
+from determined_service.mlflow.host import OwnHost
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.web.bounds import Bounds
@@ -109,6 +110,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.requests = Requests(limits.REQUESTS_AT_ONCE)
     app.state.started = False
     app.add_middleware(Bounds)
+    app.add_middleware(OwnHost, settings=settings)
     errors.install(app)
     describe_aside(app)
     mount(app, [*public.routers(), *internal.routers()])

@@ -2,20 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import httpx
 import pytest
 
+from tests.integration.browser import open_browser
 from tests.integration.mlflow.conftest import Cluster
+from tests.waiting import until
 
+OPENED = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 LIST = "/mlflow/ajax-api/2.0/mlflow/experiments/search?max_results=1"
+
+
+PAGE = """<!DOCTYPE html><title>looks</title><script>
+const given = new URLSearchParams(location.search);
+const at = port => `http://mlflow.localhost:${port}`;
+async function ask(url) {
+  try { return (await (await fetch(url, {credentials: "include"})).text()) ? "read" : ""; }
+  catch { return "refused"; }
+}
+async function look() {
+  const path = "/mlflow/ajax-api/2.0/mlflow/experiments/search?max_results=1";
+  const found = [await ask(at(given.get("mlflow")) + path), await ask(at(given.get("own")) + "/seen")];
+  document.title = "found: " + found.join(", ");
+}
+look();
+</script>"""
+"""Of another server: asks MLflow's pages, and itself at their host name."""
+
+
+class Heads:
+    """A server at another port, and the heads of the requests that it got."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        seen = self.seen
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                seen.append(f"{self.command} {self.path}\n{self.headers}")
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                self.wfile.write(PAGE.encode())
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[Heads]:
+    heads = Heads()
+    thread = threading.Thread(target=heads.server.serve_forever)
+    thread.start()
+    try:
+        yield heads
+    finally:
+        heads.server.shutdown()
+        heads.server.server_close()
+        thread.join()
 
 
 @pytest.fixture
 def cookie(mlflow_cluster: Cluster) -> str:
     """What a server at another port of the host name gets of somebody who is logged in at MLflow's pages."""
     form = {"username": "determined", "password": ""}
-    answer = httpx.post(f"{mlflow_cluster.url}/mlflow/", data=form)
-    return answer.cookies["determined-session"]
+    with mlflow_cluster.browser() as browser:
+        return browser.post("/mlflow/", data=form).cookies["determined-session"]
 
 
 def test_the_cookie_of_pages_is_no_token(mlflow_cluster: Cluster, cookie: str) -> None:
@@ -33,7 +93,7 @@ def test_the_cookie_of_pages_is_no_token(mlflow_cluster: Cluster, cookie: str) -
 def test_a_token_is_no_cookie_of_pages(mlflow_cluster: Cluster) -> None:
     """Gains: nothing more than the token; but such a cookie would be one of the earlier kind."""
     cookies = {"determined-session": mlflow_cluster.token}
-    with httpx.Client(base_url=mlflow_cluster.url, cookies=cookies) as browser:
+    with mlflow_cluster.browser(cookies=cookies) as browser:
         assert browser.get(LIST).status_code == 401
 
 
@@ -42,7 +102,9 @@ def test_a_token_is_no_cookie_of_pages(mlflow_cluster: Cluster) -> None:
     [
         ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
         ({"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 200),
-        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        (OPENED | {"Sec-Fetch-Site": "same-site"}, 200),
+        (OPENED | {"Sec-Fetch-Site": "cross-site"}, 200),
+        (OPENED | {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Dest": "iframe"}, 403),
         ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 403),
         ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, 403),
         ({"Origin": "http://127.0.0.1:1"}, 403),
@@ -54,7 +116,7 @@ def test_a_page_at_another_port_asks_nothing(
 ) -> None:
     """Gains: what the user sees, where a page at the same host name may read answers."""
     cookies = {"determined-session": cookie}
-    with httpx.Client(base_url=mlflow_cluster.url, cookies=cookies, timeout=180) as browser:
+    with mlflow_cluster.browser(cookies=cookies) as browser:
         assert browser.get(LIST, headers=headers).status_code == status
 
 
@@ -64,9 +126,45 @@ def test_the_session_of_pages_ends_with_a_new_password(mlflow_cluster: Cluster) 
         new = {"user": {"username": "eve"}, "password": "first words"}
         made = admin.post("/api/v1/users", json=new).raise_for_status().json()["user"]
         form = {"username": "eve", "password": "first words"}
-        with httpx.Client(base_url=mlflow_cluster.url, timeout=180) as browser:
+        with mlflow_cluster.browser() as browser:
             assert browser.post("/mlflow/", data=form).status_code == 303
             assert browser.get(LIST).status_code == 200
             change = {"password": "second words"}
             admin.patch(f"/api/v1/users/{made['id']}", json=change).raise_for_status()
             assert browser.get(LIST).status_code == 401
+
+
+def test_the_cookie_of_pages_is_good_at_their_host_name_alone(
+    mlflow_cluster: Cluster, cookie: str
+) -> None:
+    """Gains: what the user sees, from a page of the service's own address."""
+    cookies = {"determined-session": cookie}
+    port = httpx.URL(mlflow_cluster.url).port
+    with httpx.Client(base_url=mlflow_cluster.url, cookies=cookies, timeout=180) as browser:
+        for host in ("127.0.0.1", "localhost"):
+            answer = browser.get(LIST, headers={"Host": f"{host}:{port}"})
+            assert answer.status_code == 401, host
+
+
+def test_a_server_at_another_port_gets_no_login(
+    mlflow_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Gains: the login of whoever visits it. A browser sends a cookie to every port of its host name: those
+    that people know the service by have none, and pages of other sites ask at MLflow's without it."""
+    port = httpx.URL(mlflow_cluster.url).port
+    with listening() as heads, open_browser(tmp_path_factory.mktemp("chromium")) as driver:
+        driver.get(f"{mlflow_cluster.url}/mlflow/#/models")
+        assert driver.current_url == f"http://mlflow.localhost:{port}/mlflow/#/models"
+        driver.find_element("name", "username").send_keys("determined")
+        driver.find_element("tag name", "button").click()
+        given = until("the login", lambda: driver.get_cookie("determined-session"))
+        assert given["httpOnly"] and given["domain"] == "mlflow.localhost"
+        # Logged in, whatever address of the service leads there.
+        driver.get(f"http://localhost:{port}/mlflow/")
+        assert not driver.find_elements("name", "username")
+        for name in ("127.0.0.1", "localhost", "other.localhost"):
+            driver.get(f"http://{name}:{heads.port}/?mlflow={port}&own={heads.port}")
+            until(f"what the page at {name} found", lambda: driver.title.startswith("found"))
+            assert driver.title == "found: refused, refused"
+    assert {"/", "/seen"} <= {head.split()[1].partition("?")[0] for head in heads.seen}
+    assert not [head for head in heads.seen if "determined" in head.lower()]

@@ -104,7 +104,9 @@ def test_a_hostile_page_of_a_task_reads_nothing_of_others(
     session = cluster.session()
     url = session.master
     form = {"username": "determined", "password": cluster.password()}
-    pages = httpx.post(f"{url}/mlflow/", data=form, timeout=TIMEOUT_S).cookies["determined-session"]
+    there = {"Host": f"mlflow.localhost:{url.rpartition(':')[2]}"}
+    given = httpx.post(f"{url}/mlflow/", data=form, headers=there, timeout=TIMEOUT_S)
+    pages = given.cookies["determined-session"]
 
     def task_id() -> str | None:
         trials = cluster.trials(experiment)
@@ -147,10 +149,10 @@ def visit(session: Session, pages: str, task: str, victim: str, profile: Path) -
     label, url = task.replace(".", "--"), session.master
     victims = f"http://{label}---{victim}.localhost:{url.rpartition(':')[2]}"
     with open_browser(profile) as driver:
-        # Logged in at MLflow's pages, whose cookie is the service's own address'.
-        driver.get(f"{url}/health")
+        # Logged in at MLflow's pages, at their host name.
+        driver.get(f"http://mlflow.localhost:{url.rpartition(':')[2]}/mlflow/")
         cookie = {"name": "determined-session", "value": pages, "path": "/mlflow"}
-        driver.add_cookie({**cookie, "httpOnly": True, "sameSite": "Strict"})
+        driver.add_cookie({**cookie, "httpOnly": True, "sameSite": "Lax"})
         driver.get(way_in(session, task, victim, "/opened"))
         until("the victim's page", lambda: driver.title == "the victim")
         assert driver.get_cookie("determined-visit")["httpOnly"]

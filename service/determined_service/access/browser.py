@@ -3,10 +3,12 @@
 Elsewhere a token is a header, because a cookie goes with whatever any page asks for. Here it may be a
 cookie that
 
-* only addresses below :data:`PATH` get, and no script reads;
-* the browser sends with requests of our own site alone (``SameSite=Strict``). A page at another port of the
-  same host name is of the same site, so each request must say that it comes from a page of ours, or that a
-  person opens an address (``Sec-Fetch-Site``; ``Origin`` where the browser sends no such header);
+* lies at a host name that these pages have for themselves, where they have one, and is heeded there alone: a
+  browser sends a cookie to every port of its host name, whoever listens there;
+* no script reads, and no request of another site's page takes along but an address that a person opens
+  (``SameSite=Lax``). A page at another port of the same host name is of the same site, so each request must
+  say that it comes from a page of ours, or that a person opens an address at the top of a window
+  (``Sec-Fetch-*``; ``Origin`` where the browser sends no such header);
 * stands for a session of its own, which opens these pages and nothing else
   (:data:`~determined_service.access.sessions.PAGES`).
 """
@@ -26,9 +28,13 @@ from determined_service.access.rules import Action, authorise
 from determined_service.access.sessions import PAGES_LIFE
 from determined_service.access.targets import Kind, Target
 from determined_service.base.errors import Forbidden, Unauthenticated
+from determined_service.base.pages import mlflow_elsewhere
+from determined_service.base.settings import Settings
 
 PATH = "/mlflow"
 COOKIE = "determined-session"
+SECURE_COOKIE = f"__Host-{COOKIE}"
+"""The same where the way to the service is encrypted: no other host name can set one so named."""
 _READING = ("GET", "HEAD", "OPTIONS")
 
 
@@ -44,8 +50,14 @@ class MayInBrowser(Rule):
         return subject
 
 
+def elsewhere(request: Request) -> str | None:
+    """The address, without a path, at which a browser finds these pages; None: it is there."""
+    settings: Settings = request.app.state.settings
+    return mlflow_elsewhere(settings, request.headers.get("host", ""))
+
+
 async def _asker(request: Request) -> Principal:
-    token = request.cookies.get(COOKIE)
+    token = None if elsewhere(request) else request.cookies.get(_name(request))
     if "authorization" in request.headers or not token:
         return await asker(request)
     if not _is_of_ours(request):
@@ -62,7 +74,8 @@ def _is_of_ours(request: Request) -> bool:
     reads = request.method in _READING
     site = request.headers.get("sec-fetch-site")
     if site is not None:
-        opens = request.headers.get("sec-fetch-mode") == "navigate"
+        where = (request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest"))
+        opens = where == ("navigate", "document")
         return site == "same-origin" or (reads and (site == "none" or opens))
     origin = request.headers.get("origin")
     if origin is None:
@@ -77,12 +90,23 @@ def may_in_browser(action: Action, kind: Kind, verb: str = "") -> Any:
 
 def keep(answer: Response, request: Request, token: str) -> None:
     """The browser sends ``token``, of :func:`~determined_service.access.sessions.open_pages`, from now on."""
+    is_secure = _name(request) == SECURE_COOKIE
     answer.set_cookie(
-        COOKIE,
+        _name(request),
         token,
         max_age=int(PAGES_LIFE.total_seconds()),
-        path=PATH,
+        # What the prefix of the name asks for.
+        path="/" if is_secure else PATH,
         httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
+        samesite="lax",
+        secure=is_secure,
     )
+
+
+def forget(answer: Response) -> None:
+    """A cookie of an earlier release, which had no host name of its own, goes."""
+    answer.delete_cookie(COOKIE, path=PATH)
+
+
+def _name(request: Request) -> str:
+    return SECURE_COOKIE if request.url.scheme == "https" else COOKIE

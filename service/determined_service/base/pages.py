@@ -6,6 +6,7 @@ import functools
 import importlib.util
 from urllib.parse import urlsplit
 
+from determined_service.base import hosts
 from determined_service.base.settings import Settings
 
 _ANY_HOST = ("0.0.0.0", "::", "")
@@ -30,6 +31,22 @@ def task_host(settings: Settings) -> str:
     if settings.proxy_host is None:
         return "localhost"
     return (urlsplit(settings.proxy_host.replace("*", "x", 1)).hostname or "").removeprefix("x.")
+
+
+def mlflow_host(settings: Settings) -> str:
+    """The host name of MLflow's pages; empty: they have none of their own."""
+    own = task_host(settings)
+    return f"{hosts.MLFLOW}.{own}" if own else ""
+
+
+def mlflow_elsewhere(settings: Settings, host: str) -> str | None:
+    """Where a browser that came to ``host`` (of the header) finds MLflow's pages: an address without a path.
+    None: there."""
+    host = host.lower()
+    if host.partition(":")[0] == mlflow_host(settings):
+        return None
+    given = host.encode("latin-1", "replace")
+    return hosts.address(hosts.MLFLOW, task_host(settings), task_base(settings), given)
 
 
 @functools.cache

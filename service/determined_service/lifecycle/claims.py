@@ -22,11 +22,14 @@ async def claim(change: Change, trial_id: int, flow_run_id: UUID, agent_id: str)
     process has it.
     """
     conn = change.conn
+    # What is joined is read by a second statement: the first would read it as it was before the wait.
+    await conn.execute(
+        sa.select(trials.c.id).where(trials.c.id == trial_id).with_for_update(key_share=True)
+    )
     found = await conn.execute(
         sa.select(trials.c.task_id, tasks.c.flow_run_id)
         .join(tasks, tasks.c.id == trials.c.task_id)
         .where(trials.c.id == trial_id)
-        .with_for_update(of=trials, key_share=True)
     )
     trial = found.first()
     if trial is None:

@@ -45,12 +45,13 @@ class Pipeline:
 
 
 async def lock(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
-    """The pipeline's row with its owner's name, locked. Raises NotFound."""
+    """The pipeline's row, locked, with its owner's name and whether the owner is active. Raises NotFound."""
+    # What is joined is read by a second statement: the first would read it as it was before the wait.
+    await conn.execute(sa.select(p.id).where(p.id == pipeline_id).with_for_update())
     found = await conn.execute(
         sa.select(pipelines, users.c.username, users.c.active)
         .join(users, users.c.id == p.owner_id)
         .where(p.id == pipeline_id)
-        .with_for_update(of=pipelines)
     )
     row = found.first()
     if row is None:

@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qs, quote
 
+from determined_service.base import hosts
 from determined_service.proxy import answers, gates, http1, names, passing
 from determined_service.proxy.answers import Refusal
 from determined_service.proxy.http1 import Answer, BadMessage, Body, Request
@@ -339,7 +340,7 @@ class Visitor(asyncio.Protocol):
         path, _, query = request.target.partition(b"?")
         label = self._label(request)
         found = names.of_path(path)
-        if label is None and not path.startswith(names.PREFIX):
+        if label in (None, hosts.MLFLOW) and not path.startswith(names.PREFIX):
             # The service's own: it gets the connection back.
             if not self._door.give_back(self, data):
                 self._answer_bad(BadMessage("the service does not answer", 503))

@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from determined_service.base import hosts
 from determined_service.proxy import lobby, process
 from determined_service.proxy.http1 import HEAD_BYTES
 from determined_service.proxy.lobby import Lobby
@@ -27,6 +28,8 @@ _BEGIN = re.compile(rb"[A-Z]{1,10} /proxy/")
 _MAY_BEGIN = re.compile(rb"[A-Z]{1,10}(?: (?:/(?:p(?:r(?:o(?:x(?:y)?)?)?)?)?)?)?")
 _HOST = re.compile(rb"\r\nhost:[ \t]*([^\r\n:]*)", re.IGNORECASE)
 
+_MLFLOW = hosts.MLFLOW.encode() + b"."
+
 _TOO_SLOW = (
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: text/plain\r\n\r\n"
     b"the request did not arrive in time\n"
@@ -34,7 +37,8 @@ _TOO_SLOW = (
 
 
 def is_for_task(data: bytes, own_host: bytes) -> bool | None:
-    """Whether a request that begins so is for a task; None: that cannot be seen yet.
+    """Whether a request that begins so is for a task; None: that cannot be seen yet. MLflow's pages are the
+    service's own.
 
     ``own_host``: with a dot and this the host names of tasks end; empty: they have none.
     """
@@ -46,7 +50,8 @@ def is_for_task(data: bytes, own_host: bytes) -> bool | None:
         return False
     found = _HOST.search(data, 0, HEAD_BYTES)
     if found is not None and found.end() < len(data):
-        return found[1].strip().lower().endswith(b"." + own_host)
+        name = found[1].strip().lower()
+        return name.endswith(b"." + own_host) and name != _MLFLOW + own_host
     return False if b"\r\n\r\n" in data or len(data) > HEAD_BYTES else None
 
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote_to_bytes
 
+from determined_service.base import hosts
+
 PREFIX = b"/proxy/"
 _KEY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,199})(?::([A-Za-z0-9][A-Za-z0-9_-]{0,62}))?")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -38,7 +40,7 @@ class Key:
 
 def of_label(label: str) -> Key | None:
     """The port that a host name's first part means; None: it means none."""
-    if not _LABEL.fullmatch(label):
+    if not _LABEL.fullmatch(label) or label == hosts.MLFLOW:
         return None
     task, _, port = label.partition(_PORT)
     return _read(task.replace(_DOT, ".") + (f":{port}" if port else ""))
@@ -63,22 +65,7 @@ def of_path(path: bytes) -> tuple[Key, bytes] | None:
     return None if key is None else (key, slash + after)
 
 
-_LOOPBACK = re.compile(rb"(localhost|127\.[0-9.]+|\[::1\]|[a-z0-9-]+\.localhost)(?::([0-9]+))?")
-
-
 def own_address(key: Key, own_host: str, own_base: str, host: bytes) -> str | None:
-    """The address of the port's host name, without a path. None: it has none that leads here.
-
-    ``own_base``: what the cluster's settings give, with a star; empty: host names below ``localhost``, which
-    browsers take for their own machine without asking anybody. Those are for visitors who came to ``host``, a
-    name of that machine.
-    """
+    """As :func:`determined_service.base.hosts.address`, of the port's host name."""
     label = key.label
-    if label is None or not own_host:
-        return None
-    if own_base:
-        return own_base.replace("*", label, 1)
-    found = _LOOPBACK.fullmatch(host)
-    if found is None:
-        return None
-    return f"http://{label}.{own_host}" + (f":{found[2].decode()}" if found[2] else "")
+    return None if label is None else hosts.address(label, own_host, own_base, host)

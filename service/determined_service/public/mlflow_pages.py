@@ -20,7 +20,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import RedirectResponse, Response
 
 from determined_service.access.authenticator import Authenticator
-from determined_service.access.browser import keep, may_in_browser
+from determined_service.access.browser import elsewhere, forget, keep, may_in_browser
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.sessions import open_pages
@@ -122,6 +122,8 @@ async def log_in_here(
     request: Request, db: Db, settings: SettingsOf, throttle: Throttle
 ) -> Response:
     """The form of the login page: a session for these pages alone, whose token becomes a cookie."""
+    if (own := elsewhere(request)) is not None:
+        return RedirectResponse(f"{own}/mlflow/", 303, headers={"Cache-Control": "no-store"})
     login = await read_form(request)
     try:
         token, _ = await log_in(login, request, db, settings, throttle, open_pages)
@@ -145,8 +147,20 @@ async def log_in_here(
     include_in_schema=False,
 )
 async def pass_on(path: str, request: Request, visitor: Visitor, settings: SettingsOf) -> Response:
-    """MLflow's pages, and its REST API for `MLFLOW_TRACKING_URI=<service>/mlflow`."""
+    """MLflow's pages, and its REST API for `MLFLOW_TRACKING_URI=<service>/mlflow`. Browsers are led to the
+    pages' own host name, where they have one."""
+    # As it came: what is escaped stays so.
+    raw = request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
     if visitor is None:
+        own = elsewhere(request)
+        if own is not None and _wants_page(request) and "authorization" not in request.headers:
+            query = f"?{request.url.query}" if request.url.query else ""
+            there = f"{own}{raw or '/mlflow/'}{query}"
+            answer = RedirectResponse(
+                there, 302, headers={"Cache-Control": "no-store", "Vary": "Accept"}
+            )
+            forget(answer)
+            return answer
         if _wants_page(request):
             values = {"title": "MLflow", "cluster": settings.cluster_name}
             return _page("login", 401, refusal="", username="", **values)
@@ -163,8 +177,6 @@ async def pass_on(path: str, request: Request, visitor: Visitor, settings: Setti
             "MLflow is not installed beside the cluster's service: pip install "
             '"determined-prefect[mlflow]" in its environment',
         )
-    # As it came: what is escaped stays so.
-    raw = request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
     below = raw.removeprefix("/mlflow/") if raw.startswith("/mlflow/") else path
     if (nothing := passing.nothing(request.method, path)) is not None:
         return JsonResponse(nothing)

@@ -40,7 +40,9 @@ async def find(conn: AsyncConnection, model_id: int, *, lock: bool = False) -> s
 
 
 async def lock_run(conn: AsyncConnection, run_id: int) -> sa.Row[Any]:
-    """The run with its retraining's plan, model and owner, locked. Raises NotFound."""
+    """The run, locked, with its retraining's plan, model and owner. Raises NotFound."""
+    # What is joined is read by a second statement: the first would read it as it was before the wait.
+    await conn.execute(sa.select(r.id).where(r.id == run_id).with_for_update())
     found = await conn.execute(
         sa.select(
             retraining_runs,
@@ -54,7 +56,6 @@ async def lock_run(conn: AsyncConnection, run_id: int) -> sa.Row[Any]:
         .join(retrainings, t.id == r.retraining_id)
         .join(models, models.c.id == t.model_id)
         .where(r.id == run_id)
-        .with_for_update(of=retraining_runs)
     )
     row = found.first()
     if row is None:

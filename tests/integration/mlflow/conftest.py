@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -52,6 +53,11 @@ class Cluster:
     def api(self, token: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token or self.token}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=180)
+
+    def browser(self, **more: Any) -> httpx.Client:
+        """A client at the pages' own host name, which this machine's resolver may not know."""
+        headers = {"Host": f"mlflow.localhost:{httpx.URL(self.url).port}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=180, **more)
 
     def server_pid(self) -> int:
         """The process of MLflow's server; 0: there is none."""

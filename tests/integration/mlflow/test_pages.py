@@ -15,7 +15,7 @@ PAGE = {"Accept": "text/html"}
 
 
 def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
-    with httpx.Client(base_url=cluster.url, timeout=180) as browser:
+    with cluster.browser() as browser:
         page = browser.get("/mlflow/", headers=PAGE)
         assert page.status_code == 401 and "<form" in page.text
         refused = browser.get("/mlflow/api/2.0/mlflow/experiments/search")
@@ -26,17 +26,49 @@ def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
         right = browser.post("/mlflow/", data={"username": "determined", "password": ""})
         assert right.status_code == 303 and right.headers["location"] == "/mlflow/"
         cookie = right.headers["set-cookie"]
-        assert "HttpOnly" in cookie and "SameSite=strict" in cookie and "Path=/mlflow" in cookie
+        assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Path=/mlflow" in cookie
+        assert "omain" not in cookie
         assert "<div id=" in browser.get("/mlflow/", headers=PAGE).text
         # The cookie opens MLflow's pages and nothing else.
-        assert browser.get("/api/v1/me").status_code == 401
+        assert browser.get("/api/v1/me").status_code == 404
+        assert browser.get("/api/v1/me", headers={"Host": "localhost"}).status_code == 401
         search = "/mlflow/ajax-api/2.0/mlflow/runs/search"
         body = {"experiment_ids": ["1"]}
         foreign = {"Sec-Fetch-Site": "cross-site"}
         assert browser.post(search, json=body, headers=foreign).status_code == 403
         assert browser.post(search, json=body).status_code == 403
-        own = {"Origin": cluster.url}
+        own = {"Origin": f"http://{browser.headers['host']}"}
         assert browser.post(search, json=body, headers=own).status_code == 200
+
+
+def test_pages_have_a_host_name_of_their_own(cluster: Cluster) -> None:
+    """Browsers are led there; programs with a token stay."""
+    port = httpx.URL(cluster.url).port
+    with httpx.Client(base_url=cluster.url, timeout=180) as visitor:
+        for host in ("127.0.0.1", "localhost", "other.localhost"):
+            here = {"Host": f"{host}:{port}", **PAGE}
+            led = visitor.get("/mlflow/models?a=%2F1&b", headers=here)
+            if host == "other.localhost":  # a task's
+                assert led.status_code == 401 and "/task-login" in led.text
+                continue
+            assert led.status_code == 302
+            own = f"http://mlflow.localhost:{port}/mlflow/"
+            assert led.headers["location"] == f"{own}models?a=%2F1&b"
+            form = {"username": "determined", "password": ""}
+            posted = visitor.post("/mlflow/", data=form, headers=here)
+            assert (posted.status_code, posted.headers["location"]) == (303, own)
+            assert "set-cookie" not in posted.headers
+        # Where no such name leads here, they stay.
+        stays = visitor.get("/mlflow/", headers={"Host": "det.example.com", **PAGE})
+        assert stays.status_code == 401 and "<form" in stays.text
+    with cluster.api() as api:
+        search = "/mlflow/api/2.0/mlflow/experiments/search?max_results=1"
+        assert api.get(search).status_code == 200
+        assert api.get("/mlflow/", headers=PAGE).status_code == 200
+    with cluster.browser() as browser:
+        assert browser.get("/").headers["location"] == "/mlflow/"
+        for path in ("/api/v1/master", "/docs", "/task-login?task=x", "/proxy/x/", "/mlflowx"):
+            assert browser.get(path).status_code == 404, path
 
 
 @pytest.mark.parametrize(

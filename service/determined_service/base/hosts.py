@@ -1,0 +1,31 @@
+"""Host names for pages that other people's programs make: a browser takes each for a site of its own, and
+sends its cookies to no other.
+
+Imports no settings: the proxy's process has none.
+"""
+
+from __future__ import annotations
+
+import re
+
+MLFLOW = "mlflow"
+"""The first part of the host name of MLflow's pages; no task's is called so."""
+_LOOPBACK = re.compile(rb"(localhost|127\.[0-9.]+|\[::1\]|[a-z0-9-]+\.localhost)(?::([0-9]+))?")
+
+
+def address(label: str, own_host: str, own_base: str, host: bytes) -> str | None:
+    """The address of the host name that begins with ``label``, without a path. None: it has none that leads
+    here.
+
+    ``own_base``: what the cluster's settings give, with a star; empty: host names below ``localhost``, which
+    browsers take for their own machine without asking anybody. Those are for visitors who came to ``host``, a
+    name of that machine.
+    """
+    if not own_host:
+        return None
+    if own_base:
+        return own_base.replace("*", label, 1)
+    found = _LOOPBACK.fullmatch(host)
+    if found is None:
+        return None
+    return f"http://{label}.{own_host}" + (f":{found[2].decode()}" if found[2] else "")

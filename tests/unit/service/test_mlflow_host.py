@@ -1,0 +1,67 @@
+"""Where MLflow's pages are, and how their cookie is bound there."""
+
+from types import SimpleNamespace
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from determined_service.access import browser
+from determined_service.base.pages import mlflow_elsewhere
+from determined_service.proxy import names
+from determined_service.proxy.door import is_for_task
+from determined_service.proxy.names import Key
+
+DOMAIN = "https://*.tasks.example.net:8443"
+
+
+def settings(proxy_host):
+    return SimpleNamespace(proxy_host=proxy_host)
+
+
+@pytest.mark.parametrize(
+    ("proxy_host", "host", "found"),
+    [
+        (None, "127.0.0.1:8080", "http://mlflow.localhost:8080"),
+        (None, "LocalHost", "http://mlflow.localhost"),
+        (None, "[::1]:8080", "http://mlflow.localhost:8080"),
+        (None, "mlflow.localhost:8080", None),
+        (None, "MLflow.localhost", None),
+        (None, "10.0.0.5:8080", None),
+        (None, "localhost.example.com", None),
+        (None, "", None),
+        (DOMAIN, "det.example.com", "https://mlflow.tasks.example.net:8443"),
+        (DOMAIN, "127.0.0.1:8080", "https://mlflow.tasks.example.net:8443"),
+        (DOMAIN, "mlflow.tasks.example.net:8443", None),
+        ("", "127.0.0.1:8080", None),
+    ],
+)
+def test_where_the_pages_are(proxy_host, host, found):
+    assert mlflow_elsewhere(settings(proxy_host), host) == found
+
+
+def test_no_task_has_their_host_name():
+    assert Key("mlflow").label is None
+    assert names.of_label("mlflow") is None
+    assert names.of_label("mlflow---80") == Key("mlflow", "80")
+    ask = b"GET /mlflow/ HTTP/1.1\r\nHost: %b:8080\r\n\r\n"
+    assert is_for_task(ask % b"MLflow.localhost", b"localhost") is False
+    assert is_for_task(ask % b"mlflow---80.localhost", b"localhost") is True
+    assert is_for_task(ask % b"a.mlflow.localhost", b"localhost") is True
+
+
+@pytest.mark.parametrize(
+    ("scheme", "begins", "holds"),
+    [
+        ("http", "determined-session=t; ", "path=/mlflow; samesite=lax"),
+        ("https", "__host-determined-session=t; ", "path=/; samesite=lax; secure"),
+    ],
+)
+def test_the_cookie_is_bound_to_the_host_name(scheme, begins, holds):
+    scope = {"type": "http", "scheme": scheme, "path": "/mlflow/", "query_string": b""}
+    request = Request({**scope, "headers": [(b"host", b"mlflow.x")], "server": ("mlflow.x", 443)})
+    answer = Response()
+    browser.keep(answer, request, "t")
+    given = answer.headers["set-cookie"].lower()
+    assert given.startswith(begins) and given.endswith(holds)
+    assert "httponly" in given and "domain" not in given
