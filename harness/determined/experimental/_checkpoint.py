@@ -159,22 +159,21 @@ class Checkpoint:
 
     def add_metadata(self, metadata: dict[str, Any]) -> None:
         """Adds top-level keys; an existing key gets the new value."""
-        self._push({**self._known_metadata(), **metadata})
+        self._change_metadata({"metadata": _as_json(metadata)})
 
     def remove_metadata(self, keys: list[str]) -> None:
         """Removes top-level keys; a missing key is no error."""
-        kept = {name: value for name, value in self._known_metadata().items() if name not in keys}
-        self._push(kept)
+        self._change_metadata({"remove": list(keys)})
 
     def _known_metadata(self) -> dict[str, Any]:
         if self.metadata is None:
             self.reload()
         return self.metadata or {}
 
-    def _push(self, metadata: dict[str, Any]) -> None:
-        body = {"checkpoint": {"uuid": self.uuid, "metadata": _as_json(metadata)}}
-        self._session.post(f"/api/v1/checkpoints/{self.uuid}/metadata", json=body)
-        self.metadata = metadata
+    def _change_metadata(self, change: dict[str, Any]) -> None:
+        # The service merges: whoever adds something else at the same time loses nothing.
+        answer = self._session.patch(f"/api/v1/checkpoints/{self.uuid}/metadata", json=change)
+        self.metadata = numbers(answer["checkpoint"].get("metadata") or {})
 
     def get_metrics(self, group: str | None = None) -> Iterable[TrialMetrics]:
         """The reports of ``group`` (default: validation) at the checkpoint's own step."""

@@ -314,20 +314,18 @@ class Model:
 
     def add_metadata(self, metadata: dict[str, Any]) -> None:
         """Adds top-level keys; an existing key gets the new value."""
-        self._patch(metadata={**self._known_metadata(), **metadata})
+        self._change_metadata({"metadata": metadata})
 
     def remove_metadata(self, keys: list[str]) -> None:
         """Removes top-level keys; a missing key is no error."""
         given: Any = keys
         if isinstance(given, str) or not all(isinstance(key, str) for key in given):
             raise ValueError(f"remove_metadata() takes a list of keys, not {keys!r}")
-        kept = {name: value for name, value in self._known_metadata().items() if name not in keys}
-        self._patch(metadata=kept)
+        self._change_metadata({"remove": list(keys)})
 
-    def _known_metadata(self) -> dict[str, Any]:
-        if self.metadata is None:
-            self.reload()
-        return self.metadata or {}
+    def _change_metadata(self, change: dict[str, Any]) -> None:
+        # The service merges: whoever adds something else at the same time loses nothing.
+        self._fill(self._session.patch(f"{self._path}/metadata", json=change)["model"])
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Replaces the labels."""

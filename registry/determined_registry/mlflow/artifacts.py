@@ -22,7 +22,9 @@ import posixpath
 import shutil
 import stat
 import tempfile
+import threading
 import uuid as uuids
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -208,7 +210,10 @@ class Artifacts(ArtifactRepository):
             target.parent.mkdir(parents=True, exist_ok=True)
             draft = target.with_name(f".{uuids.uuid4().hex}")
             shutil.copyfile(local_file, draft)
-            draft.replace(target)
+            with completing(checkpoint.uuid):
+                # It may be complete by now.
+                _require_incomplete(self._checkpoint(parts[1]))
+                draft.replace(target)
             return
         trial, path = self._own(parts)
         if not path or parts[2] == CHECKPOINTS:
@@ -248,7 +253,8 @@ class Artifacts(ArtifactRepository):
                 manager.discard(self._key(trial, one))
 
     def store(self, checkpoint: uuids.UUID) -> Manifest:
-        """The files that were sent for the checkpoint go to its storage, all or none of them."""
+        """The files that were sent for the checkpoint go to its storage, all or none of them. The caller is
+        :func:`completing` it, and forgets them when the service knows that they are there."""
         row = self._checkpoint(str(checkpoint))
         _require_reporter(row.trial_id)
         folder = _spool(checkpoint)
@@ -256,14 +262,27 @@ class Artifacts(ArtifactRepository):
         with _explained():
             manager = _manager(row.storage, row.trial_id)
             manager.delete(str(checkpoint))
-            manifest = manager.upload(folder, str(checkpoint), lambda name: not _hidden(name))
-        self.forget(checkpoint)
-        return manifest
+            return manager.upload(folder, str(checkpoint), lambda name: not _hidden(name))
 
     @staticmethod
     def forget(checkpoint: uuids.UUID) -> None:
         """Files that were sent for a checkpoint that will not be."""
         shutil.rmtree(_spool(checkpoint), ignore_errors=True)
+
+
+_completing: weakref.WeakValueDictionary[uuids.UUID, Any] = weakref.WeakValueDictionary()
+_looking = threading.Lock()
+
+
+@contextlib.contextmanager
+def completing(checkpoint: uuids.UUID) -> Iterator[None]:
+    """Whoever completes the checkpoint, or adds a file to it, waits for the others: of two who complete it
+    the second would find no files, and one that came in between would be lost. This process alone does
+    either."""
+    with _looking:
+        own = _completing.setdefault(checkpoint, threading.Lock())
+    with own:
+        yield
 
 
 def _parts(path: str | None) -> list[str]:

@@ -14,11 +14,6 @@ from determined_registry.mlflow import names
 from determined_registry.mlflow.database import Reader
 from determined_registry.mlflow.service import missing
 
-KEY = "mlflow"
-"""What MLflow's clients say of a model stands under this key of the checkpoint's metadata."""
-STEP = "step"
-"""There: at which step the run has logged the model, if its client has said it."""
-
 _SELECT = """
     SELECT c.uuid, c.experiment_id, c.trial_id, c.state, c.report_time, c.steps_completed,
            c.metadata AS user_metadata, c.reason, t.hparams, m.params, coalesce(m.native, false) AS native,
@@ -95,7 +90,7 @@ class LoggedModels:
 
 
 def _said(row: Any) -> dict[str, Any]:
-    found = (row.user_metadata or {}).get(KEY)
+    found = (row.user_metadata or {}).get(names.SAID)
     return found if isinstance(found, dict) else {}
 
 

@@ -26,7 +26,6 @@ from mlflow.utils.search_utils import SearchUtils
 
 from determined_registry.mlflow import history, inputs, names
 from determined_registry.mlflow.database import Reader
-from determined_registry.mlflow.logged_models import KEY, STEP
 from determined_registry.mlflow.run_rows import IS_SEARCH, SEARCHES, TRIALS, Query
 from determined_registry.mlflow.service import invalid, missing
 
@@ -53,7 +52,7 @@ _BEST = """
             THEN t.searcher_metric_value ELSE -t.searcher_metric_value END, t.id"""
 _OUTPUTS = f"""
     SELECT c.trial_id, c.uuid,
-           coalesce((c.metadata -> '{KEY}' ->> '{STEP}')::bigint, c.steps_completed) AS step
+           coalesce((c.metadata -> '{names.SAID}' ->> '{names.SAID_STEP}')::bigint, c.steps_completed) AS step
     FROM checkpoints c
     WHERE c.trial_id = ANY(:trials) AND c.state NOT IN ('DELETED', 'ERROR')
     ORDER BY c.trial_id, c.report_time, c.uuid"""

@@ -37,7 +37,7 @@ from determined_registry.mlflow import inputs, names, service
 from determined_registry.mlflow.absent import Absent
 from determined_registry.mlflow.database import Reader
 from determined_registry.mlflow.experiments import DEFAULT, Experiments
-from determined_registry.mlflow.logged_models import KEY, STEP, LoggedModels
+from determined_registry.mlflow.logged_models import LoggedModels
 from determined_registry.mlflow.runs import Runs, status_of
 from determined_registry.mlflow.service import invalid, refuse
 
@@ -294,7 +294,7 @@ class TrackingStore(Absent):
                 )
         for one, row in zip(models, rows, strict=True):
             if one.step != row.steps_completed:
-                self._say(row, {STEP: one.step})
+                self._say(row, {"step": one.step})
 
     def record_logged_model(self, run_id: str, mlflow_model: Any) -> None:
         """Clients before MLflow 3 say so in a tag, which nobody reads any more."""
@@ -410,31 +410,33 @@ class TrackingStore(Absent):
             "tags": {one.key: one.value for one in tags or ()},
             "params": {one.key: one.value for one in params or ()},
         }
-        _report(trial, uuid, "STATE_ACTIVE", {KEY: said})
+        _report(trial, uuid, "STATE_ACTIVE", {names.SAID: said})
         return self._models.get(names.model_id_of(uuid))
 
     def finalize_logged_model(self, model_id: str, status: Any) -> Any:
         """READY: the files that were sent become the checkpoint, in its storage."""
-        from determined_registry.mlflow.artifacts import Artifacts
+        from determined_registry.mlflow.artifacts import Artifacts, completing
 
-        row = self._models.row(model_id)
-        if row.state != "ACTIVE":
-            return self._models.get(model_id)
-        trial = self._runs.trial(str(row.trial_id))
-        if LoggedModelStatus(status) == LoggedModelStatus.READY:
-            manifest = Artifacts.of_server().store(row.uuid)
-            metadata = {**row.user_metadata, "steps_completed": row.steps_completed}
-            _report(
-                trial,
-                row.uuid,
-                "STATE_COMPLETED",
-                metadata,
-                resources={path: str(size) for path, size in manifest.resources.items()},
-                checksums=dict(manifest.checksums),
-            )
-        else:
+        with completing(self._models.row(model_id).uuid):
+            row = self._models.row(model_id)
+            if row.state != "ACTIVE":
+                return self._models.get(model_id)
+            trial = self._runs.trial(str(row.trial_id))
+            # What was said of the model stays: a report adds to the metadata.
+            metadata = {"steps_completed": row.steps_completed}
+            if LoggedModelStatus(status) == LoggedModelStatus.READY:
+                manifest = Artifacts.of_server().store(row.uuid)
+                _report(
+                    trial,
+                    row.uuid,
+                    "STATE_COMPLETED",
+                    metadata,
+                    resources={path: str(size) for path, size in manifest.resources.items()},
+                    checksums=dict(manifest.checksums),
+                )
+            else:
+                _report(trial, row.uuid, "STATE_ERROR", metadata)
             Artifacts.of_server().forget(row.uuid)
-            _report(trial, row.uuid, "STATE_ERROR", row.user_metadata)
         return self._models.get(model_id)
 
     def set_logged_model_tags(self, model_id: str, tags: Sequence[Any]) -> None:
@@ -443,7 +445,7 @@ class TrackingStore(Absent):
 
     def delete_logged_model_tag(self, model_id: str, key: str) -> None:
         row = self._models.row(model_id)
-        if key not in ((row.user_metadata.get(KEY) or {}).get("tags") or {}):
+        if key not in ((row.user_metadata.get(names.SAID) or {}).get("tags") or {}):
             raise service.missing(f"tag {key!r} of logged model {model_id}")
         self._say(row, {"tags": {key: None}})
 
@@ -462,18 +464,7 @@ class TrackingStore(Absent):
 
     @staticmethod
     def _say(row: Any, change: dict[str, Any]) -> None:
-        said = dict(row.user_metadata.get(KEY) or {})
-        if not said:
-            # From now on its tags and parameters are what is said here: begin with what was shown.
-            said = {"params": dict(names.flat(row.hparams or {})), "tags": {}}
-        for name, value in change.items():
-            if isinstance(value, dict):
-                after = {**(said.get(name) or {}), **value}
-                value = {key: one for key, one in after.items() if one is not None}
-            said[name] = value
-        metadata = {**row.user_metadata, KEY: said}
-        path = f"/api/v1/checkpoints/{row.uuid}/metadata"
-        service.ask("POST", path, {"checkpoint": {"metadata": metadata}})
+        service.ask("PATCH", f"/api/v1/mlflow/models/{row.uuid}", change)
 
     def filter_active_experiment_ids(self, experiment_ids: Sequence[str]) -> list[str]:
         found = []

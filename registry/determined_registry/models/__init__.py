@@ -15,6 +15,7 @@ numbers; of two who move an alias at once the last one wins, and the history has
 
 from determined_registry.models.aliases import delete_alias, set_alias
 from determined_registry.models.changes import (
+    change_metadata,
     change_model,
     create_model,
     delete_model,
@@ -36,6 +37,7 @@ __all__ = [
     "Invalid",
     "NotFound",
     "RegistryError",
+    "change_metadata",
     "change_model",
     "change_version",
     "create_model",

@@ -5,7 +5,7 @@ A model is named by its name, whatever its case, or by its id as a number (also 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -151,6 +151,21 @@ def change_model(
         except sa.exc.IntegrityError:
             # Taken since it was looked for.
             raise _taken(name or row.name) from None
+    return int(row.id)
+
+
+def change_metadata(
+    conn: sa.Connection, model: ModelRef, metadata: Mapping[str, Any], remove: Collection[str]
+) -> int:
+    """Sets these keys of the metadata, removes those, and keeps the others. The model's id.
+
+    Raises NotFound, Invalid; Conflict when it is archived.
+    """
+    row = find_to_change(conn, model)
+    both = {**row.user_metadata, **metadata}
+    after = {key: value for key, value in both.items() if key not in remove}
+    values = {**_checked(metadata=after), models.c.updated_at: sa.func.now()}
+    conn.execute(sa.update(models).where(models.c.id == row.id).values(values))
     return int(row.id)
 
 

@@ -58,14 +58,14 @@ async def give_up_checkpoint(change: Change, trial_id: int, uuid: UUID, reason: 
     )
 
 
-async def lock_users(conn: AsyncConnection, *uuids: UUID) -> None:
-    """Locks the trials whose latest checkpoint is one of these: before the checkpoints' own rows, as
-    everywhere."""
+async def lock_users(conn: AsyncConnection, *uuids: UUID, owners: bool = False) -> None:
+    """Locks the trials whose latest checkpoint is one of these (``owners``: and those that have stored them):
+    before the checkpoints' own rows, as everywhere."""
+    which: sa.ColumnElement[bool] = trials.c.latest_checkpoint.in_(uuids)
+    if owners:
+        which |= trials.c.id.in_(sa.select(c.trial_id).where(c.uuid.in_(uuids)))
     await conn.execute(
-        sa.select(trials.c.id)
-        .where(trials.c.latest_checkpoint.in_(uuids))
-        .order_by(trials.c.id)
-        .with_for_update(key_share=True)
+        sa.select(trials.c.id).where(which).order_by(trials.c.id).with_for_update(key_share=True)
     )
 
 

@@ -27,7 +27,7 @@ from determined_service.base.settings import Settings
 from determined_service.deleting.damage import forget_latest, lock_users
 from determined_service.deleting.garbage import Policy, outside_policy
 from determined_service.deleting.registered import lock_unregistered, refuse_registered
-from determined_service.deleting.remains import state_without
+from determined_service.deleting.remains import state_without, still_there
 from determined_service.state import states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TASK, transition
@@ -366,7 +366,7 @@ async def note_deleted(
 ) -> None:
     """Files are gone: by checkpoint, the resources that are left. May be repeated. Raises NotFound."""
     await _lock(change, deletion_id)
-    await lock_users(change.conn, *left)
+    await lock_users(change.conn, *left, owners=True)
     found = await change.conn.execute(
         sa.select(c.uuid, c.state, c.resources, c.experiment_id)
         .where(c.uuid.in_(left))
@@ -374,7 +374,7 @@ async def note_deleted(
         .with_for_update()
     )
     for row in list(found):
-        resources = dict(left[row.uuid])
+        resources = still_there(row, left[row.uuid])
         state = state_without(row.state, row.resources, resources)
         await change.conn.execute(
             sa.update(checkpoints)

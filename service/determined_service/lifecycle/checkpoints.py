@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,10 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire import limits
 from determined_registry.database.tables import allocations, checkpoints, trials
 from determined_service.access.principal import Principal, ended
 from determined_service.base import topics
+from determined_service.base.checks import check_bytes
 from determined_service.base.errors import Conflict, NotFound
+from determined_service.base.json import dumps
 from determined_service.lifecycle import unmanaged
 from determined_service.state.change import Change
 
@@ -176,29 +179,65 @@ async def _require_free(conn: AsyncConnection, uuid: UUID) -> None:
 
 
 async def _store(conn: AsyncConnection, values: Mapping[str, Any]) -> None:
-    same_experiment = c.experiment_id.is_not_distinct_from(values["experiment_id"])
-    stored = await conn.execute(
-        insert(checkpoints)
-        .values({c[name]: value for name, value in values.items()})
-        .on_conflict_do_update(
-            index_elements=[c.uuid],
-            # A late repetition brings nothing back that was found damaged or deleted.
-            where=_USABLE & same_experiment,
-            set_={c[name]: value for name, value in values.items() if name != "uuid"},
-        )
-        .returning(c.uuid)
+    columns = {c[name]: value for name, value in values.items()}
+    made = await conn.execute(
+        insert(checkpoints).values(columns).on_conflict_do_nothing().returning(c.uuid)
     )
-    if stored.first() is not None:
+    if made.first() is not None:
         return
+    of = c.uuid == values["uuid"]
     found = await conn.execute(
-        sa.select(c.uuid).where(c.uuid == values["uuid"], sa.not_(same_experiment))
+        sa.select(c.experiment_id, c.user_metadata, _USABLE.label("usable"))
+        .where(of)
+        .with_for_update(key_share=True)
     )
-    if found.first() is not None:
+    row = found.first()
+    if row is not None and row.experiment_id != values["experiment_id"]:
         raise Conflict(f"there is a checkpoint {values['uuid']} already, of another experiment")
+    if row is None or not row.usable:
+        # A late repetition brings nothing back that was found damaged or deleted.
+        return
+    # What was noted since the report before stays.
+    metadata = _of_metadata_size({**row.user_metadata, **values["user_metadata"]})
+    del columns[c.uuid]
+    await conn.execute(
+        sa.update(checkpoints).where(of).values({**columns, c.user_metadata: metadata})
+    )
+
+
+def _of_metadata_size(metadata: dict[str, Any]) -> dict[str, Any]:
+    check_bytes(len(dumps(metadata)), limits.METADATA_BYTES, "metadata")
+    return metadata
 
 
 async def replace_metadata(change: Change, uuid: UUID, metadata: Mapping[str, Any]) -> None:
-    """``metadata`` takes the place of the checkpoint's."""
+    """``metadata`` takes the place of the checkpoint's, whatever others have added meanwhile."""
     await change.conn.execute(
         sa.update(checkpoints).where(c.uuid == uuid).values({c.user_metadata: metadata})
     )
+
+
+async def change_metadata(
+    change: Change, uuid: UUID, given: Mapping[str, Any], remove: Collection[str]
+) -> None:
+    """Sets these keys of the checkpoint's metadata, removes those, and keeps the others. Raises NotFound;
+    BadRequest for what is too large."""
+    both = {**await lock_metadata(change, uuid), **given}
+    after = {key: value for key, value in both.items() if key not in remove}
+    await store_metadata(change, uuid, after)
+
+
+async def lock_metadata(change: Change, uuid: UUID) -> dict[str, Any]:
+    """The checkpoint's metadata, which nobody else changes before the change ends. Raises NotFound."""
+    found = await change.conn.execute(
+        sa.select(c.user_metadata).where(c.uuid == uuid).with_for_update(key_share=True)
+    )
+    metadata: dict[str, Any] | None = found.scalar_one_or_none()
+    if metadata is None:
+        raise NotFound(f"checkpoint {uuid} does not exist")
+    return metadata
+
+
+async def store_metadata(change: Change, uuid: UUID, metadata: dict[str, Any]) -> None:
+    """Of a checkpoint whose metadata is locked. Raises BadRequest for what is too large."""
+    await replace_metadata(change, uuid, _of_metadata_size(metadata))

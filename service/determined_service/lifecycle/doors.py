@@ -137,26 +137,32 @@ async def set_state(change: Change, allocation_id: str, state: DoorState) -> Non
     """A supervisor has opened its door, or wants to close it. Raises Conflict: nobody has asked for this one
     (any more); or somebody has asked for it again, so it is to stay open."""
     conn = change.conn
+    # The allocation first, in a statement of its own: whoever ends it takes its doors and ports away, and
+    # must see the port that is made here.
+    held = (
+        await conn.execute(
+            sa.select(allocations.c.task_id, allocations.c.state)
+            .where(allocations.c.id == allocation_id)
+            .with_for_update(read=True)
+        )
+    ).first()
+    this = (_c.allocation_id == allocation_id, _c.node == state.node)
     row = (
         await conn.execute(
-            sa.select(allocation_doors, allocations.c.task_id, allocations.c.state)
-            .join(allocations, allocations.c.id == _c.allocation_id)
-            .where(_c.allocation_id == allocation_id, _c.node == state.node)
-            .with_for_update(of=allocation_doors)
+            sa.select(_c.secret, _c.is_open).where(*this).with_for_update(key_share=True)
         )
     ).first()
     is_it = row is not None and shells.hash_of(row.secret) == state.secret_hash
-    if row is None or not is_it or row.state != states.RUNNING:
+    if held is None or held.state != states.RUNNING or row is None or not is_it:
         raise Conflict(f"nobody asks for door {state.node} of allocation {allocation_id}")
-    this = (_c.allocation_id == allocation_id, _c.node == state.node)
     name = doors.port_name(state.node)
     p = allocation_ports.c
-    change.notify(topics.task(row.task_id))
+    change.notify(topics.task(held.task_id))
     if state.open:
         port = insert(allocation_ports).values(
             allocation_id=allocation_id,
             name=name,
-            task_id=row.task_id,
+            task_id=held.task_id,
             address=state.address,
             port=state.port,
             tcp=True,

@@ -34,6 +34,7 @@ from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.ingest.reports import Batch
 from determined_service.ingest.streams import Position
 from determined_service.lifecycle import unmanaged
+from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.state.change import Change
 
 _STREAMS = uuid.UUID("8b1d4a39-6ed7-4f1c-9a7e-5c1f0b7a9a44")
@@ -53,14 +54,15 @@ _VALIDATION = (
 x = mlflow_experiments.c
 m = mlflow_runs.c
 
-_LOCK = sa.text(
+# The trial stands for its run, which may have no row of its own yet. What is said of it is read by a second
+# statement: the first one would read it as it was before the wait for the lock.
+_LOCK_RUN = sa.text("SELECT FROM trials WHERE id = :id FOR NO KEY UPDATE")
+_RUN = sa.text(
     """
-    SELECT t.id, t.experiment_id, t.state, t.run_count, t.hparams, e.unmanaged, e.archived,
-           coalesce(m.native, false) AS native, coalesce(m.params, '{}') AS params,
+    SELECT t.id, t.hparams, coalesce(m.native, false) AS native, coalesce(m.params, '{}') AS params,
            coalesce(m.tags, '{}') AS tags, coalesce(m.artifacts, '{}') AS artifacts,
-           coalesce(m.inputs, '[]') AS inputs, m.deleted_at
-    FROM trials t JOIN experiments e ON e.id = t.experiment_id LEFT JOIN mlflow_runs m ON m.trial_id = t.id
-    WHERE t.id = :id FOR NO KEY UPDATE OF t
+           coalesce(m.inputs, '[]') AS inputs
+    FROM trials t LEFT JOIN mlflow_runs m ON m.trial_id = t.id WHERE t.id = :id
     """
 )
 _FACTS = sa.text(
@@ -142,17 +144,12 @@ async def change_experiment(
 ) -> None:
     """Raises NotFound; Conflict when another experiment has the name."""
     conn = change.conn
-    found = await conn.execute(
-        sa.select(experiments.c.id, x.name, x.tags)
-        .outerjoin(mlflow_experiments, x.experiment_id == experiments.c.id)
-        .where(experiments.c.id == experiment_id)
-        .with_for_update(key_share=True, of=experiments)
-    )
+    await lock_experiment(change, experiment_id)
+    # A second statement, as for runs.
+    found = await conn.execute(sa.select(x.name, x.tags).where(x.experiment_id == experiment_id))
     row = found.first()
-    if row is None:
-        raise NotFound(f"experiment {experiment_id} does not exist")
     if name is not None:
-        if row.name is not None:
+        if row is not None and row.name is not None:
             other = await find_native(conn, name)
             if other not in (None, experiment_id):
                 raise Conflict(f"an experiment {name!r} already exists")
@@ -167,7 +164,7 @@ async def change_experiment(
             sa.update(experiments).where(experiments.c.id == experiment_id).values(name=shown)
         )
     if tags is not None:
-        after = _changed(row.tags or {}, tags, "tags")
+        after = _changed({} if row is None else row.tags, tags, "tags")
         await conn.execute(
             insert(mlflow_experiments)
             .values(experiment_id=experiment_id, tags=after)
@@ -190,9 +187,9 @@ async def start_run(change: Change, experiment_id: int, name: str, tags: Mapping
 
 async def change_run(change: Change, trial_id: int, given: RunChange) -> None:
     """Raises NotFound; BadRequest for a parameter that has another value, and for what is too large."""
-    row = (await change.conn.execute(_LOCK, {"id": trial_id})).first()
-    if row is None:
+    if (await change.conn.execute(_LOCK_RUN, {"id": trial_id})).first() is None:
         raise NotFound(f"run {trial_id} does not exist")
+    row = (await change.conn.execute(_RUN, {"id": trial_id})).one()
     values: dict[str, Any] = {}
     if given.name is not None:
         values["name"] = given.name

@@ -123,14 +123,17 @@ _STILL_SILENT = sa.text(
       AND t.seen_at < now() - make_interval(secs => CASE WHEN m.native THEN :mlflow_silent ELSE :silent END)
     """
 )
-_ABANDONED = sa.text(
-    """
-    UPDATE experiments e
-    SET state = 'ERROR', reason = 'its script has started no trial', end_time = now()
-    WHERE e.unmanaged AND e.state = 'ACTIVE'
+_ABANDONED = """e.unmanaged AND e.state = 'ACTIVE'
       AND e.start_time < now() - make_interval(secs => :silent)
       AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id)
-      AND NOT EXISTS (SELECT FROM mlflow_experiments x WHERE x.experiment_id = e.id AND x.name IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM mlflow_experiments x WHERE x.experiment_id = e.id AND x.name IS NOT NULL)"""
+_FIND_ABANDONED = sa.text(f"SELECT e.id FROM experiments e WHERE {_ABANDONED} ORDER BY e.id")
+# Of the locked experiment: its first trial may have come meanwhile.
+_END_ABANDONED = sa.text(
+    f"""
+    UPDATE experiments e
+    SET state = 'ERROR', reason = 'its script has started no trial', end_time = now()
+    WHERE e.id = :id AND {_ABANDONED}
     """
 )
 _TASK = sa.text(
@@ -320,7 +323,11 @@ async def give_up_silent(db: Database, silent_s: float = SILENT_S) -> list[int]:
     async with reader(db).connect() as conn:
         given = {"silent": silent_s, "mlflow_silent": max(silent_s, MLFLOW_SILENT_S)}
         found = list(await conn.execute(_SILENT, given))
-        await conn.execute(_ABANDONED, {"silent": silent_s})
+        abandoned = list((await conn.execute(_FIND_ABANDONED, {"silent": silent_s})).scalars())
+    for experiment_id in abandoned:
+        async with changing(db) as change:
+            await change.conn.execute(_LOCK_EXPERIMENT, {"id": experiment_id})
+            await change.conn.execute(_END_ABANDONED, {"id": experiment_id, "silent": silent_s})
     given_up = []
     for row in found:
         async with changing(db) as change:

@@ -204,15 +204,14 @@ def _left(given: Any) -> dict[UUID, dict[str, int] | None]:
     }
 
 
+Changer = Annotated[Principal, may(Action.CHANGE, Kind.CHECKPOINT, "change the metadata of")]
+
+
 @router.post("/{uuid}/metadata")
 async def replace_metadata(
-    uuid: str,
-    request: Request,
-    user: Annotated[Principal, may(Action.CHANGE, Kind.CHECKPOINT, "change the metadata of")],
-    db: Db,
-    viewer_of: ViewerOf,
+    uuid: str, request: Request, user: Changer, db: Db, viewer_of: ViewerOf
 ) -> Response:
-    """`{"checkpoint": {"metadata": {…}}}` replaces the metadata."""
+    """`{"checkpoint": {"metadata": {…}}}` replaces the metadata as a whole."""
     given = (await object_body(request, nul=True)).get("checkpoint") or {}
     if not isinstance(given, dict):
         raise BadRequest(f"checkpoint must be an object, not {show(given)}")
@@ -220,5 +219,26 @@ async def replace_metadata(
     wanted = parse_uuid(uuid, "checkpoint")
     async with changing(db) as change:
         await checkpointing.replace_metadata(change, wanted, metadata)
+        found = await get_checkpoint(change.conn, wanted, viewer_of(user))
+        return JsonResponse({"checkpoint": found})
+
+
+@router.patch(
+    "/{uuid}/metadata",
+    openapi_extra=json_example({"metadata": {"accuracy": 0.97}, "remove": ["draft"]}),
+)
+async def change_metadata(
+    uuid: str, request: Request, user: Changer, db: Db, viewer_of: ViewerOf
+) -> Response:
+    """Sets keys of the `metadata`, and removes those named in `remove`; the others stay, so that several may
+    note something at once."""
+    given = await object_body(request, nul=True)
+    metadata = _metadata(given.get("metadata") or {}, "metadata")
+    remove = given.get("remove") or []
+    if not isinstance(remove, list) or not all(isinstance(key, str) for key in remove):
+        raise BadRequest(f"remove must be a list of keys, not {show(remove)}")
+    wanted = parse_uuid(uuid, "checkpoint")
+    async with changing(db) as change:
+        await checkpointing.change_metadata(change, wanted, metadata, set(replace_nul(remove)))
         found = await get_checkpoint(change.conn, wanted, viewer_of(user))
         return JsonResponse({"checkpoint": found})

@@ -25,9 +25,10 @@ from determined_service.base.bounds import Id, Name, Text
 from determined_service.base.checks import show
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest, Conflict, Forbidden
+from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import experiments as experimenting
-from determined_service.lifecycle import mlflow_runs, unmanaged
+from determined_service.lifecycle import logged_models, mlflow_runs, unmanaged
 from determined_service.state import states
 from determined_service.state.change import changing, reader
 from determined_service.submission import submit
@@ -178,6 +179,33 @@ async def set_state(trial_id: Id, given: RunState, user: Reporter, db: Db) -> Re
         raise BadRequest(f"state: expected one of {', '.join(_STATES)}, found {given.state[:80]!r}")
     async with changing(db) as change:
         await mlflow_runs.set_state(change, trial_id, _STATES[given.state])
+    return JsonResponse({})
+
+
+class LoggedModelChange(BaseModel):
+    """What is null stays as it is; a tag or a parameter that is null goes. ``step``: at which the run has
+    logged it. ``deleted``: hidden."""
+
+    tags: Tags | None = None
+    params: Tags | None = None
+    step: Annotated[int, Field(ge=-limits.INT64, le=limits.INT64)] | None = None
+    deleted: bool | None = None
+
+
+@router.patch(f"{api}/models/{{uuid}}")
+async def change_model(
+    uuid: str,
+    given: LoggedModelChange,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.CHECKPOINT, "change the metadata of")],
+    db: Db,
+) -> Response:
+    """Changes what MLflow's clients say of a logged model: the checkpoint of that uuid."""
+    async with changing(db) as change:
+        await logged_models.change_model(
+            change,
+            parse_uuid(uuid, "checkpoint"),
+            logged_models.ModelChange(given.tags, given.params, given.step, given.deleted),
+        )
     return JsonResponse({})
 
 

@@ -229,6 +229,26 @@ async def move_model(
     return JsonResponse({})
 
 
+class MetadataChange(BaseModel):
+    """Keys to set, and keys to remove; the others stay."""
+
+    metadata: Metadata = Field(default_factory=dict)
+    remove: Annotated[list[str], Field(max_length=limits.MANY_IDS)] = Field(default_factory=list)
+
+
+@router.patch(f"{MODEL}/metadata")
+async def change_metadata(
+    model_name: str, given: MetadataChange, user: Changer, db: Db
+) -> Response:
+    """Sets keys of the `metadata`, and removes those named in `remove`; the others stay, so that several may
+    note something at once."""
+    async with db.tx() as conn:
+        model_id = await modelling.apply(
+            conn, registry.change_metadata, model_name, given.metadata, set(given.remove)
+        )
+        return JsonResponse({"model": await get_model(conn, model_id)})
+
+
 class TagChange(BaseModel):
     """Tags to set, and with null to delete; the others stay."""
 

@@ -229,10 +229,13 @@ REQUESTS: dict[Address, Asked] = {
         lambda mine: named_checkpoint(mine) | {"checkpointGlobs": ["*.pt"]}
     ),
     ("POST", f"{API}/checkpoints/{{uuid}}/metadata"): just({"checkpoint": {"metadata": {}}}),
+    ("PATCH", f"{API}/checkpoints/{{uuid}}/metadata"): just({"metadata": {"note": "other"}}),
+    ("PATCH", f"{API}/mlflow/models/{{uuid}}"): just({"tags": {"team": "other"}}),
     ("PATCH", MODEL): just({"description": "other"}),
     ("DELETE", MODEL): Asked(),
     **{("POST", f"{MODEL}/{verb}"): Asked() for verb in ("archive", "unarchive")},
     ("POST", f"{MODEL}/move"): just({"destinationWorkspaceId": 1}),
+    ("PATCH", f"{MODEL}/metadata"): just({"metadata": {"note": "other"}}),
     ("PATCH", f"{MODEL}/tags"): just({"tags": {"stage": "other"}}),
     ("POST", f"{MODEL}/versions"): Asked(lambda mine: {"checkpointUuid": mine.checkpoint}),
     ("PATCH", VERSION): just({"comment": "other"}),

@@ -302,7 +302,7 @@ class FakeService:
             ("POST", r"/api/v1/commands/[^/]+/(?:kill|set_priority)", self._command),
             ("GET", r"/api/v1/trials/(\d+)/workloads", self._workloads),
             ("GET", r"/api/v1/checkpoints/([-\w]+)", self._checkpoint),
-            ("POST", r"/api/v1/checkpoints/([-\w]+)/metadata", self._set_metadata),
+            ("PATCH", r"/api/v1/checkpoints/([-\w]+)/metadata", self._change_metadata),
             ("GET", r"/api/v1/models", lambda r: self._page(r, "models", [self.model])),
             ("POST", r"/api/v1/models", lambda r: {"model": self.model}),
             ("GET", r"/api/v1/models/([^/]+)", lambda r, _: {"model": self.model}),
@@ -544,9 +544,12 @@ class FakeService:
                 return {"checkpoint": found}
         raise Refused(404, f"checkpoint {uuid} does not exist")
 
-    def _set_metadata(self, request: httpx.Request, uuid: str) -> Any:
+    def _change_metadata(self, request: httpx.Request, uuid: str) -> Any:
         found = self._checkpoint(request, uuid)["checkpoint"]
-        found["metadata"] = json.loads(request.content)["checkpoint"]["metadata"]
+        given = json.loads(request.content)
+        found["metadata"] |= given.get("metadata", {})
+        for key in given.get("remove", []):
+            found["metadata"].pop(key, None)
         return {"checkpoint": found}
 
     def _model_versions(self, request: httpx.Request, _: str) -> Any:
