@@ -22,9 +22,7 @@ import posixpath
 import shutil
 import stat
 import tempfile
-import threading
 import uuid as uuids
-import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,7 +40,7 @@ from determined.storage.directory import DirectoryStorageManager
 from determined.storage.files import Digest, algorithm_for
 from determined.storage.spans import Span
 from determined_registry import permitted
-from determined_registry.mlflow import configured, names
+from determined_registry.mlflow import configured, names, spool
 from determined_registry.mlflow.database import SCHEME, Reader
 from determined_registry.mlflow.service import ask, invalid, missing, refuse
 
@@ -118,7 +116,7 @@ class Artifacts(ArtifactRepository):
     def _resources(self, checkpoint: Any) -> dict[str, int]:
         found = dict(checkpoint.resources)
         if checkpoint.state == "ACTIVE":
-            found = _spooled(checkpoint.uuid)
+            found = spool.files(checkpoint.uuid)
         if LOAD_FILE in found and MLMODEL not in found:
             found[MLMODEL] = len(_mlmodel(checkpoint))
         return found
@@ -206,14 +204,15 @@ class Artifacts(ArtifactRepository):
             checkpoint = self._checkpoint(parts[1])
             _require_incomplete(checkpoint)
             _require_reporter(checkpoint.trial_id)
-            target = _spool(checkpoint.uuid).joinpath(*parts[2:])
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft = target.with_name(f".{uuids.uuid4().hex}")
-            shutil.copyfile(local_file, draft)
-            with completing(checkpoint.uuid):
-                # It may be complete by now.
-                _require_incomplete(self._checkpoint(parts[1]))
-                draft.replace(target)
+            target = spool.folder_of(checkpoint.uuid).joinpath(*parts[2:])
+            with tempfile.TemporaryDirectory(dir=configured.current().spool) as folder:
+                draft = Path(folder) / CONTENT
+                shutil.copyfile(local_file, draft)
+                with spool.completing(checkpoint.uuid):
+                    # It may be complete by now.
+                    _require_incomplete(self._checkpoint(parts[1]))
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    draft.replace(target)
             return
         trial, path = self._own(parts)
         if not path or parts[2] == CHECKPOINTS:
@@ -257,32 +256,17 @@ class Artifacts(ArtifactRepository):
         :func:`completing` it, and forgets them when the service knows that they are there."""
         row = self._checkpoint(str(checkpoint))
         _require_reporter(row.trial_id)
-        folder = _spool(checkpoint)
+        folder = spool.folder_of(checkpoint)
         folder.mkdir(parents=True, exist_ok=True)
         with _explained():
             manager = _manager(row.storage, row.trial_id)
             manager.delete(str(checkpoint))
-            return manager.upload(folder, str(checkpoint), lambda name: not _hidden(name))
+            return manager.upload(folder, str(checkpoint), lambda name: not spool.is_hidden(name))
 
     @staticmethod
     def forget(checkpoint: uuids.UUID) -> None:
         """Files that were sent for a checkpoint that will not be."""
-        shutil.rmtree(_spool(checkpoint), ignore_errors=True)
-
-
-_completing: weakref.WeakValueDictionary[uuids.UUID, Any] = weakref.WeakValueDictionary()
-_looking = threading.Lock()
-
-
-@contextlib.contextmanager
-def completing(checkpoint: uuids.UUID) -> Iterator[None]:
-    """Whoever completes the checkpoint, or adds a file to it, waits for the others: of two who complete it
-    the second would find no files, and one that came in between would be lost. This process alone does
-    either."""
-    with _looking:
-        own = _completing.setdefault(checkpoint, threading.Lock())
-    with own:
-        yield
+        shutil.rmtree(spool.folder_of(checkpoint), ignore_errors=True)
 
 
 def _parts(path: str | None) -> list[str]:
@@ -290,25 +274,6 @@ def _parts(path: str | None) -> list[str]:
     if ".." in parts or any("\\" in part or "\0" in part for part in parts):
         raise invalid(f"{path!r} is not the path of an artifact")
     return parts
-
-
-def _hidden(name: str) -> bool:
-    return posixpath.basename(name).startswith(".")
-
-
-def _spool(checkpoint: uuids.UUID) -> Path:
-    return Path(configured.current().spool) / str(checkpoint)
-
-
-def _spooled(checkpoint: uuids.UUID) -> dict[str, int]:
-    if not configured.is_there():
-        return {}
-    folder = _spool(checkpoint)
-    return {
-        file.relative_to(folder).as_posix(): file.stat().st_size
-        for file in folder.rglob("*")
-        if file.is_file() and not _hidden(file.name)
-    }
 
 
 def _manager(section: Mapping[str, Any] | None, trial_id: int | None) -> StorageManager:

@@ -33,7 +33,7 @@ from mlflow.utils.validation import (
     _validate_tag,
 )
 
-from determined_registry.mlflow import inputs, names, service
+from determined_registry.mlflow import inputs, names, service, spool
 from determined_registry.mlflow.absent import Absent
 from determined_registry.mlflow.database import Reader
 from determined_registry.mlflow.experiments import DEFAULT, Experiments
@@ -415,11 +415,12 @@ class TrackingStore(Absent):
 
     def finalize_logged_model(self, model_id: str, status: Any) -> Any:
         """READY: the files that were sent become the checkpoint, in its storage."""
-        from determined_registry.mlflow.artifacts import Artifacts, completing
+        from determined_registry.mlflow.artifacts import Artifacts
 
-        with completing(self._models.row(model_id).uuid):
+        with spool.completing(self._models.row(model_id).uuid):
             row = self._models.row(model_id)
             if row.state != "ACTIVE":
+                Artifacts.of_server().forget(row.uuid)
                 return self._models.get(model_id)
             trial = self._runs.trial(str(row.trial_id))
             # What was said of the model stays: a report adds to the metadata.

@@ -365,7 +365,7 @@ async def note_deleted(
     change: Change, deletion_id: int, left: Mapping[UUID, Mapping[str, int]]
 ) -> None:
     """Files are gone: by checkpoint, the resources that are left. May be repeated. Raises NotFound."""
-    await _lock(change, deletion_id)
+    deletion = await _lock(change, deletion_id)
     await lock_users(change.conn, *left, owners=True)
     found = await change.conn.execute(
         sa.select(c.uuid, c.state, c.resources, c.experiment_id)
@@ -374,7 +374,9 @@ async def note_deleted(
         .with_for_update()
     )
     for row in list(found):
-        resources = still_there(row, left[row.uuid])
+        resources = dict(left[row.uuid])
+        if deletion.globs != []:  # else what is there was looked at, and nothing deleted
+            resources = still_there(row, resources)
         state = state_without(row.state, row.resources, resources)
         await change.conn.execute(
             sa.update(checkpoints)

@@ -113,9 +113,17 @@ async def apply_rule(change: Change, rule: NotebookFiles) -> int:
         "per_owner": rule.per_owner,
         "most": MOST,
     }
+    chosen = {row.id for row in await change.conn.execute(_OUTDATED, given)}
+    if not chosen:
+        return 0
+    await change.conn.execute(
+        sa.select(_t.id).where(_t.id.in_(chosen)).order_by(_t.id).with_for_update(key_share=True)
+    )
     by_owner: dict[int, list[str]] = defaultdict(list)
+    # Once more, under their locks: a new notebook may begin with the files by now.
     for row in await change.conn.execute(_OUTDATED, given):
-        by_owner[row.owner_id].append(row.id)
+        if row.id in chosen:
+            by_owner[row.owner_id].append(row.id)
     for owner_id, task_ids in by_owner.items():
         await deletions.delete_notebook_files(change, task_ids, owner_id=owner_id)
     return sum(map(len, by_owner.values()))

@@ -57,11 +57,7 @@ async def report(change: Change, given: Report, principal: Principal) -> None:
     own = principal.allocation
     if own is not None and own.trial_id is not None:
         # Whoever ends the allocation holds this lock, so what is seen of it below stays true.
-        await conn.execute(
-            sa.select(trials.c.id)
-            .where(trials.c.id == own.trial_id)
-            .with_for_update(key_share=True)
-        )
+        await _lock_trial(conn, own.trial_id)
     sender = await _sender(conn, principal, given.allocation_id, given.task_id)
     if sender is not None and sender.state == "TERMINATED" and own is not None:
         raise ended(sender.id)
@@ -87,10 +83,18 @@ async def report(change: Change, given: Report, principal: Principal) -> None:
         values["report_time"] = given.report_time
     if trial_id is not None and given.state == "COMPLETED":
         # Before the checkpoint's row: locks in the service's order.
+        if own is None:
+            await _lock_trial(conn, trial_id)
         await _make_latest(conn, trial_id, given)
     await _store(conn, values)
     if trial_id is not None and experiment_id is not None:
         change.notify(topics.trial(trial_id), topics.experiment(experiment_id))
+
+
+async def _lock_trial(conn: AsyncConnection, trial_id: int) -> None:
+    await conn.execute(
+        sa.select(trials.c.id).where(trials.c.id == trial_id).with_for_update(key_share=True)
+    )
 
 
 async def _sender(

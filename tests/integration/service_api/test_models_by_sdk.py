@@ -8,6 +8,7 @@ import io
 import json
 import types
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -109,6 +110,23 @@ def own(service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> De
     monkeypatch.setenv("DET_USER", "determined")
     monkeypatch.setenv("DET_PASS", "")
     return Determined(service_url, "determined", "")
+
+
+def test_metadata_that_is_added_at_the_same_moment(own: Determined, trained: Trained) -> None:
+    """By sixteen who have read it before."""
+    model = own.create_model("noted by many")
+    things = [
+        (model, [own.get_model("noted by many") for _ in range(16)]),
+        (
+            own.get_checkpoint(trained.checkpoints[0]),
+            [own.get_checkpoint(trained.checkpoints[0]) for _ in range(16)],
+        ),
+    ]
+    for thing, writers in things:
+        with ThreadPoolExecutor(len(writers)) as pool:
+            list(pool.map(lambda at: at[1].add_metadata({f"w{at[0]}": 1}), enumerate(writers)))
+        thing.reload()
+        assert {f"w{number}" for number in range(16)} <= (thing.metadata or {}).keys()
 
 
 def test_the_sdk(own: Determined, trained: Trained, database_url: str, tmp_path: Path) -> None:

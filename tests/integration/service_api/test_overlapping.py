@@ -30,7 +30,6 @@ from tests.waiting import TIMEOUT_S
 
 WRITERS = 16
 API = "/api/v1"
-STORAGE = {"type": "shared_fs", "host_path": "/data"}
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,14 @@ class Around:
         return await self.value(column, checkpoints.c.uuid == uuid.UUID(name))
 
     async def model(self) -> str:
-        answer = await self.user.post(f"{API}/models", json={"name": "digits"})
+        """The address of a new one."""
+        name = f"model {uuid.uuid4().hex}"
+        answer = await self.user.post(f"{API}/models", json={"name": name})
         assert answer.status_code == 200, answer.text
-        return f"{API}/models/digits"
+        return f"{API}/models/{name}"
 
-    async def version(self, checkpoint: str) -> None:
-        body = {"checkpointUuid": checkpoint}
-        answer = await self.user.post(f"{API}/models/digits/versions", json=body)
+    async def version(self, model: str, checkpoint: str) -> None:
+        answer = await self.user.post(f"{model}/versions", json={"checkpointUuid": checkpoint})
         assert answer.status_code == 200, answer.text
 
 
@@ -332,7 +332,7 @@ async def versions_of_a_model(around: Around) -> Place:
 @place
 async def tags_of_a_version(around: Around) -> Place:
     path = await around.model()
-    await around.version(await store(around.leg, 1))
+    await around.version(path, await store(around.leg, 1))
     version = f"{path}/versions/1"
 
     async def read() -> set[Any]:
@@ -347,7 +347,7 @@ async def tags_of_a_version(around: Around) -> Place:
 @place
 async def aliases_of_a_model(around: Around) -> Place:
     path = await around.model()
-    await around.version(await store(around.leg, 1))
+    await around.version(path, await store(around.leg, 1))
 
     async def read() -> set[Any]:
         return set((await around.user.get(path)).json()["model"]["aliases"])
@@ -388,23 +388,35 @@ async def fields_of_a_user(around: Around) -> Place:
     )
 
 
+async def surroundings(world: World, user: httpx.AsyncClient) -> Around:
+    config = {
+        "searcher": {"name": "random", "metric": "loss"},
+        "hyperparameters": {},
+        "checkpoint_storage": {"type": "shared_fs", "host_path": "/data"},
+        "resources": {"slots_per_trial": 1},
+    }
+    return Around(world, user, await world.leg(config=config))
+
+
+async def write(at: Place, number: int) -> None:
+    answer = await at.write(number)
+    assert answer.status_code == 200, answer.text
+
+
+async def lost(at: Place) -> set[Any]:
+    return {at.says(number) for number in range(WRITERS)} - await at.read()
+
+
 @pytest.mark.parametrize("make", PLACES.values(), ids=PLACES.keys())
 async def test_nothing_is_lost(
     make: Callable[[Around], Awaitable[Place]], world: World, user: httpx.AsyncClient
 ) -> None:
-    config = {"checkpoint_storage": STORAGE, "resources": {"slots_per_trial": 1}}
-    leg = await world.leg(
-        config={"searcher": {"name": "random", "metric": "loss"}, "hyperparameters": {}} | config
-    )
-    around = Around(world, user, leg)
-    at = await make(around)
+    at = await make(await surroundings(world, user))
     answered: set[Any] = set()
-    everything = {at.says(number) for number in range(WRITERS)}
     over = asyncio.Event()
 
-    async def write(number: int) -> None:
-        answer = await at.write(number)
-        assert answer.status_code == 200, answer.text
+    async def write_and_note(number: int) -> None:
+        await write(at, number)
         answered.add(at.says(number))
 
     async def read() -> None:
@@ -413,14 +425,19 @@ async def test_nothing_is_lost(
             found = await at.read()
             assert before <= found, f"answered, and gone: {sorted(map(str, before - found))}"
 
-    async def write_all() -> None:
-        async with asyncio.TaskGroup() as writers:
-            for number in range(WRITERS):
-                writers.create_task(write(number))
-        over.set()
-
     async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
         group.create_task(read())
-        group.create_task(write_all())
-    found = await at.read()
-    assert everything <= found, f"lost: {sorted(map(str, everything - found))}"
+        await asyncio.gather(*(write_and_note(number) for number in range(WRITERS)))
+        over.set()
+    assert await lost(at) == set()
+
+
+async def test_no_two_of_them_wait_for_each_other(world: World, user: httpx.AsyncClient) -> None:
+    """All writers of all places at once, about one experiment: rows are locked in one order."""
+    around = await surroundings(world, user)
+    places = [await make(around) for make in PLACES.values()]
+    turns = [(at, number) for number in range(WRITERS) for at in places]
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*(write(at, number) for at, number in turns))
+    for at in places:
+        assert await lost(at) == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_the_token_of_the_environment(
     assert user_of(service) == "ann"
     # A user named on the command line is somebody else.
     assert user_of(service, user="determined") == "determined"
+
+
+def test_tokens_that_are_kept_at_the_same_moment(service: FakeService) -> None:
+    names = [f"user-{number:02}" for number in range(16)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(lambda name: TokenStore().set_token(URL, name, f"of {name}"), names))
+        assert TokenStore().users(URL) == names
+        list(pool.map(lambda name: TokenStore().drop(URL, name), names[1:]))
+    assert TokenStore().users(URL) == names[:1]
 
 
 def test_user_and_password_of_the_environment(
@@ -179,7 +189,8 @@ def test_the_file_is_for_its_owner_only_and_keeps_other_services() -> None:
     assert store.active_user("http://a:1") is None
     assert store.token("http://a:1", "ann") == "t1"
     assert store.token("http://b:2") == "t2"
-    assert list(store.path.parent.iterdir()) == [store.path]
+    left = {path.name for path in store.path.parent.iterdir()}
+    assert left == {"auth.json", "auth.json.lock"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"masters": 3}', '{"masters": {"http://a:1": 7}}'])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 VERSION = 2
+LOCK_S = 30.0
+"""So long a command waits for another one that changes the file."""
 
 
 def config_dir() -> Path:
@@ -22,9 +25,9 @@ def config_dir() -> Path:
 class TokenStore:
     """``{"version": 2, "masters": {url: {"active_user": name, "tokens": {name: token}}}}``.
 
-    The file is made with mode 0600 and replaced as a whole. If two commands log in at the same moment, one
-    of the tokens may be lost and its user must log in again. A file that cannot be understood is treated as
-    empty and overwritten by the next login. ``user=None`` means the active user.
+    The file is made with mode 0600 and replaced as a whole; commands that log in at the same moment come one
+    after the other. A file that cannot be understood is treated as empty and overwritten by the next login.
+    ``user=None`` means the active user.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -47,19 +50,28 @@ class TokenStore:
 
     def set_token(self, url: str, user: str, token: str, *, activate: bool = True) -> None:
         """Keeps ``token``. ``activate`` makes ``user`` the one whose token later commands use."""
-        tokens = {**self._tokens(url), user: token}
-        active = user if activate else self.active_user(url)
-        self._write(url, {"tokens": tokens, **({"active_user": active} if active else {})})
+        with self._changing():
+            tokens = {**self._tokens(url), user: token}
+            active = user if activate else self.active_user(url)
+            self._write(url, {"tokens": tokens, **({"active_user": active} if active else {})})
 
     def drop(self, url: str, user: str | None = None) -> None:
         """Forgets a token."""
-        active = self.active_user(url)
-        name = user or active
-        tokens = {n: t for n, t in self._tokens(url).items() if n != name}
-        entry: dict[str, Any] = {"tokens": tokens}
-        if active is not None and active != name:
-            entry["active_user"] = active
-        self._write(url, entry)
+        with self._changing():
+            active = self.active_user(url)
+            name = user or active
+            tokens = {n: t for n, t in self._tokens(url).items() if n != name}
+            entry: dict[str, Any] = {"tokens": tokens}
+            if active is not None and active != name:
+                entry["active_user"] = active
+            self._write(url, entry)
+
+    def _changing(self) -> AbstractContextManager[object]:
+        """From the reading of the file to its replacement nobody else changes it."""
+        from filelock import FileLock
+
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return FileLock(f"{self.path}.lock", timeout=LOCK_S)
 
     def _masters(self) -> dict[str, Any]:
         try:
@@ -79,7 +91,6 @@ class TokenStore:
 
     def _write(self, url: str, entry: dict[str, Any]) -> None:
         masters = {**self._masters(), url: entry}
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # mkstemp makes the file readable for its owner only.
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".auth-")
         try:
