@@ -57,6 +57,11 @@ async def ask(change: Change, task_id: str, node: int, again: bool) -> Asked:
     Raises Conflict for a task that does not run now, or whose machine cannot be asked; NotFound for a node
     that it does not have.
     """
+    live = sa.select(allocations.c.id).where(
+        allocations.c.task_id == task_id, allocations.c.state != states.TERMINATED
+    )
+    # Whoever ends the allocation takes its doors away, this one too.
+    await change.conn.execute(live.with_for_update(read=True))
     found = (await change.conn.execute(_NODE, {"task_id": task_id, "node": node})).first()
     if found is None or found.node_state != states.RUNNING:
         raise Conflict(f"task {task_id} {_why_not(found)}: there is nothing to enter")

@@ -16,6 +16,7 @@ from determined.common.cluster_config import NotebookFiles
 from determined.common.wire import doors, shells
 from determined.common.wire.doors import DoorState
 from determined_registry.database.tables import (
+    agents,
     allocation_doors,
     allocation_ports,
     checkpoints,
@@ -49,7 +50,9 @@ async def behind(
     async with changing(world.db) as change:
         await first(change)
         waiting = asyncio.create_task(second())
-        await waits_for_a_lock(world)
+        locked = asyncio.create_task(waits_for_a_lock(world))
+        await asyncio.wait({waiting, locked}, return_when=asyncio.FIRST_COMPLETED)
+        locked.cancel()
     await waiting
 
 
@@ -90,9 +93,27 @@ async def test_a_door_does_not_outlive_its_allocation(world: World, opened_first
             await ends(change)
 
     await behind(world, *((opens, end_late) if opened_first else (ends, open_late)))
-    name = doors.port_name(0)
     for table in (allocation_doors, allocation_ports):
-        assert not await world.rows(sa.select(table)), f"{name} is left"
+        assert not await world.rows(sa.select(table)), f"{doors.port_name(0)} is left"
+
+
+async def test_nobody_asks_for_a_door_of_what_is_ending(world: World) -> None:
+    leg = await world.leg()
+    async with world.db.tx() as conn:
+        alive = {"session": uuid.uuid4(), "last_heartbeat": sa.func.now()}
+        pool = {"resource_pool": "default", "host": "h", "version": "1", "slot_type": "cpu"}
+        await conn.execute(sa.insert(agents).values(id="agent-1", **alive, **pool))
+
+    async def ends(change: Change) -> None:
+        await end_leg(change, leg.allocation_id, Exit(ExitKind.EXITED, exit_code=0))
+
+    async def ask() -> None:
+        with pytest.raises(Conflict, match="does not run now"):
+            async with changing(world.db) as change:
+                await entering.ask(change, leg.task_id, 0, again=False)
+
+    await behind(world, ends, ask)
+    assert not await world.rows(sa.select(allocation_doors))
 
 
 async def test_a_checkpoint_that_stays_is_not_the_latest_after_a_newer_one(
