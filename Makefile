@@ -8,7 +8,7 @@ LOCAL := $(VENV)/.local
 SOURCES := harness searchers registry service tasks flows deployments
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check bench chaos images clean setup
+.PHONY: run test test-all check bench chaos images clean setup
 
 setup: $(STAMP)
 
@@ -40,9 +40,18 @@ run: $(LOCAL) ## the local cluster, the example search, and its best model put t
 WORKERS ?= 3
 
 # Where PYTHONDONTWRITEBYTECODE is set, each of the processes that the tests start would compile the sources anew.
-test: $(STAMP) ## every suite, WORKERS processes side by side (tests/conftest.py)
+# A test that passes at once when it is repeated is named and counted ("rerun").
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --reruns 1 -raR
+# With a commit: also the long suites that the changes since then concern (tests/tiers.py).
+SINCE ?=
+
+test: $(STAMP) ## every suite but the long ones, WORKERS processes side by side (tests/conftest.py)
 	$(BIN)/python -m compileall -q $(SOURCES)
-	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
+	$(PYTEST) $$($(BIN)/python -m tests.tiers $(SINCE))
+
+test-all: $(STAMP) ## every suite; who gets to a green end writes the commit into tests/GREEN
+	$(BIN)/python -m compileall -q $(SOURCES)
+	$(PYTEST)
 
 check: $(STAMP) ## style and types
 	$(BIN)/ruff check --no-cache .
