@@ -1,8 +1,8 @@
 """Which suites are long, and which sources concern them.
 
 `make test` runs everything but the long suites, and `make test-all` everything. `.ci/run` also runs those of
-the long suites that are concerned by what has changed since the commit in `tests/GREEN`: the last one at which
-everything was green. Whoever runs `make test-all` to a green end writes that commit's id there.
+the long suites that are concerned by what has changed since the commit in `tests/GREEN`: the last one at
+which everything was green. Whoever runs `make test-all` to a green end writes that commit's id there.
 
 ``python -m tests.tiers [COMMIT]`` prints pytest's options: without a commit, those that leave all long suites
 out; with one, those that leave out what the changes since then do not concern, and says on standard error

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import json
 import re
+import socket
+import sys
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,7 +28,7 @@ from determined.common.wire import limits
 from determined_registry.database.tables import checkpoints, task_logs
 from determined_service.base.aside import Lane
 from determined_service.base.db import Database
-from determined_service.base.refusals import TooManyRequests, Unavailable
+from determined_service.base.refusals import BadRequest, TooManyRequests, Unavailable
 from determined_service.base.shares import ASKER, InFlight, Requests, Share
 from determined_service.base.streams import Stream
 from determined_service.proxy import lobby
@@ -215,28 +217,35 @@ async def test_a_user_has_so_many_requests_under_way(
         assert (await user.get("/api/v1/me")).status_code == 200
 
 
-async def test_a_preview_ends_with_who_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_preview_ends_with_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gains: a core for minutes, and a gigabyte, for a request that is long gone."""
-    searcher = {"name": "random", "metric": "loss", "max_trials": 90_000, "max_length": 5}
-    ranges = {f"x{n}": {"type": "double", "minval": 0, "maxval": 1} for n in range(200)}
-    config = {"searcher": searcher, "hyperparameters": ranges}
-    asking = asyncio.create_task(previewing.simulated(config, 0))
+    program = "import sys, time; time.sleep(100_000)  # in place of a preview"
+    monkeypatch.setattr(previewing, "_COMMAND", (sys.executable, "-c", program))
+    asking = asyncio.create_task(previewing.simulated({}, 0))
     own = psutil.Process()
-    (process,) = await until_async(
-        "its process", lambda: [one for one in own.children() if _previews(one)]
-    )
+
+    def previews() -> list[psutil.Process]:
+        return [one for one in own.children() if program in _command(one)]
+
+    (process,) = await until_async("its process", previews)
     asking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asking
     assert not process.is_running()
 
 
-def _previews(process: psutil.Process) -> bool:
+def _command(process: psutil.Process) -> list[str]:
     with contextlib.suppress(psutil.Error):
-        return "determined_service.search.previewing" in process.cmdline()
-    return False
+        return process.cmdline()
+    return []
+
+
+async def test_a_preview_has_so_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gains: all that the machine has."""
+    searcher = {"name": "random", "metric": "loss", "max_trials": 90_000, "max_length": 5}
+    ranges = {f"x{n}": {"type": "const", "val": n} for n in range(3000)}
+    with pytest.raises(BadRequest, match="more than 1 GiB of memory or 60 seconds"):
+        await previewing.simulated({"searcher": searcher, "hyperparameters": ranges}, 0)
 
 
 @pytest.fixture
@@ -319,6 +328,25 @@ async def test_who_takes_nothing_of_an_answer_loses_it(port: int, path: str) -> 
     with contextlib.suppress(ConnectionError):
         assert len(await reader.read()) < 50_000_000
     writer.close()
+
+
+async def test_who_takes_a_little_now_and_then_loses_it_too(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains: as before, where the system sees that something is taken."""
+    monkeypatch.setattr(lobby, "UNTAKEN_S", 3600)
+    SEEN.clear()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        client.sendall(b"GET /pieces HTTP/1.1\r\nHost: a\r\n\r\n")
+
+        async def has_ended() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                client.recv(2000)
+            return SEEN == ["ended"]
+
+        await until_async("its end", has_ended)
 
 
 async def test_who_reads_gets_all_of_it(port: int) -> None:
