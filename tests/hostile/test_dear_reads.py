@@ -341,7 +341,7 @@ async def test_who_takes_a_little_now_and_then_loses_it_too(
         client.setblocking(False)
         client.sendall(b"GET /pieces HTTP/1.1\r\nHost: a\r\n\r\n")
 
-        async def has_ended() -> bool:
+        def has_ended() -> bool:
             with contextlib.suppress(BlockingIOError):
                 client.recv(2000)
             return SEEN == ["ended"]

@@ -4,6 +4,7 @@ directories for links meanwhile. As with storages, each test exchanges right bef
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import shutil
@@ -30,11 +31,11 @@ def victim(tmp_path: Path) -> Path:
     return found
 
 
-def packed(name: str, target: str) -> bytes:
+def packed(target: str, _: str) -> bytes:
     """A model definition that holds a link."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
-        member = tarfile.TarInfo(name)
+        member = tarfile.TarInfo("link")
         member.type, member.linkname = tarfile.SYMTYPE, target
         tar.addfile(member)
     return out.getvalue()
@@ -79,7 +80,7 @@ def test_a_link_in_a_model_definition_leads_nothing_out_of_it(tmp_path: Path, vi
     """Gains: files of root's are written, by the copy of what is behind the link."""
     for target in (str(victim), "../../../victim"):
         with pytest.raises(context_dir.ModelDefinitionError):
-            context_dir.unpacked(tmp_path / "work", "abc", lambda _, to=target: packed("link", to))
+            context_dir.unpacked(tmp_path / "work", "abc", functools.partial(packed, target))
 
 
 def test_the_library_that_removes_trees_goes_by_descriptors() -> None:
