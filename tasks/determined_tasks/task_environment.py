@@ -13,6 +13,7 @@ from string import Template
 from typing import Any
 from urllib.parse import urlsplit
 
+from determined.common import nvml
 from determined.common.wire import mlflow
 from determined.common.wire.legs import AgentUser, LegSpec
 from determined_tasks import identity
@@ -75,8 +76,7 @@ def build(
     env.pop("OLDPWD", None)
     env.update(variables(spec, place, context.workdir, context.run_dir))
     if place.slot_type == "cuda":
-        uuids = place.device_uuids or {}
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(uuids.get(i) or str(i) for i in spec.slot_ids)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(_devices(spec, place))
     elif place.slots:
         env.setdefault("OMP_NUM_THREADS", str(threads(spec, place)))
     env.update(spec.env)
@@ -85,7 +85,23 @@ def build(
     if users.get("PYTHONPATH"):
         users["PYTHONPATH"] += os.pathsep + str(context.packages.site)
     env.update(users)
+    if place.slot_type == "cuda":
+        # Another order would give the leg another's GPUs.
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return {key: value for key, value in env.items() if len(value) <= LONGEST_VARIABLE}
+
+
+def _devices(spec: LegSpec, place: Place) -> list[str]:
+    """The leg's GPUs as CUDA names them."""
+    uuids = place.device_uuids or {}
+    named = [uuids[slot] for slot in spec.slot_ids if uuids.get(slot)]
+    if len(named) < len(spec.slot_ids):
+        # Slots that the agent's configuration only counts.
+        return [uuids.get(slot) or str(slot) for slot in spec.slot_ids]
+    try:
+        return nvml.cuda_names(named)
+    except ImportError:
+        return named
 
 
 def work_dir(spec: LegSpec, account: Identity | None, default: Path) -> Path:

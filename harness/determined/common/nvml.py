@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 logger = logging.getLogger("determined.nvml")
@@ -61,6 +61,28 @@ def device_uuids() -> list[str]:
                     index,
                 )
     return found
+
+
+def cuda_names(uuids: Sequence[str]) -> list[str]:
+    """How ``CUDA_VISIBLE_DEVICES`` names these devices in a process that starts now, where
+    ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``.
+
+    Numbers, because DeepSpeed, vLLM and others read nothing else. They hold for a moment only, as they shift
+    when a GPU falls off the bus. The uuids themselves where one of them is not there, or a GPU is in MIG mode
+    or cannot be read, because nobody knows how CUDA counts then: it shows what they name, or nothing.
+
+    Raises ImportError without the package.
+    """
+    there = device_uuids()
+    with opened() as nvml:
+        count = nvml.nvmlDeviceGetCount() if nvml is not None else 0
+    if (
+        any(one.startswith("MIG-") for one in there)
+        or len(there) < count
+        or not set(uuids) <= set(there)
+    ):
+        return list(uuids)
+    return [str(there.index(one)) for one in uuids]
 
 
 def _is_partitioned(nvml: Any, gpu: Any) -> bool:

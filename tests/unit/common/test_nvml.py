@@ -51,3 +51,21 @@ def test_without_the_package_the_error_names_it(monkeypatch: pytest.MonkeyPatch)
     install(monkeypatch, None)
     with pytest.raises(ImportError, match=r"pip install 'determined-prefect\[gpu\]'"):
         gpu.get_gpu_uuids()
+
+
+def test_cuda_counts_whole_gpus_in_the_order_of_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeNvml({"GPU-a": None, "GPU-b": None, "GPU-c": None}))
+    assert nvml.cuda_names(["GPU-c", "GPU-a"]) == ["2", "0"]
+
+
+def test_a_gpu_that_has_gone_gives_no_other_ones_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeNvml({"GPU-b": None, "GPU-c": None}))
+    assert nvml.cuda_names(["GPU-a", "GPU-b"]) == ["GPU-a", "GPU-b"]
+
+
+@pytest.mark.parametrize("other", [["MIG-1"], [None], NVMLError("GPU is lost")])
+def test_where_nobody_knows_how_cuda_counts_uuids_name_the_gpus(
+    monkeypatch: pytest.MonkeyPatch, other: object
+) -> None:
+    install(monkeypatch, FakeNvml({"GPU-a": other, "GPU-b": None}))
+    assert nvml.cuda_names(["GPU-b"]) == ["GPU-b"]
