@@ -1,4 +1,8 @@
-"""Clusters and services that the attacks need, as the suites beside this one make them."""
+"""Clusters and services that the attacks need, as the suites beside this one make them, and a victim."""
+
+from pathlib import Path
+
+import pytest
 
 from tests.integration.conftest import (
     database_url,
@@ -21,3 +25,14 @@ __all__ = [
     "user",
     "world",
 ]
+
+SECRET = "root's"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A directory that only root may change, with files as a checkpoint has them."""
+    found = tmp_path / "victim"
+    found.mkdir()
+    (found / "file").write_text(SECRET)
+    return found

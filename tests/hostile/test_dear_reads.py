@@ -19,7 +19,6 @@ import httpx
 import psutil
 import pytest
 import sqlalchemy as sa
-import uvicorn
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,11 +31,11 @@ from determined_service.base.refusals import BadRequest, TooManyRequests, Unavai
 from determined_service.base.shares import ASKER, InFlight, Requests, Share
 from determined_service.base.streams import Stream
 from determined_service.proxy import lobby
-from determined_service.proxy.door import Door
 from determined_service.search import previewing
 from determined_service.views import lists
 from determined_service.web import sending
 from determined_service.web.bounds import Bounds
+from tests.hostile.servers import serving
 from tests.integration.conftest import client_of
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.world import World, report
@@ -254,15 +253,8 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(sending, "PIECE_S", 0.5)
     monkeypatch.setattr(sending, "LOOK_S", 0.05)
     monkeypatch.setattr(lobby, "UNTAKEN_S", 1)
-    config = uvicorn.Config(served, port=0, http=Door, lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    with contextlib.ExitStack() as stack:
-        monkeypatch.setattr(server, "capture_signals", lambda: stack)
-        serving = asyncio.ensure_future(server.serve())
-        await until_async("the server", lambda: server.started)
-        yield server.servers[0].sockets[0].getsockname()[1]
-        server.should_exit = True
-        await serving
+    async with serving(served, monkeypatch) as found:
+        yield found
 
 
 served = FastAPI()

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +15,7 @@ from starlette.routing import Route
 from determined_service.proxy import lobby
 from determined_service.proxy.door import Door
 from determined_service.proxy.lobby import Lobby
-from tests.waiting import until_async
+from tests.hostile.servers import serving
 
 HELLO = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 MOST = 50
@@ -41,15 +40,8 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     class Small(Door):
         lobby = Lobby(MOST)
 
-    config = uvicorn.Config(app, port=0, http=Small, lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    with contextlib.ExitStack() as stack:
-        monkeypatch.setattr(server, "capture_signals", lambda: stack)
-        serving = asyncio.ensure_future(server.serve())
-        await until_async("the server", lambda: server.started)
-        yield server.servers[0].sockets[0].getsockname()[1]
-        server.should_exit = True
-        await serving
+    async with serving(app, monkeypatch, Small) as found:
+        yield found
 
 
 async def ask(port: int, *parts: bytes, pause: float = 0.0) -> bytes:

@@ -16,19 +16,11 @@ import pytest
 
 from determined_tasks import context_dir, identity
 from determined_tasks.identity import Identity
-from tests.hostile.test_storage_races import SECRET, exchange
+from tests.hostile.conftest import SECRET
+from tests.hostile.test_storage_races import exchange
 
 NOBODY = Identity("nobody", 65534, 65534, (65534,), Path("/"))
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other accounts")
-
-
-@pytest.fixture
-def victim(tmp_path: Path) -> Path:
-    """A directory that only root may change."""
-    found = tmp_path / "victim"
-    found.mkdir()
-    (found / "file").write_text(SECRET)
-    return found
 
 
 def packed(target: str, _: str) -> bytes:

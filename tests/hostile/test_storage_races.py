@@ -20,17 +20,7 @@ from determined.storage import files
 from determined.storage.base import Manifest
 from determined.storage.directory import DirectoryStorageManager
 from determined_tasks import identity
-
-SECRET = "root's"
-
-
-@pytest.fixture
-def victim(tmp_path: Path) -> Path:
-    """A directory that only root may change, with files as a checkpoint has them."""
-    found = tmp_path / "victim"
-    found.mkdir()
-    (found / "file").write_text(SECRET)
-    return found
+from tests.hostile.conftest import SECRET
 
 
 @pytest.fixture

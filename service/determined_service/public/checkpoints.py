@@ -118,14 +118,7 @@ async def list_of_experiment(
     """
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
-    return await _list(
-        db,
-        c.experiment_id == experiment_id,
-        states=listing.states,
-        sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
-        window=(listing.offset, listing.limit),
-        viewer=viewer_of(user),
-    )
+    return await _list(db, c.experiment_id == experiment_id, listing, viewer_of(user))
 
 
 @router.get("/trials/{trial_id}/checkpoints")
@@ -139,38 +132,25 @@ async def list_of_trial(
     """A trial's checkpoints. Without `orderBy` they are sorted by the searcher's metric, the best first."""
     async with db.tx() as conn:
         await require_trial(conn, trial_id)
-    return await _list(
-        db,
-        c.trial_id == trial_id,
-        states=listing.states,
-        sort=(listing.sort_by_attr, listing.sort_by_metric, listing.order_by),
-        window=(listing.offset, listing.limit),
-        viewer=viewer_of(user),
-    )
+    return await _list(db, c.trial_id == trial_id, listing, viewer_of(user))
 
 
 async def _list(
-    db: Database,
-    of: sa.ColumnElement[bool],
-    *,
-    states: list[str],
-    sort: tuple[str, str | None, str],
-    window: tuple[int, int],
-    viewer: Viewer,
+    db: Database, of: sa.ColumnElement[bool], listing: _Listing, viewer: Viewer
 ) -> Response:
-    by_attribute, by_metric, order_by = sort
+    by_attribute, order_by = listing.sort_by_attr, listing.order_by
     keys = SORT_KEYS
-    if by_metric:
-        keys = {"METRIC": metric_value(sa.literal(by_metric))}
+    if listing.sort_by_metric:
+        keys = {"METRIC": metric_value(sa.literal(listing.sort_by_metric))}
         by_attribute = "SORT_BY_METRIC"
     elif by_attribute == "SORT_BY_SEARCHER_METRIC" and order_by == "ORDER_BY_UNSPECIFIED":
         keys = {"SEARCHER_METRIC": SEARCHER_LOSS}
     order = ordered(keys, by_attribute, order_by, c.uuid)
-    if by_metric or by_attribute == "SORT_BY_SEARCHER_METRIC":
+    if listing.sort_by_metric or by_attribute == "SORT_BY_SEARCHER_METRIC":
         order[1:] = FIRST_OF_EQUALS
     statement = select_checkpoints().where(of).order_by(*order)
-    if states:
-        statement = statement.where(c.state.in_(state_names(states)))
+    if listing.states:
+        statement = statement.where(c.state.in_(state_names(listing.states)))
     return await answer_list(
         db,
         "checkpoints",
@@ -178,6 +158,6 @@ async def _list(
         c.uuid,
         WEIGHT,
         each(lambda row: checkpoint_json(row, viewer)),
-        offset=window[0],
-        limit=window[1],
+        offset=listing.offset,
+        limit=listing.limit,
     )

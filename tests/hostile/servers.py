@@ -1,0 +1,30 @@
+"""Servers that are attacked on their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+import uvicorn
+from starlette.types import ASGIApp
+
+from determined_service.proxy.door import Door
+from tests.waiting import until_async
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: ASGIApp, monkeypatch: pytest.MonkeyPatch, door: type[Door] = Door
+) -> AsyncIterator[int]:
+    """The port of a server with the service's door."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=door, lifespan="off", log_config=None))
+    with contextlib.ExitStack() as stack:
+        # Signals are pytest's.
+        monkeypatch.setattr(server, "capture_signals", lambda: stack)
+        running = asyncio.ensure_future(server.serve())
+        await until_async("the server", lambda: server.started)
+        yield server.servers[0].sockets[0].getsockname()[1]
+        server.should_exit = True
+        await running
