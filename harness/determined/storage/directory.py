@@ -9,11 +9,11 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from determined import errors
-from determined.storage import beneath, files
+from determined.storage import beneath, files, removal
 from determined.storage import spans as reading
 from determined.storage.base import Manifest, Selector, StorageManager, check_id, is_uuid
 from determined.storage.following import Admit, copy_new, everything
@@ -22,7 +22,6 @@ from determined.storage.writeback import written_early
 
 INCOMPLETE = ".incomplete-"
 UNREPORTED = ".unreported-"
-DELETING = ".deleting-"
 FILES = "files"
 THREADS = 8
 
@@ -338,40 +337,11 @@ class DirectoryStorageManager(StorageManager):
         return wanted
 
     def _delete_some(self, storage_id: str, left: Manifest) -> None:
-        path = self._path(storage_id)
-        with (
-            files.explained("delete from", path),
-            beneath.opened(self.root) as root,
-            _checkpoint(storage_id, root, path) as folder,
-        ):
-            if folder is None:
-                return
-            _require_inside(storage_id, folder, path, left.going)
-            beneath.write(folder, files.MANIFEST, left.to_json())
-            for name in sorted(left.going, reverse=True):
-                with _not_through_links(storage_id, path / name):
-                    beneath.remove_one(folder, name)
+        removal.remove_some(self._path(storage_id), storage_id, left)
 
     def _delete_all(self, storage_id: str) -> None:
-        path = self._path(storage_id)
-        doomed = f"{DELETING}{path.name}"
-        if not self.root.is_dir():
-            return
-        with files.explained("delete", path), beneath.opened(self.root) as root:
-            # Left by a deleter that was killed.
-            beneath.remove(root, doomed)
-            with _checkpoint(storage_id, root, path) as folder:
-                if folder is None:
-                    return
-                try:
-                    os.rename(path.name, doomed, src_dir_fd=root, dst_dir_fd=root)
-                except FileNotFoundError:
-                    return
-                # Nobody is told that it is gone before it is gone for good.
-                os.fsync(root)
-                # What was looked at, also if somebody has exchanged the names since then.
-                beneath.empty(folder)
-                beneath.remove(root, doomed)
+        if self.root.is_dir():
+            removal.remove_all(self._path(storage_id), storage_id)
 
     def sweep(
         self,
@@ -401,7 +371,7 @@ class DirectoryStorageManager(StorageManager):
                     unreported[rest.removeprefix(UNREPORTED)] = name
             kept = set(known(list(unreported))) if unreported else set()
             for storage_id, name in unreported.items():
-                if storage_id not in kept and _has_one_owner(root, name, storage_id):
+                if storage_id not in kept and removal.has_one_owner(root, name, storage_id):
                     self.delete(storage_id)
                     removed.append(storage_id)
                 with files.explained("delete", self.root / name):
@@ -502,74 +472,4 @@ def _changed(storage_id: str, path: Path, then: str, now: str) -> errors.Checkpo
     return errors.CheckpointCorrupted(
         f"checkpoint {storage_id}: the contents of {path} have changed since the file was "
         f"stored (checksum {then} then, {now} now)"
-    )
-
-
-@contextlib.contextmanager
-def _not_through_links(storage_id: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if not beneath.is_link(error):
-            raise
-        raise errors.StorageError(
-            f"checkpoint {storage_id}: {path} is behind a symbolic link, which a deletion does not follow; "
-            "the file was not deleted. Remove the link, and delete again"
-        ) from None
-
-
-def _require_inside(storage_id: str, folder: int, path: Path, names: Collection[str]) -> None:
-    """Raises StorageError, before anything is deleted, for files that lie elsewhere: whoever deletes may have
-    more rights than whoever wrote the checkpoint ``folder`` (at ``path``), and laid the link.
-    """
-    for parent in {PurePosixPath(name).parent for name in names}:
-        with (
-            _not_through_links(storage_id, path / parent),
-            contextlib.suppress(FileNotFoundError),
-            beneath.opened(folder, str(parent)),
-        ):
-            pass
-
-
-def _has_one_owner(root: int, note: str, storage_id: str) -> bool:
-    """Whether who wrote the note also wrote the checkpoint: where several accounts store, a note may name
-    another's checkpoint.
-    """
-    try:
-        owners = {
-            os.stat(name, dir_fd=root, follow_symlinks=False).st_uid for name in (note, storage_id)
-        }
-    except FileNotFoundError:
-        return True
-    return len(owners) == 1
-
-
-# Of releases of Determined, which have no list of files.
-_OTHERS_MARK = "metadata.json"
-
-
-@contextlib.contextmanager
-def _checkpoint(storage_id: str, root: int, path: Path) -> Iterator[int | None]:
-    """A descriptor of the checkpoint's directory; None: it is gone.
-
-    Raises StorageError for what may be no checkpoint: any directory named by a uuid can be reported as
-    one, and whoever deletes may have more rights than whoever reported it.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            folder = stack.enter_context(beneath.opened(root, path.name))
-            marked = any(beneath.is_file(folder, mark) for mark in (files.MANIFEST, _OTHERS_MARK))
-            why = f"has neither {files.MANIFEST} nor {_OTHERS_MARK}, so it may not be a checkpoint"
-        except FileNotFoundError:
-            yield None
-            return
-        except OSError as error:
-            if not beneath.is_link(error):
-                raise
-            marked, why = False, "is a file or a symbolic link"
-        if marked:
-            yield folder
-            return
-    raise errors.StorageError(
-        f"checkpoint {storage_id}: {path} {why}; nothing was deleted. If it is to go, remove it by hand"
     )
