@@ -6,26 +6,31 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from determined.common.forking import process as forked
 from determined.common.wire import doors
-from determined_tasks import identity
+from determined_tasks import enter, identity
 from determined_tasks.context_dir import ContextDir
 from determined_tasks.doors import EntryError
 from determined_tasks.identity import Identity
+from determined_tasks.leg_groups import LegGroup
+from determined_tasks.limits import Limits
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where and as whom. ``env``: the task's environment."""
+    """Where, as whom and under which limits: the leg's own. ``env``: the task's environment."""
 
     env: Mapping[str, str]
     work_dir: Path
     context: ContextDir
     account: Identity | None
+    limits: Limits
+    group: LegGroup
 
     def __call__(self, connection: socket.socket, variables: Mapping[str, str]) -> None:
         """Joins a program of the task's account to the connection, and waits for its end. For a thread of
@@ -38,23 +43,26 @@ class Entry:
             doors.SUPERVISOR: str(os.getpid()),
             doors.RUN_DIR: str(self.context.run_dir),
         }
+        # Without the task's PYTHONPATH, which is the program's alone.
+        argv = [str(self.context.packages.python), "-I", "-m", doors.PROGRAM]
+        ids = (account.uid, account.gid, account.groups) if account is not None else ()
+        env = {**self.env, **own, **variables}
+        descriptor = enter.order(argv, env, self.limits, self.group, ids)
         try:
             process = subprocess.Popen(
-                # Without the task's PYTHONPATH, which is the program's alone.
-                [str(self.context.packages.python), "-I", "-m", doors.PROGRAM],
-                env={**self.env, **own, **variables},
+                [sys.executable, "-I", "-m", enter.MODULE, str(descriptor)],
+                pass_fds=[descriptor],
                 cwd=self.work_dir,
                 stdin=connection.fileno(),
                 stdout=connection.fileno(),
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
-                user=account.uid if account else None,
-                group=account.gid if account else None,
-                extra_groups=account.groups if account else None,
                 umask=identity.UMASK if account else -1,
             )
         except OSError as error:
             raise EntryError(f"no program can be started beside the task: {error}") from error
+        finally:
+            os.close(descriptor)
         # The supervisor may have reaped it, with everything else that it inherits.
         with contextlib.suppress(ChildProcessError):
             process.wait()

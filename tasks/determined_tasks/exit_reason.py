@@ -18,6 +18,7 @@ class LegResult:
     """The end of a leg; ``reason``: what the exit code or signal does not say by itself.
 
     ``printed``: the reason is the process's own last line, so the task's log has it already.
+    ``is_limit``: the leg was ended because it went beyond what it may use.
     """
 
     exit_code: int | None
@@ -25,6 +26,7 @@ class LegResult:
     kind: ExitKind
     reason: str | None = None
     printed: bool = False
+    is_limit: bool = False
 
     @property
     def report(self) -> Exited:
@@ -111,17 +113,20 @@ def describe(
     hook_pending: str | None,
     oom_before: OomKills,
     exception: str | None = None,
+    limit: str | None = None,
 ) -> LegResult:
     """The result for the wait ``status`` of a process that nobody stopped.
 
     ``hook_pending``: the startup hook that did not get to its end. ``oom_before``:
     :func:`oom_kills` when the process started. ``exception``: the last line of a Python traceback
     at the end of stderr, and its place in the user's files; it tells why where the exit code is Python's
-    own for it.
+    own for it. ``limit``: in words, which of its own the leg has met.
     """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
+            if limit is not None:
+                return LegResult(None, number, ExitKind.EXITED, limit)
             return _killed(oom_before)
         return LegResult(None, number, ExitKind.EXITED, None)
     code = os.waitstatus_to_exitcode(status)
@@ -131,6 +136,8 @@ def describe(
     if code == 127 and start.first_word:
         reason = f"entrypoint not found: no command {start.first_word!r} on the PATH"
         return LegResult(code, None, ExitKind.FAILED_TO_START, reason)
+    if limit is not None and code != 0:
+        return LegResult(code, None, ExitKind.EXITED, limit)
     shell = SHELL_CODES.get(code) if _is_shell(start) else None
     if shell is not None and code == 128 + signal.SIGKILL:
         killed = _killed(oom_before)

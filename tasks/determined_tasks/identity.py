@@ -288,6 +288,10 @@ def interpreter() -> tuple[Path, ...]:
 
 
 def become(identity: Identity) -> None:
-    """The last step before ``exec``, after the ids are set: no program gives rights back, no sudo either."""
+    """The last step of a process with one thread before ``exec``: no program gives rights back, no sudo
+    either."""
+    os.setgroups(identity.groups)
+    os.setresgid(identity.gid, identity.gid, identity.gid)
+    os.setresuid(identity.uid, identity.uid, identity.uid)
     os.umask(UMASK)
     forked.no_new_privileges()

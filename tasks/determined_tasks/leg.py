@@ -42,7 +42,9 @@ from determined_tasks.context_dir import ContextDir, ModelDefinitionError
 from determined_tasks.entrypoint import EntrypointError, Start
 from determined_tasks.exit_reason import LegResult
 from determined_tasks.identity import Identity, IdentityError
+from determined_tasks.leg_groups import LegGroup
 from determined_tasks.leg_reporter import LegReporter
+from determined_tasks.limits import Limits, MemoryWatch, has_all_processes
 from determined_tasks.service_link import ServiceLink
 from determined_tasks.streams import Streams
 from determined_tasks.supervision import KILL_SIGNAL, LegRecord, ProcessName, heeding, lock
@@ -170,6 +172,9 @@ class _Leg:
         self.experiment = experiment
         self._stopped: LegResult | None = None
         self.user: process.UserProcess | None = None
+        # Only a process of its own has nothing but the leg below it.
+        self.limits = place.limits if fork is not None else None
+        self.group = LegGroup.of(self.limits or Limits(), spec.allocation_id)
         self.ports = ports.Reserved([])
         self.address = ""
         self.gates: Gates | None = None
@@ -233,7 +238,11 @@ class _Leg:
         this = ProcessName.of(os.getpid())
         assert this is not None
         record = LegRecord(
-            self.spec.allocation_id, self.spec.experiment_id, this, tmp=str(self.tmp)
+            self.spec.allocation_id,
+            self.spec.experiment_id,
+            this,
+            tmp=str(self.tmp),
+            groups=[str(folder) for folder in self.group.folders],
         )
         record.write(self.root)
         return record
@@ -323,7 +332,8 @@ class _Leg:
         self._listen_for_bell(env, workdir, context, account)
         watch = self._report_start(self.user.pid)
         replace(record, user=ProcessName.of(self.user.pid)).write(self.root)
-        exception = self._read_until_end(self.user, workdir)
+        uid = account.uid if account else os.getuid()
+        exception, limit = self._read_until_end(self.user, workdir, uid)
         if watch is not None:
             watch.end()
         if self.gates is not None:
@@ -343,6 +353,7 @@ class _Leg:
             hook_pending=pending,
             oom_before=oom_before,
             exception=exception,
+            limit=limit,
         )
 
     def _reserve_ports(self) -> dict[str, str]:
@@ -395,6 +406,8 @@ class _Leg:
                     workdir,
                     context,
                     account,
+                    self.limits or Limits(),
+                    self.group,
                 )
                 self._doors = doors.Doors(self.spec, self.place, entry, self.reporter.say)
             self._doors.rung()
@@ -425,6 +438,8 @@ class _Leg:
         context: ContextDir,
         account: Identity | None,
     ) -> None:
+        if self.limits is not None:
+            self.group.make(self.limits)
         self.user = process.start(
             plan,
             env=env,
@@ -434,36 +449,76 @@ class _Leg:
             packages=context.packages,
             learn_into=self.fork.learn_into if self.fork else None,
             account=account,
+            limits=self.limits,
+            group=self.group,
         )
         if self._stopped is not None:  # the signal came while there was nothing to kill
             self.user.kill()
 
-    def _read_until_end(self, user: process.UserProcess, workdir: Path) -> str | None:
-        """The exception that stderr ended with and where it was raised, if there is one."""
+    def _read_until_end(
+        self, user: process.UserProcess, workdir: Path, uid: int
+    ) -> tuple[str | None, str | None]:
+        """The exception that stderr ended with and where it was raised, if there is one; and the limit that
+        the leg has met, if it has met one."""
         streams = Streams(user, self.reporter, workdir)
-        while not user.reap():
-            streams.read(REAP_SECONDS)
+        with self._watched_memory(self.limits):
+            while not user.reap():
+                streams.read(REAP_SECONDS)
+                # A program that forks without end would go on trying, one that lost a process wait for it.
+                if (limit := self._limit_of_group()) is not None:
+                    self.stop(_beyond(limit))
+        limit = self._limit_of_group() or self._limit_of_account(uid) if user.status else None
         # Whoever holds the pipes open now was left behind by the training process.
         user.kill_rest()
         deadline = time.monotonic() + DRAIN_SECONDS
         while streams.open and (left := deadline - time.monotonic()) > 0:
             streams.read(left)
         streams.close()
-        return streams.exception.text
+        return streams.exception.text, limit
+
+    def _limit_of_group(self) -> str | None:
+        """The limit that the leg's control group has met, in words."""
+        if self.limits is not None and self.group.was_out_of_memory:
+            return self.limits.memory_in_words
+        if self.limits is not None and self.group.had_all_processes:
+            return self.limits.processes_in_words
+        return None
+
+    def _limit_of_account(self, uid: int) -> str | None:
+        if self.limits is not None and has_all_processes(self.limits, uid):
+            return self.limits.processes_in_words
+        return None
+
+    @contextlib.contextmanager
+    def _watched_memory(self, limits: Limits | None) -> Iterator[None]:
+        if limits is None or limits.memory is None or limits.homes:
+            yield
+            return
+        words = limits.memory_in_words
+        watch = MemoryWatch(limits.memory, lambda: self.stop(_beyond(words)))
+        watch.start()
+        yield
+        watch.stop()
 
     def _say_why(self, result: LegResult) -> None:
-        if self.stopped is not None:
+        if self.stopped is not None and not self.stopped.is_limit:
             self.reporter.say(str(result), "INFO")
         elif result.exit_code != 0:
             self.reporter.say(str(result), "ERROR")
 
     def _clean_up(self) -> None:
+        if not self.group.end():
+            logger.warning("control group %s is left", self.group.folders)
         keep = bool(self.spec.config.get("debug"))
         if not keep:
             # Also what `prepare` had made when it failed.
             ContextDir(self.root, self.tmp).remove()
         else:
             (self.root / "leg.json").unlink(missing_ok=True)
+
+
+def _beyond(words: str) -> LegResult:
+    return LegResult(None, signal.SIGKILL, ExitKind.EXITED, words, is_limit=True)
 
 
 def read_place(given: Mapping[str, Any]) -> Place:
@@ -474,6 +529,8 @@ def read_place(given: Mapping[str, Any]) -> Place:
     place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}
     if place.get("default_task") is not None:
         place["default_task"] = AgentUser.from_json(place["default_task"])
+    if place.get("limits") is not None:
+        place["limits"] = Limits.from_json(place["limits"])
     if place.get("checkpoint_dir") is not None:
         place["checkpoint_dir"] = Path(place["checkpoint_dir"])
     return Place(**place)

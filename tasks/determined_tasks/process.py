@@ -18,12 +18,17 @@ import psutil
 
 from determined.common.forking import process as forked
 from determined.common.forking import python
-from determined_tasks import identity, imported_modules
+from determined_tasks import identity, imported_modules, limits
 from determined_tasks.entrypoint import EntrypointError, Start
 from determined_tasks.identity import Identity
+from determined_tasks.leg_groups import LegGroup
+from determined_tasks.limits import Limits
 from determined_tasks.packages import Packages
 
 _F_SETPIPE_SZ = 1031
+
+Restrict = Callable[[], None]
+"""Puts a process that is about to run the user's program under its limits. Raises OSError."""
 
 # Room for a burst of output while the supervisor is busy; the kernel takes the memory when it is used.
 PIPE_BYTES = 1 << 20
@@ -38,6 +43,8 @@ class UserProcess:
     stderr: int
     alone: bool
     """This process has no other children: whatever else turns up is a descendant of the user's."""
+    group: LegGroup
+    """Its control group, if it has one."""
     status: int | None = None
     """Wait status, once it is reaped."""
 
@@ -63,18 +70,31 @@ class UserProcess:
     def kill_rest(self, timeout: float = 5.0) -> None:
         """Kills every descendant, those that moved to another session or lost their parent included.
 
+        All stop before the first of them dies: a program that forks without end would take its place.
         They are this process's descendants because it is a subreaper; at the end it has no child left.
         In a process that has children of its own (``alone`` is False) only the group is killed.
         """
+        self.group.kill()
         self.kill()
         deadline = time.monotonic() + timeout
         while self.alone and _has_children() and time.monotonic() < deadline:
-            for child in psutil.Process().children(recursive=True):
+            for child in _stopped():
                 with contextlib.suppress(psutil.Error):
                     child.kill()
             self.reap()
             if _has_children():
                 time.sleep(0.005)
+
+
+def _stopped() -> set[psutil.Process]:
+    """All descendants, once none of them can fork any more."""
+    found: set[psutil.Process] = set()
+    while more := set(psutil.Process().children(recursive=True)) - found:
+        for child in more:
+            with contextlib.suppress(psutil.Error):
+                child.suspend()
+        found |= more
+    return found
 
 
 def _has_children() -> bool:
@@ -95,23 +115,30 @@ def start(
     packages: Packages | None = None,
     learn_into: Path | None = None,
     account: Identity | None = None,
+    limits: Limits | None = None,
+    group: LegGroup | None = None,
 ) -> UserProcess:
     """Starts what :func:`determined_tasks.entrypoint.plan` decided.
 
     ``single_threaded``: this process has one thread and no other child, so Python code may run
     between a fork and what follows. The forms ``script`` and ``module`` need it, and ``base_path``.
     ``packages``: where the code installs, for these forms; a program finds them by its environment.
-    ``account``: whose process it is, if not this one's owner's; only for the form ``program``.
+    ``account``: whose process it is, if not this one's owner's; only for the form ``program``. ``limits``:
+    what it may use, with everything that it starts; needs one thread, too. ``group``: where it belongs.
 
     Raises EntrypointError when the program cannot be executed.
     """
+    group = group or LegGroup([])
+    restrict = partial(_restrict, limits, group, account.uid if account else os.getuid())
     with forked.output_pipes(_pipe) as ((out_read, out_write), (err_read, err_write)):
         if plan.form == "program":
             if account is not None:
                 # Else it could not open /dev/stdout, which leads to the pipe.
                 for descriptor in (out_write, err_write):
                     os.fchown(descriptor, account.uid, account.gid)
-            pid = _execute(plan.argv, env, workdir, out_write, err_write, single_threaded, account)
+            pid = _execute(
+                plan.argv, env, workdir, out_write, err_write, single_threaded, account, restrict
+            )
         else:
             assert account is None, "the memory of a fork holds the agent's secrets"
             pid = _fork(
@@ -119,8 +146,15 @@ def start(
                 workdir,
                 out_write,
                 err_write,
+                restrict,
             )
-    return UserProcess(pid, out_read, err_read, alone=single_threaded)
+    return UserProcess(pid, out_read, err_read, alone=single_threaded, group=group)
+
+
+def _restrict(given: Limits | None, group: LegGroup, uid: int) -> None:
+    if given is not None:
+        group.enter()
+        limits.restrict(given, uid)
 
 
 def _pipe() -> tuple[int, int]:
@@ -134,9 +168,11 @@ def _pipe() -> tuple[int, int]:
     return read, write
 
 
-def _before_exec(account: Identity | None) -> None:
+def _before_exec(account: Identity | None, restrict: Restrict) -> None:
     # A cluster that a script started in the background has inherited an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # As root, if it is: an account may not.
+    restrict()
     if account is not None:
         identity.become(account)
     # After the change of ids, which makes the kernel forget it.
@@ -151,6 +187,7 @@ def _execute(
     stderr: int,
     single_threaded: bool,
     account: Identity | None,
+    restrict: Restrict,
 ) -> int:
     try:
         process = subprocess.Popen(
@@ -161,11 +198,12 @@ def _execute(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            preexec_fn=partial(_before_exec, account) if single_threaded else None,
-            user=account.uid if account else None,
-            group=account.gid if account else None,
-            extra_groups=account.groups if account else None,
+            preexec_fn=partial(_before_exec, account, restrict) if single_threaded else None,
         )
+    except subprocess.SubprocessError as error:
+        raise OSError(
+            f"the process cannot be put under its limits or its account: {error}"
+        ) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise EntrypointError(f"entrypoint cannot be started: {argv[0]}: {reason}") from error
@@ -197,7 +235,9 @@ def _become(
     )
 
 
-def _fork(become: Callable[[], object], workdir: Path, stdout: int, stderr: int) -> int:
+def _fork(
+    become: Callable[[], object], workdir: Path, stdout: int, stderr: int, restrict: Restrict
+) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -205,6 +245,11 @@ def _fork(become: Callable[[], object], workdir: Path, stdout: int, stderr: int)
     try:
         forked.begin(parent, stdout, stderr)
         os.chdir(workdir)
+        try:
+            restrict()
+        except OSError as error:
+            os.write(2, f"the process cannot be put under its limits: {error}\n".encode())
+            os._exit(1)
         become()
     finally:
         os._exit(1)

@@ -15,10 +15,12 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
+
+from determined_tasks.leg_groups import LegGroup
 
 RECORD = "leg.json"
 KILL_SIGNAL = signal.SIGUSR1
@@ -60,7 +62,8 @@ class ProcessName:
 
 @dataclass(frozen=True)
 class LegRecord:
-    """``leg.json``. ``user``: the training process, leader of its own session; ``tmp``: its TMPDIR.
+    """``leg.json``. ``user``: the training process, leader of its own session; ``tmp``: its TMPDIR;
+    ``groups``: the folders of its control group.
 
     It is written with ``tmp`` before that directory is made, and again with ``user`` when the process
     runs: whenever the supervisor dies, whatever it made is found.
@@ -71,6 +74,7 @@ class LegRecord:
     supervisor: ProcessName
     user: ProcessName | None = None
     tmp: str | None = None
+    groups: list[str] = field(default_factory=list)
 
     def write(self, root: Path) -> None:
         aside = root / f"{RECORD}.part"
@@ -90,12 +94,15 @@ class LegRecord:
                 supervisor=ProcessName(**data["supervisor"]),
                 user=ProcessName(**user) if user else None,
                 tmp=data.get("tmp"),
+                groups=data.get("groups") or [],
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def clear_up(self) -> None:
-        """Kills what the leg left running and deletes its TMPDIR; for a supervisor that is gone."""
+        """Kills what the leg left running, deletes its TMPDIR and its control group; for a supervisor that is
+        gone."""
+        LegGroup([Path(folder) for folder in self.groups]).end()
         if self.user is not None and self.user.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.user.pid, signal.SIGKILL)

@@ -20,6 +20,7 @@ from determined_tasks import identity
 from determined_tasks.context_dir import ContextDir
 from determined_tasks.entrypoint import CLUSTER_HOOK
 from determined_tasks.identity import Identity
+from determined_tasks.limits import Limits
 
 # Linux refuses to start a process with a single variable above 128 KiB; what is longer is left to the
 # info files, where determined.get_cluster_info() finds it too.
@@ -36,7 +37,8 @@ class Place:
     ``slot_type`` is ``cpu`` or ``cuda``; ``device_uuids`` maps slot ids to device uuids.
     ``slots``: how many the agent has in all; 0: not known. ``default_task`` and ``allow_root`` are the
     agent's settings ``security``; ``checkpoint_dir`` is the cluster's own checkpoint storage, if it is a
-    directory. ``shares_packages``: what trials install is their experiment's, and goes when that has ended;
+    directory. ``limits``: what a leg may use; None: nobody limits it (under a stock Prefect worker).
+    ``shares_packages``: what trials install is their experiment's, and goes when that has ended;
     else each leg has its own.
     """
 
@@ -50,6 +52,7 @@ class Place:
     default_task: AgentUser | None = None
     allow_root: bool = False
     checkpoint_dir: Path | None = None
+    limits: Limits | None = None
     shares_packages: bool = True
 
 

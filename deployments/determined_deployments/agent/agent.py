@@ -21,6 +21,7 @@ from determined.common.wire import paths
 from determined.common.wire.agents import Registration, WorkRequest
 from determined.common.wire.times import HEARTBEAT_S
 from determined.common.wire.version import VERSION
+from determined_deployments.agent import leg_limits
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.experiments import Experiments
 from determined_deployments.agent.launchers import built_in
@@ -64,9 +65,15 @@ class Agent:
         async def fetch(model_def_hash: str) -> bytes:
             return await service.get_bytes(paths.MODEL_DEFINITION.format(hash=model_def_hash))
 
+        limits = None
+        if not launcher_class.limits_legs:
+            limits = await asyncio.to_thread(leg_limits.prepare, config)
         async with launcher_class(config, fetch) as launcher:
             found = await launcher.adopt()
-            legs = Legs(config, launcher, service)
+            if limits is not None:
+                known = [running.id for running in found if running.kind == "leg"]
+                await asyncio.to_thread(leg_limits.sweep, limits, known)
+            legs = Legs(config, launcher, service, limits)
             legs.adopt(running for running in found if running.kind == "leg")
             prefect = None
             if config.prefect_api_url:
@@ -89,6 +96,8 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await experiments.stop()
+        if limits is not None:
+            leg_limits.leave(limits)
         await service.close()
         for task in ended & loops:
             task.result()

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from determined.common.wire import agents, limits
 from determined.common.wire.legs import LegSpec
 from determined.expconf.resources import LabelKey, LabelValue
-from determined_tasks.containers.settings import PROCESSES
 from determined_tasks.containers.sizes import size_in_bytes
+from determined_tasks.limits import OPEN_FILES, PROCESSES, default_memory
 
 CONFIG_VARIABLE = "DET_AGENT_CONFIG"
 
@@ -46,8 +46,33 @@ class DefaultTask(BaseModel):
         return self
 
 
+class ContainerRights(BaseModel):
+    """``security.containers``: what containers get for tasks whose owner is no administrator, beyond what the
+    cluster configuration gives all tasks.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    capabilities: list[str] = Field(default_factory=list)
+    """``environment.add_capabilities``, such as ``SYS_PTRACE``."""
+    devices: list[str] = Field(default_factory=list)
+    """``resources.devices``: these, and what lies below them."""
+    host_paths: list[str] = Field(default_factory=list)
+    """What may be mounted where the container's processes are root: these folders and what lies in them."""
+
+    @field_validator("devices", "host_paths")
+    @classmethod
+    def _are_absolute(cls, given: list[str]) -> list[str]:
+        for path in given:
+            if not path.startswith("/"):
+                raise ValueError(
+                    f"expected an absolute path (one that begins with /), found {path!r}"
+                )
+        return given
+
+
 class Security(BaseModel):
-    """``security``: as whom tasks run (docs/security.md)."""
+    """``security``: as whom tasks run, and what their containers may have (docs/security.md)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -55,6 +80,25 @@ class Security(BaseModel):
     """None: tasks without an account of their owner's run as the agent itself."""
     allow_root: bool = False
     """Whether a task may run as root because an account says so."""
+    containers: ContainerRights = Field(default_factory=ContainerRights)
+
+
+class LimitsOfLegs(BaseModel):
+    """``limits``: what a leg may use of the machine, in a container or not (docs/agent.md)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    processes: int = Field(default=PROCESSES, ge=1)
+    """How many processes and threads."""
+    memory: int | str = Field(default_factory=default_memory)
+    """All its processes together, such as ``8G``. Default: nine tenths of the machine's."""
+    open_files: int = Field(default=OPEN_FILES, ge=64)
+    """Of each process."""
+
+    @field_validator("memory")
+    @classmethod
+    def _is_size(cls, value: int | str) -> int:
+        return size_in_bytes(value)
 
 
 class Container(BaseModel):
@@ -71,18 +115,22 @@ class Container(BaseModel):
     """The service's address inside containers, if it is another one there."""
     shm_size: int | str = 4 << 30
     """``/dev/shm`` of experiments that give no ``resources.shm_size``."""
-    memory: int | str | None = None
-    """The limit of each container, such as ``8G``. None: the machine's memory."""
-    processes: int = Field(default=PROCESSES, ge=1)
-    """How many processes and threads each container may have."""
     harness: Literal["image", "mounted"] = "image"
     """Where ``determined`` comes from inside containers: the image, or the agent's own interpreter with its
     packages, which containers then see read-only."""
 
-    @field_validator("shm_size", "memory")
+    @model_validator(mode="before")
     @classmethod
-    def _is_size(cls, value: int | str | None) -> int | None:
-        return None if value is None else size_in_bytes(value)
+    def _has_no_limits(cls, given: Any) -> Any:
+        for name in ("memory", "processes"):
+            if isinstance(given, dict) and name in given:
+                raise ValueError(f"{name} of containers is limits.{name} now, of all legs alike")
+        return given
+
+    @field_validator("shm_size")
+    @classmethod
+    def _is_size(cls, value: int | str) -> int:
+        return size_in_bytes(value)
 
 
 class AgentConfig(BaseModel):
@@ -112,6 +160,7 @@ class AgentConfig(BaseModel):
     """The cluster's own checkpoint storage, if it is a directory of this machine: opened to the accounts of
     tasks (mode 1777) when the first runs that is not the agent's."""
     security: Security = Field(default_factory=Security)
+    limits: LimitsOfLegs = Field(default_factory=LimitsOfLegs)
     container: Container = Field(default_factory=Container)
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from determined.common.wire import paths
@@ -25,6 +26,7 @@ from determined_deployments.agent.service_client import ServiceClient
 
 # Not from `leg`: a starting agent would import all that a supervisor needs.
 from determined_tasks import bell, context_dir
+from determined_tasks.limits import Limits
 from determined_tasks.supervision import KILL_SIGNAL
 
 logger = logging.getLogger(__name__)
@@ -42,10 +44,17 @@ class Legs:
     from here.
     """
 
-    def __init__(self, config: AgentConfig, launcher: Launcher, service: ServiceClient) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        launcher: Launcher,
+        service: ServiceClient,
+        limits: Limits | None = None,
+    ) -> None:
         self._config = config
         self._launcher = launcher
         self._service = service
+        self._limits = asdict(limits) if limits is not None else None
         self._legs: dict[str, Held | None] = {}
         self._killed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,6 +86,7 @@ class Legs:
             "slot_type": self._config.slot_type,
             "slots": len(self._config.slot_list()),
             "device_uuids": self._uuids,
+            "limits": self._limits,
             **self._config.security_of_tasks(),
         }
         call = Call(SUPERVISE, {"spec": spec.to_json(), "place": place})

@@ -38,7 +38,8 @@ class Wishes:
     """The options of `det agent start`.
 
     ``gpus``: ``all`` or a number. ``slots``: as of `cluster-up`. ``artificial_slots``: so many CPU slots,
-    whatever the machine has. ``container``: the section of the settings.
+    whatever the machine has. ``container``, ``limits``, ``rights``: the sections of the settings (``rights``:
+    ``security.containers``).
     """
 
     pool: str = "default"
@@ -49,6 +50,8 @@ class Wishes:
     artificial_slots: int | None = None
     master: str | None = None
     container: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    rights: dict[str, Any] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
     """``KEY=VALUE`` each."""
 
@@ -139,6 +142,8 @@ def configure(wishes: Wishes) -> AgentConfig:
             "work_dir": cluster.data_dir / "agents" / name,
             "checkpoint_dir": cluster.checkpoint_dir,
             "container": wishes.container,
+            "limits": wishes.limits,
+            "security": {"containers": wishes.rights},
             "labels": _labels(wishes.labels),
         }
     )

@@ -110,7 +110,19 @@ def start(
         typer.Option("--network", help="of containers: host, bridge, or a network's name"),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", help="limit of each container, such as 8G")
+        str | None, typer.Option("--memory", help="limit of each trial or other task, such as 8G")
+    ] = None,
+    capabilities: Annotated[
+        list[str] | None,
+        typer.Option("--allow-capability", help="what containers may add; may be repeated"),
+    ] = None,
+    devices: Annotated[
+        list[str] | None,
+        typer.Option("--allow-device", help="what containers may have; may be repeated"),
+    ] = None,
+    host_paths: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host-path", help="what root's containers may mount; may be repeated"),
     ] = None,
     harness: Annotated[
         str | None,
@@ -131,11 +143,11 @@ def start(
     container = {
         "images": dict.fromkeys(("cpu", "cuda"), image) if image else None,
         "network_mode": network,
-        "memory": memory,
         "harness": harness,
     }
-    if kind != "docker" and any(container.values()):
-        raise typer.BadParameter("--image, --network, --memory and --harness need --type docker")
+    rights = {"capabilities": capabilities, "devices": devices, "host_paths": host_paths}
+    if kind != "docker" and any((*container.values(), *rights.values())):
+        raise typer.BadParameter("--image, --network, --harness and --allow-… need --type docker")
     points = metadata.entry_points(group=STARTER)
     if not points:
         talk(
@@ -153,6 +165,8 @@ def start(
         "labels": labels or [],
         "master": state(ctx).master,
         "container": {key: value for key, value in container.items() if value},
+        "limits": {"memory": memory} if memory else {},
+        "rights": {key: value for key, value in rights.items() if value},
     }
     try:
         next(iter(points)).load()(options)

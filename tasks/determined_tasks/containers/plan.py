@@ -29,6 +29,7 @@ from determined_tasks.containers.settings import (
 )
 from determined_tasks.containers.sizes import size_in_bytes
 from determined_tasks.identity import Identity
+from determined_tasks.limits import OOM_SCORE
 from determined_tasks.ports import LOOPBACK
 from determined_tasks.task_environment import LONGEST_VARIABLE, Place
 
@@ -147,7 +148,7 @@ def request(
             LABEL_CLUSTER: spec.cluster_id,
             LABEL_WORK_DIR: str(place.work_dir),
         },
-        "HostConfig": _host_config(spec, place, settings, root, account),
+        "HostConfig": _host_config(spec, place, settings, root, user),
     }
 
 
@@ -165,7 +166,7 @@ def _host_config(
     place: Place,
     settings: ContainerSettings,
     root: Path,
-    account: Identity | None,
+    user: str,
 ) -> dict[str, Any]:
     resources = _section(spec.config, "resources")
     given = _section(spec.config, "environment")
@@ -196,11 +197,15 @@ def _host_config(
         "Init": True,
         # A program that forks without end ends its own task, not the machine's others.
         "PidsLimit": settings.processes,
+        "OomScoreAdj": OOM_SCORE,
         "RestartPolicy": {"Name": "no"},
     }
-    if account is not None:
+    if user.partition(":")[0] != "0":
         # A set-uid program of the image would be root, for whom every mount is open.
         host["SecurityOpt"] = ["no-new-privileges:true"]
+    if settings.open_files is not None:
+        most = settings.open_files
+        host["Ulimits"] = [{"Name": "nofile", "Soft": most, "Hard": most}]
     if network == "bridge":
         host["ExtraHosts"] = ["host.docker.internal:host-gateway"]
     if settings.memory is not None:

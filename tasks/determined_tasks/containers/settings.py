@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from determined_tasks.limits import PROCESSES
+
 WORKDIR = "/run/determined/workdir"
 RUN_DIR = "/run/determined"
 
@@ -15,9 +17,6 @@ LABEL_CLUSTER = "determined.cluster"
 LABEL_WORK_DIR = "determined.work-dir"
 """Tells the containers of this agent from those of another one on the same machine that has its name."""
 
-PROCESSES = 16_384
-"""How many processes and threads a container may have, unless the agent's settings say otherwise."""
-
 
 @dataclass(frozen=True)
 class ContainerSettings:
@@ -25,7 +24,9 @@ class ContainerSettings:
     containers. ``read_only``: directories of the machine that every container sees under the same path;
     ``path``: what comes first on its ``PATH``. ``memory``: bytes; None: no limit. ``shm_size``: bytes, where
     the experiment gives no size. ``api_version``: the engine's, when the agent started.
-    ``processes``: how many processes and threads a container may have.
+    ``processes``: how many processes and threads a container may have; ``open_files``: how many each
+    of them (None: the engine's own limit).
+    ``rights``: ``security.containers`` of the agent's settings.
     ``is_network_given``: whether ``network_mode`` comes before the cluster configuration's.
     """
 
@@ -35,10 +36,12 @@ class ContainerSettings:
     shm_size: int
     memory: int | None = None
     processes: int = PROCESSES
+    open_files: int | None = None
     read_only: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     api_version: str | None = None
     is_network_given: bool = False
+    rights: Mapping[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> ContainerSettings:

@@ -83,7 +83,7 @@ class ContainerLegs:
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
-    """``container`` of the agent's settings, on top of the tests' own."""
+    """``container`` of the agent's settings, on top of the tests' own; and ``security``, ``limits``."""
     return {}
 
 
@@ -91,6 +91,7 @@ def settings() -> dict[str, Any]:
 def agent_config(
     engine: None, service: FakeService, settings: dict[str, Any], tmp_path: Path
 ) -> AgentConfig:
+    more = dict(settings)
     return AgentConfig.model_validate(
         {
             "agent_id": "agent-1",
@@ -99,11 +100,12 @@ def agent_config(
             "agent_token": "secret",
             "work_dir": tmp_path / "work",
             "launcher": "docker",
-            "security": settings.pop("security", {}),
+            "security": more.pop("security", {}),
+            "limits": more.pop("limits", {}),
             "container": {
                 "images": {"cpu": container_engine.machine_image()},
                 "harness": "mounted",
-                **settings,
+                **more,
             },
         }
     )

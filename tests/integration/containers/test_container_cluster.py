@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,7 @@ class Agent:
 def agents(cluster: LocalCluster, *names: str) -> Iterator[list[Agent]]:
     options = ["--type", "docker", "--pool", POOL, "--artificial-slots", "1"]
     image = ["--image", container_engine.machine_image(), "--harness", "mounted"]
+    image += ["--allow-host-path", tempfile.gettempdir()]
     started: list[Agent] = []
     try:
         for name in names:

@@ -34,8 +34,15 @@ def cluster() -> ClusterState:
 def test_an_agent_of_the_local_cluster_has_its_addresses_and_secrets(
     cluster: ClusterState, tmp_path: Path
 ) -> None:
-    container = {"images": {"cpu": "mine"}, "memory": "2G"}
-    wishes = Wishes(pool="p", name="n", kind="docker", artificial_slots=3, container=container)
+    wishes = Wishes(
+        pool="p",
+        name="n",
+        kind="docker",
+        artificial_slots=3,
+        container={"images": {"cpu": "mine"}},
+        limits={"memory": "2G"},
+        rights={"host_paths": ["/data"]},
+    )
     made = configure(wishes)
     assert (made.agent_id, made.resource_pool, made.launcher) == ("n", "p", "docker")
     assert made.master_url == cluster.master_url
@@ -43,7 +50,8 @@ def test_an_agent_of_the_local_cluster_has_its_addresses_and_secrets(
     assert made.prefect_api_url == cluster.prefect_api_url
     assert made.checkpoint_dir == tmp_path / "checkpoints"
     assert len(made.slot_list()) == 3
-    assert made.container.memory == 2 << 30
+    assert (made.limits.memory, made.limits.processes) == (2 << 30, 16_384)
+    assert made.security.containers.host_paths == ["/data"]
     assert made.work_dir == tmp_path / "agents" / "n"
 
 
@@ -66,7 +74,9 @@ def test_an_agent_of_another_service_needs_its_token(monkeypatch: pytest.MonkeyP
         ({"gpus": "some"}, "--gpus: expected 'all' or a number, found 'some'"),
         ({"gpus": "all"}, "no NVIDIA GPU found"),
         ({"slots": -1}, "expected 0 or more"),
-        ({"container": {"memory": "much"}}, "expected a size"),
+        ({"limits": {"memory": "much"}}, "expected a size"),
+        ({"container": {"memory": "2G"}}, "memory of containers is limits.memory now"),
+        ({"rights": {"host_paths": ["data"]}}, "expected an absolute path"),
         ({"container": {"network_mode": "bridge"}}, "set container.master_url"),
     ],
 )

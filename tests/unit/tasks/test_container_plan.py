@@ -106,6 +106,10 @@ def test_no_program_of_an_image_gives_rights_to_an_account() -> None:
     own = plan.request(*given, **more, user="0:0")["HostConfig"]
     assert "SecurityOpt" not in own
     assert own["PidsLimit"] == 16_384
+    assert "Ulimits" not in own
+    # An agent that is not root has no account for tasks, and starts them as itself.
+    laptop = plan.request(*given, **more, user="1000:1000")["HostConfig"]
+    assert laptop["SecurityOpt"] == ["no-new-privileges:true"]
 
 
 def test_the_agents_image_stands_in_for_determineds_default_only() -> None:

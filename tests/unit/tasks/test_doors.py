@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -24,10 +25,12 @@ from determined.common.wire.legs import LegSpec
 from determined.common.wire.shells import Frame, Frames
 from determined.exec import stacks
 from determined_service.proxy import gates
-from determined_tasks import bell, ports
+from determined_tasks import bell, leg_groups, ports
 from determined_tasks.beside import Entry
 from determined_tasks.context_dir import ContextDir
 from determined_tasks.doors import Doors, main_variable
+from determined_tasks.leg_groups import GroupsUnavailable, LegGroup
+from determined_tasks.limits import Limits
 from determined_tasks.packages import Packages
 from determined_tasks.task_environment import Place
 from tests.waiting import TIMEOUT_S, until
@@ -65,11 +68,27 @@ class Visitor:
 
 
 @pytest.fixture
-def doors(tmp_path: Path) -> Iterator[Doors]:
+def group() -> Iterator[LegGroup]:
+    """The leg's; without folders where none can be made."""
+    homes: list[Path] = []
+    with contextlib.suppress(GroupsUnavailable):
+        homes = leg_groups.homes(f"determined-test-{secrets.token_hex(4)}")
+    limits = Limits(homes=tuple(map(str, homes)))
+    group = LegGroup.of(limits, "1.1")
+    group.make(limits)
+    yield group
+    assert group.end()
+    for home in homes:
+        home.rmdir()
+
+
+@pytest.fixture
+def doors(tmp_path: Path, group: LegGroup) -> Iterator[Doors]:
     place = Place(tmp_path, "http://127.0.0.1:1", "agents", "a1")
     spec = LegSpec("1.1", "1", "python3 train.py", "token", "c")
     own = Packages(Path(sys.prefix))
-    entry = Entry(ENV, tmp_path, ContextDir(tmp_path, tmp_path, own), None)
+    context = ContextDir(tmp_path, tmp_path, own)
+    entry = Entry(ENV, tmp_path, context, None, Limits(open_files=77), group)
     doors = Doors(spec, place, entry, lambda text, level: None)
     yield doors
     doors._shut()
@@ -97,6 +116,14 @@ async def test_on_another_machine_it_is_behind_a_gate(
     assert said[Frame.OUTPUT] == b"in\n"
     with pytest.raises(ConnectionError):
         await gates.connect(state.address, state.port, bytes(32))
+
+
+def test_a_program_beside_the_task_has_its_limits(port: int, group: LegGroup) -> None:
+    said = Visitor(port).begin(argv=["sh", "-c", "ulimit -n; cat /proc/self/cgroup"]).end()
+    lines = said[Frame.OUTPUT].decode().splitlines()
+    assert lines[0] == "77"
+    for folder in group.folders:
+        assert any(line.endswith(f"{folder.parent.name}/1.1") for line in lines)
 
 
 def test_a_program_beside_the_task(port: int, tmp_path: Path) -> None:

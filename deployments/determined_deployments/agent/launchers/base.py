@@ -158,6 +158,9 @@ class Launcher(ABC):
     """The type of the work pool in Prefect, and of the worker that serves it. The agent tells it to the
     service when it registers."""
 
+    limits_legs: ClassVar[bool] = False
+    """Whether what legs run in holds the settings ``limits``; else their supervisors see to it."""
+
     def __init__(self, config: AgentConfig, fetch: Callable[[str], Awaitable[bytes]]) -> None:
         """``fetch`` gets the archive of a model definition by its hash; raises APIException."""
         self.config = config

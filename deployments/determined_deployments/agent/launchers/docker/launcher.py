@@ -49,6 +49,7 @@ class DockerLauncher(ForkServerLauncher):
     """When a supervisor dies, the next one takes over: at once, or when an agent adopts the leg."""
 
     worker_type = "determined-docker"
+    limits_legs = True
 
     def __init__(self, config: AgentConfig, fetch: Callable[[str], Awaitable[bytes]]) -> None:
         super().__init__(config, fetch)

@@ -30,8 +30,13 @@ def of_agent(config: AgentConfig) -> dict[str, Any]:
         is_network_given=given.network_mode is not None,
         master_url=given.master_url or config.master_url,
         shm_size=int(given.shm_size),
-        memory=None if given.memory is None else int(given.memory),
-        processes=given.processes,
+        memory=int(config.limits.memory),
+        processes=config.limits.processes,
+        # An engine cannot give more than it has itself: the default is not asked for.
+        open_files=config.limits.open_files
+        if "open_files" in config.limits.model_fields_set
+        else None,
+        rights=config.security.containers.model_dump(),
         read_only=interpreter() if mounted else [],
         path=[str(Path(sys.executable).parent)] if mounted else [],
     )

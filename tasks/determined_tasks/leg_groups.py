@@ -1,0 +1,222 @@
+"""Control groups of legs: in each the kernel counts, limits and ends what one leg has started.
+
+An agent makes a folder of its own (its home) where it may, and each leg gets one in it. With version 2 of the
+kernel's interface that is one folder; with version 1 processes and memory have one each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from determined_tasks.limits import Limits
+
+MOUNT = Path("/sys/fs/cgroup")
+CONTROLLERS = ("pids", "memory")
+PROBE = "probe"
+END_SECONDS = 10.0
+
+
+class GroupsUnavailable(Exception):
+    """This process may make no control groups with limits; the message says why."""
+
+
+def homes(name: str) -> list[Path]:
+    """The folders for an agent's legs, made if they are not there; below this process's own control group, or
+    below the nearest above it in which it may. Raises GroupsUnavailable.
+    """
+    found = []
+    for own, top in _hierarchies():
+        problem: Exception | None = None
+        for place in (own, *own.parents):
+            if place.is_relative_to(top) and place.is_dir():
+                try:
+                    found.append(_made(place / name))
+                    break
+                except (OSError, subprocess.SubprocessError) as error:
+                    problem = problem or error
+        else:
+            raise GroupsUnavailable(str(problem or f"there is no {own}"))
+    return found
+
+
+def _hierarchies() -> Iterator[tuple[Path, Path]]:
+    """This process's groups that limit processes and memory, each with the top of its hierarchy."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError as error:
+        raise GroupsUnavailable(str(error)) from None
+    paths = {}
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        paths.update(dict.fromkeys(names.split(","), path.lstrip("/")))
+    tops = []
+    for name in CONTROLLERS:
+        # A controller of version 1 has a hierarchy; those of version 2 share the one without a name.
+        top, path = (MOUNT / name, paths[name]) if name in paths else (MOUNT, paths.get("", ""))
+        if top not in tops:
+            tops.append(top)
+            yield top / path, top
+
+
+def _made(home: Path) -> Path:
+    """Raises OSError when legs cannot have groups there."""
+    above = home.parent
+    try:
+        _pass_on(above)
+        home.mkdir(exist_ok=True)
+        _pass_on(home)
+        _probe(home / PROBE)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            home.rmdir()
+        raise
+    return home
+
+
+def _pass_on(folder: Path) -> None:
+    """Version 2: groups in the folder have the controllers."""
+    control = folder / "cgroup.subtree_control"
+    if control.exists():
+        missing = set(CONTROLLERS) - set(control.read_text().split())
+        if missing:
+            control.write_text(" ".join(f"+{name}" for name in sorted(missing)))
+
+
+def _probe(folder: Path) -> None:
+    """Whether a process can be put there. Raises OSError."""
+    group = LegGroup([folder])
+    group.make(Limits(processes=16, memory=1 << 30))
+    try:
+        with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as process:
+            try:
+                (folder / "cgroup.procs").write_text(str(process.pid))
+            finally:
+                process.kill()
+    finally:
+        group.end()
+
+
+def sweep(found: Iterable[Path], keep: Iterable[str]) -> list[str]:
+    """Ends what is in the groups of legs that are gone, and removes these; their names."""
+    kept, swept = set(keep), set()
+    for home in found:
+        for folder in home.iterdir():
+            if folder.is_dir() and folder.name not in kept:
+                LegGroup([folder]).end()
+                swept.add(folder.name)
+    return sorted(swept)
+
+
+@dataclass(frozen=True)
+class LegGroup:
+    """One leg's group: its folders, of which each holds all its processes."""
+
+    folders: list[Path]
+
+    @classmethod
+    def of(cls, limits: Limits, allocation_id: str) -> LegGroup:
+        return cls([Path(home, allocation_id) for home in limits.homes])
+
+    def make(self, limits: Limits) -> None:
+        """Raises OSError."""
+        for folder in self.folders:
+            folder.mkdir(exist_ok=True)
+            for name, value in _settings(limits):
+                if (folder / name).exists():
+                    (folder / name).write_text(value)
+
+    def enter(self) -> None:
+        """Puts this process there. Raises OSError."""
+        for folder in self.folders:
+            (folder / "cgroup.procs").write_text("0")
+
+    @property
+    def procs(self) -> list[Path]:
+        """The files by which a process joins."""
+        return [folder / "cgroup.procs" for folder in self.folders]
+
+    @property
+    def was_out_of_memory(self) -> bool:
+        """Whether the kernel ended a process because of the group's own limit."""
+        for folder in self.folders:
+            # Kills for want of the machine's memory are counted, too.
+            events = _counters(folder / "memory.events")
+            if events.get("oom_kill") and events.get("oom"):
+                return True
+            if _counters(folder / "memory.oom_control").get("oom_kill"):
+                most = int(_read(folder / "memory.limit_in_bytes") or 0)
+                # Newer kernels do not count how often the limit was reached.
+                return int(_read(folder / "memory.max_usage_in_bytes") or 0) >= most * 0.98
+        return False
+
+    @property
+    def had_all_processes(self) -> bool:
+        """Whether the kernel has refused a process or thread because of the group's limit."""
+        return any(_counters(folder / "pids.events").get("max") for folder in self.folders)
+
+    def kill(self) -> None:
+        """Ends all processes in it, and lets none begin."""
+        for folder in self.folders:
+            limit = folder / "pids.max"
+            if limit.exists():
+                with contextlib.suppress(OSError):
+                    limit.write_text("0")
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self) -> bool:
+        """Ends all processes in it and removes it; whether it is gone."""
+        deadline = time.monotonic() + END_SECONDS
+        while not self._remove():
+            if time.monotonic() > deadline:
+                return False
+            self.kill()
+            time.sleep(0.005)
+        return True
+
+    def _pids(self) -> set[int]:
+        found: set[int] = set()
+        for folder in self.folders:
+            # A task that is root may have made groups inside.
+            for file in [folder / "cgroup.procs", *folder.rglob("cgroup.procs")]:
+                found.update(int(line) for line in _read(file).split())
+        return found - {0, os.getpid()}
+
+    def _remove(self) -> bool:
+        for folder in self.folders:
+            try:
+                for inner, _, _ in os.walk(folder, topdown=False):
+                    Path(inner).rmdir()
+            except OSError:
+                return False
+        return True
+
+
+def _settings(limits: Limits) -> Iterator[tuple[str, str]]:
+    """Of both versions. Without swap beside the memory, which would only make the end slower."""
+    yield "pids.max", str(limits.processes)
+    if limits.memory is not None:
+        for name in ("memory.max", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"):
+            yield name, str(limits.memory)
+        yield "memory.swap.max", "0"
+        # All of a leg ends at once, and not one process of many.
+        yield "memory.oom.group", "1"
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text().strip()
+    return ""
+
+
+def _counters(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in _read(path).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

@@ -1,0 +1,234 @@
+"""Trials that take all processes or all memory of their machine: what they would gain is that others end.
+
+Each runs beside a neighbour, with control groups where this machine lets them be made, and without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from determined_tasks import leg_groups
+from determined_tasks.leg_groups import GroupsUnavailable, LegGroup
+from determined_tasks.limits import Limits
+from determined_tasks.supervision import LegRecord
+from tests import accounts
+from tests.programs.legs.conftest import LegRunner
+from tests.programs.legs.fake_service import FakeService, archive
+from tests.waiting import TIMEOUT_S, until
+
+PROCESSES = 60
+MEMORY = 192 << 20
+
+NEIGHBOUR = """
+import os, subprocess, sys, time
+print("here", flush=True)
+while not os.path.exists(os.path.join(DIRECTORY, "go")):
+    subprocess.run(["true"], check=True)
+    time.sleep(0.05)
+print("lives on", flush=True)
+"""
+
+BOMB = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+    except OSError:
+        pass
+"""
+"""All of its processes fork, each in a session of its own, and none ever gives up."""
+
+LEAVES = """
+import os, time
+for _ in range(5):
+    if os.fork() == 0:
+        os.setsid()
+        os.environ.clear()
+        os.execve("/bin/sleep", ["sleep", "1000"], {})
+print("left", flush=True)
+time.sleep(1000)
+"""
+
+HOG = """
+import os, time
+children = []
+for _ in range(4):
+    # No process alone has too much.
+    if os.fork() == 0:
+        held = bytearray(os.urandom(1 << 20) * 80)
+        time.sleep(1000)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture(scope="module")
+def people() -> Iterator[list[pwd.struct_passwd]]:
+    with accounts.made(2) as made:
+        yield made
+
+
+@pytest.fixture
+def homes() -> Iterator[list[Path]]:
+    try:
+        found = leg_groups.homes(f"determined-test-{secrets.token_hex(4)}")
+    except GroupsUnavailable as error:
+        pytest.skip(f"no control groups can be made here: {error}")
+    yield found
+    leg_groups.sweep(found, [])
+    for home in found:
+        home.rmdir()
+
+
+@pytest.fixture(params=["groups", "none"])
+def limits(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found = request.getfixturevalue("homes") if request.param == "groups" else []
+    return asdict(Limits(PROCESSES, MEMORY, 128, tuple(map(str, found))))
+
+
+@pytest.fixture
+def legs(service: FakeService) -> Iterator[LegRunner]:
+    with accounts.passable_folder() as folder:
+        runner = LegRunner(service, folder / "agent")
+        yield runner
+        runner.close()
+
+
+@pytest.fixture
+def service() -> Iterator[FakeService]:
+    service = FakeService()
+    yield service
+    service.close()
+
+
+def start(legs: LegRunner, name: str, code: str, limits: Any, uid: int) -> subprocess.Popen[str]:
+    hash_ = hashlib.sha256(code.encode()).hexdigest()
+    legs.service.model_defs[hash_] = archive({"train.py": code})
+    return legs.start(
+        {},
+        allocation_id=name,
+        model_def_hash=hash_,
+        agent_user={"uid": uid},
+        place={"limits": limits},
+    )
+
+
+@pytest.fixture
+def neighbour(
+    legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
+) -> Iterator[None]:
+    """Runs while the test does, and must have been able to go on."""
+    with accounts.passable_folder() as folder:
+        code = NEIGHBOUR.replace("DIRECTORY", repr(str(folder)))
+        process = start(legs, "n.1", code, limits, people[1].pw_uid)
+        until(
+            "the neighbour runs",
+            lambda: "here" in service.text("stdout"),
+            show=lambda: service.logs,
+        )
+        yield
+        (folder / "go").touch()
+        assert process.wait(TIMEOUT_S) == 0
+        assert service.exits["n.1"]["exit_code"] == 0, service.text("stderr")
+
+
+def said(service: FakeService) -> str:
+    return "".join(line["log"] for line in service.logs if line["source"] == "agent")
+
+
+def processes_of(uid: int) -> list[int]:
+    return [
+        one.pid
+        for one in psutil.process_iter(["uids", "status"])
+        if one.info["uids"].real == uid and one.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_a_fork_bomb_ends_its_own_trial(
+    legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
+) -> None:
+    """The machine's processes: nobody else could start one."""
+    uid = people[0].pw_uid
+    process = start(legs, "b.1", BOMB, limits, uid)
+    if not limits["homes"]:
+        # Nobody tells the supervisor; somebody kills the trial, in the end.
+        until("the bomb has all", lambda: len(processes_of(uid)) >= PROCESSES)
+        process.send_signal(signal.SIGUSR1)
+    assert process.wait(TIMEOUT_S) == 0
+    assert processes_of(uid) == []
+    if limits["homes"]:
+        words = f"too many processes: a leg has {PROCESSES} with their threads at most"
+        assert words in service.exits["b.1"]["reason"]
+        assert words in said(service)
+
+
+def test_who_ends_for_want_of_processes_is_told(
+    legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
+) -> None:
+    code = "import os, time\nwhile os.fork() != 0: pass\ntime.sleep(1000)"
+    process = start(legs, "b.2", code, limits, people[0].pw_uid)
+    assert process.wait(TIMEOUT_S) == 0
+    assert "limits.processes of the agent's settings" in service.exits["b.2"]["reason"]
+    assert processes_of(people[0].pw_uid) == []
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_a_memory_hog_ends_its_own_trial(
+    legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
+) -> None:
+    """The machine's memory: the kernel would end whom it finds largest."""
+    process = start(legs, "m.1", HOG, limits, people[0].pw_uid)
+    assert process.wait(TIMEOUT_S) == 0
+    ended = service.exits["m.1"]
+    assert ended["kind"] == "exited", ended
+    assert ended["reason"].startswith("out of memory, by the limit of 192 MiB of each leg"), ended
+    assert processes_of(people[0].pw_uid) == []
+
+
+def test_a_process_has_so_many_files_and_ends_before_the_cluster_does(
+    legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
+) -> None:
+    code = (
+        "import json, resource\n"
+        "score = int(open('/proc/self/oom_score_adj').read())\n"
+        "print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), score]))\n"
+    )
+    process = start(legs, "f.1", code, limits, people[0].pw_uid)
+    assert process.wait(TIMEOUT_S) == 0
+    assert json.loads(service.text("stdout")) == [[128, 128], 500]
+
+
+def test_nothing_goes_on_without_its_supervisor(
+    legs: LegRunner, service: FakeService, homes: list[Path], people: list[pwd.struct_passwd]
+) -> None:
+    """Processes that nothing names as the leg's: no parent, no session, no environment."""
+    limits = Limits(PROCESSES, MEMORY, 128, tuple(map(str, homes)))
+    for name in ("k.1", "k.2"):
+        process = start(legs, name, LEAVES, asdict(limits), people[0].pw_uid)
+        until("it leaves some", lambda: any("left" in line["log"] for line in service.logs))
+        service.logs.clear()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    record = LegRecord.read(legs.work_dir / "allocations/k.1")
+    assert record is not None
+    assert len(processes_of(people[0].pw_uid)) >= 10
+    # The agent that sees it die; and the next one, where even the record is gone.
+    record.clear_up()
+    assert not any(folder.exists() for folder in LegGroup.of(limits, "k.1").folders)
+    assert leg_groups.sweep(homes, []) == ["k.2"]
+    assert processes_of(people[0].pw_uid) == []
