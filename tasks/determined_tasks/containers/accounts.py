@@ -37,6 +37,11 @@ def resolve(
     return Identity(name, wanted.uid, wanted.gid, (wanted.gid,), Path(WORKDIR))
 
 
+def is_root(account: Identity | None) -> bool:
+    """Whether the container's processes are the machine's root."""
+    return (os.getuid() if account is None else account.uid) == 0
+
+
 def user(account: Identity | None) -> str:
     """``uid:gid`` of the container's processes."""
     if account is None:

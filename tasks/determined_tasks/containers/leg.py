@@ -35,11 +35,12 @@ from determined_tasks import (
     returning,
     task_environment,
 )
-from determined_tasks.containers import accounts, ends, engine, frames, images, plan
+from determined_tasks.containers import accounts, ends, engine, frames, images, plan, rights
 from determined_tasks.containers.engine import EngineUnavailable
 from determined_tasks.containers.images import ImageError, RegistryAway
 from determined_tasks.containers.log_pump import LogPump
 from determined_tasks.containers.plan import NetworkError
+from determined_tasks.containers.rights import RightsError
 from determined_tasks.containers.settings import ContainerSettings
 from determined_tasks.context_dir import ModelDefinitionError
 from determined_tasks.exit_reason import LegResult, failed_to_start, infrastructure
@@ -187,7 +188,13 @@ class _Leg:
                 # The supervisor before this one may have had its door open.
                 bell.ring(self.root)
             return self._follow(client, command)
-        except (ModelDefinitionError, IdentityError, ImageError, NetworkError) as error:
+        except (
+            ModelDefinitionError,
+            IdentityError,
+            ImageError,
+            NetworkError,
+            RightsError,
+        ) as error:
             return failed_to_start(str(error))
         except entrypoint.EntrypointError as error:
             return failed_to_start(str(error))
@@ -233,6 +240,13 @@ class _Leg:
             self.place.default_task,
             allow_root=self.place.allow_root,
             agent_id=self.place.agent_id,
+        )
+        rights.require(
+            self.spec,
+            self.settings.rights,
+            agent_id=self.place.agent_id,
+            is_root=accounts.is_root(account),
+            storage=self.place.checkpoint_dir,
         )
         found: list[dict[str, Any] | Exception | None] = []
         puller = threading.Thread(target=self._get_image, args=(client, found), daemon=True)

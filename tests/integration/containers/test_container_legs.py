@@ -15,7 +15,7 @@ import pytest
 
 from determined.common.cluster_config import read_text
 from determined.expconf import complete
-from determined_service.lifecycle.kinds.base import task_defaults
+from determined_service.lifecycle.kinds.base import granted, task_defaults
 from tests import container_engine
 from tests.integration.containers.conftest import ContainerLegs
 from tests.waiting import TIMEOUT_S
@@ -43,6 +43,10 @@ except OSError as error:
 """
 
 
+ANY_DEVICE_AND_FOLDER = {"security": {"containers": {"devices": ["/dev"], "host_paths": ["/"]}}}
+
+
+@pytest.mark.parametrize("settings", [ANY_DEVICE_AND_FOLDER])
 async def test_a_leg_finds_its_code_environment_mounts_and_memory(
     legs: ContainerLegs, tmp_path: Path
 ) -> None:
@@ -132,6 +136,8 @@ async def test_what_the_cluster_configuration_gives_reaches_the_container(
         config,
         environment_variables=config["environment"]["environment_variables"]["cpu"],
         defaults=asdict(task_defaults(cluster, "default")),
+        # None of it is on the agent's list.
+        granted=asdict(granted(cluster, None, "default", is_administrator=False)),
     )
     assert ended["exit_code"] == 0, legs.said()
     assert json.loads(legs.service.text("stdout")) == {
@@ -229,6 +235,7 @@ async def test_the_end_is_told_as_it_was(
         assert legs.service.text("stdout") == "yes\n"
 
 
+@pytest.mark.parametrize("settings", [ANY_DEVICE_AND_FOLDER])
 async def test_a_mount_of_nothing_is_not_tried_again(legs: ContainerLegs) -> None:
     mounts = [{"host_path": "/does/not/exist", "container_path": "/x"}]
     ended = await legs.run({}, {"bind_mounts": mounts}, entrypoint="true")
@@ -237,7 +244,7 @@ async def test_a_mount_of_nothing_is_not_tried_again(legs: ContainerLegs) -> Non
     assert "bind_mounts" in ended["reason"]
 
 
-@pytest.mark.parametrize("settings", [{"memory": "64m"}])
+@pytest.mark.parametrize("settings", [{"limits": {"memory": "64m"}}])
 async def test_out_of_memory_is_named(legs: ContainerLegs) -> None:
     script = "x = []\nwhile True:\n    x.append(b'x' * (8 << 20))\n"
     ended = await legs.run({"train.py": script})

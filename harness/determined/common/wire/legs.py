@@ -50,6 +50,19 @@ class TaskDefaults(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
+class Granted(Message):
+    """What the task's container may have, whatever the agent's settings allow: everything, because its owner
+    is an ``administrator``, and what the cluster configuration gives all tasks.
+    """
+
+    administrator: bool = False
+    capabilities: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    host_paths: list[str] = field(default_factory=list)
+
+
+@checked
+@dataclass(frozen=True, slots=True)
 class Port(Message):
     """A port of a task's process that is reached through the service's proxy (docs/proxy.md).
 
@@ -99,7 +112,7 @@ class LegSpec(Message):
     serves MLflow, so that the trial's script may log to its run by MLflow's functions. ``ports``: those of
     its process (of a gang its first node's) that are reached through the service. ``work_dir``: where
     the process starts, instead of the directory with its files; it may name ``$DET_USER`` and
-    ``$AGENT_USER``.
+    ``$AGENT_USER``. ``granted``: an order without it is of a service that grants nothing.
     """
 
     allocation_id: str
@@ -132,6 +145,7 @@ class LegSpec(Message):
     mlflow: bool = False
     ports: list[Port] = field(default_factory=list)
     work_dir: str | None = None
+    granted: Granted = field(default_factory=Granted)
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""

@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
-from determined.common.wire.legs import AgentUser, ExitKind, LegSpec, Port, TaskDefaults
+from determined.common.wire.legs import AgentUser, ExitKind, Granted, LegSpec, Port, TaskDefaults
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
@@ -119,7 +119,7 @@ _ORDERS = sa.text(
     SELECT a.id, a.task_id, a.run_id, a.resource_pool, a.token, a.agent_id, a.nodes,
            coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
            k.flow_run_id, k.name, k.config, k.model_def_hash, k.data, u.username,
-           u.agent_user_group AS account, g.slot_type
+           u.admin AS is_administrator, u.agent_user_group AS account, g.slot_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
     JOIN users u ON u.id = k.owner_id
@@ -148,6 +148,22 @@ def task_defaults(cluster: ClusterConfig, pool: str) -> TaskDefaults:
     """What the cluster configuration in force gives the tasks of a pool at their start."""
     given = cluster.container_defaults_of(pool)
     return TaskDefaults(given.network_mode, given.work_dir, given.startup_hook)
+
+
+def granted(
+    cluster: ClusterConfig, storage: Mapping[str, Any] | None, pool: str, *, is_administrator: bool
+) -> Granted:
+    """What containers of a task may have because of its owner and the cluster configuration in force.
+    ``storage``: the cluster's own."""
+    given = cluster.container_defaults_of(pool)
+    paths = [mount.host_path for mount in given.bind_mounts or ()]
+    folder = (storage or {}).get("host_path")
+    return Granted(
+        is_administrator,
+        list(given.add_capabilities or ()),
+        [device.host_path for device in given.devices or ()],
+        [*paths, *([folder] if folder else [])],
+    )
 
 
 class SlotKind(TaskKind):
@@ -196,6 +212,12 @@ class SlotKind(TaskKind):
             env=env,
             agent_user=agent_user(row.account),
             defaults=task_defaults(settings.cluster, row.resource_pool),
+            granted=granted(
+                settings.cluster,
+                settings.checkpoint_storage,
+                row.resource_pool,
+                is_administrator=row.is_administrator,
+            ),
             **order,
         )
 

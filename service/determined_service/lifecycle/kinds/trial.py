@@ -75,7 +75,8 @@ _SPECS = sa.text(
            CASE WHEN t.latest_checkpoint IS NULL THEN 0 ELSE coalesce(c.steps_completed, 0) END
                AS steps_completed,
            c.resources, c.checksums, c.storage,
-           e.config, e.model_def_hash, u.username, u.agent_user_group AS account,
+           e.config, e.model_def_hash, u.username, u.admin AS is_administrator,
+           u.agent_user_group AS account,
            g.slot_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
