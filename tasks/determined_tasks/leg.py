@@ -330,6 +330,8 @@ class _Leg:
             return exit_reason.infrastructure(f"the leg cannot be prepared: {error}")
         assert self.user is not None
         self._listen_for_bell(env, workdir, context, account)
+        if account is None and self.group.folders:
+            threading.Thread(target=self.group.take, name="group", daemon=True).start()
         watch = self._report_start(self.user.pid)
         replace(record, user=ProcessName.of(self.user.pid)).write(self.root)
         uid = account.uid if account else os.getuid()

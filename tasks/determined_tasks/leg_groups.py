@@ -137,10 +137,17 @@ class LegGroup:
         for folder in self.folders:
             (folder / "cgroup.procs").write_text("0")
 
-    @property
-    def procs(self) -> list[Path]:
-        """The files by which a process joins."""
-        return [folder / "cgroup.procs" for folder in self.folders]
+    def take(self) -> None:
+        """Puts all that this process has started there, one after the other: what forks meanwhile may be
+        outside for a moment, and who means harm stays outside."""
+        taken: set[int] = set()
+        while self.folders and (more := set(_below(os.getpid())) - taken):
+            for pid in more:
+                for folder in self.folders:
+                    # It may have ended.
+                    with contextlib.suppress(OSError):
+                        (folder / "cgroup.procs").write_text(str(pid))
+            taken |= more
 
     @property
     def was_out_of_memory(self) -> bool:
@@ -198,6 +205,16 @@ class LegGroup:
             except OSError:
                 return False
         return True
+
+
+def _below(pid: int) -> Iterator[int]:
+    """The descendants of a process."""
+    left = [pid]
+    while left:
+        for file in Path(f"/proc/{left.pop()}/task").glob("*/children"):
+            children = [int(child) for child in _read(file).split()]
+            yield from children
+            left += children
 
 
 def _settings(limits: Limits) -> Iterator[tuple[str, str]]:

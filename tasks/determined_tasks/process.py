@@ -124,12 +124,15 @@ def start(
     between a fork and what follows. The forms ``script`` and ``module`` need it, and ``base_path``.
     ``packages``: where the code installs, for these forms; a program finds them by its environment.
     ``account``: whose process it is, if not this one's owner's; only for the form ``program``. ``limits``:
-    what it may use, with everything that it starts; needs one thread, too. ``group``: where it belongs.
+    what it may use, with everything that it starts; needs one thread, too. ``group``: where it
+    belongs. Under an account it is there before it begins, which takes the kernel some 10 ms; else the caller
+    is to put it there (:meth:`LegGroup.take`), as one without an account could leave anyway.
 
     Raises EntrypointError when the program cannot be executed.
     """
     group = group or LegGroup([])
-    restrict = partial(_restrict, limits, group, account.uid if account else os.getuid())
+    own = LegGroup([]) if account is None else group
+    restrict = partial(_restrict, limits, own, account.uid if account else os.getuid())
     with forked.output_pipes(_pipe) as ((out_read, out_write), (err_read, err_write)):
         if plan.form == "program":
             if account is not None:

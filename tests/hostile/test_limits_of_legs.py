@@ -187,6 +187,17 @@ def test_who_ends_for_want_of_processes_is_told(
     assert processes_of(people[0].pw_uid) == []
 
 
+def test_an_accident_without_an_account(
+    legs: LegRunner, service: FakeService, homes: list[Path]
+) -> None:
+    """As the agent itself, a trial could leave its control group; one that means no harm is held."""
+    limits = Limits(PROCESSES, MEMORY, 128, tuple(map(str, homes)))
+    code = "import os, time\nwhile os.fork() != 0: time.sleep(0.005)\ntime.sleep(1000)"
+    process = legs.start({"train.py": code}, place={"limits": asdict(limits)})
+    assert process.wait(TIMEOUT_S) == 0
+    assert "limits.processes of the agent's settings" in service.exits["7.abc.1"]["reason"]
+
+
 @pytest.mark.usefixtures("neighbour")
 def test_a_memory_hog_ends_its_own_trial(
     legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]

@@ -132,6 +132,19 @@ async def test_the_account_of_the_owner_is_in_the_order(world: World) -> None:
     }
 
 
+async def test_what_containers_may_have_is_in_the_order(world: World) -> None:
+    await world.register(slots=2)
+    await world.started(SINGLE)
+    storage = world.app.state.settings.checkpoint_storage or {}
+    plain = {"administrator": False, "capabilities": [], "devices": []}
+    plain["host_paths"] = [storage["host_path"]] if storage.get("host_path") else []
+    assert (await world.launched()).spec["granted"] == plain
+    async with world.app.state.db.tx() as conn:
+        await conn.execute(sa.text("UPDATE users SET admin = true"))
+    await world.started(SINGLE)
+    assert (await world.launched()).spec["granted"] == {**plain, "administrator": True}
+
+
 async def test_users_are_no_agents(world: World) -> None:
     answer = await world.user.post("/internal/v1/agents/a1/work", json={})
     assert answer.status_code == 401
