@@ -13,7 +13,7 @@ from determined.common.wire import agents, limits
 from determined.common.wire.legs import LegSpec
 from determined.expconf.resources import LabelKey, LabelValue
 from determined_tasks.containers.sizes import size_in_bytes
-from determined_tasks.limits import OPEN_FILES, PROCESSES, default_memory
+from determined_tasks.limits import PROCESSES, default_memory
 
 CONFIG_VARIABLE = "DET_AGENT_CONFIG"
 
@@ -92,8 +92,8 @@ class LimitsOfLegs(BaseModel):
     """How many processes and threads."""
     memory: int | str = Field(default_factory=default_memory)
     """All its processes together, such as ``8G``. Default: nine tenths of the machine's."""
-    open_files: int = Field(default=OPEN_FILES, ge=64)
-    """Of each process."""
+    open_files: int | None = Field(default=None, ge=64)
+    """Of each process. None: 65,536; in a container the engine's own limit, beyond which it can give none."""
 
     @field_validator("memory")
     @classmethod

@@ -12,7 +12,7 @@ from pathlib import Path
 from determined_deployments.agent.config import AgentConfig
 from determined_tasks import leg_groups
 from determined_tasks.leg_groups import GroupsUnavailable
-from determined_tasks.limits import Limits
+from determined_tasks.limits import OPEN_FILES, Limits
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 def prepare(config: AgentConfig) -> Limits:
     """The limits of each leg; says in the agent's log by what they hold. Runs a program: for a thread."""
     given = config.limits
-    limits = Limits(given.processes, int(given.memory), given.open_files)
+    limits = Limits(given.processes, int(given.memory), given.open_files or OPEN_FILES)
     words = (
         f"each leg has at most {limits.processes} processes and threads, {int(given.memory) >> 20} MiB of"
         f" memory, {limits.open_files} open files per process"

@@ -11,6 +11,7 @@ import pytest
 
 from determined_deployments.agent import start
 from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.launchers.docker import settings as docker_settings
 from determined_deployments.agent.start import StartError, Wishes, become, configure
 from determined_deployments.local import state
 from determined_deployments.local.layout import Layout
@@ -94,6 +95,8 @@ def test_one_agent_has_a_name(cluster: ClusterState, monkeypatch: pytest.MonkeyP
     assert settings.stat().st_mode & 0o777 == 0o600
     again = AgentConfig.model_validate_json(settings.read_text())
     assert again == config
+    # An engine whose own limit is lower could start no container with the default of processes.
+    assert docker_settings.of_agent(again)["open_files"] is None
     assert json.loads(settings.read_text())["agent_token"] == cluster.agent_token
     with pytest.raises(StartError, match="an agent of this name runs already"):
         become(config)

@@ -33,9 +33,7 @@ def of_agent(config: AgentConfig) -> dict[str, Any]:
         memory=int(config.limits.memory),
         processes=config.limits.processes,
         # An engine cannot give more than it has itself: the default is not asked for.
-        open_files=config.limits.open_files
-        if "open_files" in config.limits.model_fields_set
-        else None,
+        open_files=config.limits.open_files,
         rights=config.security.containers.model_dump(),
         read_only=interpreter() if mounted else [],
         path=[str(Path(sys.executable).parent)] if mounted else [],
