@@ -21,10 +21,13 @@ from determined.cli.output.workloads import read_workloads
 from determined.common.api import Session, authentication
 from determined.common.api.patience import patiently
 from determined.experimental.client import ExperimentState
+from determined_deployments.agent import leg_limits
 from determined_deployments.agent.launchers.fork_server.plans import WITHOUT_TORCH
 from determined_deployments.local import daemon, databases, postgres
 from determined_deployments.local import state as states
 from determined_deployments.local.layout import Layout
+from determined_tasks import leg_groups
+from determined_tasks.leg_groups import LegGroup
 from tests.fork_server import fork_server
 from tests.memory_folder import memory_folder
 from tests.waiting import TIMEOUT_S, until
@@ -108,6 +111,9 @@ class LocalCluster:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(left, TIMEOUT_S)
+        # No agent starts here again, which would sweep them.
+        for home in leg_groups.MOUNT.rglob(leg_limits.home_name(layout.agent_work)):
+            LegGroup([home]).end()
 
     def collections(self) -> int:
         """How many collections of checkpoints have not ended."""

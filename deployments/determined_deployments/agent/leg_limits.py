@@ -25,10 +25,8 @@ def prepare(config: AgentConfig) -> Limits:
         f"each leg has at most {limits.processes} processes and threads, {int(given.memory) >> 20} MiB of"
         f" memory, {limits.open_files} open files per process"
     )
-    # No other agent's on this machine.
-    owner = hashlib.sha256(str(config.work_dir).encode()).hexdigest()[:12]
     try:
-        homes = leg_groups.homes(f"determined-{owner}")
+        homes = leg_groups.homes(home_name(config.work_dir))
     except GroupsUnavailable as error:
         by = "processes are not limited for root" if os.geteuid() == 0 else "processes by account"
         logger.warning(
@@ -40,6 +38,11 @@ def prepare(config: AgentConfig) -> Limits:
         return limits
     logger.info("%s; by control groups in %s", words, " and ".join(map(str, homes)))
     return Limits(limits.processes, limits.memory, limits.open_files, tuple(map(str, homes)))
+
+
+def home_name(work_dir: Path) -> str:
+    """Of the folder that an agent's legs have their control groups in: no other agent's on this machine."""
+    return f"determined-{hashlib.sha256(str(work_dir).encode()).hexdigest()[:12]}"
 
 
 def sweep(limits: Limits, legs: Iterable[str]) -> None:
