@@ -11,6 +11,7 @@ import pytest
 
 from determined.common.cluster_config import (
     ClusterConfig,
+    Quotas,
     SchedulerConfig,
     masked,
     read_file,
@@ -49,7 +50,7 @@ def pools(*names: str) -> str:
                 "c.yaml:1: launch_eror: unknown field; did you mean 'launch_error'? (allowed: "
                 "resource_manager, resource_pools, task_container_defaults, checkpoint_storage, "
                 "launch_error, security, logging, tensorboard_timeout, notebook_timeout, "
-                "notebook_files)"
+                "notebook_files, quotas)"
             ],
             id="misspelled field",
         ),
@@ -59,7 +60,7 @@ def pools(*names: str) -> str:
                 "c.yaml:1: launch_error: expected true or false, found 'no'",
                 "c.yaml:2: fitting_policy: unknown field (allowed: resource_manager, resource_pools, "
                 "task_container_defaults, checkpoint_storage, launch_error, security, logging, "
-                "tensorboard_timeout, notebook_timeout, notebook_files)",
+                "tensorboard_timeout, notebook_timeout, notebook_files, quotas)",
             ],
             id="wrong type and wrong place",
         ),
@@ -190,6 +191,19 @@ def pools(*names: str) -> str:
             id="defaults of tasks",
         ),
         pytest.param(
+            "quotas:\n  experimets: 5\n  trials: 0\n  log_bytes: 20GB\n  sessions: 3e9\nlog_bytes: 1\n",
+            [
+                "c.yaml:2: quotas.experimets: unknown field; did you mean 'experiments'? (allowed: "
+                "experiments, trials, tasks, model_definition_bytes, log_bytes, returned_file_bytes, "
+                "sessions)",
+                "c.yaml:3: quotas.trials: must be at least 1, found 0",
+                "c.yaml:4: quotas.log_bytes: expected an integer, found '20GB'",
+                "c.yaml:5: quotas.sessions: must be at most 2147483647, found 3000000000.0",
+                "c.yaml:6: log_bytes: unknown field; did you mean 'quotas.log_bytes'?",
+            ],
+            id="quotas",
+        ),
+        pytest.param(
             "checkpoint_storage:\n  type: s33\n  buckt: x\n",
             [
                 "c.yaml:2: checkpoint_storage.type: found 's33'; did you mean 's3'? (allowed: shared_fs, "
@@ -257,6 +271,15 @@ def test_defaults() -> None:
         type="priority", fitting_policy="best", preemption=False, default_priority=42
     )
     assert config.launch_error
+
+
+def test_quotas_that_are_not_given_have_their_defaults() -> None:
+    config = read("quotas: {trials: 1e6, sessions: null}\n")
+    assert config.quotas == Quotas(trials=1_000_000)
+    assert stored(config) == {"quotas": {"trials": 1_000_000}}
+    assert ClusterConfig().quotas == read("launch_error: true\n").quotas == Quotas()
+    # One search may begin with so many.
+    assert Quotas().trials >= limits.TRIALS_AT_ONCE
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from determined.common.cluster_config.config import ClusterConfig, NotebookFiles
 from determined.common.cluster_config.containers import TaskContainerDefaults
 from determined.common.cluster_config.masking import masked
 from determined.common.cluster_config.pool import DEFAULT_POOL, PoolConfig, ResourceManager
+from determined.common.cluster_config.quotas import Quotas
 from determined.common.cluster_config.reading import (
     Remark,
     read_file,
@@ -29,6 +30,7 @@ __all__ = [
     "ClusterConfig",
     "NotebookFiles",
     "PoolConfig",
+    "Quotas",
     "Remark",
     "ResourceManager",
     "SchedulerConfig",

@@ -7,6 +7,7 @@ from pydantic import Field
 from determined.common.cluster_config.containers import TaskContainerDefaults
 from determined.common.cluster_config.marks import NotUsed, is_off, refused
 from determined.common.cluster_config.pool import DEFAULT_POOL, PoolConfig, ResourceManager
+from determined.common.cluster_config.quotas import Quotas
 from determined.common.cluster_config.scheduler import SchedulerConfig
 from determined.common.wire import limits
 from determined.expconf.base import Section
@@ -115,6 +116,9 @@ class ClusterConfig(Section):
     )
     notebook_files: NotebookFiles = Field(
         default_factory=NotebookFiles, description="how long files of ended notebooks are kept"
+    )
+    quotas: Quotas = Field(
+        default_factory=Quotas, description="how much one user may have at a time"
     )
 
     scheduler: SchedulerConfig | None = Field(

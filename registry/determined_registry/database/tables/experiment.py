@@ -14,7 +14,11 @@ model_definitions = sa.Table(
     sa.Column("hash", sa.Text, primary_key=True),
     sa.Column("archive", sa.LargeBinary, nullable=False),
     sa.Column("created_at", TS, nullable=False, server_default=now()),
+    # Of the archive, and who stored it first: it counts for that user's quota as long as anybody needs it.
+    sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("owner_id", sa.ForeignKey("users.id")),
 )
+sa.Index("ix_model_definitions_owner", model_definitions.c.owner_id, postgresql_include=["size"])
 
 experiments = sa.Table(
     "experiments",
@@ -62,6 +66,15 @@ sa.Index(
     "ix_experiments_completed",
     experiments.c.end_time,
     postgresql_where=experiments.c.state == "COMPLETED",
+)
+# Of an owner, those that have not ended.
+sa.Index(
+    "ix_experiments_open",
+    experiments.c.owner_id,
+    experiments.c.id,
+    postgresql_where=sa.text(
+        "state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')"
+    ),
 )
 
 searches = sa.Table(

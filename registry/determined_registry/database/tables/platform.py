@@ -45,6 +45,9 @@ user_sessions = sa.Table(
     sa.Column("token_hash", sa.Text, nullable=False, unique=True),
     sa.Column("created_at", TS, nullable=False, server_default=now()),
     sa.Column("expires_at", TS, nullable=False),
+    # When its token was last sent, to the hour.
+    sa.Column("seen_at", TS, nullable=False, server_default=now()),
+    sa.Index("ix_user_sessions_user", "user_id", "seen_at"),
 )
 
 pools = sa.Table(

@@ -64,6 +64,11 @@ sa.Index(
     tasks.c.kind,
     postgresql_where=sa.text("state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"),
 )
+sa.Index(
+    "ix_tasks_open_of_owner",
+    tasks.c.owner_id,
+    postgresql_where=sa.text("state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"),
+)
 sa.Index("ix_tasks_start_time", tasks.c.start_time)
 sa.Index("ix_tasks_job_id", tasks.c.job_id, postgresql_where=tasks.c.job_id.is_not(None))
 sa.Index("ix_tasks_parent_id", tasks.c.parent_id, postgresql_where=tasks.c.parent_id.is_not(None))
@@ -310,4 +315,15 @@ task_logs = sa.Table(
     # bytea, not text: Postgres' text cannot hold NUL bytes, and users print them.
     sa.Column("log", sa.LargeBinary, nullable=False),
     sa.Index("ix_task_logs_task", "task_id", "id"),
+)
+
+# How much of a log is stored, counted with its lines: no index of task_logs could say it quickly.
+log_sizes = sa.Table(
+    "log_sizes",
+    metadata,
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False, index=True),
+    sa.Column("bytes", sa.BigInteger, nullable=False, server_default="0"),
+    # Its last lines were not stored, because of its owner's quota; the log says so.
+    sa.Column("is_cut", sa.Boolean, nullable=False, server_default=sa.false()),
 )

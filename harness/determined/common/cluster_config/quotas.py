@@ -1,0 +1,35 @@
+"""The ``quotas`` section: how much one user may have at a time."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from determined.common.wire import limits
+from determined.expconf.base import WHOLE, Section
+
+Count = Annotated[int, Field(ge=1, le=limits.INT32), WHOLE]
+Bytes = Annotated[int, Field(ge=1, le=limits.INT64), WHOLE]
+_GIB = 1024 * limits.MIB
+
+
+class Quotas(Section):
+    """The most of each kind that belongs to one user, administrators included.
+
+    The defaults are what no user of a laptop meets: they are there for programs that have gone wild.
+    """
+
+    experiments: Count = Field(2_000, description="experiments that have not ended")
+    trials: Count = Field(20_000, description="trials that have not ended, when more are to begin")
+    tasks: Count = Field(
+        1_000, description="commands, notebooks, shells and the like that have not ended"
+    )
+    model_definition_bytes: Bytes = Field(
+        20 * _GIB, description="model definitions and context directories, as they are stored"
+    )
+    log_bytes: Bytes = Field(20 * _GIB, description="logs of trials and tasks")
+    returned_file_bytes: Bytes = Field(
+        20 * _GIB, description="files that came back from tasks and were not fetched yet"
+    )
+    sessions: Count = Field(
+        500, description="logins that are alive; one more ends the one unused for the longest time"
+    )
