@@ -183,7 +183,7 @@ async def _register(db_url: str, port: int) -> str:
                     ready=True,
                 )
             )
-            return await open_session(conn, owner)
+            return await open_session(conn, owner, 10)
     finally:
         await db.close()
 

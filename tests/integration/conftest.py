@@ -97,7 +97,7 @@ def template(postgres_server: str) -> Template:
             )
             async with db.tx() as conn:
                 chosen = sa.select(users.c.id).where(users.c.username == "determined")
-                return await open_session(conn, (await conn.execute(chosen)).scalar_one())
+                return await open_session(conn, (await conn.execute(chosen)).scalar_one(), 1)
         finally:
             await db.close()
 

@@ -30,7 +30,7 @@ from determined_service.access.principal import (
     RunRef,
     ended,
 )
-from determined_service.access.sessions import PAGES
+from determined_service.access.sessions import PAGES, SEEN, note_use
 from determined_service.access.tokens import new_token, token_hash
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -83,7 +83,12 @@ async def find_principal(conn: AsyncConnection, token: str) -> Principal:
         return Principal(ALLOCATION, row.user_id, row.username, False, ref, active=row.active)
     found = (
         await conn.execute(
-            sa.select(users.c.id, users.c.username, users.c.admin)
+            sa.select(
+                users.c.id,
+                users.c.username,
+                users.c.admin,
+                (user_sessions.c.seen_at < sa.func.now() - SEEN).label("seen_long_ago"),
+            )
             .join(user_sessions, user_sessions.c.user_id == users.c.id)
             .where(
                 user_sessions.c.token_hash == wanted,
@@ -94,6 +99,8 @@ async def find_principal(conn: AsyncConnection, token: str) -> Principal:
     ).first()
     if found is None:
         raise Unauthenticated("the token is not valid or has expired: log in again")
+    if found.seen_long_ago:
+        await note_use(conn, wanted)
     return Principal(USER, found.id, found.username, found.admin)
 
 

@@ -1,4 +1,8 @@
-"""Sessions: a login opens one, a logout closes it."""
+"""Sessions: a login opens one, a logout closes it.
+
+A user has so many at a time (``quotas.sessions`` of the cluster configuration). Scripts log in again and
+again, so one more is never refused: the session that has been unused for the longest time ends instead.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +13,41 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import user_sessions
 from determined_service.access.tokens import new_token, token_hash
+from determined_service.base.db import hold_name
 
 SESSION_LIFE = datetime.timedelta(days=7)
 PAGES = "pages."
 """With this begins the token of a browser's session, which is good for pages alone and never as a Bearer. A
 browser sends its cookie to every port of the host name, whoever listens there."""
 PAGES_LIFE = datetime.timedelta(hours=12)
+SEEN = datetime.timedelta(hours=1)
+"""When a session was last used is known to this: to write it with each request would be dear."""
+
+_s = user_sessions.c
+_UNUSED = sa.text(
+    """
+    DELETE FROM user_sessions WHERE id IN (
+        SELECT id FROM user_sessions WHERE user_id = :user_id AND token_hash <> :token_hash
+        ORDER BY seen_at DESC, id DESC OFFSET :others)
+    """
+)
 
 
-async def open_pages(conn: AsyncConnection, user_id: int) -> str:
+async def open_pages(conn: AsyncConnection, user_id: int, most: int) -> str:
     """The token of a new session of a browser: see :data:`PAGES`."""
-    return await open_session(conn, user_id, f"{PAGES}{new_token()}", PAGES_LIFE)
+    return await open_session(conn, user_id, most, f"{PAGES}{new_token()}", PAGES_LIFE)
 
 
 async def open_session(
     conn: AsyncConnection,
     user_id: int,
+    most: int,
     token: str | None = None,
     life: datetime.timedelta = SESSION_LIFE,
 ) -> str:
-    """The token of a new session; sessions that have expired are swept up."""
+    """The token of a new session, one of ``most``; sessions that have expired are swept up."""
     token = token or new_token()
+    await hold_name(conn, f"sessions/{user_id}")
     await conn.execute(sa.delete(user_sessions).where(user_sessions.c.expires_at < sa.func.now()))
     await conn.execute(
         sa.insert(user_sessions).values(
@@ -38,7 +56,18 @@ async def open_session(
             expires_at=sa.func.now() + life,
         )
     )
+    given = {"user_id": user_id, "token_hash": token_hash(token), "others": most - 1}
+    await conn.execute(_UNUSED, given)
     return token
+
+
+async def note_use(conn: AsyncConnection, hash_: str) -> None:
+    """The session's token was sent just now."""
+    await conn.execute(
+        sa.update(user_sessions)
+        .where(_s.token_hash == hash_, _s.seen_at < sa.func.now() - SEEN)
+        .values(seen_at=sa.func.now())
+    )
 
 
 async def close_session(conn: AsyncConnection, token: str) -> None:

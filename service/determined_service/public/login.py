@@ -58,7 +58,7 @@ async def read_form(request: Request) -> Login:
 async def login(
     given: Login, request: Request, db: Db, settings: SettingsOf, throttle: Throttle
 ) -> Response:
-    """A session token, good for 7 days.
+    """A session token, good for 7 days; one too many (`quotas.sessions`) ends another that nobody uses.
 
     Who sends wrong passwords gets 429 after some, with the seconds to wait in words and in `Retry-After`.
     """
@@ -72,7 +72,7 @@ async def log_in(
     db: Database,
     settings: Settings,
     throttle: LoginThrottle,
-    opening: Callable[[AsyncConnection, int], Awaitable[str]] = open_session,
+    opening: Callable[[AsyncConnection, int, int], Awaitable[str]] = open_session,
 ) -> tuple[str, sa.Row[Any]]:
     """The token of the session that ``opening`` makes, and the user.
 
@@ -100,7 +100,7 @@ async def log_in(
         )
     await renew_hash(db, row.id, row.password_hash, sent)
     async with db.tx() as conn:
-        token = await opening(conn, row.id)
+        token = await opening(conn, row.id, settings.cluster.quotas.sessions)
     return token, row
 
 

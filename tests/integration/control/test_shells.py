@@ -63,7 +63,7 @@ async def test_a_shell_opens_for_its_owner(world: World) -> None:
     # The key is its owner's alone, where the one shell is asked for.
     (admin_id,) = await world.rows("SELECT id FROM users WHERE username = 'admin'")
     async with world.app.state.db.tx() as conn:
-        admin = world.client(await open_session(conn, admin_id["id"]))
+        admin = world.client(await open_session(conn, admin_id["id"], 10))
     one = f"{SHELLS}/{task_id}"
     assert "privateKey" in ok(await world.user.get(one))["shell"]
     for somebody in (admin, await another_user(world, "joe"), process.client):
