@@ -16,8 +16,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.database import database
+from determined.common.cluster_config import Quotas
 from determined_service.base.db import Database
 from determined_service.ingest.log_policies import LogWatch
+from determined_service.ingest.log_room import LogRoom
 from determined_service.ingest.logs import read_lines, write_logs
 
 REQUESTS, LINES, ROUNDS = 20, 1000, 5
@@ -74,13 +76,13 @@ async def _leg(db: Database, policies: list[dict[str, Any]]) -> str:
 async def _cost(db: Database, policies: list[dict[str, Any]]) -> float:
     """Seconds of CPU for a request of 1000 lines."""
     allocation = await _leg(db, policies)
-    watch = LogWatch(db)
+    watch, room = LogWatch(db), LogRoom(Quotas)
     stream = str(uuid.uuid4())
     bodies = [
         {
             "stream": stream,
             "seq": seq,
-            "task_id": allocation,
+            "task_id": allocation.rpartition(".")[0],
             "allocation_id": allocation,
             "lines": [
                 {"t": 1795266000.5, "stdtype": "stdout", "log": TEXT % line}
@@ -94,7 +96,7 @@ async def _cost(db: Database, policies: list[dict[str, Any]]) -> float:
         lines = read_lines(body)
         lines.seen = await watch.look(lines.by_allocation)
         async with db.tx() as conn:
-            await write_logs(conn, [lines])
+            await write_logs(conn, [lines], room)
     await watch.close()
     return (time.process_time() - began) / REQUESTS
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.cluster_config import Quotas
 from determined.common.wire import limits
 from determined.common.wire.legs import LogBatch
 from determined_service.base import topics
@@ -20,6 +22,7 @@ from determined_service.base.hub import notify
 from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field
 from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.log_policies import LogWatch, Seen
+from determined_service.ingest.log_room import ROW_BYTES, LogRoom
 from determined_service.ingest.streams import (
     Position,
     advance_streams,
@@ -39,16 +42,21 @@ _LOCK_TASK = sa.text("SELECT pg_advisory_xact_lock(7301, hashtext(:task_id))")
 
 @dataclass(slots=True)
 class LogLines:
-    """Lines ready for COPY, and the tasks that they belong to."""
+    """Lines ready for COPY, by the tasks that they belong to, and how much they take there."""
 
     position: Position | None = None
-    rows: list[bytes] = field(default_factory=list)
-    tasks: set[str] = field(default_factory=set)
+    rows: dict[str, list[bytes]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     # The lines as they were printed, by allocation: for the log policies.
     by_allocation: dict[str, list[str]] = field(default_factory=dict)
     # Of an allocation, the agent that says it wrote the last of them.
     agents: dict[str, str] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
+
+    @property
+    def tasks(self) -> Collection[str]:
+        """Those to which the lines belong."""
+        return self.rows.keys()
 
     def add(
         self,
@@ -78,13 +86,13 @@ class LogLines:
         if rank is not None:
             check_int(rank, "rank", least=-limits.INT32 - 1, most=limits.INT32)
         check_time(time, "the time of a line")
-        self.tasks.add(task_id)
         # Whoever may write a task's log sets off the log policies of its own allocations only.
         if allocation_id is not None and allocation_id.rpartition(".")[0] == task_id:
             self.by_allocation.setdefault(allocation_id, []).append(log)
             if agent_id is not None:
                 self.agents[allocation_id] = agent_id
-        self.rows.append(
+        printed = log.encode("utf-8", "backslashreplace")
+        row = (
             b"\t".join(
                 (
                     text_field(task_id),
@@ -96,11 +104,15 @@ class LogLines:
                     text_field(level if level in LEVELS else None),
                     text_field(stdtype),
                     text_field(source),
-                    bytea_field(log.encode("utf-8", "backslashreplace")),
+                    bytea_field(printed),
                 )
             )
             + b"\n"
         )
+        self.rows.setdefault(task_id, []).append(row)
+        # In the row each byte that was printed has two characters.
+        size = len(row) - len(printed) + ROW_BYTES
+        self.sizes[task_id] = self.sizes.get(task_id, 0) + size
 
 
 def read_lines(body: LogBatch) -> LogLines:
@@ -178,11 +190,11 @@ def read_shipped_lines(body: Any) -> LogLines:
 
 
 async def add_line(
-    conn: AsyncConnection, task_id: str, allocation_id: str, text: str, level: str = "ERROR"
+    conn: AsyncConnection, task_id: str, allocation_id: str | None, text: str, level: str = "ERROR"
 ) -> None:
     """Adds a line of the service's own (``text``, without its newline) to a task's log.
 
-    No log policy looks at it.
+    No log policy looks at it, and it counts for no quota.
     """
     lines = LogLines()
     lines.add(
@@ -194,20 +206,24 @@ async def add_line(
         source=OWN_SOURCE,
     )
     await conn.execute(_LOCK_TASK, {"task_id": task_id})
-    await copy_rows(conn, f"task_logs ({COLUMNS})", lines.rows)
+    await copy_rows(conn, f"task_logs ({COLUMNS})", lines.rows[task_id])
     await notify(conn, topics.logs(task_id))
 
 
 class LogsQueue:
-    """Stores lines, many requests in one transaction, and what the log policies say of them."""
+    """Stores lines, many requests in one transaction, and what the log policies say of them.
 
-    def __init__(self, db: Database) -> None:
+    ``quotas``: those that are in force.
+    """
+
+    def __init__(self, db: Database, quotas: Callable[[], Quotas]) -> None:
         self._watch = LogWatch(db)
+        write = functools.partial(write_logs, room=LogRoom(quotas))
         # Lines may be a megabyte each: fewer at once than of metrics.
-        self._queue = GroupCommit[LogLines](db, write_logs, max_items=64)
+        self._queue = GroupCommit[LogLines](db, write, max_items=64)
 
     async def submit(self, lines: LogLines) -> int:
-        """The number of lines stored, once they are (0: a repetition)."""
+        """The number of lines stored, once they are (0: a repetition, or their owner's logs are full)."""
         lines.seen = await self._watch.look(lines.by_allocation, lines.agents)
         return int(await self._queue.submit(lines))
 
@@ -219,18 +235,29 @@ class LogsQueue:
             await self._watch.close()
 
 
-async def write_logs(conn: AsyncConnection, groups: Sequence[LogLines]) -> Sequence[int]:
-    """Stores ``groups``, and which log policies matched; answers with the number of lines stored of each
-    (0: a repetition)."""
+async def write_logs(
+    conn: AsyncConnection, groups: Sequence[LogLines], room: LogRoom
+) -> Sequence[int]:
+    """Stores ``groups`` as far as there is room, and which log policies matched; answers with the number of
+    lines stored of each (0: a repetition, or no room)."""
     last = await lock_streams(conn, [group.position for group in groups])
     after = dict(last)
     new = [group for group in groups if not is_repeated(group.position, after)]
     tasks = sorted({task for group in new for task in group.tasks})
     for task in tasks:
         await conn.execute(_LOCK_TASK, {"task_id": task})
-    rows = [row for group in new for row in group.rows]
+    sizes: dict[str, int] = {}
+    for group in new:
+        for task, size in group.sizes.items():
+            sizes[task] = sizes.get(task, 0) + size
+    full, notices = await room.take(conn, sizes) if sizes else (set[str](), {})
+    rows = [
+        row for group in new for task, of in group.rows.items() if task not in full for row in of
+    ]
     if rows:
         await copy_rows(conn, f"task_logs ({COLUMNS})", rows)
+    for task, text in notices.items():
+        await add_line(conn, task, None, text, "WARNING")
     for group in new:
         await group.seen.store(conn)
         for allocation_id, text in group.seen.notices:
@@ -238,4 +265,9 @@ async def write_logs(conn: AsyncConnection, groups: Sequence[LogLines]) -> Seque
     await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
     await notify(conn, *(topics.logs(task) for task in tasks))
     stored = {id(group) for group in new}
-    return [len(group.rows) if id(group) in stored else 0 for group in groups]
+    return [
+        sum(len(rows) for task, rows in group.rows.items() if task not in full)
+        if id(group) in stored
+        else 0
+        for group in groups
+    ]

@@ -149,7 +149,8 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.waiting_times = WaitingTimes(app.state.db)
     app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
-    app.state.logs_queue = LogsQueue(app.state.db)
+    settings = app.state.settings
+    app.state.logs_queue = LogsQueue(app.state.db, lambda: settings.cluster.quotas)
     app.state.proxy = ProxyProcess(
         app.state.settings,
         Decisions(app.state.db, app.state.auth, app.state.queue, app.state.settings),
