@@ -25,6 +25,7 @@ from determined_service.base.refusals import BadRequest as BadRequest
 from determined_service.base.refusals import Conflict as Conflict
 from determined_service.base.refusals import Forbidden as Forbidden
 from determined_service.base.refusals import NotFound as NotFound
+from determined_service.base.refusals import OverQuota as OverQuota
 from determined_service.base.refusals import TooLarge as TooLarge
 from determined_service.base.refusals import TooManyRequests as TooManyRequests
 from determined_service.base.refusals import Unauthenticated as Unauthenticated

@@ -46,6 +46,13 @@ class Forbidden(ApiError):
     status, code, reason = 403, 7, "PermissionDenied"
 
 
+class OverQuota(Forbidden):
+    """The user has as much as ``quotas`` of the cluster configuration allow. No 429: clients repeat that by
+    themselves, and here somebody has to do something first."""
+
+    code, reason = 8, "ResourceExhausted"
+
+
 class NotFound(ApiError):
     """What was asked for does not exist. The message has the words "not found", for which scripts look."""
 

@@ -12,7 +12,7 @@ from determined.common.wire.legs import Exited, PortState, Started
 from determined.common.wire.returned import Returned
 from determined_service.access.dependencies import AgentAuth
 from determined_service.base.bounds import Id
-from determined_service.base.errors import NotFound
+from determined_service.base.errors import NotFound, OverQuota, TooLarge
 from determined_service.base.json import JsonResponse
 from determined_service.base.streams import Stream
 from determined_service.lifecycle import doors, ports, task_files
@@ -21,7 +21,7 @@ from determined_service.lifecycle.legs import end_leg, start_leg
 from determined_service.state.change import changing, reader
 from determined_service.views.archives import find_archive
 from determined_service.web.router import Router
-from determined_service.web.state import Db
+from determined_service.web.state import Db, SettingsOf
 
 router = Router("Agents")
 
@@ -72,10 +72,18 @@ async def file_piece(
 
 
 @router.post(paths.TASK_FILES)
-async def files(allocation_id: str, given: Returned, agent: AgentAuth, db: Db) -> Response:
-    """All of it is here."""
-    async with changing(db) as change:
-        await task_files.finish(change.conn, allocation_id, given)
+async def files(
+    allocation_id: str, given: Returned, agent: AgentAuth, db: Db, settings: SettingsOf
+) -> Response:
+    """All of it is here. 413: it is more than its owner's quota allows, and nothing of it is kept."""
+    try:
+        async with changing(db) as change:
+            await task_files.finish(change.conn, allocation_id, given, settings.cluster.quotas)
+    except OverQuota as refusal:
+        async with changing(db) as change:
+            await task_files.drop_of(change.conn, allocation_id)
+        # A supervisor repeats what is forbidden; this goes into the task's log.
+        raise TooLarge(refusal.message) from None
     return JsonResponse({})
 
 

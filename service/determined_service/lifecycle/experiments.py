@@ -19,7 +19,7 @@ from determined_service.state.states import EXPERIMENT, TRIAL, transition, trans
 
 _LOCK = sa.text(
     """
-    SELECT id, state, reason, name, resource_pool, flow_run_id, unmanaged,
+    SELECT id, state, reason, name, owner_id, resource_pool, flow_run_id, unmanaged,
            config -> 'searcher' AS searcher
     FROM experiments WHERE id = :id FOR NO KEY UPDATE
     """

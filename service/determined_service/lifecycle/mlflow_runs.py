@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.cluster_config import Quotas
 from determined.common.wire import limits
 from determined_registry.database.tables import (
     experiments,
@@ -173,12 +174,14 @@ async def change_experiment(
     change.notify(topics.experiment(experiment_id))
 
 
-async def start_run(change: Change, experiment_id: int, name: str, tags: Mapping[str, str]) -> int:
+async def start_run(
+    change: Change, experiment_id: int, name: str, tags: Mapping[str, str], quotas: Quotas
+) -> int:
     """A new trial of an unmanaged experiment, which runs from now on. Raises as
     :func:`unmanaged.put_trial`."""
     check_bytes(len(orjson.dumps(dict(tags))), limits.METADATA_BYTES, "tags")
-    trial_id = await unmanaged.put_trial(change, experiment_id, {}, None)
-    await unmanaged.start(change, trial_id, False)
+    trial_id = await unmanaged.put_trial(change, experiment_id, {}, None, quotas)
+    await unmanaged.start(change, trial_id, False, quotas)
     await change.conn.execute(
         sa.insert(mlflow_runs).values(trial_id=trial_id, native=True, name=name, tags=dict(tags))
     )
@@ -253,12 +256,12 @@ def _changed(before: Mapping[str, Any], by: Mapping[str, Any], what: str) -> dic
     return after
 
 
-async def set_state(change: Change, trial_id: int, state: str) -> None:
+async def set_state(change: Change, trial_id: int, state: str, quotas: Quotas) -> None:
     """What the script of a native run says of its state; it may go on after its end.
 
-    Raises NotFound; BadRequest for a run that the cluster runs.
+    Raises NotFound; BadRequest for a run that the cluster runs; OverQuota.
     """
-    await unmanaged.reopen_or_end(change, trial_id, state)
+    await unmanaged.reopen_or_end(change, trial_id, state, quotas)
 
 
 async def facts(conn: AsyncConnection, trial_id: int) -> Facts:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.cluster_config import Quotas
 from determined.common.wire import returned
 from determined.common.wire.returned import Returned
 from determined_registry.database.tables import (
@@ -20,6 +21,7 @@ from determined_registry.database.tables import (
 )
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict, NotFound
+from determined_service.lifecycle.quotas import require_room
 from determined_service.state import states
 from determined_service.state.change import reader
 
@@ -58,8 +60,11 @@ async def store_piece(conn: AsyncConnection, allocation_id: str, number: int, pi
     )
 
 
-async def finish(conn: AsyncConnection, allocation_id: str, report: Returned) -> None:
-    """All pieces are there. Raises Conflict when they are not."""
+async def finish(
+    conn: AsyncConnection, allocation_id: str, report: Returned, quotas: Quotas
+) -> None:
+    """All pieces are there. Raises Conflict when they are not; OverQuota, and then they must go
+    (:func:`drop_of`)."""
     task_id = await _task(conn, allocation_id)
     counted = sa.select(
         sa.func.count(), sa.func.coalesce(sa.func.sum(sa.func.octet_length(_p.content)), 0)
@@ -70,6 +75,14 @@ async def finish(conn: AsyncConnection, allocation_id: str, report: Returned) ->
     values = {"size": size, "ready": True, "remarks": report.remarks[: returned.MOST_REMARKS]}
     given = insert(task_files).values(task_id=task_id, **values)
     await conn.execute(given.on_conflict_do_update(index_elements=[_f.task_id], set_=values))
+    owner = await conn.execute(sa.select(tasks.c.owner_id).where(tasks.c.id == task_id))
+    await require_room(conn, quotas, owner.scalar_one(), "returned_file_bytes")
+
+
+async def drop_of(conn: AsyncConnection, allocation_id: str) -> None:
+    """There is no room for what the allocation's task leaves behind."""
+    of = sa.select(allocations.c.task_id).where(allocations.c.id == allocation_id)
+    await conn.execute(sa.delete(task_files).where(_f.task_id == of.scalar_subquery()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.cluster_config import Quotas
 from determined_registry.database.tables import experiments, searches, tasks, trials
 from determined_service.access.principal import Principal, RunRef
 from determined_service.base import topics
 from determined_service.base.db import Database, hold_name
 from determined_service.base.errors import BadRequest, Conflict, NotFound
+from determined_service.lifecycle.quotas import require_room
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
 from determined_service.state.task_kinds import TRIAL
@@ -36,7 +38,8 @@ _LOCK_EXPERIMENT = sa.text(
 _LOCK_TRIAL = sa.text(
     """
     SELECT t.id, t.experiment_id, t.state, t.reason, t.run_count, t.latest_checkpoint,
-           t.steps_completed
+           t.steps_completed,
+           (SELECT e.owner_id FROM experiments e WHERE e.id = t.experiment_id) AS owner_id
     FROM trials t WHERE t.id = :id FOR NO KEY UPDATE
     """
 )
@@ -151,12 +154,13 @@ async def put_experiment(
     original_config: str,
     owner_id: int,
     external_id: str | None,
+    quotas: Quotas,
     project_id: int | None = None,
     submitted_by: str | None = None,
 ) -> int:
     """The id of the experiment with the external id, of a new one when there is none.
 
-    Raises Conflict when that one is being deleted, or is a managed one.
+    Raises Conflict when that one is being deleted, or is a managed one; OverQuota.
     """
     conn = change.conn
     if external_id is not None:
@@ -187,15 +191,20 @@ async def put_experiment(
     experiment_id: int = found.scalar_one()
     await conn.execute(sa.insert(searches).values(experiment_id=experiment_id))
     change.notify(topics.experiment(experiment_id))
+    await require_room(conn, quotas, owner_id, "experiments")
     return experiment_id
 
 
 async def put_trial(
-    change: Change, experiment_id: int, hparams: dict[str, Any], external_id: str | None
+    change: Change,
+    experiment_id: int,
+    hparams: dict[str, Any],
+    external_id: str | None,
+    quotas: Quotas,
 ) -> int:
     """The id of the trial with the external id, of a new one when there is none.
 
-    Raises NotFound, BadRequest for a managed experiment, Conflict for one that is being deleted.
+    Raises NotFound, BadRequest for a managed experiment, Conflict for one that is being deleted, OverQuota.
     """
     row = await _lock_experiment(change, experiment_id)
     conn = change.conn
@@ -228,10 +237,11 @@ async def put_trial(
     )
     trial_id = found.scalar_one()
     await _follow(change, experiment_id, trial_id)
+    await require_room(conn, quotas, row.owner_id, "experiments", "trials")
     return int(trial_id)
 
 
-async def start(change: Change, trial_id: int, resume: bool) -> dict[str, Any]:
+async def start(change: Change, trial_id: int, resume: bool, quotas: Quotas) -> dict[str, Any]:
     """The trial's process starts, maybe again; ``v1StartTrialResponse``.
 
     Raises NotFound, BadRequest, Conflict as :func:`put_trial`.
@@ -243,6 +253,8 @@ async def start(change: Change, trial_id: int, resume: bool) -> dict[str, Any]:
     await change.conn.execute(_LEG_ENDS, ended)
     await change.conn.execute(_LEG_BEGINS, {"id": trial_id, "run_id": run_id})
     await _follow(change, row.experiment_id, trial_id)
+    if row.state != states.ACTIVE:
+        await require_room(change.conn, quotas, row.owner_id, "experiments", "trials")
     checkpoint = row.latest_checkpoint if resume else None
     return {
         "trialRunId": run_id,
@@ -280,13 +292,14 @@ async def heard_of(
     return last
 
 
-async def reopen_or_end(change: Change, trial_id: int, state: str) -> None:
+async def reopen_or_end(change: Change, trial_id: int, state: str, quotas: Quotas) -> None:
     """What an MLflow client says of the ``state`` of a run: ACTIVE, COMPLETED, ERROR, CANCELED.
 
     Unlike a script of ours it may go on with what has ended, in the same run. Raises NotFound, BadRequest
-    for a managed trial.
+    for a managed trial, OverQuota.
     """
     row = await _lock_trial(change, trial_id)
+    reopens = False
     if state in states.TERMINAL:
         words = {states.COMPLETED: "its run has finished", states.ERROR: "its run failed"}
         await _end(change, trial_id, state, words.get(state, "its run was killed"))
@@ -295,7 +308,10 @@ async def reopen_or_end(change: Change, trial_id: int, state: str) -> None:
         return
     else:
         await change.conn.execute(_REVIVE, {"id": trial_id})
+        reopens = True
     await _follow(change, row.experiment_id, trial_id)
+    if reopens:
+        await require_room(change.conn, quotas, row.owner_id, "experiments", "trials")
 
 
 async def cancel(change: Change, experiment_id: int, reason: str) -> None:

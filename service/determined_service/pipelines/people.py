@@ -13,6 +13,7 @@ from determined_registry.database.tables import (
     pipeline_steps,
     pipelines,
     retrainings,
+    tasks,
 )
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict, NotFound
@@ -132,7 +133,7 @@ async def delete(db: Database, pipeline_id: int) -> None:
                 known.in_(hashes),
                 *(
                     ~sa.exists().where(table.c.model_def_hash == known)
-                    for table in (experiments, retrainings, pipeline_steps)
+                    for table in (experiments, retrainings, pipeline_steps, tasks)
                 ),
             )
         )

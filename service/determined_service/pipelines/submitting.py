@@ -10,6 +10,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.cluster_config import Quotas
 from determined.common.pipeline import Plan, check, read, some_examples
 from determined.common.wire import limits
 from determined.expconf import ConfigError, Document
@@ -19,6 +20,7 @@ from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest
 from determined_service.base.settings import Settings
+from determined_service.lifecycle.quotas import require_room
 from determined_service.pipelines import machine
 from determined_service.scheduling.capacity import check_slots
 from determined_service.state.change import Change
@@ -116,17 +118,20 @@ async def store(
     owner_id: int,
     submitted_by: str | None,
     key: str | None,
+    quotas: Quotas,
 ) -> int:
-    """Writes the pipeline, which begins; its id. One with the same key is answered instead."""
+    """Writes the pipeline, which begins; its id. One with the same key is answered instead. Raises
+    OverQuota."""
     conn = change.conn
     if key is not None:
         await hold_name(conn, f"{owner_id}/pipelines/{key}")
         if (known := await find(conn, owner_id, key)) is not None:
             return known
     used = {step.code for step in prepared.plan.steps}
+    is_new = False
     for name, definition in definitions.items():
         if name in used:
-            await store_definition(conn, definition)
+            is_new |= await store_definition(conn, definition, owner_id)
     made = await conn.execute(
         sa.insert(pipelines)
         .values(
@@ -154,4 +159,6 @@ async def store(
         ],
     )
     change.notify(topics.PIPELINES, topics.pipeline(pipeline_id))
+    if is_new:
+        await require_room(conn, quotas, owner_id, "model_definition_bytes")
     return pipeline_id

@@ -20,7 +20,7 @@ from determined_service.search import custom_search
 from determined_service.state.change import changing, reader
 from determined_service.web.request import json_example, object_body
 from determined_service.web.router import Router
-from determined_service.web.state import Db, HubOf
+from determined_service.web.state import Db, HubOf, SettingsOf
 from determined_service.web.waiting import MAX_WAIT_S, poll, wait_seconds
 
 router = Router("Experiments", "/api/v1/experiments")
@@ -70,6 +70,7 @@ async def post_operations(
     experiment_id: Id,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "run the search of")],
     db: Db,
+    settings: SettingsOf,
 ) -> Response:
     """Answers the event ``triggeredByEvent``, and all before it, with operations.
 
@@ -85,5 +86,6 @@ async def post_operations(
         ) from error
     check_int(event_id, "triggeredByEvent.id", least=-1)
     async with changing(db) as change:
-        skipped = await custom_search.answer(change, experiment_id, event_id, operations)
+        quotas = settings.cluster.quotas
+        skipped = await custom_search.answer(change, experiment_id, event_id, operations, quotas)
     return JsonResponse({"skipped": skipped})

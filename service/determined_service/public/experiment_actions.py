@@ -177,7 +177,14 @@ async def create_unmanaged(
     config = await submit.completed(given.config, settings, unmanaged=True)
     async with changing(db) as change:
         experiment_id = await unmanaged.put_experiment(
-            change, config, given.config, user.user_id, external_id, given.project_id, user.task
+            change,
+            config,
+            given.config,
+            user.user_id,
+            external_id,
+            settings.cluster.quotas,
+            given.project_id,
+            user.task,
         )
     viewer = Viewer.of(user, settings)
     plot = links.link(settings, experiment_id)
@@ -220,7 +227,7 @@ async def continue_experiment(
         else:
             where = f"experiment {given.id} cannot be continued in its resource pool"
             await require_pool(change.conn, found.resource_pool, where)
-        await continuation.begin_again(change, found, begun)
+        await continuation.begin_again(change, found, settings.cluster.quotas, begun)
     return await _answer(db, given.id, viewer_of(user), warnings, snapshots)
 
 

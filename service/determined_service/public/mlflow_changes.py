@@ -118,7 +118,13 @@ async def create_experiment(
         if known is not None:
             raise Conflict(f"an experiment {given.name!r} already exists")
         made = await unmanaged.put_experiment(
-            change, config, text, user.user_id, None, None, user.task
+            change,
+            config,
+            text,
+            user.user_id,
+            None,
+            settings.cluster.quotas,
+            submitted_by=user.task,
         )
         await mlflow_runs.name_experiment(change, made, given.name, given.tags)
     return JsonResponse({"experimentId": made})
@@ -147,10 +153,12 @@ async def start_run(
     given: NewRun,
     user: Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT, "create runs in")],
     db: Db,
+    settings: SettingsOf,
 ) -> Response:
     """Starts a run in an unmanaged experiment: a trial whose process is outside of the cluster."""
     async with changing(db) as change:
-        made = await mlflow_runs.start_run(change, experiment_id, given.name, given.tags)
+        quotas = settings.cluster.quotas
+        made = await mlflow_runs.start_run(change, experiment_id, given.name, given.tags, quotas)
     return JsonResponse({"trialId": made})
 
 
@@ -173,12 +181,15 @@ async def change_run(trial_id: Id, given: RunChange, user: Reporter, db: Db) -> 
 
 
 @router.patch(f"{api}/runs/{{trial_id}}/state")
-async def set_state(trial_id: Id, given: RunState, user: Reporter, db: Db) -> Response:
+async def set_state(
+    trial_id: Id, given: RunState, user: Reporter, db: Db, settings: SettingsOf
+) -> Response:
     """What the script of a run says of its state."""
     if given.state not in _STATES:
         raise BadRequest(f"state: expected one of {', '.join(_STATES)}, found {given.state[:80]!r}")
     async with changing(db) as change:
-        await mlflow_runs.set_state(change, trial_id, _STATES[given.state])
+        state, quotas = _STATES[given.state], settings.cluster.quotas
+        await mlflow_runs.set_state(change, trial_id, state, quotas)
     return JsonResponse({})
 
 

@@ -81,7 +81,13 @@ async def create_pipeline(
         if given.validateOnly:
             return JsonResponse({"pipelineId": None})
         pipeline_id = await submitting.store(
-            change, prepared, definitions, user.user_id, user.task, given.idempotencyKey
+            change,
+            prepared,
+            definitions,
+            user.user_id,
+            user.task,
+            given.idempotencyKey,
+            settings.cluster.quotas,
         )
     return JsonResponse({"pipelineId": pipeline_id})
 

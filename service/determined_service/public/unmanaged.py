@@ -17,12 +17,13 @@ from determined_service.base.bounds import Id, Name
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
+from determined_service.base.settings import Settings
 from determined_service.lifecycle import unmanaged
 from determined_service.state import states
 from determined_service.state.change import changing
 from determined_service.views.trials import get_trial
 from determined_service.web.router import Router
-from determined_service.web.state import Db
+from determined_service.web.state import Db, SettingsOf
 
 router = Router("Trials", "/api/v1/trials")
 
@@ -72,34 +73,46 @@ Script = Annotated[Principal, may(Action.CHANGE, Kind.TRIAL, "set the state of")
 
 
 @router.post("")
-async def create_trial(given: NewTrial, gate: ToExperiment, db: Db) -> Response:
+async def create_trial(
+    given: NewTrial, gate: ToExperiment, db: Db, settings: SettingsOf
+) -> Response:
     """A new trial of an unmanaged experiment."""
-    return await _put(db, gate, given, None)
+    return await _put(db, gate, given, None, settings)
 
 
 @router.put("")
-async def put_trial(given: NamedTrial, gate: ToExperiment, db: Db) -> Response:
+async def put_trial(
+    given: NamedTrial, gate: ToExperiment, db: Db, settings: SettingsOf
+) -> Response:
     """The trial of that external id in an unmanaged experiment; a new one when there is none yet."""
-    return await _put(db, gate, given.create_trial_request, given.external_trial_id)
+    asked, name = given.create_trial_request, given.external_trial_id
+    return await _put(db, gate, asked, name, settings)
 
 
-async def _put(db: Database, gate: Gate, given: NewTrial, external_id: str | None) -> Response:
+async def _put(
+    db: Database, gate: Gate, given: NewTrial, external_id: str | None, settings: Settings
+) -> Response:
     await gate.admit(given.experiment_id)
     if not given.unmanaged:
         raise BadRequest("trials can be created only in unmanaged experiments")
     async with changing(db) as change:
         hparams = given.hparams or {}
-        trial_id = await unmanaged.put_trial(change, given.experiment_id, hparams, external_id)
+        trial_id = await unmanaged.put_trial(
+            change, given.experiment_id, hparams, external_id, settings.cluster.quotas
+        )
     return await _trial(db, trial_id)
 
 
 @router.post("/{trial_id}/start")
-async def start_trial(trial_id: Id, given: TrialStart, user: Script, db: Db) -> Response:
+async def start_trial(
+    trial_id: Id, given: TrialStart, user: Script, db: Db, settings: SettingsOf
+) -> Response:
     """Starts a run of an unmanaged trial's script; answers the run's number and the checkpoint to go on
     from.
     """
     async with changing(db) as change:
-        return JsonResponse(await unmanaged.start(change, trial_id, given.resume))
+        quotas = settings.cluster.quotas
+        return JsonResponse(await unmanaged.start(change, trial_id, given.resume, quotas))
 
 
 @router.patch("/{trial_id}")

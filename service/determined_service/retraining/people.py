@@ -21,6 +21,7 @@ from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import models as modelling
+from determined_service.lifecycle.quotas import require_room
 from determined_service.retraining import events, runs
 from determined_service.retraining.plans import Plan
 from determined_service.state import states
@@ -48,7 +49,8 @@ async def put(
 ) -> int:
     """Makes the model's retraining, or replaces it (its history stays); the model's id.
 
-    Raises NotFound, BadRequest; Conflict while a run is open, which goes by what there was at its beginning.
+    Raises NotFound, BadRequest, OverQuota; Conflict while a run is open, which goes by what there was at its
+    beginning.
     """
     conn = change.conn
     # Locked, so that two requests come one after the other.
@@ -61,8 +63,9 @@ async def put(
     if before is not None:
         await _require_quiet(change, before.id)
     planned = await submit.plan(conn, submission, prepared, settings.cluster)
-    if planned.model_definition is not None:
-        await store_definition(conn, planned.model_definition)
+    definition, is_new = planned.model_definition, False
+    if definition is not None:
+        is_new = await store_definition(conn, definition, owner_id)
     now = datetime.datetime.now(datetime.UTC)
     values: dict[str, Any] = {
         "owner_id": owner_id,
@@ -81,6 +84,8 @@ async def put(
     else:
         await conn.execute(sa.insert(retrainings).values(model_id=model_id, **values))
     change.notify(topics.RETRAININGS)
+    if is_new:
+        await require_room(conn, settings.cluster.quotas, owner_id, "model_definition_bytes")
     return model_id
 
 

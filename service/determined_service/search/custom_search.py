@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.cluster_config import Quotas
 from determined.common.wire.search import Followed
 from determined_registry.database.tables import searches, trials
 from determined_searchers import Close, Create, Operation, Shutdown
@@ -23,6 +24,7 @@ from determined_searchers.settings import is_custom
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.lifecycle import experiments as experimenting
+from determined_service.lifecycle.quotas import require_room
 from determined_service.search.applying import apply
 from determined_service.search.custom_wire import (
     INITIAL_OPERATIONS,
@@ -81,13 +83,13 @@ def _require_custom(experiment_id: int, searcher: Mapping[str, Any]) -> None:
 
 
 async def answer(
-    change: Change, experiment_id: int, event_id: int, operations: Sequence[Any]
+    change: Change, experiment_id: int, event_id: int, operations: Sequence[Any], quotas: Quotas
 ) -> list[str]:
     """Carries out ``operations`` (Determined's JSON), the answer to the event ``event_id``.
 
     Returns what could not be read among them, in words: that is left out, the rest is carried out.
     Raises NotFound when the event is not in the queue (any more), BadRequest for operations that make
-    no sense; nothing has changed then.
+    no sense, OverQuota for too many trials; nothing has changed then, and the event waits on.
     """
     experiment = await experimenting.lock_experiment(change, experiment_id)
     _require_custom(experiment_id, experiment.searcher)
@@ -119,6 +121,8 @@ async def answer(
         topics.search(experiment_id),
         topics.committed(experiment_id),
     )
+    if any(isinstance(operation, Create) for operation in read):
+        await require_room(change.conn, quotas, experiment.owner_id, "trials")
     return problems
 
 

@@ -17,7 +17,7 @@ import orjson
 import sqlalchemy as sa
 
 from determined import expconf
-from determined.common.cluster_config import ClusterConfig
+from determined.common.cluster_config import ClusterConfig, Quotas
 from determined_registry.database.tables import experiments, trials
 from determined_searchers import SearcherError
 from determined_service.base import topics
@@ -25,6 +25,7 @@ from determined_service.base.aside import aside
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import trial_queue
+from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_slots
 from determined_service.search import beginning
 from determined_service.search.beginning import Beginning
@@ -191,11 +192,12 @@ async def reconfigure(
 
 
 async def begin_again(
-    change: Change, experiment: sa.Row[Any], begun: Beginning | None = None
+    change: Change, experiment: sa.Row[Any], quotas: Quotas, begun: Beginning | None = None
 ) -> None:
     """The (locked, continuable) experiment and its unfinished trials are ACTIVE again.
 
-    ``begun``: what :func:`reconfigure` has returned; None: the experiment keeps its configuration.
+    ``begun``: what :func:`reconfigure` has returned; None: the experiment keeps its configuration. Raises
+    OverQuota.
     """
     given = {"id": experiment.id}
     await change.conn.execute(
@@ -222,3 +224,4 @@ async def begin_again(
     else:
         entity = prefect_states.experiment_entity(experiment.id)
         prefect_states.scheduled(change, entity, "the experiment was continued")
+    await require_room(change.conn, quotas, experiment.owner_id, "experiments", "trials")

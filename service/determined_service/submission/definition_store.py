@@ -20,24 +20,36 @@ _INCOMING = sa.text(
 _COPY = "COPY incoming_definition FROM STDIN (FORMAT BINARY)"
 _KEEP = sa.text(
     """
-    INSERT INTO model_definitions (hash, archive) SELECT :hash, archive FROM incoming_definition
-    ON CONFLICT DO NOTHING
+    INSERT INTO model_definitions (hash, archive, size, owner_id)
+    SELECT :hash, archive, :size, :owner_id FROM incoming_definition
+    ON CONFLICT DO NOTHING RETURNING hash
     """
 )
 
 
-async def store_definition(conn: AsyncConnection, definition: ModelDefinition) -> None:
-    """Stores the definition unless it is there. A file goes in pieces: no copy of it holds anybody up."""
+async def store_definition(
+    conn: AsyncConnection, definition: ModelDefinition, owner_id: int
+) -> bool:
+    """Stores the definition unless it is there; whether it is new, and so takes room of the owner's quota.
+
+    A file goes in pieces: no copy of it holds anybody up.
+    """
     if isinstance(definition.archive, bytes):
-        await conn.execute(
+        made = await conn.execute(
             insert(model_definitions)
-            .values(hash=definition.hash, archive=definition.archive)
+            .values(
+                hash=definition.hash,
+                archive=definition.archive,
+                size=len(definition.archive),
+                owner_id=owner_id,
+            )
             .on_conflict_do_nothing()
+            .returning(model_definitions.c.hash)
         )
-        return
+        return made.first() is not None
     known = sa.select(model_definitions.c.hash).where(model_definitions.c.hash == definition.hash)
     if (await conn.execute(known)).first() is not None:
-        return
+        return False
     await conn.execute(_INCOMING)
     raw = (await conn.get_raw_connection()).driver_connection
     assert isinstance(raw, RawConnection)
@@ -49,6 +61,8 @@ async def store_definition(conn: AsyncConnection, definition: ModelDefinition) -
             while piece := file.read(PIECE_BYTES):
                 await copy.write(piece)
         await copy.write(struct.pack("!h", -1))
-    await conn.execute(_KEEP, {"hash": definition.hash})
+    kept = {"hash": definition.hash, "size": size, "owner_id": owner_id}
+    is_new = (await conn.execute(_KEEP, kept)).first() is not None
     # Another definition may follow in this transaction.
     await conn.execute(sa.text("TRUNCATE incoming_definition"))
+    return is_new

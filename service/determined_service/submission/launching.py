@@ -28,6 +28,7 @@ from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import tasks as tasking
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.pools import require_pool
+from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_task_slots
 from determined_service.state import prefect_states
 from determined_service.state.change import Change
@@ -198,13 +199,15 @@ async def store(
 ) -> str:
     """Writes the task, puts it into the queue and has its run made in Prefect; its id.
 
-    ``submitted_by``: the task whose process launches it. Raises BadRequest when the resource pool has gone.
+    ``submitted_by``: the task whose process launches it. Raises BadRequest when the resource pool has gone,
+    OverQuota.
     """
     kind, config, resources = launch.kind, planned.config, planned.config["resources"]
     await require_pool(change.conn, resources["resource_pool"], "resources.resource_pool")
     definition = planned.definition
-    if definition is not None:
-        await store_definition(change.conn, definition)
+    counted = ["tasks"]
+    if definition is not None and await store_definition(change.conn, definition, owner_id):
+        counted.append("model_definition_bytes")
     task_id = str(uuid.uuid4())
     await tasking.create(
         change,
@@ -232,6 +235,7 @@ async def store(
     )
     pool, name = resources["resource_pool"], config["description"]
     prefect_states.create_task_run(change, task_id, kind.noun, name, pool)
+    await require_room(change.conn, settings.cluster.quotas, owner_id, *counted)
     return task_id
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.cluster_config import ClusterConfig
+from determined.common.cluster_config import ClusterConfig, Quotas
 from determined_registry.database.tables import experiments
 from determined_searchers import SearcherError
 from determined_service.base import topics
@@ -21,6 +21,7 @@ from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.experiments import request_run, run_name
 from determined_service.lifecycle.pools import require_pool
+from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_slots
 from determined_service.search import beginning
 from determined_service.search.warm_start import find_warm_start
@@ -76,6 +77,7 @@ class Plan:
     model_def_hash: str | None
     warnings: tuple[str, ...]
     beginning: beginning.Beginning
+    quotas: Quotas
 
 
 async def prepare(submission: Submission, settings: Settings) -> Prepared:
@@ -126,6 +128,7 @@ async def plan(
         model_def_hash,
         warnings,
         prepared.beginning,
+        cluster.quotas,
     )
 
 
@@ -191,14 +194,15 @@ async def store(
     ``submitted_by``: the task whose process submits it.
 
     Returns its id. Raises Conflict when the same submission has made an experiment meanwhile, BadRequest when
-    the resource pool has gone.
+    the resource pool has gone, OverQuota. The search goes on with as many trials as it wants then.
     """
     conn = change.conn
     # Again: it may have left the cluster configuration meanwhile.
     await require_pool(conn, plan.resource_pool, "resources.resource_pool")
     definition = plan.model_definition
-    if definition is not None:
-        await store_definition(conn, definition)
+    counted = ["experiments", "trials"]
+    if definition is not None and await store_definition(conn, definition, owner_id):
+        counted.append("model_definition_bytes")
     await _once(conn, submission, owner_id)
     config = plan.config
     found = await conn.execute(
@@ -232,4 +236,5 @@ async def store(
         prefect_states.show_page(change, entity)
     elif submission.activate:
         await request_run(change, experiment_id, config["name"])
+    await require_room(conn, plan.quotas, owner_id, *counted)
     return experiment_id

@@ -5,10 +5,12 @@ from __future__ import annotations
 import httpx
 import sqlalchemy as sa
 
+from determined.common.api.errors import BadRequestException, from_status
 from determined.common.wire import paths
 from determined_service.loops.reconciler import Reconciler
 from tests.integration.control.test_launched import another_user
 from tests.integration.control.world import Trial, World, ok
+from tests.integration.quotas import put_quotas
 
 
 async def launch(world: World, **config: object) -> Trial:
@@ -76,3 +78,26 @@ async def test_a_task_that_did_not_ask_and_one_that_nobody_fetches(world: World)
         await conn.execute(sa.text("UPDATE task_files SET created_at = now() - interval '8 days'"))
     await reconciler.run_pass()
     assert await world.rows("SELECT task_id FROM task_files") == []
+
+
+async def test_a_user_whose_kept_files_are_many_is_told_in_the_log(world: World) -> None:
+    """Else every task of one user leaves 256 MiB in the database, for a week."""
+    await world.register(slots=1)
+    await put_quotas(world.app, returned_file_bytes=5)
+    first = await launch(world, return_files=True)
+    ok(await first.started())
+    ok(await send(world, first, 0, b"123"))
+    ok(await finish(world, first, 1, 3))
+    ok(await first.exited())
+    leg = await launch(world, return_files=True)
+    ok(await leg.started())
+    ok(await send(world, leg, 0, b"456"))
+    refused = await finish(world, leg, 1, 3)
+    # What its supervisor does not repeat for ever, but writes into the task's log.
+    assert isinstance(from_status(refused.status_code, refused.text), BadRequestException)
+    assert "would have 6 bytes of files that came back" in refused.text
+    assert "5 are allowed (quotas.returned_file_bytes): fetch those of earlier" in refused.text
+    assert len(await world.rows("SELECT 1 FROM task_file_pieces")) == 1
+    ok(await world.user.delete(f"/api/v1/tasks/{first.spec['task_id']}/returned-files"))
+    ok(await send(world, leg, 0, b"456"))
+    ok(await finish(world, leg, 1, 3))

@@ -1,0 +1,97 @@
+"""How much one user may have at a time: ``quotas`` of the cluster configuration.
+
+A change counts what its owner has when it has added its own, in its transaction and under a lock of the
+owner's: of two that take the last place at once, the second sees the first. The lock is the last one that a
+change takes, so nobody waits for another lock with it. A count is a look-up by an index of what is open or
+stored now, whatever there was before.
+
+Other quotas are kept where what they bound is made: sessions by
+:mod:`~determined_service.access.sessions`, logs by :mod:`~determined_service.ingest.log_room`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.cluster_config import Quotas
+from determined_service.base.db import hold_name
+from determined_service.base.refusals import OverQuota
+
+
+class _Kind(NamedTuple):
+    """``counted``: SQL, of the user ``u``. ``remedy``: what the user can do."""
+
+    counted: str
+    words: str
+    remedy: str
+
+
+# The conditions are word for word those of the indices.
+_OPEN = "NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"
+_OPEN_EXPERIMENTS = """
+    experiments e WHERE e.owner_id = u.id
+    AND e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')
+"""
+_KINDS = {
+    "experiments": _Kind(
+        f"SELECT count(*) FROM {_OPEN_EXPERIMENTS}",
+        "experiments that have not ended",
+        "wait until some have, or end some (det experiment kill ID)",
+    ),
+    "trials": _Kind(
+        # One look-up for each experiment, whatever the planner knows of the tables.
+        f"""
+        SELECT coalesce(sum(n), 0) FROM (
+            SELECT (SELECT count(*) FROM trials t WHERE t.experiment_id = e.id AND t.state {_OPEN}) AS n
+            FROM {_OPEN_EXPERIMENTS}) AS of_each
+        """,
+        "trials that have not ended",
+        "wait until some have, end experiments (det experiment kill ID), or have the search begin with fewer "
+        "(searcher.max_concurrent_trials)",
+    ),
+    "tasks": _Kind(
+        f"SELECT count(*) FROM tasks k WHERE k.owner_id = u.id AND k.state {_OPEN}",
+        "commands, notebooks, shells and other tasks that have not ended",
+        "wait until some have, or end some (det task kill ID)",
+    ),
+    "model_definition_bytes": _Kind(
+        "SELECT coalesce(sum(m.size), 0) FROM model_definitions m WHERE m.owner_id = u.id",
+        "bytes of model definitions and context directories in the database",
+        "delete experiments that nobody needs any more (det experiment delete ID), or leave out of the "
+        "directory what the program does not need (.detignore)",
+    ),
+    "returned_file_bytes": _Kind(
+        # These are few: they are kept for some days, or until they are fetched.
+        """
+        SELECT coalesce(sum(f.size), 0) FROM task_files f JOIN tasks k ON k.id = f.task_id
+        WHERE k.owner_id = u.id
+        """,
+        "bytes of files that came back from tasks and were not fetched yet",
+        "fetch those of earlier tasks (det run --fetch ID)",
+    ),
+}
+
+
+@functools.cache
+def _statement(names: tuple[str, ...]) -> sa.TextClause:
+    counts = ", ".join(f"({_KINDS[name].counted}) AS {name}" for name in names)
+    return sa.text(f"SELECT u.username, {counts} FROM users u WHERE u.id = :owner_id")
+
+
+async def require_room(conn: AsyncConnection, quotas: Quotas, owner_id: int, *names: str) -> None:
+    """Raises OverQuota when the user has more than the quotas ``names`` allow, with what this transaction
+    has made. To be called last."""
+    await hold_name(conn, f"quotas/{owner_id}")
+    row = (await conn.execute(_statement(names), {"owner_id": owner_id})).one()
+    for name in names:
+        found, most, kind = int(getattr(row, name)), getattr(quotas, name), _KINDS[name]
+        if found > most:
+            raise OverQuota(
+                f"user {row.username} would have {found} {kind.words}, and at most {most} are allowed "
+                f"(quotas.{name}): {kind.remedy}, or ask an administrator, who may raise it in the cluster "
+                "configuration"
+            )
