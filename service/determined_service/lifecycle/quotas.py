@@ -5,6 +5,9 @@ owner's: of two that take the last place at once, the second sees the first. The
 change takes, so nobody waits for another lock with it. A count is a look-up by an index of what is open or
 stored now, whatever there was before.
 
+A search that runs is never refused a trial, and those that it makes as others report do not count against
+its owner, unless the trials that were asked for are too many anyway.
+
 Other quotas are kept where what they bound is made: sessions by
 :mod:`~determined_service.access.sessions`, logs by :mod:`~determined_service.ingest.log_room`.
 """
@@ -23,7 +26,8 @@ from determined_service.base.refusals import OverQuota
 
 
 class _Kind(NamedTuple):
-    """``counted``: SQL, of the user ``u``. ``remedy``: what the user can do."""
+    """``counted``: SQL, of the user ``u``; exact where it is more than allowed. ``remedy``: what the user can
+    do."""
 
     counted: str
     words: str
@@ -43,11 +47,13 @@ _KINDS = {
         "wait until some have, or end some (det experiment kill ID)",
     ),
     "trials": _Kind(
-        # One look-up for each experiment, whatever the planner knows of the tables.
+        # The trials themselves may be ten thousand: they are counted only when that may matter.
         f"""
-        SELECT coalesce(sum(n), 0) FROM (
-            SELECT (SELECT count(*) FROM trials t WHERE t.experiment_id = e.id AND t.state {_OPEN}) AS n
-            FROM {_OPEN_EXPERIMENTS}) AS of_each
+        SELECT CASE WHEN asked_for <= :most_trials THEN asked_for ELSE (
+            SELECT coalesce(sum(n), 0) FROM (
+                SELECT (SELECT count(*) FROM trials t WHERE t.experiment_id = e.id AND t.state {_OPEN}) AS n
+                FROM {_OPEN_EXPERIMENTS}) AS of_each) END
+        FROM (SELECT coalesce(sum(e.trials_asked_for), 0) AS asked_for FROM {_OPEN_EXPERIMENTS}) AS sums
         """,
         "trials that have not ended",
         "wait until some have, end experiments (det experiment kill ID), or have the search begin with fewer "
@@ -86,7 +92,8 @@ async def require_room(conn: AsyncConnection, quotas: Quotas, owner_id: int, *na
     """Raises OverQuota when the user has more than the quotas ``names`` allow, with what this transaction
     has made. To be called last."""
     await hold_name(conn, f"quotas/{owner_id}")
-    row = (await conn.execute(_statement(names), {"owner_id": owner_id})).one()
+    given = {"owner_id": owner_id, **({"most_trials": quotas.trials} if "trials" in names else {})}
+    row = (await conn.execute(_statement(names), given)).one()
     for name in names:
         found, most, kind = int(getattr(row, name)), getattr(quotas, name), _KINDS[name]
         if found > most:

@@ -92,7 +92,8 @@ _FOLLOW = sa.text(
         reason = CASE WHEN f.state = 'ACTIVE' THEN NULL
                       WHEN f.state = 'COMPLETED' THEN 'its trials have ended' ELSE f.reason END,
         end_time = CASE WHEN f.state = 'ACTIVE' THEN NULL ELSE coalesce(e.end_time, now()) END,
-        progress = CASE WHEN f.state = 'COMPLETED' THEN 1.0 ELSE e.progress END
+        progress = CASE WHEN f.state = 'COMPLETED' THEN 1.0 ELSE e.progress END,
+        trials_asked_for = e.trials_asked_for + :new
     FROM (
         SELECT CASE WHEN bool_or(state = 'ACTIVE') THEN 'ACTIVE'
                     WHEN bool_or(state = 'COMPLETED') THEN 'COMPLETED'
@@ -236,7 +237,7 @@ async def put_trial(
         .returning(trials.c.id)
     )
     trial_id = found.scalar_one()
-    await _follow(change, experiment_id, trial_id)
+    await _follow(change, experiment_id, trial_id, new=1)
     await require_room(conn, quotas, row.owner_id, "experiments", "trials")
     return int(trial_id)
 
@@ -401,9 +402,9 @@ async def _end(change: Change, trial_id: int, state: str, reason: str) -> None:
     await change.conn.execute(_LEG_ENDS, {"id": trial_id, "state": outcome, "reason": reason})
 
 
-async def _follow(change: Change, experiment_id: int, *trial_ids: int) -> None:
-    """The experiment's state is what its trials' states make it."""
-    await change.conn.execute(_FOLLOW, {"id": experiment_id})
+async def _follow(change: Change, experiment_id: int, *trial_ids: int, new: int = 0) -> None:
+    """The experiment's state is what its trials' states make it, of which so many are ``new``."""
+    await change.conn.execute(_FOLLOW, {"id": experiment_id, "new": new})
     change.notify(
         topics.experiment(experiment_id), *(topics.trial(trial_id) for trial_id in trial_ids)
     )

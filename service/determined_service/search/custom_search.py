@@ -108,20 +108,20 @@ async def answer(
     read, problems = read_operations(operations)
     for problem in problems:
         logger.warning("experiment %s, answer to event %s: %s", experiment_id, event_id, problem)
-    progress = None
+    progress, created = None, 0
     if experiment.state in states.RUNNABLE:
         progress = await _carry_out(change, experiment, read)
+        created = sum(isinstance(operation, Create) for operation in read)
+    given = {"experiment_id": experiment_id, "event_id": event_id, "progress": progress}
     # The search's row is the last one locked, as everywhere.
-    await change.conn.execute(
-        _TAKE_OFF, {"experiment_id": experiment_id, "event_id": event_id, "progress": progress}
-    )
+    await change.conn.execute(_TAKE_OFF, given | {"created": created})
     # The flow that makes the trials' runs waits on the search's topic.
     change.notify(
         topics.experiment(experiment_id),
         topics.search(experiment_id),
         topics.committed(experiment_id),
     )
-    if any(isinstance(operation, Create) for operation in read):
+    if created:
         await require_room(change.conn, quotas, experiment.owner_id, "trials")
     return problems
 
@@ -129,7 +129,8 @@ async def answer(
 _TAKE_OFF = sa.text(
     """
     WITH experiment AS (
-        UPDATE experiments SET progress = coalesce(cast(:progress AS float8), progress)
+        UPDATE experiments SET progress = coalesce(cast(:progress AS float8), progress),
+                               trials_asked_for = trials_asked_for + :created
         WHERE id = :experiment_id
     )
     UPDATE searches SET committed_event_id = :event_id WHERE experiment_id = :experiment_id

@@ -223,6 +223,7 @@ async def store(
             "flow_run_id": submission.flow_run_id,
             "idempotency_key": submission.idempotency_key,
             "progress": plan.beginning.progress,
+            "trials_asked_for": len(plan.beginning.batch.created()),
         },
     )
     experiment = found.one()

@@ -59,6 +59,9 @@ experiments = sa.Table(
     sa.Column("flow_run_id", Uuid),
     # A word that its submitter made up: a request with the same word is answered with this experiment.
     sa.Column("idempotency_key", sa.Text),
+    # Trials that it was asked for: those with which its search began, and those that clients have made. Ended
+    # ones are among them; those that a search makes later are not.
+    sa.Column("trials_asked_for", sa.Integer, nullable=False, server_default="0"),
     sa.UniqueConstraint("owner_id", "idempotency_key"),
 )
 
@@ -72,6 +75,7 @@ sa.Index(
     "ix_experiments_open",
     experiments.c.owner_id,
     experiments.c.id,
+    postgresql_include=["trials_asked_for"],
     postgresql_where=sa.text(
         "state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')"
     ),

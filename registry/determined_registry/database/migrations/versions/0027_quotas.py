@@ -12,6 +12,10 @@ depends_on = None
 
 TS = sa.DateTime(timezone=True)
 
+_TRIALS = """
+UPDATE experiments e SET trials_asked_for = (SELECT count(*) FROM trials t WHERE t.experiment_id = e.id)
+WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')
+"""
 # Whoever has submitted a definition first counts as the one who stored it.
 _OWNERS = """
 UPDATE model_definitions m SET size = octet_length(m.archive), owner_id = first.owner_id
@@ -37,10 +41,16 @@ JOIN tasks k ON k.id = l.task_id
 
 
 def upgrade() -> None:
+    op.add_column(
+        "experiments",
+        sa.Column("trials_asked_for", sa.Integer(), server_default="0", nullable=False),
+    )
+    op.execute(_TRIALS)
     op.create_index(
         "ix_experiments_open",
         "experiments",
         ["owner_id", "id"],
+        postgresql_include=["trials_asked_for"],
         postgresql_where=sa.text(
             "state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')"
         ),
@@ -95,3 +105,4 @@ def downgrade() -> None:
     op.drop_column("model_definitions", "size")
     op.drop_index("ix_tasks_open_of_owner", "tasks")
     op.drop_index("ix_experiments_open", "experiments")
+    op.drop_column("experiments", "trials_asked_for")
