@@ -22,6 +22,7 @@ READERS = ["determined_service", "determined_registry"]
 # waits. A column whose new value is made of the old one has no place here.
 STEADY = {
     "allocations.trial_id",
+    "experiments.owner_id",
     "experiments.unmanaged",
     # Only `continue` changes it, of what has ended.
     "experiments.config -> 'searcher'",
