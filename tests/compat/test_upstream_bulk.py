@@ -17,11 +17,11 @@ finished = client.get_experiment(int(args[0]))
 first, second = (client.create_experiment(config, args[1]) for _ in range(2))
 session = first._session
 
-def act(name, ids=(), **filters):
+def act(name, ids=(), project=1, **filters):
     request = getattr(bindings, f"v1{name}ExperimentsRequest")
     given = {"filters": bindings.v1BulkExperimentFilters(**filters)} if filters else {}
     answer = getattr(bindings, f"post_{name}Experiments")(
-        session, projectId=1, body=request(experimentIds=list(ids), projectId=1, **given))
+        session, projectId=project, body=request(experimentIds=list(ids), projectId=project, **given))
     return {str(one.id): one.error for one in answer.results}
 
 def states():
@@ -31,8 +31,8 @@ ids = [first.id, finished.id, second.id, 999999]
 found = {"ids": [first.id, second.id]}
 found["pause"] = act("Pause", ids)
 found["paused"] = states()
-found["activate"] = act("Activate", [first.id])
-found["kill"] = act("Kill", labels=["many"])
+found["activate"] = act("Activate", [first.id], project=-1)
+found["kill"] = act("Kill", project=-1, labels=["many"])  # of all projects
 for one in (first, second):
     one.wait(interval=0.2)
 found["archive"] = act("Archive", labels=["many"], archived=False)

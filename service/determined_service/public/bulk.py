@@ -23,7 +23,7 @@ from determined_service.base.errors import ApiError, BadRequest
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.state import states
 from determined_service.state.change import Change, changing
-from determined_service.views.experiments import SHOWN_STATE
+from determined_service.views.experiments import SHOWN_STATE, in_project
 from determined_service.views.values import state_filter
 from determined_service.web.router import Router
 from determined_service.web.state import Db
@@ -69,7 +69,7 @@ class Filters(BaseModel):
     excluded_experiment_ids: ManyIds = Field(default_factory=list)
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
-        wanted: list[sa.ColumnElement[bool]] = []
+        wanted: list[sa.ColumnElement[bool]] = [in_project(self.project_id)]
         if self.name:
             wanted.append(e.name.icontains(self.name, autoescape=True))
         if self.description:
@@ -82,8 +82,6 @@ class Filters(BaseModel):
             wanted.append(state_filter(e.state, SHOWN_STATE, self.states))
         if self.user_ids:
             wanted.append(e.owner_id.in_(self.user_ids))
-        if self.project_id:
-            wanted.append(e.project_id == self.project_id)
         if self.excluded_experiment_ids:
             wanted.append(e.id.not_in(self.excluded_experiment_ids))
         return wanted
@@ -96,7 +94,9 @@ class Chosen(BaseModel):
 
     experiment_ids: ManyIds = Field(default_factory=list)
     filters: Filters | None = None
-    project_id: Id | None = Field(default=None, description="Only experiments of this project.")
+    project_id: Id | None = Field(
+        default=None, description="Only experiments of this project; 0 and -1: of all."
+    )
 
 
 async def act_on_many(
@@ -172,17 +172,13 @@ async def _act(db: Database, act: Act, experiment_id: int, by: str) -> str:
 async def _matching(
     db: Database, action: str, filters: Filters, project_id: Id | None
 ) -> list[int]:
-    wanted = [*filters.conditions(), _ELIGIBLE[action]]
-    if project_id:
-        wanted.append(e.project_id == project_id)
+    wanted = [*filters.conditions(), _ELIGIBLE[action], in_project(project_id)]
     async with db.tx() as conn:
         return list((await conn.execute(sa.select(e.id).where(*wanted).order_by(e.id))).scalars())
 
 
 async def _outside(db: Database, ids: list[int], project_id: int | None) -> set[int]:
     """Those of ``ids`` that belong to another project."""
-    if not project_id:
-        return set()
     async with db.tx() as conn:
-        found = await conn.execute(sa.select(e.id).where(e.id.in_(ids), e.project_id != project_id))
+        found = await conn.execute(sa.select(e.id).where(e.id.in_(ids), ~in_project(project_id)))
         return set(found.scalars())

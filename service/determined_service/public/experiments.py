@@ -40,6 +40,7 @@ from determined_service.views.experiments import (
     SORT_KEYS,
     WEIGHT,
     get_experiment,
+    in_project,
     require_experiment,
     select_experiments,
     select_ids,
@@ -88,15 +89,13 @@ async def list_experiments(
     highest: Annotated[Id | None, _id_filter("lte")] = None,
 ) -> Response:
     """Experiments that match all the filters given; names and descriptions match in part."""
-    wanted: list[sa.ColumnElement[bool]] = []
+    wanted: list[sa.ColumnElement[bool]] = [in_project(projectId)]
     if name:
         wanted.append(e.name.icontains(name, autoescape=True))
     if description:
         wanted.append(e.description.icontains(description, autoescape=True))
     if archived is not None:
         wanted.append(e.archived == archived)
-    if projectId:
-        wanted.append(e.project_id == projectId)
     if labels:
         wanted.append(e.labels.contains(labels))
     if states:

@@ -87,6 +87,11 @@ def select_experiments() -> sa.Select[Any]:
     )
 
 
+def in_project(project_id: int | None) -> sa.ColumnElement[bool]:
+    """Experiments of that project; of all for None, and for 0 and -1, as Determined's clients say it."""
+    return sa.true() if project_id in (None, 0, -1) else e.project_id == project_id
+
+
 def select_ids() -> sa.Select[Any]:
     """The ids alone, for all filters and orders but by the best metric."""
     return sa.select(e.id).join(users, users.c.id == e.owner_id)

@@ -44,6 +44,16 @@ async def test_an_experiment_of_another_project_is_left_alone(world: World) -> N
     assert await states(world) == ["ACTIVE"]
 
 
+async def test_minus_one_means_all_projects(world: World) -> None:
+    first, second = [await world.submit(SINGLE) for _ in range(2)]
+    found = await results(world, "projects/-1/experiments/pause", experimentIds=[first])
+    assert found == {first: ""}
+    everywhere: dict[str, Any] = {"filters": {"projectId": -1}, "projectId": -1}
+    assert await results(world, "experiments/kill", **everywhere) == {first: "", second: ""}
+    listed = ok(await world.user.get("/api/v1/experiments", params={"projectId": -1}))
+    assert [one["id"] for one in listed["experiments"]] == [first, second]
+
+
 async def test_a_filter_chooses_what_the_action_can_change(world: World) -> None:
     first, second, third = [await world.submit(SINGLE) for _ in range(3)]
     ok(await world.act(second, "kill"))
