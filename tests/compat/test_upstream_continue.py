@@ -52,3 +52,14 @@ def test_each_continuation_is_a_task_of_its_own(upstream: UpstreamClient, tmp_pa
     assert under("t", "logs", row["Trial ID"]) == [first, second]
     # `det task logs` of that release refuses the second one's name, for it wants a whole UUID at the end.
     assert under("task", "logs", first) == [first]
+
+
+def test_a_search_goes_on(upstream: UpstreamClient, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    search = CONFIG.replace("{name: single,", "{name: random, max_trials: 2,")
+    (tmp_path / "config.yaml").write_text(search)
+    number = upstream.create(tmp_path / "config.yaml", str(tmp_path), "--paused")
+    upstream.det("e", "kill", str(number))
+    upstream.wait(number, code=1)
+    upstream.det("e", "continue", str(number))
+    upstream.wait(number)

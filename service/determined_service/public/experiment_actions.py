@@ -214,15 +214,14 @@ async def continue_experiment(
 ) -> Response:
     """Continues an experiment that has ended, in place: its canceled and failed trials run again."""
     user = await gate.admit(given.id)
-    text = given.override_config or ""
+    changes = await continuation.read_changes(given.override_config or "")
     warnings: tuple[str, ...] = ()
     begun = None
     async with changing(db) as change:
-        overrides = bool(text.strip())
-        found = await continuation.require_continuable(change, given.id, overrides)
-        if overrides:
+        found = await continuation.require_continuable(change, given.id, changes is not None)
+        if changes is not None:
             begun, warnings = await continuation.reconfigure(
-                change, given.id, text, settings.cluster
+                change, given.id, changes, settings.cluster
             )
         else:
             where = f"experiment {given.id} cannot be continued in its resource pool"

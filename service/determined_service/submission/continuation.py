@@ -86,10 +86,23 @@ _REVIVE_EXPERIMENT = sa.text(
 )
 
 
-def override(config: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """``config``, which is complete, with the YAML ``text`` laid over it. Raises BadRequest."""
+async def read_changes(text: str) -> expconf.Document | None:
+    """What the YAML ``text`` changes; None if it is blank or ``{}``, as Determined's `det` sends it always.
+
+    Raises BadRequest.
+    """
+    if not text.strip():
+        return None
     try:
-        given = expconf.load_yaml(text)
+        found = await aside(len(text), expconf.load_yaml, text)
+    except expconf.ConfigError as error:
+        raise BadRequest(str(error)) from error
+    return found if found.data else None
+
+
+def override(config: Mapping[str, Any], given: expconf.Document) -> dict[str, Any]:
+    """``config``, which is complete, with ``given`` laid over it. Raises BadRequest."""
+    try:
         data = given.data if isinstance(given.data, dict) else {}
         for field in FIXED:
             if field in data and data[field] != config.get(field):
@@ -153,8 +166,10 @@ async def _require_unfinished(change: Change, experiment_id: int, state: str) ->
         )
 
 
-def _overridden(config: Mapping[str, Any], text: str) -> tuple[dict[str, Any], Beginning]:
-    found = override(config, text)
+def _overridden(
+    config: Mapping[str, Any], given: expconf.Document
+) -> tuple[dict[str, Any], Beginning]:
+    found = override(config, given)
     check_size(found)
     try:
         begun = beginning.begin(found)
@@ -164,16 +179,17 @@ def _overridden(config: Mapping[str, Any], text: str) -> tuple[dict[str, Any], B
 
 
 async def reconfigure(
-    change: Change, experiment_id: int, text: str, cluster: ClusterConfig
+    change: Change, experiment_id: int, given: expconf.Document, cluster: ClusterConfig
 ) -> tuple[Beginning, tuple[str, ...]]:
-    """Lays the YAML ``text`` over the (locked) experiment's configuration. Raises BadRequest.
+    """Lays ``given`` over the (locked) experiment's configuration. Raises BadRequest.
 
     Returns the beginning of its search under that, and warnings.
     """
     found = await change.conn.execute(
         sa.select(experiments.c.config).where(experiments.c.id == experiment_id)
     )
-    config, begun = await aside(len(text), _overridden, found.scalar_one(), text)
+    size = len(orjson.dumps(given.data))
+    config, begun = await aside(size, _overridden, found.scalar_one(), given)
     await check_patterns(config)
     pool, warnings = await check_slots(change.conn, config, cluster)
     await change.conn.execute(_KEEP_CONFIG, {"id": experiment_id})
