@@ -91,6 +91,10 @@ experiment = client.get_experiment(int(args[0]))
 trial = experiment.list_trials()[0]
 training = list(trial.iter_metrics("training"))
 validation = list(trial.iter_metrics("validation"))
+from determined.common.api import bindings
+curves = bindings.get_CompareTrials(
+    trial._session, trialIds=[trial.id], metricIds=["validation.regret", "training.loss"],
+    metricType=bindings.v1MetricType.UNSPECIFIED)
 every = client.iter_trials_metrics([one.id for one in experiment.list_trials()], "validation")
 show({
     "logs": [line for line in trial.logs()],
@@ -102,6 +106,7 @@ show({
                  for one in training],
     "validation": [(one.steps_completed, one.trial_id == trial.id, one.trial_run_id, one.group)
                    for one in validation],
+    "curves": {one.group: sorted(one.data[0].values) for one in curves.trials[0].metrics},
     "every": len(list(every)),
 })
 """
@@ -117,6 +122,7 @@ show({
     assert found["training"][1][1] == 0.5
     assert {one[2] for one in found["training"]} == {"Infinity"}
     assert found["validation"] == [[3, True, 1, "validation"], [6, True, 1, "validation"]]
+    assert found["curves"] == {"validation": ["regret"], "training": ["loss"]}
     assert found["every"] == 4
 
 

@@ -16,7 +16,7 @@ from determined.common.wire import limits
 from determined_registry.database.tables import checkpoints, metrics, trials
 from determined_service.access.dependencies import TrialReader
 from determined_service.base.bounds import BigId, Id, ManyIds, ManyNames
-from determined_service.base.checks import check_int
+from determined_service.base.checks import check_int, show
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import ndjson
@@ -215,38 +215,34 @@ async def compare_trials(
     db: Db,
     trialIds: TrialIds,
     metricNames: Annotated[ManyNames, Query(default_factory=list)],
-    group: str = "training",
+    metricIds: Annotated[ManyNames, Query(default_factory=list)],
+    group: str = "",
+    metricType: str = "METRIC_TYPE_UNSPECIFIED",
     maxDatapoints: Id = 200,
     startBatches: BigId = 0,
     endBatches: BigId = 0,
 ) -> Response:
     """Curves of some trials, thinned evenly to `maxDatapoints` points each (first and last kept; 0 and 1 mean
-    10,000)."""
+    10,000).
+
+    A trial has one curve for each group: that of `metricNames` in `group` (or `metricType`; else "training"),
+    and those of `metricIds`, each `group.name`. Where neither is given, all metrics of the group."""
     check_int(maxDatapoints, "maxDatapoints", most=limits.POINTS_OF_CURVE)
     points = maxDatapoints if maxDatapoints > 1 else limits.POINTS_OF_CURVE
-    kind = "VALIDATION" if group == "validation" else "TRAINING"
-    chosen = [m.group_name == group, m.steps_completed >= startBatches, ~m.archived]
+    of_groups = _names_of_groups(group or _group_of_type(metricType), metricNames, metricIds)
+    chosen = [m.steps_completed >= startBatches, ~m.archived]
     if endBatches:
         chosen.append(m.steps_completed <= endBatches)
 
     async def curves(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[dict[str, Any]]:
         found = []
         for trial in await trials_json(conn, rows):
-            wanted = [m.trial_id == trial["id"], *chosen]
-            data = [
-                {
-                    "batches": point.steps_completed,
-                    "time": moment(point.end_time),
-                    "values": {
-                        name: value
-                        for name, value in point.metrics.items()
-                        if not metricNames or name in metricNames
-                    },
-                }
-                for point in await _thinned(conn, wanted, points)
-            ]
-            curve = {"group": group, "type": f"METRIC_TYPE_{kind}", "data": data}
-            found.append({"trial": trial, "metrics": [curve]})
+            curves = []
+            for name, names in of_groups.items():
+                wanted = [m.trial_id == trial["id"], m.group_name == name, *chosen]
+                reports = await _thinned(conn, wanted, points)
+                curves.append(_curve(name, names, reports))
+            found.append({"trial": trial, "metrics": curves})
         return found
 
     statement = select_trials().where(t.id.in_(trialIds)).order_by(t.id)
@@ -255,7 +251,7 @@ async def compare_trials(
         "trials",
         statement,
         t.id,
-        WEIGHT + _points_weight(chosen, points),
+        WEIGHT + _points_weight([m.group_name.in_(of_groups), *chosen], points * len(of_groups)),
         curves,
         offset=0,
         limit=-1,
@@ -263,8 +259,44 @@ async def compare_trials(
     )
 
 
+def _group_of_type(metric_type: str) -> str:
+    return "validation" if metric_type == "METRIC_TYPE_VALIDATION" else "training"
+
+
+def _names_of_groups(group: str, names: list[str], ids: list[str]) -> dict[str, set[str]]:
+    """The metrics asked for, by group; none of a group's means all of them. Raises BadRequest."""
+    found: dict[str, set[str]] = {group: set(names)} if names or not ids else {}
+    for one in ids:
+        of, dot, name = one.partition(".")
+        if not (of and dot and name):
+            raise BadRequest(f"metricIds: {show(one)} is not of the form group.name")
+        found.setdefault(of, set()).add(name)
+    if len(found) > limits.GROUPS_OF_CURVES:
+        raise BadRequest(
+            f"metricIds: {len(found)} groups of metrics, at most {limits.GROUPS_OF_CURVES} are answered "
+            "at once; ask for the others by themselves"
+        )
+    return found
+
+
+def _curve(group: str, names: set[str], reports: Sequence[sa.Row[Any]]) -> dict[str, Any]:
+    """``v1DownsampledMetrics``."""
+    kind = "VALIDATION" if group == "validation" else "TRAINING"
+    data = [
+        {
+            "batches": report.steps_completed,
+            "time": moment(report.end_time),
+            "values": {
+                name: value for name, value in report.metrics.items() if not names or name in names
+            },
+        }
+        for report in reports
+    ]
+    return {"group": group, "type": f"METRIC_TYPE_{kind}", "data": data}
+
+
 def _points_weight(chosen: list[sa.ColumnElement[bool]], points: int) -> sa.ColumnElement[int]:
-    """About what a trial's curve of so many points weighs: the mean of its reports, so many times."""
+    """About what a trial's curves of so many points weigh: the mean of its reports, so many times."""
     of_trial = sa.select(
         sa.func.coalesce(sa.func.avg(weight(m.metrics)) * sa.func.least(sa.func.count(), points), 0)
     ).where(m.trial_id == t.id, *chosen)

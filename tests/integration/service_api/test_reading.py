@@ -209,6 +209,34 @@ async def test_workloads_and_curves(world: World, user: httpx.AsyncClient) -> No
     assert [point["batches"] for point in curve["data"]] == [1, 4, 7, 10]
 
 
+async def test_curves_of_metrics_by_their_ids(world: World, user: httpx.AsyncClient) -> None:
+    leg = await world.leg()
+    await leg.store(report(1, loss=1.0, grad=2.0), report(1, "validation", **{"a.b": 0.5, "c": 3}))
+
+    async def ask(**given: Any) -> httpx.Response:
+        params = {"trialIds": leg.trial_id, **given}
+        return await user.get("/api/v1/trials/time-series", params=params)
+
+    async def curves(**given: Any) -> dict[str, Any]:
+        ((*found,),) = [one["metrics"] for one in (await ask(**given)).json()["trials"]]
+        return {one["group"]: one["data"][0]["values"] for one in found}
+
+    both = {"training": {"grad": 2.0}, "validation": {"a.b": 0.5}}
+    assert await curves(metricIds=["training.grad", "validation.a.b"]) == both
+    assert await curves(metricIds=["validation.c"]) == {"validation": {"c": 3}}
+    assert await curves(metricNames=["loss"], metricIds=["training.grad"]) == {
+        "training": {"loss": 1.0, "grad": 2.0}
+    }
+    assert await curves() == {"training": {"loss": 1.0, "grad": 2.0}}
+    of_type = await curves(metricType="METRIC_TYPE_VALIDATION", metricNames=["c"])
+    assert of_type == {"validation": {"c": 3}}
+    refused = await ask(metricIds=["loss"])
+    assert refused.status_code == 400
+    assert "metricIds: 'loss' is not of the form group.name" in refused.text
+    many = await ask(metricIds=[f"group{number}.x" for number in range(21)])
+    assert (many.status_code, "21 groups" in many.text) == (400, True)
+
+
 async def test_model_definition(world: World, user: httpx.AsyncClient) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:

@@ -128,6 +128,8 @@ METRICS_OF_REPORT_BYTES = MIB
 
 POINTS_OF_CURVE = 10_000
 """Points of a trial's curve in one answer."""
+GROUPS_OF_CURVES = 20
+"""Groups of metrics of which one answer has curves."""
 
 # Checkpoints and trials.
 CHECKPOINT_FILES = 100_000
