@@ -37,7 +37,9 @@ _best = sa.union_all(
     _first(_metric, sa.not_(sa.func.coalesce(_larger, False))), _first(-_metric, _larger)
 ).lateral("best")
 
-SHOWN_STATE = display_state(e.state, allocations.c.experiment_id == e.id, e.unmanaged)
+SHOWN_STATE = display_state(
+    e.state, allocations.c.experiment_id == e.id, e.unmanaged, without="QUEUED"
+)
 NUM_TRIALS = sa.select(sa.func.count()).where(_mine).scalar_subquery()
 CHECKPOINT_COUNT = sa.select(sa.func.count()).where(_kept).scalar_subquery()
 CHECKPOINT_SIZE = (

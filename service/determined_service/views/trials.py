@@ -39,6 +39,7 @@ SHOWN_STATE = display_state(
     .where(experiments.c.id == t.experiment_id)
     .correlate(trials)
     .scalar_subquery(),
+    without="ACTIVE",  # It waits for its search.
 )
 STEPS = (
     sa.select(sa.func.coalesce(sa.func.max(metric_summaries.c.last_steps), 0))

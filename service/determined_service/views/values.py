@@ -50,11 +50,12 @@ def state_names(given: list[str]) -> list[str]:
 
 
 def display_state(
-    column: Any, of: sa.ColumnElement[bool], unmanaged: sa.ColumnElement[bool]
+    column: Any, of: sa.ColumnElement[bool], unmanaged: sa.ColumnElement[bool], *, without: str
 ) -> sa.ColumnElement[str]:
-    """The state in ``column``; for ACTIVE, the progress of the live allocations (those that match ``of``).
+    """The state in ``column``; for ACTIVE, the progress of the live allocations (those that match ``of``),
+    and ``without`` one.
 
-    An unmanaged trial or experiment has no allocations: it is ACTIVE as long as its process runs.
+    An unmanaged trial or experiment has no allocations: it is RUNNING as long as its process runs.
     """
     progress = (
         sa.select(
@@ -73,7 +74,7 @@ def display_state(
         (sa.and_(column == "ACTIVE", unmanaged), "RUNNING"),
         (
             column == "ACTIVE",
-            sa.case({1: "QUEUED", 2: "STARTING", 3: "RUNNING"}, value=progress, else_="ACTIVE"),
+            sa.case({1: "QUEUED", 2: "STARTING", 3: "RUNNING"}, value=progress, else_=without),
         ),
         else_=column,
     )
