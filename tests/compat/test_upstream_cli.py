@@ -15,6 +15,7 @@ import httpx
 import pytest
 import yaml
 
+from determined.__version__ import __version__
 from determined.experimental import Determined
 from determined_service.access.throttle import PAIR
 from tests.compat.conftest import Submitted
@@ -95,9 +96,13 @@ def test_who_must_wait_gets_in_after_the_wait(upstream: UpstreamClient, tmp_path
 def test_the_cluster(upstream: UpstreamClient, cluster: LocalCluster) -> None:
     info = yaml.safe_load(upstream.det("master", "info").stdout)
     assert info["clusterId"] in (cluster.data_dir / "cluster.json").read_text()
-    versions = yaml.safe_load(upstream.det("version").stdout)
-    assert versions["client"]["version"] == VERSION
-    assert versions["master"]["version"] == info["version"]
+    assert info["version"] == __version__
+    said = upstream.det("version")
+    versions = yaml.safe_load(said.stdout)
+    assert versions["client"]["version"] == versions["master"]["version"] == VERSION
+    assert versions["master"]["service_version"] == __version__
+    # No word about versions that differ, which it has at every call otherwise.
+    assert upstream.det("user", "whoami").stderr == said.stderr == ""
     (agent,) = upstream.json("agent", "list")
     assert (agent["num_slots"], agent["enabled"], agent["resource_pools"]) == (2, True, "default")
     slots = upstream.json("slot", "list")

@@ -26,8 +26,6 @@ MODULES = (
     *("determined.cli.resources", "determined.cli.template", "determined.cli.user_groups"),
 )
 """What its commands and its SDK import. Not ``determined.cli.cli``: it remembers the arguments of then."""
-# Said on stderr of every command: this product's versions are not Determined's.
-_WARNING = re.compile(r"^Master version .* is less than CLI version .*\n", re.MULTILINE)
 
 
 def installed_python(version: str = VERSION) -> Path:
@@ -116,9 +114,7 @@ class UpstreamClient:
     ) -> subprocess.CompletedProcess[str]:
         settings = (("DET_MASTER", self.master),)
         server = fork_server(str(self.python), MODULES, settings)
-        done = server.run(args, {**self.env, **(more or {})}, input=input or "", timeout=timeout)
-        done.stderr = _WARNING.sub("", done.stderr)
-        return done
+        return server.run(args, {**self.env, **(more or {})}, input=input or "", timeout=timeout)
 
     def login(self, username: str, password: str, code: int = 0) -> str:
         """`det user login`; what it says on stderr."""

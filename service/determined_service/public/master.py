@@ -16,6 +16,10 @@ from determined_service.web.state import SettingsOf
 
 router = Router("Cluster")
 
+DETERMINED = "0.38.1"
+"""The release of Determined whose interfaces these are. Its `det` compares this with its own version at every
+call, and says so when the two differ."""
+
 
 @router.get("/api/v1/master")
 async def get_master(settings: SettingsOf) -> dict[str, Any]:
@@ -62,9 +66,11 @@ async def get_config(
 
 @router.get("/info")
 async def get_info(settings: SettingsOf) -> dict[str, Any]:
-    """Version and identity in the form that clients request first, to compare versions."""
+    """Identity, in the form that Determined's `det` requests first to compare versions: `version` is that of
+    Determined's release whose interfaces these are, `service_version` this service's own."""
     return {
-        "version": __version__,
+        "version": DETERMINED,
+        "service_version": __version__,
         "master_id": settings.cluster_id,
         "cluster_id": settings.cluster_id,
         "cluster_name": settings.cluster_name,

@@ -325,6 +325,8 @@ async def test_a_run_asks_before_it_reports(world: World) -> None:
 async def test_cluster(world: World, user: httpx.AsyncClient, anonymous: httpx.AsyncClient) -> None:
     master = (await anonymous.get("/api/v1/master")).json()
     assert master["clusterName"] == "determined"
+    info = (await anonymous.get("/info")).json()
+    assert (info["service_version"], info["version"]) == (master["version"], "0.38.1")
     assert master["clusterId"] == world.app.state.settings.cluster_id
     async with world.db.tx() as conn:
         await conn.execute(
