@@ -50,6 +50,7 @@ def test_login_and_logout(upstream: UpstreamClient, tmp_path: Path) -> None:
     own = dataclasses.replace(upstream, home=tmp_path)
     assert "Invalid username/password" in own.login("admin", "wrong", code=1)
     own.login("admin", own.passwords["admin"])
+    assert own.json("master", "config")["feature_switches"] == []
     assert "logged in as user 'admin'" in own.det("user", "whoami").stdout
     own.det("user", "logout")
     assert "Unauthenticated" in own.det("user", "whoami", code=1).stderr

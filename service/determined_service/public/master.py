@@ -54,14 +54,15 @@ async def get_config(
     user: Annotated[Principal, may(Action.READ, Kind.CONFIGURATION)],
     settings: SettingsOf,
 ) -> dict[str, Any]:
-    """The cluster configuration in force, every default filled in, secrets masked.
+    """The cluster configuration in force, every default filled in, secrets masked, with `feature_switches`:
+    there are none, but Determined's clients look which are on.
 
     ``refusal``: why the configuration file is not in force; empty if it is.
     """
     config = cluster_config.masked(settings.cluster)
     if settings.checkpoint_storage is not None and "checkpoint_storage" not in config:
         config |= expconf.masked_to_share({"checkpoint_storage": settings.checkpoint_storage})
-    return {"config": config, "refusal": settings.cluster_refusal}
+    return {"config": {**config, "feature_switches": []}, "refusal": settings.cluster_refusal}
 
 
 @router.get("/info")

@@ -94,6 +94,7 @@ async def test_pools_are_what_the_file_says(settings: Settings) -> None:
 
 async def test_defaults_lie_beneath_an_experiment(settings: Settings) -> None:
     async with service(settings, TWO) as world:
+        assert (await config(world))["config"]["feature_switches"] == []
         first = await world.experiment(await world.submit(SINGLE))
         second = await world.experiment(await world.submit(IN_GPUS))
         assert (first["resource_pool"], second["resource_pool"]) == ("default", "gpus")
