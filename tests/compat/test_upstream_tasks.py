@@ -30,6 +30,14 @@ def test_commands(upstream: UpstreamClient, tmp_path: Path) -> None:
         "cmd", "run", "-c", str(tmp_path), "--config", "description=c", "cat", "a.txt"
     )
     assert "from the context" in ran.stdout
+    variable = "environment.environment_variables=[X_OF_MINE=7]"
+    shell = ("cmd", "run", "--config", variable, "env | grep X_OF_MINE; exit 3")
+    assert "|| X_OF_MINE=7" in upstream.det(*shell).stdout
+    hook = tmp_path / "startup-hook.sh"
+    hook.write_text("export FROM_HOOK=yes\n")
+    hooked = upstream.det("cmd", "run", "-i", str(hook), "env | grep FROM_HOOK && echo 'and so on'")
+    assert "|| FROM_HOOK=yes" in hooked.stdout and "|| and so on" in hooked.stdout
+    hook.unlink()
     task_id = upstream.det("cmd", "run", "-d", "sleep", "100").stdout.strip()
     assert "to 7" in upstream.det("cmd", "set", "priority", task_id, "7").stdout
     assert "sleep" in upstream.det("cmd", "config", task_id).stdout

@@ -104,6 +104,14 @@ async def test_a_command_from_launch_to_end(world: World) -> None:
     assert await world.told_prefect(entity) == ["three", "Pending", "Running", "Failed"]
 
 
+async def test_a_single_word_is_for_a_shell(world: World) -> None:
+    await world.register(slots=1)
+    command = (await launch(world, ["env | grep X"]))["command"]
+    assert (await world.launched()).spec["entrypoint"] == "env | grep X"
+    config = ok(await world.user.get(f"{COMMANDS}/{command['id']}"))["config"]
+    assert config["entrypoint"] == ["env | grep X"]
+
+
 async def test_a_weight_is_not_heeded_and_it_is_said(world: World) -> None:
     await world.register(slots=1)
     answer = await launch(world, resources={"weight": 3, "slots": 1})
@@ -188,7 +196,7 @@ async def test_no_slots_no_waiting(world: World) -> None:
     await started(world)
     await launch(world, ["free"], resources={"slots": 0})
     process = await world.launched()
-    assert (process.spec["entrypoint"], process.spec["slot_ids"]) == (["free"], [])
+    assert (process.spec["entrypoint"], process.spec["slot_ids"]) == ("free", [])
 
 
 async def test_others_may_look_but_not_touch(world: World) -> None:

@@ -26,6 +26,13 @@ _BEGIN_REST = sa.text(
 )
 
 
+def _program(entrypoint: str | list[str]) -> str | list[str]:
+    """A single word is text for a shell, as in Determined: people write ``det cmd run 'env | grep X'``."""
+    if isinstance(entrypoint, list) and len(entrypoint) == 1:
+        return entrypoint[0]
+    return entrypoint
+
+
 class LaunchedKind(SlotKind):
     """A kind of task that a user launches with a configuration, and perhaps with files."""
 
@@ -92,7 +99,7 @@ class LaunchedKind(SlotKind):
         changes what this returns. One that serves ports adds the user's (:func:`user_ports`) to its own.
         """
         return {
-            "entrypoint": row.config["entrypoint"],
+            "entrypoint": _program(row.config["entrypoint"]),
             "config": row.config,
             "model_def_hash": row.model_def_hash,
             "ports": user_ports(row.config.get("environment") or {}),
