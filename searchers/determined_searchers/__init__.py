@@ -12,6 +12,7 @@ from determined_searchers.errors import SearcherError
 from determined_searchers.events import (
     Event,
     ExitReason,
+    MetricMissing,
     TrialClosed,
     TrialCreated,
     TrialExitedEarly,
@@ -41,6 +42,7 @@ __all__ = [
     "Event",
     "ExitReason",
     "Form",
+    "MetricMissing",
     "Operation",
     "SearchContext",
     "SearchMethod",

@@ -13,6 +13,8 @@ from determined_searchers.tournament import Tournament
 class AdaptiveASHA(Tournament):
     """A tournament over one ASHA per bracket; brackets share no results."""
 
+    needs_metric = True
+
     @classmethod
     def from_config(cls, context: SearchContext) -> SearchMethod:
         section = context.section

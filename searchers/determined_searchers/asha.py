@@ -33,6 +33,8 @@ class Halving(SearchMethod):
     the trial's next rung.
     """
 
+    needs_metric = True
+
     at_least: ClassVar[int]
     """The least number of trials of a rung that go on."""
 

@@ -75,6 +75,19 @@ class TrialReported(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class MetricMissing(Message):
+    """Reports form: the trial goes on to report validations, and not one had the searcher's metric.
+
+    ``words``: a sentence for people, which names the metric and what the validations have instead.
+    """
+
+    type: ClassVar[str] = "metric_missing"
+    readers = {"request_id": text, "words": text}
+    request_id: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrialProgress(Message):
     """How far the trial is: units of length (operations form) or a fraction 0..1 (reports form)."""
 
@@ -107,6 +120,7 @@ Event = (
     TrialCreated
     | ValidationCompleted
     | TrialReported
+    | MetricMissing
     | TrialProgress
     | TrialExitedEarly
     | TrialClosed
@@ -115,6 +129,7 @@ _CLASSES: tuple[type[Event], ...] = (
     TrialCreated,
     ValidationCompleted,
     TrialReported,
+    MetricMissing,
     TrialProgress,
     TrialExitedEarly,
     TrialClosed,

@@ -130,6 +130,10 @@ class SearchMethod(ABC):
     """False: metrics are floats, smaller is better (turned if need be), with NaN and missing ones
     replaced by the largest float, so never NaN. True: metrics as reported, any JSON value."""
 
+    needs_metric: ClassVar[bool] = False
+    """True: the method compares trials by the reports of the searcher's metric, so that in the reports form
+    the search fails when a trial never reports it. False: it can do without."""
+
     @classmethod
     @abstractmethod
     def from_config(cls, context: SearchContext) -> SearchMethod:

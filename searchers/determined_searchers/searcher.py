@@ -11,6 +11,7 @@ from determined_searchers.errors import SearcherError
 from determined_searchers.events import (
     Event,
     ExitReason,
+    MetricMissing,
     TrialClosed,
     TrialCreated,
     TrialExitedEarly,
@@ -238,6 +239,14 @@ class Searcher:
             event.request_id, event.time, self._metric(event.metric), event.step
         )
 
+    def _missing(self, trial: LiveTrial, event: MetricMissing) -> list[Operation]:
+        if self._method.needs_metric and self.form is Form.REPORTS:
+            raise SearcherError(
+                f"{event.words}; the {self._name} searcher stops trials by this metric and cannot go on "
+                "without it"
+            )
+        return []
+
     def _progressed(self, trial: LiveTrial, event: TrialProgress) -> list[Operation]:
         if trial.exited or not math.isfinite(event.progress):
             return []
@@ -316,6 +325,7 @@ _HANDLERS: dict[type[Event], Callable[[Searcher, LiveTrial, Any], list[Operation
     TrialCreated: Searcher._created,
     ValidationCompleted: Searcher._validated,
     TrialReported: Searcher._reported,
+    MetricMissing: Searcher._missing,
     TrialProgress: Searcher._progressed,
     TrialExitedEarly: Searcher._exited,
     TrialClosed: Searcher._closed,

@@ -66,6 +66,7 @@ class TPE(SearchMethod):
     """
 
     config_model = TPEConfig
+    needs_metric = True
 
     def __init__(self, model: TreeParzenModel, brackets: SearchMethod) -> None:
         self.model = model

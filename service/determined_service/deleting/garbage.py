@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -41,6 +41,13 @@ class Candidate:
     report_time: datetime
     loss: float | None = None
     validation_id: int | None = None
+    unnamed: bool = False
+    """Whether its trial reported validations, none of which had the searcher's metric."""
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it can be among the best."""
+        return self.loss is not None and math.isfinite(self.loss) and self.validation_id is not None
 
 
 def keep(candidates: Iterable[Candidate], policy: Policy) -> set[UUID]:
@@ -48,6 +55,10 @@ def keep(candidates: Iterable[Candidate], policy: Policy) -> set[UUID]:
 
     A checkpoint without a metric counts only among the latest. Of equally good ones the one that was
     validated first counts as better; of equally late ones the one that was reported last as later.
+
+    A policy that keeps the best means not to lose what was trained. So of a trial that it finds no best of,
+    the latest stays; and all stay if the trial validated without the searcher's metric, because then a word
+    in the configuration is wrong, and the user knows which is best.
     """
     by_trial: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -57,15 +68,22 @@ def keep(candidates: Iterable[Candidate], policy: Policy) -> set[UUID]:
     for trial in by_trial.values():
         kept |= set(_best(trial, policy.save_trial_best))
         kept |= set(_latest(trial, policy.save_trial_latest))
+    for trial in _without_best(by_trial, policy):
+        kept |= {one.uuid for one in trial} if trial[0].unnamed else set(_latest(trial, 1))
     return kept
 
 
+def _without_best(
+    by_trial: Mapping[int, list[Candidate]], policy: Policy
+) -> Iterator[list[Candidate]]:
+    """By trial, the checkpoints of those of which the policy wants a best that nobody knows."""
+    unknown = [trial for trial in by_trial.values() if not any(one.ranked for one in trial)]
+    if policy.save_trial_best or (policy.save_experiment_best and len(unknown) == len(by_trial)):
+        yield from unknown
+
+
 def _best(candidates: list[Candidate], count: int) -> list[UUID]:
-    ranked = [
-        (c.loss, c.validation_id, c.report_time, c.uuid)
-        for c in candidates
-        if c.loss is not None and math.isfinite(c.loss) and c.validation_id is not None
-    ]
+    ranked = [(c.loss, c.validation_id, c.report_time, c.uuid) for c in candidates if c.ranked]
     return [uuid for *_, uuid in sorted(ranked)[:count]]
 
 
@@ -78,7 +96,14 @@ _CHECKPOINTS = sa.text(
     """
     SELECT c.uuid, c.trial_id, c.steps_completed, c.report_time, v.id AS validation_id,
            v.value * CASE WHEN e.config -> 'searcher' ->> 'smaller_is_better' = 'false'
-                          THEN -1 ELSE 1 END AS loss
+                          THEN -1 ELSE 1 END AS loss,
+           NOT e.unmanaged AND EXISTS (SELECT FROM metric_summaries s
+                   WHERE s.trial_id = c.trial_id AND s.group_name = 'validation')
+           AND NOT EXISTS (
+               SELECT FROM metric_summaries s
+               WHERE s.trial_id = c.trial_id AND s.group_name = 'validation'
+                 AND (s.type = 'number' OR s.finite_count > 0)
+                 AND s.metric = e.config -> 'searcher' ->> 'metric') AS unnamed
     FROM checkpoints c
     JOIN experiments e ON e.id = c.experiment_id
     LEFT JOIN deletions d ON d.id = c.deletion_id
@@ -129,6 +154,7 @@ async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: Poli
             row.report_time,
             row.loss,
             row.validation_id,
+            row.unnamed,
         )
         for row in rows
     ]

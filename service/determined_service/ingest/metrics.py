@@ -11,12 +11,12 @@ from determined_registry.database.tables import allocations
 from determined_service.access.principal import RunRef, ended
 from determined_service.base.errors import ApiError, Conflict, NotFound
 from determined_service.ingest.copy_text import copy_rows
-from determined_service.ingest.reports import Batch
+from determined_service.ingest.reports import Batch, Reported
 from determined_service.ingest.rollback import archive, recompute, validations_of
 from determined_service.ingest.streams import advance_streams, is_repeated, lock_streams
 from determined_service.ingest.summaries import Summaries, store_summaries
 from determined_service.ingest.trial_facts import TrialFacts, TrialFactsCache
-from determined_service.ingest.validations import Reported, note_validations
+from determined_service.ingest.validations import note_validations
 
 COLUMNS = "trial_id, run_id, group_name, steps_completed, end_time, metrics, batch_metrics"
 
@@ -130,7 +130,8 @@ async def _copy(
         prefix = b"%d\t%d\t" % (batch.trial_id, batch.run_id)
         row_ids = {validation.line: next(ids) for validation in batch.validations}
         for validation in batch.validations:
-            reported.append(Reported(batch.trial_id, row_ids[validation.line], validation))
+            sender = batch.allocation_id
+            reported.append(Reported(batch.trial_id, row_ids[validation.line], validation, sender))
         for index, line in enumerate(batch.lines):
             row_id = row_ids.get(index)
             if row_id is None:

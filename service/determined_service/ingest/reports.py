@@ -33,6 +33,16 @@ class Validation:
     metrics: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A validation that is now a row. ``allocation_id``: who sent it, as in its batch."""
+
+    trial_id: int
+    row_id: int
+    validation: Validation
+    allocation_id: str | None
+
+
 @dataclass(slots=True)
 class Batch:
     """Reports of one leg, ready to be written."""

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import metrics, trials
-from determined_searchers.events import TrialReported
+from determined_searchers.events import MetricMissing, TrialReported
 from determined_service.base import topics
 from determined_service.base.hub import notify
-from determined_service.ingest.reports import VALIDATION, Validation
+from determined_service.ingest.missing_metric import note_missing
+from determined_service.ingest.reports import VALIDATION, Reported, Validation
 from determined_service.ingest.trial_facts import TrialFacts
 from determined_service.ingest.values import finite
 from determined_service.state.events import append_events
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """A validation that is now a row."""
-
-    trial_id: int
-    row_id: int
-    validation: Validation
 
 
 async def note_validations(
@@ -42,11 +33,13 @@ async def note_validations(
     by_trial: dict[int, list[Reported]] = {trial_id: [] for trial_id in rolled_back}
     for one in reported:
         by_trial.setdefault(one.trial_id, []).append(one)
+    missing = await note_missing(conn, facts, reported)
     for trial_id in sorted(by_trial):
         await _best_and_latest(
             conn, facts[trial_id], by_trial[trial_id], again=trial_id in rolled_back
         )
-    await _tell_searches(conn, [(facts[one.trial_id], one.validation) for one in reported])
+    told = [(facts[one.trial_id], one.validation) for one in reported]
+    await _tell_searches(conn, told, missing)
     changed = {facts[trial_id].experiment_id for trial_id in by_trial}
     await notify(conn, *(topics.experiment(experiment_id) for experiment_id in sorted(changed)))
 
@@ -110,9 +103,14 @@ async def _from_rows(
 
 
 async def _tell_searches(
-    conn: AsyncConnection, validations: Sequence[tuple[TrialFacts, Validation]]
+    conn: AsyncConnection,
+    validations: Sequence[tuple[TrialFacts, Validation]],
+    missing: Mapping[int, Sequence[MetricMissing]],
 ) -> None:
-    events: dict[int, list[dict[str, object]]] = {}
+    events: dict[int, list[dict[str, object]]] = {
+        experiment_id: [event.to_json() for event in found]
+        for experiment_id, found in missing.items()
+    }
     for facts, validation in validations:
         if facts.time_metric is None or facts.metric not in validation.metrics:
             continue

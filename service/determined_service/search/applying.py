@@ -13,6 +13,7 @@ from determined_searchers import Shutdown, TrialCreated
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import by_name
+from determined_service.ingest import missing_metric
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import trial_queue
@@ -202,12 +203,18 @@ async def shut_down(change: Change, experiment_id: int, shutdown: Shutdown) -> s
         )
     else:
         await experimenting.stop(
-            change, experiment_id, states.STOPPING_COMPLETED, "the search is complete"
+            change, experiment_id, states.STOPPING_COMPLETED, await complete(change, experiment_id)
         )
     found = await change.conn.execute(
         sa.select(experiments.c.state).where(experiments.c.id == experiment_id)
     )
     return str(found.scalar_one())
+
+
+async def complete(change: Change, experiment_id: int) -> str:
+    """The reason of a search's end, with what its user must know of it."""
+    never = await missing_metric.never_reported(change.conn, experiment_id)
+    return "the search is complete" + (f"; but {never}" if never else "")
 
 
 async def _failure_in_words(change: Change, experiment_id: int) -> str:

@@ -25,7 +25,7 @@ from determined_service.base import topics
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle.quotas import require_room
-from determined_service.search.applying import apply
+from determined_service.search.applying import apply, complete
 from determined_service.search.custom_wire import (
     INITIAL_OPERATIONS,
     inactive_event,
@@ -189,7 +189,7 @@ async def _check_new_trials(
 
 
 async def _shut_down(change: Change, experiment_id: int, shutdown: Shutdown) -> None:
-    to, reason = states.STOPPING_COMPLETED, "the search is complete"
+    to, reason = states.STOPPING_COMPLETED, await complete(change, experiment_id)
     if shutdown.failure:
         to, reason = states.STOPPING_ERROR, "the search method ended the search as failed"
     elif shutdown.cancel:

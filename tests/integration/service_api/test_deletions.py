@@ -506,3 +506,28 @@ async def test_a_new_policy_and_what_it_would_delete(
     bad = {"checkpointStorage": {"saveTrialBest": -1}}
     answer = await user.patch(f"/api/v1/experiments/{leg.experiment_id}", json=bad)
     assert answer.status_code == 400
+
+
+async def test_nothing_goes_of_a_trial_that_never_reported_the_metric(
+    world: World, collector: Collector
+) -> None:
+    only_best = STORAGE | {"save_experiment_best": 1, "save_trial_latest": 0}
+    leg = await world.leg(config=CONFIG | {"checkpoint_storage": only_best})
+    for steps in (10, 20, 30):
+        await leg.store(report(steps, "validation", val_loss=1.0 / steps))
+        await store(leg, steps)
+    await ended(world, leg)
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    assert await collector.chosen(deletion_id) == set()
+
+
+async def test_a_trial_of_nan_keeps_its_last(world: World, collector: Collector) -> None:
+    only_best = STORAGE | {"save_trial_latest": 0}
+    leg = await world.leg(config=CONFIG | {"checkpoint_storage": only_best})
+    first, second, _ = await validated(leg, "NaN", "Infinity", "NaN")
+    # What the trial would go on from is no reason here.
+    await ended(world, leg)
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    assert await collector.chosen(deletion_id) == {first, second}

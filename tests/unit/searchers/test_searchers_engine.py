@@ -19,6 +19,7 @@ from determined_searchers import (
     Create,
     Event,
     ExitReason,
+    MetricMissing,
     Operation,
     SearchContext,
     Searcher,
@@ -501,3 +502,36 @@ def test_the_package_imports_nothing_of_ours_or_others() -> None:
     )
     loaded = json.loads(done.stdout.replace("'", '"'))
     assert [name for name in loaded if not name.startswith("__")] == ["determined_searchers"]
+
+
+@pytest.mark.parametrize(
+    ("searcher", "fails"),
+    [
+        ({"name": "adaptive_asha", "time_metric": "batches", "max_time": 8}, True),
+        ({"name": "async_halving", "num_rungs": 2, "time_metric": "batches", "max_time": 8}, True),
+        ({"name": "random", "time_metric": "batches", "max_time": 8}, False),
+        # The trials give the metric with the end of each operation, whatever they report.
+        ({"name": "adaptive_asha", "max_length": {"batches": 8}}, False),
+    ],
+)
+def test_a_search_that_needs_the_metric_fails_without_it(
+    searcher: dict[str, Any], fails: bool
+) -> None:
+    section = {"metric": "loss", "max_trials": 4} | searcher
+    made = create_searcher(
+        {
+            "searcher": section,
+            "hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}},
+            "reproducibility": {"experiment_seed": 1},
+        }
+    )
+    trial = next(op.request_id for op in made.initial_operations() if isinstance(op, Create))
+    made.handle(TrialCreated(trial))
+    event = MetricMissing(trial, "trial 1: searcher.metric is 'loss', and so on")
+    if not fails:
+        assert made.handle(event) == []
+        return
+    with pytest.raises(
+        SearcherError, match=r"searcher\.metric is 'loss', and so on; the .* searcher"
+    ):
+        made.handle(event)

@@ -14,6 +14,7 @@ from search_configs import config
 from determined_searchers import (
     Create,
     ExitReason,
+    MetricMissing,
     Searcher,
     SearcherError,
     SimulationResult,
@@ -238,3 +239,10 @@ def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 def test_wrong_configurations(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SearcherError, match=message):
         create_searcher(config("tpe", max_trials=4, **fields))
+
+
+def test_a_search_by_reports_fails_without_the_metric() -> None:
+    searcher = create_searcher(TestByReports.config)
+    (trial, *_) = [op.request_id for op in searcher.initial_operations() if isinstance(op, Create)]
+    with pytest.raises(SearcherError, match="no such metric; the tpe searcher stops trials by"):
+        searcher.handle(MetricMissing(trial, "no such metric"))

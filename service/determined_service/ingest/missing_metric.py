@@ -1,0 +1,149 @@
+"""Validations without the searcher's metric: what the user and the search are told of them.
+
+The metric's name in the configuration is a promise that only the script can keep. A script that reports it
+under another name trains to its end like any other; without a word nobody would learn of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_searchers import MetricMissing
+from determined_searchers.settings import nearest
+from determined_service.ingest import logs
+from determined_service.ingest.reports import Reported, Validation
+from determined_service.ingest.trial_facts import TrialFacts
+from determined_service.ingest.values import type_name
+
+NAMES = 12
+"""So many names of metrics are told, each by so many characters at most:"""
+NAME_CHARS = 100
+
+_FACTS = sa.text(
+    """
+    SELECT t.id, t.task_id, t.latest_validation_id IS NULL AS fresh,
+           (SELECT min(m.steps_completed) FROM metrics m
+            WHERE m.trial_id = t.id AND m.group_name = 'validation' AND NOT m.archived) AS first_step,
+           EXISTS (SELECT FROM metric_summaries s WHERE s.trial_id = t.id AND s.metric = given.metric
+                   AND s.group_name = 'validation'
+                   AND (s.type = 'number' OR s.finite_count > 0)) AS has_reported,
+           EXISTS (SELECT FROM metric_summaries s WHERE s.trial_id = t.id AND s.metric = given.metric
+                   AND s.group_name = 'training') AS trains_with
+    FROM unnest(cast(:ids AS int[]), cast(:metrics AS text[])) AS given(id, metric)
+    JOIN trials t ON t.id = given.id
+    ORDER BY t.task_id
+    """
+)
+# The first of them is found soon if the metric is reported at all.
+_REPORTED = sa.text(
+    """
+    SELECT e.config -> 'searcher' ->> 'metric' AS metric, EXISTS (
+        SELECT FROM trials t JOIN metric_summaries s ON s.trial_id = t.id
+        WHERE t.experiment_id = e.id AND s.group_name = 'validation'
+          AND (s.type = 'number' OR s.finite_count > 0)
+          AND s.metric = e.config -> 'searcher' ->> 'metric') AS reported
+    FROM experiments e WHERE e.id = :id AND NOT e.unmanaged
+    """
+)
+_INSTEAD = sa.text(
+    """
+    SELECT DISTINCT s.metric
+    FROM trials t JOIN metric_summaries s ON s.trial_id = t.id
+    WHERE t.experiment_id = :id AND s.group_name = 'validation' ORDER BY s.metric
+    """
+)
+
+
+def lacks(metrics: Mapping[str, Any], name: str) -> bool:
+    """Whether a validation's ``metrics`` have no number (NaN and infinities are) of this name."""
+    return name not in metrics or type_name(metrics[name]) != "number"
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = [name if len(name) <= NAME_CHARS else name[:NAME_CHARS] + "…" for name in names[:NAMES]]
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return (", ".join(shown) or "none") + more
+
+
+def in_words(metric: str, validation: Validation, *, trains_with: bool) -> str:
+    """What is wrong with a validation that lacks the searcher's ``metric``."""
+    steps, metrics = validation.steps, validation.metrics
+    if metric in metrics:
+        return (
+            f"searcher.metric is {metric!r}, but the validation after {steps} steps has no number of this "
+            f"name: it is of type {type_name(metrics[metric])}"
+        )
+    words = (
+        f"searcher.metric is {metric!r}, but the validation after {steps} steps has no such metric; it has "
+        f"{_named(list(metrics))}{nearest(metric, metrics)}"
+    )
+    if trains_with:
+        words += f"; training reports have {metric!r}, but the searcher goes by validations"
+    return words
+
+
+async def note_missing(
+    conn: AsyncConnection,
+    facts: Mapping[int, TrialFacts],
+    reported: Sequence[Reported],
+) -> dict[int, list[MetricMissing]]:
+    """Warns in the log of each trial whose first validation lacks the metric; what to tell the searches,
+    by experiment: of trials that lack it at a later step too, if the search goes by reports.
+
+    ``reported``: validations that are rows and summaries now, but not yet among the trials' best and latest.
+    A script may report a validation in pieces, so a search is told
+    only when a step without the metric is followed by another one.
+    """
+    lacking = [
+        one
+        for one in reported
+        if not (of := facts[one.trial_id]).unmanaged
+        and of.metric
+        and lacks(one.validation.metrics, of.metric)
+    ]
+    if not lacking:
+        return {}
+    ids = sorted({one.trial_id for one in lacking})
+    given = {"ids": ids, "metrics": [facts[one].metric for one in ids]}
+    events: dict[int, list[MetricMissing]] = {}
+    for row in list(await conn.execute(_FACTS, given)):
+        if row.has_reported:
+            continue
+        fact = facts[row.id]
+        mine = [one for one in lacking if one.trial_id == row.id]
+        if row.fresh:
+            words = in_words(fact.metric, mine[0].validation, trains_with=row.trains_with)
+            text = (
+                f"{words}. Until one has it, this trial has no best validation and no best checkpoint, and "
+                "no search can compare it: report the metric, or name another in the configuration"
+            )
+            await logs.add_line(conn, row.task_id, mine[0].allocation_id, text, "WARNING")
+        if fact.time_metric is None:
+            continue
+        later = next((one for one in mine if one.validation.steps > row.first_step), None)
+        if later is not None:
+            words = in_words(fact.metric, later.validation, trains_with=row.trains_with)
+            event = MetricMissing(fact.request_id, f"trial {row.id}: {words}")
+            events.setdefault(fact.experiment_id, []).append(event)
+    return events
+
+
+async def never_reported(conn: AsyncConnection, experiment_id: int) -> str | None:
+    """In words, that no trial of the experiment ever reported its searcher's metric, although they
+    validated; else None."""
+    row = (await conn.execute(_REPORTED, {"id": experiment_id})).first()
+    if row is None or not row.metric or row.reported:
+        return None
+    names = list((await conn.execute(_INSTEAD, {"id": experiment_id})).scalars())
+    if not names:
+        return None
+    if row.metric in names:
+        return f"no trial ever reported a number as {row.metric!r} (searcher.metric)"
+    return (
+        f"no trial ever reported {row.metric!r} (searcher.metric); they reported {_named(names)}"
+        f"{nearest(row.metric, names)}"
+    )

@@ -1,0 +1,135 @@
+"""A script that does not report the searcher's metric: what the log, the search and its end say of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from determined_searchers import SearcherError
+from tests.integration.control.test_search_path import SINGLE
+from tests.integration.control.world import CONFIG, Trial, World, ok
+
+ASHA = CONFIG.replace(
+    "{name: random, metric: loss, max_length: 8, max_trials: 4, max_concurrent_trials: 2}",
+    "{name: adaptive_asha, metric: loss, divisor: 2, max_trials: 4, time_metric: batches, max_time: 8,"
+    " max_concurrent_trials: 1}",
+)
+RANDOM = CONFIG.replace("max_length: 8, max_trials: 4, max_concurrent_trials: 2", "max_trials: 4")
+
+
+async def report(trial: Trial, *steps: int, group: str = "validation", **metrics: Any) -> None:
+    reports = [
+        {"group": group, "steps_completed": step, "metrics": metrics | {"batches": step}}
+        for step in steps
+    ]
+    body = {"run_id": trial.spec["run_id"], "reports": reports}
+    ok(await trial.client.post(f"/api/v1/trials/{trial.id}/metrics/batch", json=body))
+
+
+async def warnings(world: World, trial: Trial) -> list[str]:
+    answer = await world.user.get(f"/api/v1/tasks/{trial.spec['task_id']}/logs")
+    lines = [orjson.loads(one)["result"] for one in answer.text.splitlines()]
+    return [one["log"] for one in lines if one["level"] == "LOG_LEVEL_WARNING"]
+
+
+async def test_a_misspelt_metric_is_said_at_the_first_validation(world: World) -> None:
+    await world.register(slots=1)
+    await world.started(SINGLE)
+    trial = await world.launched()
+    await report(trial, 1, val_loss=0.5)
+    (warning,) = await warnings(world, trial)
+    assert warning.startswith(
+        "searcher.metric is 'loss', but the validation after 1 steps has no such metric; it has "
+        "val_loss, batches (did you mean 'val_loss'?). Until one has it, this trial has no best"
+    )
+    await report(trial, 2, val_loss=0.25)
+    assert await warnings(world, trial) == [warning]
+
+
+async def test_training_reports_alone_have_it(world: World) -> None:
+    await world.register(slots=1)
+    await world.started(SINGLE)
+    trial = await world.launched()
+    await report(trial, 1, group="training", loss=0.5)
+    assert await warnings(world, trial) == []
+    await report(trial, 1, accuracy=0.5)
+    (warning,) = await warnings(world, trial)
+    assert "; training reports have 'loss', but the searcher goes by validations. Until" in warning
+
+
+async def test_a_metric_that_is_no_number(world: World) -> None:
+    await world.register(slots=1)
+    await world.started(SINGLE)
+    trial = await world.launched()
+    await report(trial, 1, loss="0.5")
+    (warning,) = await warnings(world, trial)
+    assert "has no number of this name: it is of type string" in warning
+
+
+@pytest.mark.parametrize("loss", [0.5, "NaN", "Infinity"])
+async def test_a_metric_that_is_there_needs_no_word(world: World, loss: Any) -> None:
+    await world.register(slots=1)
+    await world.started(SINGLE)
+    trial = await world.launched()
+    await report(trial, 1, loss=loss)
+    # Another validation of the same script need not have it.
+    await report(trial, 2, accuracy=0.5)
+    assert await warnings(world, trial) == []
+
+
+async def test_asha_by_time_fails_when_the_second_validation_lacks_it_too(world: World) -> None:
+    await world.register(slots=1)
+    driver = await world.started(ASHA)
+    trial = await world.launched()
+    await report(trial, 1, val_loss=0.5)
+    await driver.step()
+    assert (await world.experiment(driver.experiment_id))["state"] == "ACTIVE"
+    await report(trial, 2, val_loss=0.25)
+    with pytest.raises(SearcherError) as failed:
+        await driver.step()
+    assert str(failed.value) == (
+        f"trial {trial.id}: searcher.metric is 'loss', but the validation after 2 steps has no such metric; "
+        "it has val_loss, batches (did you mean 'val_loss'?); the adaptive_asha searcher stops trials by "
+        "this metric and cannot go on without it"
+    )
+
+
+async def test_a_validation_may_be_reported_in_pieces(world: World) -> None:
+    await world.register(slots=1)
+    driver = await world.started(ASHA)
+    trial = await world.launched()
+    for step in (1, 2, 3):
+        await report(trial, step, accuracy=0.5)
+        await report(trial, step, loss=0.5)
+        await driver.step()
+    assert (await world.experiment(driver.experiment_id))["state"] == "ACTIVE"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        (
+            {"val_loss": 0.5},
+            "the search is complete; but no trial ever reported 'loss' (searcher.metric); they reported "
+            "batches, val_loss (did you mean 'val_loss'?)",
+        ),
+        ({"loss": "NaN"}, "the search is complete"),
+        ({}, "the search is complete"),
+    ],
+)
+async def test_the_reason_at_the_end_says_so(
+    world: World, metrics: dict[str, Any], reason: str
+) -> None:
+    await world.register(slots=1)
+    driver = await world.started(RANDOM)
+    for _ in range(4):
+        trial = await world.launched()
+        ok(await trial.started())
+        if metrics:
+            await report(trial, 1, 2, **metrics)
+        ok(await trial.exited())
+        await driver.step()
+    ended = await world.experiment(driver.experiment_id)
+    assert (ended["state"], ended["reason"]) == ("COMPLETED", reason)
