@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import experiments, trials
+from determined_searchers import Form, SearcherError
+from determined_searchers.methods import find_method
+from determined_searchers.settings import is_custom, read_form, read_unit
+
+NEVER_STOP = frozenset({"single", "random", "grid"})
+"""Searchers whose trials all train to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """``time_metric`` is None unless the searcher goes by reports (the newer form)."""
+    """``time_metric`` is None unless the searcher goes by reports (the newer form).
+
+    ``asked_unit``: of the operations at whose ends the searcher stops trials; None: it stops none, or
+    not there, or the configuration gives no unit. ``takes_time``: whether it could go by reports instead.
+    """
 
     id: int
     experiment_id: int
@@ -23,6 +34,9 @@ class TrialFacts:
     smaller_is_better: bool
     time_metric: str | None
     unmanaged: bool
+    searcher: str = ""
+    asked_unit: str | None = None
+    takes_time: bool = False
 
     def better(self, value: float, than: float | None) -> bool:
         """Whether ``value`` is a new best; a tie is not."""
@@ -64,6 +78,7 @@ async def _load(conn: AsyncConnection, ids: set[int]) -> list[TrialFacts]:
             searcher["smaller_is_better"].astext.label("smaller"),
             searcher["time_metric"].astext.label("time_metric"),
             experiments.c.unmanaged,
+            searcher.label("searcher"),
         )
         .join(experiments, experiments.c.id == trials.c.experiment_id)
         .where(trials.c.id.in_(ids))
@@ -78,6 +93,18 @@ async def _load(conn: AsyncConnection, ids: set[int]) -> list[TrialFacts]:
             # Nobody drives the search of an unmanaged experiment.
             time_metric=None if row.unmanaged else row.time_metric,
             unmanaged=row.unmanaged,
+            **_operations(row.searcher or {}, row.unmanaged),
         )
         for row in rows
     ]
+
+
+def _operations(searcher: Mapping[str, Any], unmanaged: bool) -> dict[str, Any]:
+    name = str(searcher.get("name"))
+    if unmanaged or name in NEVER_STOP or read_form(searcher) is not Form.OPERATIONS:
+        return {}
+    try:
+        takes_time = not is_custom(searcher) and find_method(name).needs_metric
+    except SearcherError:  # of a package that is here no more
+        takes_time = False
+    return {"searcher": name, "asked_unit": read_unit(searcher), "takes_time": takes_time}

@@ -12,6 +12,7 @@ from determined_searchers.events import MetricMissing, TrialReported
 from determined_service.base import topics
 from determined_service.base.hub import notify
 from determined_service.ingest.missing_metric import note_missing
+from determined_service.ingest.past_target import note_past_target
 from determined_service.ingest.reports import VALIDATION, Reported, Validation
 from determined_service.ingest.trial_facts import TrialFacts
 from determined_service.ingest.values import finite
@@ -35,9 +36,9 @@ async def note_validations(
         by_trial.setdefault(one.trial_id, []).append(one)
     missing = await note_missing(conn, facts, reported)
     for trial_id in sorted(by_trial):
-        await _best_and_latest(
-            conn, facts[trial_id], by_trial[trial_id], again=trial_id in rolled_back
-        )
+        mine = by_trial[trial_id]
+        target = await _best_and_latest(conn, facts[trial_id], mine, again=trial_id in rolled_back)
+        await note_past_target(conn, facts[trial_id], target, mine)
     told = [(facts[one.trial_id], one.validation) for one in reported]
     await _tell_searches(conn, told, missing)
     changed = {facts[trial_id].experiment_id for trial_id in by_trial}
@@ -46,13 +47,16 @@ async def note_validations(
 
 async def _best_and_latest(
     conn: AsyncConnection, facts: TrialFacts, reported: Sequence[Reported], *, again: bool
-) -> None:
+) -> int | None:
+    """The length of the operation that the trial has not completed."""
     row = (
         await conn.execute(
             sa.select(
                 trials.c.best_validation_id,
                 trials.c.latest_validation_id,
                 trials.c.searcher_metric_value,
+                trials.c.op_length,
+                trials.c.op_complete,
             )
             .where(trials.c.id == facts.id)
             .with_for_update(key_share=True)
@@ -77,6 +81,7 @@ async def _best_and_latest(
             latest_validation_id=latest_id,
         )
     )
+    return None if row.op_complete else row.op_length
 
 
 async def _from_rows(

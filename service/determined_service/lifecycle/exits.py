@@ -81,6 +81,11 @@ class ExitFacts:
     experiment_state: str = states.ACTIVE
     trial_state: str = states.ACTIVE
     reports_form: bool = False
+    target: int | None = None
+    """The length of the operation that it was given last."""
+    came: float | None = None
+    """How far its reports say that it came, in ``unit``; None: nobody knows."""
+    unit: str | None = None
     op_complete: bool = True
     closed: bool = False
     stop_requested: bool = False
@@ -255,9 +260,7 @@ def _clean_exit(facts: ExitFacts, words: str) -> ExitDecision:
     done = ExitDecision(Outcome.COMPLETED, words, Next.END, states.COMPLETED)
     early = ExitDecision(
         Outcome.COMPLETED,
-        "the training code ended before the searcher's target"
-        if facts.early_exit is None
-        else "the training code asked to stop",
+        _ended_by_itself(facts) if facts.early_exit is None else "the training code asked to stop",
         Next.END,
         states.COMPLETED,
         ExitReason.USER_REQUESTED_STOP,
@@ -277,3 +280,21 @@ def _clean_exit(facts: ExitFacts, words: str) -> ExitDecision:
     words = _preempted(facts) if facts.preempt_requested else "out of operations"
     outcome = Outcome.PREEMPTED if facts.preempt_requested else Outcome.COMPLETED
     return ExitDecision(outcome, words, _again(facts))
+
+
+def _ended_by_itself(facts: ExitFacts) -> str:
+    """Of training code that had more to do, or to ask for, in the operations form."""
+    target = "the searcher's target"
+    if facts.target is not None and facts.unit is not None:
+        target += f" of {facts.target} {facts.unit}"
+    if facts.op_complete:
+        return f"the training code ended after {target} without asking for the next operation"
+    if facts.came is None or facts.target is None:
+        return f"the training code ended before {target} was reported as completed"
+    if facts.came < facts.target:
+        return f"the training code ended before {target}, after {facts.came:g}"
+    how = "reached" if facts.came == facts.target else f"trained to {facts.came:g}, past"
+    return (
+        f"the training code {how} {target}, but never completed that operation (op.report_completed): the "
+        "searcher knows of no result"
+    )

@@ -246,3 +246,32 @@ def test_max_restarts_is_the_number_of_further_runs(restarts: int) -> None:
 )
 def test_words(facts: dict[str, Any], words: str) -> None:
     assert describe_exit(ExitFacts(**facts)) == words
+
+
+EIGHT = {"op_complete": False, "target": 8, "unit": "batches"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({**EIGHT, "came": 3}, "ended before the searcher's target of 8 batches, after 3"),
+        (EIGHT, "ended before the searcher's target of 8 batches was reported as completed"),
+        (BUSY, "ended before the searcher's target was reported as completed"),
+        (
+            {**EIGHT, "came": 8},
+            "reached the searcher's target of 8 batches, but never completed that operation "
+            "(op.report_completed): the searcher knows of no result",
+        ),
+        (
+            {**EIGHT, "came": 20.0},
+            "trained to 20, past the searcher's target of 8 batches, but never completed that operation "
+            "(op.report_completed): the searcher knows of no result",
+        ),
+        (
+            {**EIGHT, "came": 8, "op_complete": True},
+            "ended after the searcher's target of 8 batches without asking for the next operation",
+        ),
+    ],
+)
+def test_who_ends_by_itself_is_told_where(facts: dict[str, Any], words: str) -> None:
+    assert decide_exit(ExitFacts(**facts)).reason == f"the training code {words}"

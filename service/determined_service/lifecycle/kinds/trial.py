@@ -15,7 +15,7 @@ from determined_service.base import pages, topics
 from determined_service.base.errors import NotFound
 from determined_service.base.json import by_name
 from determined_service.deleting.damage import checkpoint_facts
-from determined_service.ingest import logs
+from determined_service.ingest import logs, past_target
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import giving_up, log_actions, trial_queue
 from determined_service.lifecycle import trials as trialing
@@ -97,7 +97,7 @@ _LOCK = sa.text(
     SELECT a.id, a.state, a.task_id, t.id AS trial_id, t.experiment_id, a.run_id, a.agent_id, a.nodes,
            a.started_at, a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at, a.stopping_for,
            (SELECT f.trial_id FROM allocations f WHERE f.id = a.stopping_for) AS stopping_for_trial,
-           t.state AS trial_state, t.request_id, t.op_complete, t.closed, t.stop_requested,
+           t.state AS trial_state, t.request_id, t.op_length, t.op_complete, t.closed, t.stop_requested,
            t.early_exit, t.restarts, e.state AS experiment_state,
            e.config -> 'searcher' AS searcher,
            coalesce((e.config ->> 'max_restarts')::int, 0) AS max_restarts
@@ -201,6 +201,10 @@ async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
         lost = await _lost_in_a_row(change, row.task_id)
     elif exit.exit_code or exit.exit_signal:
         no_restart = await log_actions.no_restart(change.conn, row.trial_id, row.run_id)
+    reports_form = trial_queue.is_reports_form(row.searcher)
+    came, unit = None, None
+    if not (exit.failed or reports_form or (row.op_complete and row.closed)):
+        came, unit = await past_target.farthest(change.conn, row.trial_id, row.searcher)
     return ExitFacts(
         exit_code=exit.exit_code,
         exit_signal=exit.exit_signal,
@@ -212,7 +216,10 @@ async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
         kill_requested=row.kill_requested_at is not None,
         experiment_state=row.experiment_state,
         trial_state=row.trial_state,
-        reports_form=trial_queue.is_reports_form(row.searcher),
+        reports_form=reports_form,
+        target=row.op_length,
+        came=came,
+        unit=unit,
         op_complete=row.op_complete,
         closed=row.closed,
         stop_requested=row.stop_requested,
