@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import zoneinfo
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,19 @@ CHARS = 500
 # How far ahead a rule is looked through: one that never comes true would be looked through for ever.
 _HORIZON_DAYS = {"YEARLY": 3_660, "MONTHLY": 3_660, "WEEKLY": 1_100, "DAILY": 1_100, "HOURLY": 100}
 FORMS = ("cron", "interval_s", "rrule")
+_CRON_NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+# Clocks change at a whole one of these, in every zone.
+_QUARTER = datetime.timedelta(minutes=15)
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+_SECOND = datetime.timedelta(seconds=1)
 
 
 def next_after(
@@ -36,9 +50,11 @@ def next_after(
     text = schedule[given[0]]
     if not isinstance(text, str) or len(text) > CHARS:
         raise BadRequest(f"schedule.{given[0]}: expected a text of at most {CHARS} characters")
-    local = moment.astimezone(zone)
-    found = _cron(text, local) if given == ["cron"] else _rule(text, local, begun.astimezone(zone))
-    return None if found is None else found.astimezone(datetime.UTC)
+    # The first second that comes into question, in UTC: Python compares times of one zone by their clock,
+    # which shows an hour twice when it goes back.
+    moment = moment.astimezone(datetime.UTC).replace(microsecond=0) + _SECOND
+    begun = begun.astimezone(datetime.UTC).replace(microsecond=0)
+    return _cron(text, moment, zone) if given == ["cron"] else _rule(text, moment, begun, zone)
 
 
 def _interval(
@@ -62,22 +78,27 @@ def _zone(name: Any) -> zoneinfo.ZoneInfo:
         ) from None
 
 
-def _cron(text: str, moment: datetime.datetime) -> datetime.datetime | None:
+def _cron(text: str, moment: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime | None:
     from cronsim import CronSim, CronSimError
 
-    try:
-        return next(CronSim(text, moment), None)
-    except CronSimError as error:
+    fields = _CRON_NAMES.get(text.strip().lower(), text)
+    example = "'0 3 * * *' is three in the morning"
+    if len(fields.split()) != 5:
         raise BadRequest(
-            f"schedule.cron: {text!r} cannot be read: {error}; '0 3 * * *' is three in the morning"
-        ) from None
+            f"schedule.cron: {text!r} cannot be read: expected minute, hour, day, month and weekday, or "
+            f"one of {', '.join(_CRON_NAMES)}; {example}, and interval_s counts seconds"
+        )
+    try:
+        times = CronSim(fields, (moment - _SECOND).astimezone(zone))
+        in_utc = (found.astimezone(datetime.UTC) for found in times)
+        return next((found for found in in_utc if found >= moment), None)
+    except CronSimError as error:
+        raise BadRequest(f"schedule.cron: {text!r} cannot be read: {error}; {example}") from None
 
 
 def _rule(
-    text: str, moment: datetime.datetime, begun: datetime.datetime
+    text: str, moment: datetime.datetime, begun: datetime.datetime, zone: datetime.tzinfo
 ) -> datetime.datetime | None:
-    from dateutil.rrule import rrulestr
-
     parts = dict(part.partition("=")[::2] for part in text.upper().split(";"))
     days = _HORIZON_DAYS.get(parts.get("FREQ", ""))
     if days is None or parts.keys() & {"DTSTART", "COUNT", "UNTIL", "EXRULE", "RDATE", "EXDATE"}:
@@ -87,13 +108,55 @@ def _rule(
         )
     if len(text) > 200 or "\n" in text:
         raise BadRequest("schedule.rrule: expected one line of at most 200 characters")
-    # From shortly before, or every time since the beginning would be gone through.
-    start = begun if days > 1_000 else max(begun, moment.replace(minute=0, second=0, microsecond=0))
-    end = moment + datetime.timedelta(days=days)
-    until = end.astimezone(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    # With 0, it would be looked through for ever.
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", parts.get("INTERVAL", "1"), re.ASCII):
+        raise BadRequest(f"schedule.rrule: {text!r}: expected INTERVAL from 1 to 9999")
+    if parts["FREQ"] == "HOURLY":
+        return _hourly(text, int(parts.get("INTERVAL", "1")), moment, begun, zone)
+    return _first(text, begun.astimezone(zone), moment, moment + datetime.timedelta(days=days))
+
+
+def _hourly(
+    text: str,
+    interval: int,
+    moment: datetime.datetime,
+    begun: datetime.datetime,
+    zone: datetime.tzinfo,
+) -> datetime.datetime | None:
+    """Counts the hours that pass: by those of the clock, there would be two between runs when it goes back.
+
+    So the rule is asked for a clock that is never changed, again from each change of the zone's own.
+    """
+    step = datetime.timedelta(hours=interval)
+    end = moment + max(2 * step, datetime.timedelta(days=_HORIZON_DAYS["HOURLY"]))
+    while moment < end:
+        offset = _offset(moment, zone)
+        # From shortly before, or every hour since the beginning would be gone through.
+        start = begun + max(0, (moment - begun) // step) * step
+        found = _first(text, start.astimezone(datetime.timezone(offset)), moment, end)
+        if found is None:
+            return None
+        if _offset(found, zone) == offset:
+            return found
+        while _offset(moment, zone) == offset:
+            moment += _QUARTER - (moment - _EPOCH) % _QUARTER
+    return None
+
+
+def _offset(moment: datetime.datetime, zone: datetime.tzinfo) -> datetime.timedelta:
+    return moment.astimezone(zone).utcoffset() or datetime.timedelta()
+
+
+def _first(
+    text: str, start: datetime.datetime, moment: datetime.datetime, end: datetime.datetime
+) -> datetime.datetime | None:
+    """The rule's first time at or after ``moment``, by the clock of ``start``; in UTC."""
+    from dateutil.rrule import rrulestr
+
     try:
-        rule = rrulestr(f"{text.upper()};UNTIL={until}", dtstart=start.replace(microsecond=0))
-        found: datetime.datetime | None = rule.after(moment)
+        rule = rrulestr(f"{text.upper()};UNTIL={end:%Y%m%dT%H%M%SZ}", dtstart=start)
+        times = rule.xafter(moment.astimezone(start.tzinfo), inc=True)
+        in_utc = (found.astimezone(datetime.UTC) for found in times)
+        return next((found for found in in_utc if found >= moment), None)
     except (ValueError, TypeError, KeyError) as error:
         raise BadRequest(f"schedule.rrule: {text!r} cannot be read: {error}") from None
-    return found
