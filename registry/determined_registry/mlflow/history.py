@@ -52,12 +52,14 @@ SAMPLE_STEPS = f"""
                 ORDER BY x.steps_completed LIMIT 1) AS low,
                (SELECT x.steps_completed FROM metrics x WHERE x.group_name = :group AND {_NUMBERS}
                 ORDER BY x.steps_completed DESC LIMIT 1) AS high
+    ), sized AS (
+        SELECT low, high, cast(high AS numeric) - low + 1 AS size FROM ends
     ), chosen AS (
         SELECT DISTINCT found.id
-        FROM ends, generate_series(0, cast(:most AS bigint) - 1) AS part CROSS JOIN LATERAL (
+        FROM sized, generate_series(0, cast(:most AS bigint) - 1) AS part CROSS JOIN LATERAL (
             SELECT x.id FROM metrics x WHERE x.group_name = :group AND {_NUMBERS}
-              AND x.steps_completed >= CASE WHEN part = :most - 1 THEN high ELSE
-                  low + part * ((high - low + 1) / :most) + least(part, (high - low + 1) % :most) END
+              AND x.steps_completed >= CASE WHEN part = :most - 1 THEN high ELSE cast(
+                  low + part * div(size, :most) + least(part, mod(size, :most)) AS bigint) END
             ORDER BY x.steps_completed LIMIT 1
         ) AS found
     ) {_OF_CHOSEN}"""

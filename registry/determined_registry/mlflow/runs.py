@@ -62,7 +62,7 @@ _IN_RUN = """
            e.config -> 'searcher' ->> 'metric' AS searcher_metric
     FROM trials t JOIN experiments e ON e.id = t.experiment_id
     LEFT JOIN mlflow_runs m ON m.trial_id = t.id WHERE t.id = :id"""
-_ALL_STEPS = (-(2**62), 2**62)
+_ALL_STEPS = (-(2**63), 2**63 - 1)
 _WHERE_REPORTED = """
     SELECT s.group_name, s.metric, s.count, s.count >= (
         SELECT max(o.count) FROM metric_summaries o

@@ -66,12 +66,17 @@ class Batch:
         metrics: dict[str, Any],
         batch_metrics: list[Any] | None,
         end_time: str | None,
+        *,
+        least: int = 0,
     ) -> None:
-        """Adds one report; raises BadRequest for what cannot be one, or is larger than the limits."""
+        """Adds one report; raises BadRequest for what cannot be one, or is larger than the limits.
+
+        ``least``: of its steps. MLflow's clients log what was before the training as step -1.
+        """
         moment = _moment(end_time)
-        if type(steps) is not int or not 0 <= steps <= MAX_STEPS:
+        if type(steps) is not int or not least <= steps <= MAX_STEPS:
             raise BadRequest(
-                f"steps_completed must be a whole number from 0 on, not {show(steps)}"
+                f"steps_completed must be a whole number from {least} on, not {show(steps)}"
                 + (f": at most {MAX_STEPS} is allowed" if type(steps) is int and steps > 0 else "")
             )
         if not isinstance(metrics, dict):
@@ -96,7 +101,8 @@ class Batch:
         self.lines.append(
             b"%s\t%d\t%s\t%s\t%s\n" % (text_field(group), steps, moment, json_field(encoded), extra)
         )
-        if steps < self.first_steps.get(group, MAX_STEPS + 1):
+        # What was before the training is not where a leg begins again.
+        if 0 <= steps < self.first_steps.get(group, MAX_STEPS + 1):
             self.first_steps[group] = steps
         self.summaries.add(group, steps, metrics)
 

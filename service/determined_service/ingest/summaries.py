@@ -77,7 +77,7 @@ class Summaries:
                 type_of = type_name(value)
             summary = known.get(name)
             if summary is None:
-                summary = known[name] = Summary(type_of)
+                summary = known[name] = Summary(type_of, steps=steps)
             elif summary.type != type_of:
                 summary.type = "string"
             summary.count += 1

@@ -123,7 +123,7 @@ async def _tell_searches(
             request_id=facts.request_id,
             time=finite(validation.metrics.get(facts.time_metric)),
             metric=finite(validation.metrics[facts.metric]),
-            step=validation.steps or None,
+            step=max(validation.steps, 0) or None,
         )
         events.setdefault(facts.experiment_id, []).append(event.to_json())
     for experiment_id in sorted(events):

@@ -32,7 +32,7 @@ from determined_registry.mlflow.names import OWN_GROUP, flat, param_value
 from determined_service.base import topics
 from determined_service.base.checks import check_bytes
 from determined_service.base.errors import BadRequest, Conflict, NotFound
-from determined_service.ingest.reports import Batch
+from determined_service.ingest.reports import MAX_STEPS, Batch
 from determined_service.ingest.streams import Position
 from determined_service.lifecycle import unmanaged
 from determined_service.lifecycle.experiments import lock_experiment
@@ -344,7 +344,7 @@ def batch(trial_id: int, of: Facts, metrics: Collection[Point], sent: bytes) -> 
         seen[place] = turn + 1
         reports.setdefault((group, step, moment, turn), {})[name] = value
     for (group, step, moment, _), values in reports.items():
-        found.add(group, step, values, None, _iso(moment))
+        found.add(group, step, values, None, _iso(moment), least=-MAX_STEPS)
     return found
 
 

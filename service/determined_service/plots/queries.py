@@ -63,7 +63,7 @@ _TRIALS = """
     SELECT t.id, t.request_id, t.state, t.hparams, t.op_length, t.op_index, t.op_complete,
            t.stop_requested, t.early_exit, k.flow_run_id::text, t.searcher_metric_value AS metric,
            b.steps_completed AS best_steps, b.end_time AS best_time,
-           coalesce(v.last_steps, 0) AS steps, coalesce(v.count, 0) AS validations,
+           greatest(v.last_steps, 0) AS steps, coalesce(v.count, 0) AS validations,
            coalesce(v.count - v.finite_count, 0) AS not_finite, w.max AS time,
            -- An unmanaged trial has no allocation: it runs until its script ends or falls silent.
            r.trial_id IS NOT NULL OR e.unmanaged AS running

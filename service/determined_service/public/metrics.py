@@ -230,7 +230,9 @@ async def compare_trials(
     check_int(maxDatapoints, "maxDatapoints", most=limits.POINTS_OF_CURVE)
     points = maxDatapoints if maxDatapoints > 1 else limits.POINTS_OF_CURVE
     of_groups = _names_of_groups(group or _group_of_type(metricType), metricNames, metricIds)
-    chosen = [m.steps_completed >= startBatches, ~m.archived]
+    chosen = [~m.archived]
+    if startBatches:
+        chosen.append(m.steps_completed >= startBatches)
     if endBatches:
         chosen.append(m.steps_completed <= endBatches)
 

@@ -42,7 +42,7 @@ SHOWN_STATE = display_state(
     without="ACTIVE",  # It waits for its search.
 )
 STEPS = (
-    sa.select(sa.func.coalesce(sa.func.max(metric_summaries.c.last_steps), 0))
+    sa.select(sa.func.greatest(sa.func.max(metric_summaries.c.last_steps), 0))
     .where(metric_summaries.c.trial_id == t.id)
     .scalar_subquery()
 )

@@ -191,6 +191,9 @@ def test_histories(store: TrackingStore) -> None:
     assert [point.step for point in part] == list(range(20, 26))
     bulk = store.get_metric_history_bulk(["3", "4"], "validation/accuracy", 15)
     assert len(bulk) == 15
+    # From the least step that there may be to the greatest.
+    ends = store.get_metric_history_bulk_interval(["3"], "training/loss", 10, -(2**63), 2**63 - 1)
+    assert [point.step for point in ends] == places
 
 
 def test_what_the_profiler_reports_are_system_metrics(store: TrackingStore) -> None:

@@ -62,6 +62,34 @@ def test_a_parameter_does_not_change(tracking: Cluster) -> None:
             mlflow.log_param("lr", 0.2)
 
 
+def test_what_was_before_the_training_is_a_step_below_0(tracking: Cluster) -> None:
+    mlflow.set_experiment("steps")
+    with mlflow.start_run() as run:
+        for step in (5, -1, 0, -(2**63) + 1, 2**63 - 1):
+            mlflow.log_metric("loss", float(step), step=step)
+        mlflow.log_metric("before", 2.3, step=-2)
+        mlflow.log_metric("before", 2.2, step=-1)
+    found = mlflow.get_run(run.info.run_id).data.metrics
+    assert found == {"loss": float(2**63 - 1), "before": 2.2}
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "before")
+    assert [(one.step, one.value) for one in history] == [(-2, 2.3), (-1, 2.2)]
+    with tracking.api() as api:
+        asked = {"trialIds": run.info.run_id, "group": "training", "metricNames": "before"}
+        curves = api.get("/api/v1/trials/time-series", params=asked).json()["trials"]
+        steps = [point["batches"] for point in curves[0]["metrics"][0]["data"] if point["values"]]
+        assert steps == [-2, -1]
+        kept = api.get(f"/api/v1/trials/{run.info.run_id}").json()["trial"]["summaryMetrics"]
+        assert kept["avg_metrics"]["before"] | {"sum": 0, "mean": 0} == {
+            "type": "number",
+            "count": 2,
+            "last": 2.2,
+            "sum": 0,
+            "min": 2.2,
+            "max": 2.3,
+            "mean": 0,
+        }
+
+
 def test_the_example(tracking: Cluster) -> None:
     """What a team has, unchanged: a checkpoint of ours that is registered, and answers when it is loaded."""
     example = Path(__file__).parents[3] / "examples" / "mlflow_script" / "train.py"

@@ -19,7 +19,7 @@ from determined_service.base.checks import (
     show,
 )
 from determined_service.base.errors import BadRequest, TooLarge, Unavailable, _log_line, of_database
-from determined_service.ingest.reports import read_batch
+from determined_service.ingest.reports import Batch, read_batch
 from determined_service.submission.size import check_size
 
 
@@ -111,6 +111,18 @@ def batch(**change: Any) -> dict[str, Any]:
 def test_reports_beyond_the_limits_are_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(BadRequest, match=says):
         read_batch(1, batch(**change))
+
+
+def test_only_mlflow_logs_steps_below_0_and_no_leg_begins_again_there() -> None:
+    report = ("training", -1, {"loss": 2.3}, None, None)
+    found = Batch(1, 2)
+    with pytest.raises(BadRequest, match="from 0 on, not -1"):
+        found.add(*report)
+    found.add(*report, least=-(2**63) + 1)
+    assert found.first_steps == {}
+    assert found.summaries.groups["training"]["loss"].steps == -1
+    found.add("training", 3, {"loss": 1.0}, None, None)
+    assert found.first_steps == {"training": 3}
 
 
 def test_generous_reports_pass() -> None:

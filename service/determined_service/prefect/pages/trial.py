@@ -26,7 +26,7 @@ MOST_METRICS, MOST_CHECKPOINTS, MOST_LEGS, MOST_HPARAMS = 50, 20, 10, 50
 _TRIAL = sa.text(
     """
     SELECT t.id, t.experiment_id, t.state, t.reason, t.restarts, t.run_count, t.hparams, e.name,
-        (SELECT coalesce(max(last_steps), 0) FROM metric_summaries WHERE trial_id = t.id) AS steps,
+        (SELECT greatest(max(last_steps), 0) FROM metric_summaries WHERE trial_id = t.id) AS steps,
         (SELECT coalesce(jsonb_agg(to_jsonb(m)), '[]') FROM (
             SELECT group_name, metric, count, min, max, last FROM metric_summaries
             WHERE trial_id = t.id ORDER BY group_name, metric LIMIT :metrics) AS m) AS metrics,

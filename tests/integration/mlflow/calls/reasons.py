@@ -35,7 +35,6 @@ REASONS = {
     "a model has no tag of prompts.",
     "other runs": "A checkpoint is the output of the run that made it: `log_outputs` of another's is "
     "refused (403).",
-    "steps": "Steps are counted from 0 on: one below is refused (400).",
     "values": "A metric's value that is no number, and a tag's name with a line break, are refused (400); "
     "MLflow's own server takes both.",
     "aliases": "An alias that is a number is refused (400): it would look like a version.",
@@ -62,7 +61,6 @@ _OF_CALL = {
     "mlflow.set_logged_model_tags": "copies",
     "mlflow.delete_logged_model_tag": "copies",
     "mlflow.log_outputs": "other runs",
-    "REST.a step below 0": "steps",
     "REST.a batch is refused": "values",
     "REST.what does not exist": "aliases",
     "REST.infinities and what is not a number": "infinities",
