@@ -19,7 +19,12 @@ BUILT_IN = {
     "async_halving": "determined_searchers.asha:Halving",
     "adaptive_asha": "determined_searchers.adaptive_asha:AdaptiveASHA",
 }
-REMOVED = ("sync_halving", "adaptive", "adaptive_simple")
+REMOVED = {
+    "sync_halving": "async_halving",
+    "adaptive": "adaptive_asha",
+    "adaptive_simple": "adaptive_asha",
+}
+"""The names of earlier methods: what replaces each."""
 ENTRY_POINTS = "determined.searchers"
 """Entry-point group in which packages offer methods; built-in names cannot be replaced."""
 
@@ -32,7 +37,7 @@ def find_method(name: Any) -> type[SearchMethod]:
     elif name in REMOVED:
         raise SearcherError(
             f"searcher.name: the {name!r} searcher has been removed and is not valid for new "
-            f"experiments"
+            f"experiments: use {REMOVED[name]}"
         )
     else:
         found = _import(_offered_as(name))

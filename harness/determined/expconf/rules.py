@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from determined.expconf import legacy
+from determined.expconf import legacy, steps
 from determined.expconf.hyperparameters import TYPES
 from determined.expconf.masking import masked_fields
 from determined.expconf.paths import Path
@@ -66,8 +66,8 @@ def novelty(config: dict[str, Any], *, unmanaged: bool) -> Iterator[Finding]:
     """Rules for new experiments, which old ones may break."""
     name = _section(config, "searcher").get("name")
     if isinstance(name, str) and name in REMOVED:
-        message = f"the {name!r} searcher has been removed and is not valid for new experiments"
-        yield _rule(("searcher", "name"), message)
+        message = f"the {name!r} searcher has been removed and is not valid for new experiments: "
+        yield _rule(("searcher", "name"), message + steps.instead_of(name, config))
     if config.get("entrypoint") is None and not unmanaged:
         message = "required field is missing: the command that runs a trial"
         yield Finding(MISSING, ("entrypoint",), message)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from determined.expconf import fields
+from determined.expconf import fields, steps
 from determined.expconf.base import BROKEN_RULE, MEMBER_MARK, NO_MEMBER, WRONG_SHAPE
 from determined.expconf.durations import DURATION_PATTERN
 from determined.expconf.fields import EXPERIMENT, Format
@@ -108,7 +108,7 @@ def _translate(error: ErrorDetails, data: dict[str, Any], form: Format) -> Itera
         allowed = context["allowed"].split(",")
         if path == ("searcher",):
             allowed += plugin_names()
-        yield from _no_member(location, path, value, context["key"], allowed, form)
+        yield from _no_member(location, path, value, context["key"], allowed, data, form)
     elif kind == "extra_forbidden":
         yield unknown_field(location[:-1], path, data, form)
     elif kind == MISSING:
@@ -123,7 +123,8 @@ def _translate(error: ErrorDetails, data: dict[str, Any], form: Format) -> Itera
     elif kind == "value_error":
         yield Finding("value", path, f"{context['error']}, found {shown}", shown)
     elif kind == BROKEN_RULE:
-        yield Finding("value", path, context["message"], shown, context["allowed"] or None)
+        message = steps.period(path, value, data) or context["message"]
+        yield Finding("value", path, message, shown, context["allowed"] or None)
     elif kind == WRONG_SHAPE:
         yield _expected(path, context["expected"], value, shown)
     elif kind in _TYPES:
@@ -148,6 +149,9 @@ def unknown_field(
     holder = _at(path[:-1], data)
     sections = fields.sections_at(location, form.root)
     allowed = fields.names(fields.with_plugins(sections, holder.get("name")))
+    listed = ", ".join(allowed)
+    if form is EXPERIMENT and (older := steps.successor(path, data)) is not None:
+        return Finding(UNKNOWN, path, f"unknown field: {older[1]}", None, listed, older[0])
     suggestion = _meant(path, allowed, holder, form)
     message = "unknown field"
     tag = _tag_of(holder) if location and _is_member(location[-1]) else None
@@ -155,7 +159,6 @@ def unknown_field(
         message += f" for {tag}"
     if suggestion:
         message += f"; did you mean {suggestion!r}?"
-    listed = ", ".join(allowed)
     shown = listed
     if suggestion and len(allowed) > _LISTED:
         shown = f"one of {len(allowed)} fields, which {form.listing} lists"
@@ -189,6 +192,7 @@ def _no_member(
     value: Any,
     key: str,
     allowed: list[str],
+    data: dict[str, Any],
     form: Format,
 ) -> Iterator[Finding]:
     """A union whose ``name`` or ``type`` chooses no member."""
@@ -212,7 +216,7 @@ def _no_member(
         sections = fields.with_plugins(fields.sections_at(location, form.root), None)
         for name in value:
             if not fields.known(sections, name):
-                yield unknown_field(location, (*path, name), {}, form)
+                yield unknown_field(location, (*path, name), data, form)
 
 
 def _expected(path: Path, expected: str, value: Any, shown: str) -> Finding:

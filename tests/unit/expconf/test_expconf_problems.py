@@ -382,10 +382,17 @@ def test_removed_searchers_load_but_are_refused_for_new_experiments(name: str) -
         "adaptive": "max_length: {batches: 1}, budget: {batches: 9}",
         "adaptive_simple": "max_length: {batches: 1}, max_trials: 2000",
     }[name]
+    instead = {
+        "sync_halving": "name: async_halving, max_length: {batches: 1}, max_trials: 9; keep num_rungs; "
+        "leave budget and train_stragglers out",
+        "adaptive": "name: adaptive_asha, max_length: {batches: 1}, max_trials: 9; leave budget and "
+        "train_stragglers out",
+        "adaptive_simple": "name: adaptive_asha, max_length: {batches: 1}, max_trials: 2000",
+    }[name]
     text = f"entrypoint: x\nsearcher: {{name: {name}, metric: loss, {fields}}}\n"
     assert problems(text) == [
         f"c.yaml:2: searcher.name: the '{name}' searcher has been removed and is not valid for new "
-        "experiments"
+        f"experiments: write {instead}"
     ]
     stored = {
         **load_yaml(text).data,

@@ -407,9 +407,12 @@ def test_a_snapshot_of_another_search_is_refused(other: Any) -> None:
     ("name", "message"),
     [
         ("randon", "'randon' is not a searcher .did you mean 'random'.*known are"),
-        ("sync_halving", "'sync_halving' searcher has been removed and is not valid for new"),
-        ("adaptive", "has been removed"),
-        ("adaptive_simple", "has been removed"),
+        (
+            "sync_halving",
+            "'sync_halving' searcher has been removed .* new experiments: use async_h",
+        ),
+        ("adaptive", "has been removed .*: use adaptive_asha"),
+        ("adaptive_simple", "has been removed .*: use adaptive_asha"),
         (None, "None is not a searcher"),
         ("broken", "not a SearchMethod"),
     ],
