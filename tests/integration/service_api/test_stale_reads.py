@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from determined.common.cluster_config import NotebookFiles
+from determined.common.cluster_config.quotas import Quotas
 from determined.common.wire import doors, shells
 from determined.common.wire.doors import DoorState
 from determined_registry.database.tables import (
@@ -60,7 +61,7 @@ async def test_an_experiment_whose_first_trial_comes_is_not_abandoned(world: Wor
     experiment_id = await world.experiment(unmanaged=True)
     await behind(
         world,
-        lambda change: unmanaged.put_trial(change, experiment_id, {}, None),
+        lambda change: unmanaged.put_trial(change, experiment_id, {}, None, Quotas()),
         lambda: unmanaged.give_up_silent(world.db, 0),
     )
     (row,) = await world.rows(sa.select(experiments.c.state, experiments.c.reason))
