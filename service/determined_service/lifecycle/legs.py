@@ -25,7 +25,7 @@ _BEGINS = sa.text(
         FROM tasks k
         WHERE a.id = :id AND a.state = ANY(:sources) AND k.id = a.task_id
         RETURNING a.id, a.task_id, a.run_id, a.agent_id, a.nodes, a.started_at, a.trial_id,
-                  a.experiment_id, k.kind
+                  a.experiment_id, a.resource_pool, k.kind
     ), written AS (
         INSERT INTO legs (task_id, run_id, allocation_id, state, start_time)
         SELECT task_id, run_id, id, 'RUNNING', started_at FROM moved

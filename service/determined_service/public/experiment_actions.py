@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from determined_service.access.dependencies import Gate, may, may_named
@@ -26,19 +27,17 @@ from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import experiments as experimenting
-from determined_service.lifecycle import unmanaged
+from determined_service.lifecycle import surroundings, unmanaged
 from determined_service.lifecycle.pools import require_pool
 from determined_service.plots import links
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
-from determined_service.scheduling import unheeded
-from determined_service.scheduling.reading import SnapshotReader
 from determined_service.state.change import Change, changing, reader
 from determined_service.submission import continuation, submit
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
 from determined_service.web.router import Router
-from determined_service.web.state import Db, SettingsOf, SnapshotsOf, ViewerOf
+from determined_service.web.state import Db, SettingsOf, ViewerOf
 
 router = Router("Experiments", "/api/v1/experiments")
 
@@ -116,7 +115,6 @@ async def create_experiment(
     db: Db,
     settings: SettingsOf,
     viewer_of: ViewerOf,
-    snapshots: SnapshotsOf,
 ) -> Response:
     """Checks the whole submission, stores it and starts its search."""
     if given.unmanaged:
@@ -125,20 +123,19 @@ async def create_experiment(
     submission = given.submission()
     known = await _submitted(db, submission, user.user_id)
     if known is not None:
-        return await _answer(db, known, viewer, (), snapshots)
+        return await _answer(db, known, viewer, ())
     prepared = await submit.prepare(submission, settings)
     if given.validate_only:
         async with reader(db).connect() as conn:
             plan = await submit.plan(conn, submission, prepared, settings.cluster)
+            remarks = await _remarks(conn, plan.config, plan.resource_pool, bool(plan.warnings))
         planned = planned_experiment(plan.config, given.config, user.username, user.user_id)
         return JsonResponse(
             {
                 "experiment": planned,
                 "config": plan.config,
                 "warnings": list(plan.warnings),
-                "remarks": _remarks(
-                    plan.config, plan.resource_pool, snapshots, waits=bool(plan.warnings)
-                ),
+                "remarks": remarks,
             }
         )
     try:
@@ -146,12 +143,15 @@ async def create_experiment(
             plan = await submit.plan(change.conn, submission, prepared, settings.cluster)
             experiment_id = await submit.store(change, plan, submission, user.user_id, user.task)
             found = await get_experiment(change.conn, experiment_id, viewer)
+            remarks = await _remarks(
+                change.conn, plan.config, plan.resource_pool, bool(plan.warnings)
+            )
     except Conflict:
         known = await _submitted(db, submission, user.user_id)
         if known is None:
             raise
-        return await _answer(db, known, viewer, (), snapshots)
-    return _created(found, plan.warnings, snapshots)
+        return await _answer(db, known, viewer, ())
+    return _created(found, plan.warnings, remarks)
 
 
 @router.put(
@@ -188,7 +188,7 @@ async def create_unmanaged(
         )
     viewer = Viewer.of(user, settings)
     plot = links.link(settings, experiment_id)
-    return await _answer(db, experiment_id, viewer, (), plotUrl=plot)
+    return await _answer(db, experiment_id, viewer, (), managed=False, plotUrl=plot)
 
 
 class Continuation(BaseModel):
@@ -210,7 +210,6 @@ async def continue_experiment(
     db: Db,
     settings: SettingsOf,
     viewer_of: ViewerOf,
-    snapshots: SnapshotsOf,
 ) -> Response:
     """Continues an experiment that has ended, in place: its canceled and failed trials run again."""
     user = await gate.admit(given.id)
@@ -227,7 +226,7 @@ async def continue_experiment(
             where = f"experiment {given.id} cannot be continued in its resource pool"
             await require_pool(change.conn, found.resource_pool, where)
         await continuation.begin_again(change, found, settings.cluster.quotas, begun)
-    return await _answer(db, given.id, viewer_of(user), warnings, snapshots)
+    return await _answer(db, given.id, viewer_of(user), warnings)
 
 
 async def _submitted(db: Database, submission: submit.Submission, owner_id: int) -> int | None:
@@ -237,11 +236,11 @@ async def _submitted(db: Database, submission: submit.Submission, owner_id: int)
         return await submit.find_submitted(conn, submission, owner_id)
 
 
-def _remarks(
-    config: dict[str, Any], pool: str, snapshots: SnapshotReader, *, waits: bool
+async def _remarks(
+    conn: AsyncConnection, config: dict[str, Any], pool: str, waits: bool
 ) -> list[str]:
     """``waits``: until there is an agent on which its trials could run."""
-    found = unheeded.remarks(config, pool, snapshots.schedulers.config(pool).type)
+    found = await surroundings.remarks(conn, config, pool)
     if waits:
         found.append(
             f"resource pool {pool!r} has no agent now on which a trial of this experiment could run: its "
@@ -255,31 +254,31 @@ async def _answer(
     experiment_id: Id,
     viewer: Viewer,
     warnings: tuple[str, ...],
-    snapshots: SnapshotReader | None = None,
+    *,
+    managed: bool = True,
     **more: str,
 ) -> Response:
+    remarks: list[str] = []
     async with reader(db).connect() as conn:
         found = await get_experiment(conn, experiment_id, viewer)
-    return _created(found, warnings, snapshots, **more)
+        if managed:
+            pool = found["resourcePool"]
+            remarks = await _remarks(conn, found["config"], pool, bool(warnings))
+    return _created(found, warnings, remarks, **more)
 
 
 def _created(
     found: dict[str, Any],
     warnings: tuple[str, ...],
-    snapshots: SnapshotReader | None,
+    remarks: list[str],
     **more: str,
 ) -> Response:
-    """``snapshots``: of an experiment that the cluster runs."""
-    config = found["config"]
-    # Beside the warnings, which Determined's clients read as an enumeration.
-    remarks = []
-    if snapshots is not None:
-        remarks = _remarks(config, found["resourcePool"], snapshots, waits=bool(warnings))
     return JsonResponse(
         {
             "experiment": found,
-            "config": config,
+            "config": found["config"],
             "warnings": list(warnings),
+            # Beside the warnings, which Determined's clients read as an enumeration.
             "remarks": remarks,
             **more,
         }

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import sqlalchemy as sa
 from fastapi import Query
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from determined_registry.database.tables import experiments, metrics, trials, users
@@ -31,7 +32,9 @@ from determined_service.base.bounds import (
 )
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
+from determined_service.ingest.missing_metric import never_reported
 from determined_service.ingest.values import finite
+from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.details import describe, relabel, set_policy
 from determined_service.scheduling.job_changes import set_resources
 from determined_service.state.change import changing
@@ -149,16 +152,35 @@ async def list_labels(user: ExperimentReader, db: Db) -> dict[str, Any]:
         return {"labels": list(rows.scalars())}
 
 
+async def remarks_on(conn: AsyncConnection, experiment: dict[str, Any]) -> list[str]:
+    """Sentences on an experiment (its JSON) that whoever looks at it should know."""
+    if experiment["unmanaged"]:
+        return []
+    pool = experiment["resourcePool"]
+    found = await surroundings.remarks(conn, experiment["config"], pool)
+    never = await never_reported(conn, experiment["id"])
+    return found if never is None else [*found, never]
+
+
 @router.get("/experiments/{experiment_id}")
 async def read_experiment(
-    experiment_id: Id, user: ExperimentReader, db: Db, queue: QueueOf, viewer_of: ViewerOf
+    experiment_id: Id,
+    user: ExperimentReader,
+    db: Db,
+    queue: QueueOf,
+    viewer_of: ViewerOf,
+    remarks: bool = False,
 ) -> Response:
     """One experiment, and its place in the queue. Secrets of its configuration are masked, unless its owner
-    or an administrator asks."""
+    or an administrator asks. Ours: with `remarks`, sentences on what of its configuration is not heeded where
+    it runs, and on a metric that no trial reports."""
+    more = {}
     async with db.tx() as conn:
         found = await get_experiment(conn, experiment_id, viewer_of(user))
+        if remarks:
+            more["remarks"] = await remarks_on(conn, found)
     job = await queue.job_summary(found)
-    return JsonResponse({"experiment": found, "config": found["config"], "jobSummary": job})
+    return JsonResponse({"experiment": found, "config": found["config"], "jobSummary": job, **more})
 
 
 class ResourcesChange(BaseModel):

@@ -20,6 +20,7 @@ from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, Name
 from determined_service.base.errors import BadRequest, Forbidden, NotFound
 from determined_service.base.json import JsonResponse
+from determined_service.lifecycle import surroundings
 from determined_service.lifecycle import tasks as tasking
 from determined_service.lifecycle.kinds.table import GENERIC
 from determined_service.public import bodies_with_files
@@ -142,14 +143,16 @@ async def create_task(
     db: Db,
     settings: SettingsOf,
 ) -> Response:
-    """Checks everything, then puts the task into the queue."""
+    """Checks everything, then puts the task into the queue. Ours: `remarks`, sentences."""
     async with reader(db).connect() as conn:
         launch = await _completed(conn, given, user)
     prepared = await launching.prepare(launch, settings)
     async with changing(db) as change:
         planned = await launching.plan(change.conn, launch, prepared, settings)
         task_id = await launching.store(change, launch, planned, settings, user.user_id, user.task)
-    return JsonResponse({"taskId": task_id, "warnings": list(planned.warnings)})
+        pool = planned.config["resources"]["resource_pool"]
+        remarks = await surroundings.remarks(change.conn, planned.config, pool, is_task=True)
+    return JsonResponse({"taskId": task_id, "warnings": list(planned.warnings), "remarks": remarks})
 
 
 class Kill(BaseModel):

@@ -24,14 +24,13 @@ from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, IdempotencyKey, ManyIds, ManyNames, Name, Priority
 from determined_service.base.json import JsonResponse
-from determined_service.lifecycle import idle
+from determined_service.lifecycle import idle, surroundings
 from determined_service.lifecycle import tasks as tasking
 from determined_service.lifecycle.kinds import notebook, tensorboard
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.kinds.table import GENERIC, launched_kinds
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
-from determined_service.scheduling import unheeded
 from determined_service.scheduling.job_changes import set_task_priority
 from determined_service.state import task_kinds
 from determined_service.state.change import changing
@@ -245,14 +244,14 @@ def _add_routes(kind: LaunchedKind) -> None:
                 change, launch, planned, settings, user.user_id, user.task
             )
             row = await get_launched(change.conn, kind, task_id)
-        pool = planned.config["resources"]["resource_pool"]
-        scheduler = snapshots.schedulers.config(pool).type
+            pool = planned.config["resources"]["resource_pool"]
+            remarks = await surroundings.remarks(change.conn, planned.config, pool, is_task=True)
         return JsonResponse(
             {
                 noun: launched_json(row, kind, viewer_of(user), alone=True),
                 "config": planned.config,
                 "warnings": list(planned.warnings),
-                "remarks": unheeded.remarks_on_task(planned.config, pool, scheduler),
+                "remarks": remarks,
             }
         )
 

@@ -13,12 +13,12 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
+from determined.expconf.unheeded import HEEDS_PRIORITY, Surroundings, unheeded
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import trial_queue
 from determined_service.lifecycle.experiments import live_trials, lock_experiment
-from determined_service.scheduling import unheeded
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.line_places import place_beside
 from determined_service.scheduling.pools import PoolSchedulers
@@ -126,12 +126,10 @@ async def set_resources(
         await change.conn.execute(_SET_PRIORITY, given)
     _announce(change, experiment_id)
     scheduler = schedulers.config(row.resource_pool).type
-    return [
-        sentence
-        for name in ("priority", "weight")
-        if values.get(name) is not None
-        for sentence in unheeded.remark(name, values[name], row.resource_pool, scheduler)
-    ]
+    # A weight of 1 is said, too: somebody has just set it.
+    return unheeded(
+        {"resources": values}, Surroundings(row.resource_pool, scheduler), all_that_is_there=True
+    )
 
 
 _SET_OF_TASK = sa.text(
@@ -165,7 +163,8 @@ async def set_task_priority(
     change.notify(topics.SCHEDULER, topics.task(task_id))
     if priority is None:
         return []
-    return unheeded.remark("priority", priority, row.pool, schedulers.config(row.pool).type)
+    where = Surroundings(row.pool, schedulers.config(row.pool).type, is_task=True)
+    return unheeded({"resources": {"priority": priority}}, where)
 
 
 async def move_beside(
@@ -198,7 +197,7 @@ async def move_beside(
     ids = sorted(places)
     await change.conn.execute(_PLACE, {"ids": ids, "places": [places[one] for one in ids]})
     _announce(change, experiment_id)
-    if schedulers.config(pool).type not in unheeded.HEEDS_PRIORITY:
+    if schedulers.config(pool).type not in HEEDS_PRIORITY:
         return []
     default = schedulers.default_priority(pool)
     mine, other = [

@@ -12,8 +12,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from determined.common.cluster_config import NotebookFiles
-from determined.common.cluster_config.quotas import Quotas
+from determined.common.cluster_config import NotebookFiles, Quotas
 from determined.common.wire import doors, shells
 from determined.common.wire.doors import DoorState
 from determined_registry.database.tables import (

@@ -478,7 +478,10 @@ class FakeService:
 
     def _experiment(self, request: httpx.Request, id: str) -> Any:
         found = self._now(id)
-        return {"experiment": found, "config": found["config"]}
+        answer = {"experiment": found, "config": found["config"]}
+        if request.url.params.get("remarks") == "true":
+            answer["remarks"] = self.remarks
+        return answer
 
     def _patch(self, request: httpx.Request, id: str) -> Any:
         found = self._now(id)

@@ -18,6 +18,7 @@ from determined.cli.output.render import Column, Format, Record, Section
 from determined.cli.output.workloads import WORKLOADS, read_workloads
 from determined.cli.printing import echo
 from determined.cli.state import state
+from determined.common.printable import one_line
 
 if TYPE_CHECKING:
     from determined.common.api.session import Session
@@ -58,8 +59,10 @@ def describe(
     session = state(ctx).session
     table = fmt is Format.TABLE and outdir is None
     documents: list[dict[str, Any]] = []
+    remarks: list[tuple[int, str]] = []
     for experiment_id in numbers(experiment_ids):
-        answer = session.get(path(experiment_id))
+        answer = session.get(path(experiment_id), params={"remarks": True})
+        remarks += [(experiment_id, one) for one in answer.get("remarks") or ()]
         if table:
             documents.append(_newest(session, experiment_id, answer, metrics))
             continue
@@ -68,6 +71,7 @@ def describe(
             _add_workloads(session, trials)
         document = {**answer["experiment"], "trials": trials}
         document["config"] = answer.get("config") or document.get("config")
+        document["remarks"] = list(answer.get("remarks") or ())
         if fmt is not Format.CSV and outdir is None:
             document |= explanation.read(session, experiment_id, trials)
         documents.append(document)
@@ -78,6 +82,8 @@ def describe(
         render.show_sections(sections, fmt, document=documents)
         if table:
             _say_what_is_left_out(documents)
+            for experiment_id, remark in remarks:
+                talk(f"experiment {experiment_id}: {one_line(remark)}")
         return
     outdir.mkdir(parents=True, exist_ok=True)
     for section in sections:

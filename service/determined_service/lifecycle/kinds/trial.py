@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,7 +18,7 @@ from determined_service.base.json import by_name
 from determined_service.deleting.damage import checkpoint_facts
 from determined_service.ingest import logs, past_target
 from determined_service.lifecycle import experiments as experimenting
-from determined_service.lifecycle import giving_up, log_actions, trial_queue
+from determined_service.lifecycle import giving_up, log_actions, surroundings, trial_queue
 from determined_service.lifecycle import trials as trialing
 from determined_service.lifecycle.exits import (
     Exit,
@@ -95,7 +96,8 @@ _SPECS = sa.text(
 _LOCK = sa.text(
     """
     SELECT a.id, a.state, a.task_id, t.id AS trial_id, t.experiment_id, a.run_id, a.agent_id, a.nodes,
-           a.started_at, a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at, a.stopping_for,
+           a.resource_pool, a.started_at, a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at,
+           a.stopping_for,
            (SELECT f.trial_id FROM allocations f WHERE f.id = a.stopping_for) AS stopping_for_trial,
            t.state AS trial_state, t.request_id, t.op_length, t.op_complete, t.closed, t.stop_requested,
            t.early_exit, t.restarts, e.state AS experiment_state,
@@ -177,6 +179,12 @@ class Trial(SlotKind):
 
     async def started(self, change: Change, leg: sa.Row[Any]) -> None:
         change.notify(topics.trial(leg.trial_id), topics.experiment(leg.experiment_id))
+        if leg.run_id == 1:
+            # At the top of its log, as the process has hardly begun.
+            for words in await surroundings.remarks_on_trial(
+                change.conn, leg.experiment_id, leg.resource_pool
+            ):
+                await logs.add_line(change.conn, leg.task_id, leg.id, words, "WARNING")
 
     async def lock_leg(self, change: Change, allocation_id: str) -> sa.Row[Any] | None:
         """Its experiment, itself, the allocation: as everywhere."""
@@ -184,7 +192,14 @@ class Trial(SlotKind):
 
     async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
         """By :func:`~determined_service.lifecycle.exits.decide_exit`."""
-        decision = decide_exit(await _facts(change, leg, exit))
+        ended = exit
+        if exit.failed and exit.reason:
+            about = await surroundings.of_failure(
+                change.conn, leg.experiment_id, leg.resource_pool, exit.reason
+            )
+            if about is not None:
+                ended = replace(exit, reason=f"{exit.reason} ({about})")
+        decision = decide_exit(await _facts(change, leg, ended))
 
         async def go_on(change: Change) -> None:
             change.notify(topics.trial(leg.trial_id), topics.experiment(leg.experiment_id))

@@ -1,0 +1,61 @@
+"""Which fields of a configuration are not heeded where it runs: :mod:`determined.expconf.unheeded`, told."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined.common.cluster_config import ClusterConfig, restored
+from determined.expconf.unheeded import Surroundings, unheeded, unmounted
+
+# A pool that never had an agent has no type yet.
+_POOL = sa.text(
+    """
+    SELECT (SELECT p.worker_type FROM pools p WHERE p.name = :pool
+            AND EXISTS (SELECT FROM agents g WHERE g.resource_pool = p.name)) AS worker_type,
+           (SELECT config FROM cluster) AS cluster
+    """
+)
+_CONFIG = sa.text("SELECT config FROM experiments WHERE id = :id")
+
+
+@functools.lru_cache(maxsize=4)
+def _cluster(stored: bytes) -> ClusterConfig:
+    return restored(orjson.loads(stored))
+
+
+async def surroundings(conn: AsyncConnection, pool: str, *, is_task: bool = False) -> Surroundings:
+    """Those of ``pool``, as they are now."""
+    row = (await conn.execute(_POOL, {"pool": pool})).one()
+    scheduler = None
+    if row.cluster is not None:
+        scheduler = _cluster(orjson.dumps(row.cluster)).scheduler_of(pool).type
+    return Surroundings(pool, scheduler, row.worker_type, is_task)
+
+
+async def remarks(
+    conn: AsyncConnection, config: Mapping[str, Any], pool: str, *, is_task: bool = False
+) -> list[str]:
+    """A sentence for each setting of the (complete) ``config`` that is stored but not heeded in ``pool``."""
+    return unheeded(config, await surroundings(conn, pool, is_task=is_task))
+
+
+async def remarks_on_trial(conn: AsyncConnection, experiment_id: int, pool: str) -> list[str]:
+    """The same of a trial of the experiment in ``pool``, for the top of its log."""
+    config = (await conn.execute(_CONFIG, {"id": experiment_id})).scalar_one()
+    return await remarks(conn, config, pool)
+
+
+async def of_failure(
+    conn: AsyncConnection, experiment_id: int, pool: str, reason: str
+) -> str | None:
+    """What ``reason``, why a trial's process failed, has to do with a mount that is not there, in words."""
+    config = (await conn.execute(_CONFIG, {"id": experiment_id})).scalar_one()
+    if not config.get("bind_mounts"):
+        return None
+    return unmounted(config, reason, await surroundings(conn, pool))

@@ -1,0 +1,121 @@
+"""What of a configuration is not heeded where it runs is said at submission, in the log and in `describe`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.control.test_exits import begin
+from tests.integration.control.test_search_path import SINGLE
+from tests.integration.control.test_searcher_metric import report, warnings
+from tests.integration.control.world import World, ok
+
+MOUNTED = SINGLE.replace("max_restarts: 1", "max_restarts: 0") + (
+    "environment: {image: 'example.org/team/torch:2.1'}\n"
+    "bind_mounts: [{host_path: /data/team, container_path: /mnt/dataset, read_only: true}]\n"
+)
+REMARK = (
+    "bind_mounts, environment.image are stored but not heeded: resource pool 'default' has agents that run "
+    "processes, and only those that run containers do (docs/agent.md); /mnt/dataset (on the machine: "
+    "/data/team) is not mounted"
+)
+MISSING = "FileNotFoundError: [Errno 2] No such file or directory: '/mnt/dataset/x.csv' (train.py, line 4)"
+
+
+async def remarks_of(world: World, config: str, **fields: Any) -> list[str]:
+    body = {"config": config} | fields
+    answer = ok(await world.user.post("/api/v1/experiments", json=body))
+    return list(answer["remarks"])
+
+
+async def described(world: World, experiment_id: int) -> list[str]:
+    path = f"/api/v1/experiments/{experiment_id}"
+    assert "remarks" not in ok(await world.user.get(path))
+    return list(ok(await world.user.get(path, params={"remarks": True}))["remarks"])
+
+
+async def test_mounts_on_agents_that_run_processes(world: World) -> None:
+    await world.register(slots=1)
+    assert await remarks_of(world, MOUNTED, validateOnly=True) == [REMARK]
+    assert await remarks_of(world, MOUNTED, activate=False) == [REMARK]
+    driver = await world.started(MOUNTED)
+    trial = await world.launched()
+    ok(await trial.started())
+    assert await warnings(world, trial) == [REMARK + "\n"]
+    assert await described(world, driver.experiment_id) == [REMARK]
+    ok(await trial.exited(exit_code=1, reason=MISSING))
+    assert (await world.trial(trial.id))["reason"] == (
+        f"process exited with code 1: {MISSING} (/mnt/dataset of bind_mounts is not mounted: resource pool "
+        "'default' has agents that run processes, where the directory is /data/team)"
+    )
+
+
+async def test_the_next_leg_does_not_say_it_again(world: World) -> None:
+    _, trial = await begin(world, MOUNTED.replace("max_restarts: 0", "max_restarts: 1"))
+    ok(await trial.exited(exit_code=1, reason="ValueError: x"))
+    again = await world.launched()
+    ok(await again.started())
+    assert await warnings(world, again) == [REMARK + "\n"]
+
+
+async def test_other_failures_have_their_own_reason(world: World) -> None:
+    _, trial = await begin(world, MOUNTED)
+    ok(await trial.exited(exit_code=1, reason="ValueError: x"))
+    assert (await world.trial(trial.id))["reason"] == "process exited with code 1: ValueError: x"
+
+
+async def docker(world: World) -> None:
+    body = {
+        "session": world.session,
+        "worker_type": "determined-docker",
+        "slots": [{"id": 0, "device": {"type": "cpu", "uuid": "", "brand": ""}}],
+    }
+    ok(await world.agent.post("/internal/v1/agents/a1/register", json=body))
+
+
+async def test_agents_that_run_containers_heed_them(world: World) -> None:
+    await docker(world)
+    driver = await world.started(MOUNTED)
+    assert await remarks_of(world, MOUNTED, validateOnly=True) == []
+    trial = await world.launched()
+    ok(await trial.started())
+    assert await warnings(world, trial) == []
+    ok(await trial.exited(exit_code=1, reason=MISSING))
+    assert await described(world, driver.experiment_id) == []
+    assert (await world.trial(trial.id))["reason"] == f"process exited with code 1: {MISSING}"
+
+
+async def test_a_pool_that_never_had_an_agent_may_get_either(world: World) -> None:
+    (no_agent,) = await remarks_of(world, MOUNTED, validateOnly=True)
+    assert "has no agent now" in no_agent
+
+
+async def test_describe_names_a_metric_that_nobody_reports(world: World) -> None:
+    driver, trial = await begin(world)
+    await report(trial, 1, val_loss=0.5)
+    (never,) = await described(world, driver.experiment_id)
+    assert never.startswith("no trial ever reported 'loss' (searcher.metric); they reported")
+
+
+COMMAND = {
+    "entrypoint": ["true"],
+    "bind_mounts": [{"host_path": "/data/team", "container_path": "/mnt/dataset"}],
+}
+
+
+@pytest.mark.parametrize("kind", ["commands", "shells", "notebooks"])
+async def test_commands_are_told_too(world: World, kind: str) -> None:
+    await world.register(slots=1)
+    config = COMMAND if kind == "commands" else {"bind_mounts": COMMAND["bind_mounts"]}
+    answer = ok(await world.user.post(f"/api/v1/{kind}", json={"config": config}))
+    (remark,) = answer["remarks"]
+    assert remark.startswith("bind_mounts is stored but not heeded: resource pool 'default'")
+
+
+async def test_generic_tasks_are_told_too(world: World) -> None:
+    await world.register(slots=1)
+    body = {"config": "entrypoint: [/bin/true]\nresources: {shm_size: 4G}\n"}
+    answer = ok(await world.user.post("/api/v1/generic-tasks", json=body))
+    (remark,) = answer["remarks"]
+    assert remark.startswith("resources.shm_size is stored but not heeded: resource pool 'default'")
