@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from determined.cli.arguments.options import Json, Overrides
-from determined.cli.errors import CliError
+from determined.cli.errors import CliError, talk
 from determined.cli.output import render
 from determined.cli.printing import echo
 from determined.cli.state import state
 from determined.cli.submission import preview
+from determined.common.printable import one_line
 
 app = typer.Typer(add_completion=False)
 
@@ -34,8 +35,12 @@ def preview_search(
     The search is simulated with random metrics; the same seed gives the same result. No cluster is
     needed.
     """
+    from determined.expconf.doubts import doubts
+
     complete = _read(config_file, config or [])
     searcher = {name: value for name, value in complete["searcher"].items() if value is not None}
+    for remark in doubts(complete):
+        talk(f"warning: {one_line(remark)}")
     found = preview.preview(complete, seed, state(ctx), str(config_file))
     if json:
         render.print_json({"searcher": searcher, "seed": seed, **found})

@@ -75,15 +75,15 @@ def complete_search(config: Mapping[str, Any] | Document) -> dict[str, Any]:
 
 def check(
     config: Mapping[str, Any] | Document, *, template: Mapping[str, Any] | Document | None = None
-) -> None:
-    """Check a user's configuration as far as possible without a cluster.
+) -> dict[str, Any]:
+    """Check a user's configuration as far as possible without a cluster; it, completed.
 
     The check assumes that the cluster has a default checkpoint storage.
 
     Raises:
         ConfigError: as :func:`complete`.
     """
-    complete(config, template=template, defaults=_SOME_STORAGE)
+    return complete(config, template=template, defaults=_SOME_STORAGE)
 
 
 def _fill(merged: dict[str, Any], seed: int | None, name_factory: Callable[[], str]) -> None:

@@ -29,6 +29,8 @@ HEEDS_PRIORITY, HEEDS_WEIGHT = ("priority",), ("fair_share",)
 # A path that begins so: in quotes, or where no name goes on. A relative one could be any word otherwise.
 _PATH = r"(?:(?<=['\"])|(?<![\w./-])(?=\S*/))(?:\./)?{}(?=$|[^\w.-])"
 
+ONLY = "Uncategorized"
+"""The one workspace, and its project."""
 MOST_NAMED = 3
 NAMED_CHARS = 200
 """So many mounts are named in a sentence, each path of them with so many characters at most."""
@@ -171,7 +173,19 @@ def not_served(where: Surroundings, heeding: tuple[str, ...]) -> str | None:
     return f"resource pool {where.pool!r} serves {ORDERS[where.scheduler]}"
 
 
+def _one_workspace(config: Mapping[str, Any], _: Surroundings) -> str | None:
+    named = [config.get("workspace") or ONLY, config.get("project") or ONLY]
+    if named == [ONLY, ONLY]:
+        return None
+    shown = " / ".join(map(_shown, named))
+    return (
+        f"this cluster has one workspace and one project, both {ONLY!r}, and the experiment is there, not in "
+        f"{shown}; tell experiments apart by labels and names"
+    )
+
+
 ROWS: tuple[Row, ...] = (
+    Row(("workspace", "project"), _one_workspace),
     Row(("resources.priority",), _priority),
     Row(("resources.weight",), _weight),
     Row(

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig, restored
+from determined.expconf.doubts import doubts
 from determined.expconf.unheeded import Surroundings, unheeded, unmounted
 
 # A pool that never had an agent has no type yet.
@@ -41,14 +42,15 @@ async def surroundings(conn: AsyncConnection, pool: str, *, is_task: bool = Fals
 async def remarks(
     conn: AsyncConnection, config: Mapping[str, Any], pool: str, *, is_task: bool = False
 ) -> list[str]:
-    """A sentence for each setting of the (complete) ``config`` that is stored but not heeded in ``pool``."""
-    return unheeded(config, await surroundings(conn, pool, is_task=is_task))
+    """A sentence for each setting of the (complete) ``config`` that is stored but not heeded in ``pool``, or
+    that probably means something else."""
+    return [*unheeded(config, await surroundings(conn, pool, is_task=is_task)), *doubts(config)]
 
 
 async def remarks_on_trial(conn: AsyncConnection, experiment_id: int, pool: str) -> list[str]:
-    """The same of a trial of the experiment in ``pool``, for the top of its log."""
+    """What is not heeded of a trial of the experiment in ``pool``, for the top of its log."""
     config = (await conn.execute(_CONFIG, {"id": experiment_id})).scalar_one()
-    return await remarks(conn, config, pool)
+    return unheeded(config, await surroundings(conn, pool))
 
 
 async def of_failure(

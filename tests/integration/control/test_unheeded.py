@@ -119,3 +119,19 @@ async def test_generic_tasks_are_told_too(world: World) -> None:
     answer = ok(await world.user.post("/api/v1/generic-tasks", json=body))
     (remark,) = answer["remarks"]
     assert remark.startswith("resources.shm_size is stored but not heeded: resource pool 'default'")
+
+
+async def test_workspaces_and_values_in_log_ranges(world: World) -> None:
+    await world.register(slots=1)
+    space = "lr: {type: log, base: 10, minval: 0.0001, maxval: 0.1}\n  x: {type: int"
+    config = SINGLE.replace("x: {type: int", space)
+    config += "workspace: Vision Team\nproject: segmentation\n"
+    where, exponents = await remarks_of(world, config, validateOnly=True)
+    assert "the experiment is there, not in Vision Team / segmentation" in where
+    assert exponents.endswith("write minval: -4, maxval: -1")
+    driver = await world.started(config)
+    trial = await world.launched()
+    ok(await trial.started())
+    # Doubts are about the search, so they are no news in a trial's log.
+    assert await warnings(world, trial) == [where + "\n"]
+    assert await described(world, driver.experiment_id) == [where, exponents]

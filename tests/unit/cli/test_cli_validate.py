@@ -118,3 +118,19 @@ def test_the_schema_is_json(det: Det) -> None:
     assert result.exit_code == 0
     schema = json.loads(result.stdout)
     assert "searcher" in schema["properties"]
+
+
+def test_what_no_cluster_heeds_and_what_is_probably_not_meant(
+    det: Det, service: FakeService, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.yaml"
+    text = GOOD.replace("minval: -3, maxval: -1", "minval: 0.001, maxval: 0.1")
+    path.write_text(text + "workspace: Vision Team\n")
+    result = det("e", "validate", path)
+    assert (result.exit_code, result.stdout) == (0, f"{path}: valid\n")
+    where, exponents = result.stderr.splitlines()
+    assert where.startswith(f"{path}: warning: workspace is stored but not heeded: ")
+    assert exponents.endswith("for values from 0.001 to 0.1 write minval: -3, maxval: -1")
+    (report,) = json.loads(det("e", "validate", path, "--json").stdout)
+    assert [len(report[key]) for key in ("problems", "remarks")] == [0, 2]
+    assert service.calls == []

@@ -11,6 +11,7 @@ from determined.cli.arguments.options import Json, Overrides
 from determined.cli.errors import talk
 from determined.cli.output import render
 from determined.cli.printing import echo
+from determined.common.printable import one_line
 
 
 def validate(
@@ -18,20 +19,30 @@ def validate(
     config: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Check configuration files, and report every mistake with its line. No cluster is needed."""
+    """Check configuration files, and report every mistake with its line. No cluster is needed.
+
+    Warnings name what no cluster heeds, and values that probably mean something else.
+    """
     from determined import expconf
+    from determined.expconf.doubts import doubts
+    from determined.expconf.unheeded import Surroundings, unheeded
 
     report = []
     for path in config_files:
         problems: list[expconf.Problem] = []
+        remarks: list[str] = []
         try:
             document = expconf.apply_overrides(expconf.read_yaml(path), config or ())
-            expconf.check(document)
+            complete = expconf.check(document)
+            remarks = [*unheeded(complete, Surroundings()), *doubts(complete)]
         except expconf.ConfigError as error:
             problems = error.problems
-        report.append({"file": str(path), "problems": [p.as_dict() for p in problems]})
+        found = [problem.as_dict() for problem in problems]
+        report.append({"file": str(path), "problems": found, "remarks": remarks})
         for problem in problems:
             talk(str(problem))
+        for remark in remarks:
+            talk(f"{path}: warning: {one_line(remark)}")
         if not json and not problems:
             echo(f"{path}: valid")
     if json:
