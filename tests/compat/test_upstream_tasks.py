@@ -37,6 +37,9 @@ def test_commands(upstream: UpstreamClient, tmp_path: Path) -> None:
     hook.write_text("export FROM_HOOK=yes\n")
     hooked = upstream.det("cmd", "run", "-i", str(hook), "env | grep FROM_HOOK && echo 'and so on'")
     assert "|| FROM_HOOK=yes" in hooked.stdout and "|| and so on" in hooked.stdout
+    hook.write_text("echo by the hook alone\n")
+    alone = upstream.det("cmd", "run", "-i", str(hook), "--config", "description=hook")
+    assert "|| by the hook alone" in alone.stdout
     hook.unlink()
     task_id = upstream.det("cmd", "run", "-d", "sleep", "100").stdout.strip()
     assert "to 7" in upstream.det("cmd", "set", "priority", task_id, "7").stdout

@@ -251,7 +251,7 @@ def _add_routes(kind: LaunchedKind) -> None:
                 noun: launched_json(row, kind, viewer_of(user), alone=True),
                 "config": planned.config,
                 "warnings": list(planned.warnings),
-                "remarks": remarks,
+                "remarks": [*launching.remarks(planned.config), *remarks],
             }
         )
 

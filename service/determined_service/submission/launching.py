@@ -135,7 +135,7 @@ def complete(launch: Launch, settings: Settings) -> dict[str, Any]:
         config["description"] = config.get("name") or f"{kind.title} ({words})"
     check_text(config["description"], "description", limits.NAME_CHARS)
     kind.settle(config, cluster)
-    if not config["entrypoint"]:
+    if kind.needs_entrypoint and not config["entrypoint"]:
         raise BadRequest(
             f"entrypoint: required field is missing: the program that the {kind.title.lower()} runs"
         )
@@ -152,6 +152,13 @@ def _asked(given: Mapping[str, Any], kind: LaunchedKind) -> tuple[int, str]:
         slots if isinstance(slots, int) else default,
         pool if isinstance(pool, str) else "",
     )
+
+
+def remarks(config: Mapping[str, Any]) -> list[str]:
+    """Sentences on a complete configuration that is taken, but may not be what was meant."""
+    if config["entrypoint"]:
+        return []
+    return ["entrypoint is not given: only startup hooks run, and then the task ends"]
 
 
 async def find_launched(conn: AsyncConnection, launch: Launch, owner_id: int) -> str | None:

@@ -112,6 +112,19 @@ async def test_a_single_word_is_for_a_shell(world: World) -> None:
     assert config["entrypoint"] == ["env | grep X"]
 
 
+async def test_a_command_without_a_program_runs_its_hooks(world: World) -> None:
+    await world.register(slots=1)
+    answer = ok(await world.user.post(COMMANDS, json={"config": {}}))
+    (remark,) = answer["remarks"]
+    assert remark.startswith("entrypoint is not given: only startup hooks run")
+    process = await started(world)
+    assert process.spec["entrypoint"] == "true"
+    ok(await process.exited())
+    assert (await shown(world, answer["command"]["id"]))["taskState"] == "STATE_COMPLETED"
+    missing = await refusal(world, "/api/v1/generic-tasks", config="debug: true")
+    assert "entrypoint: required field is missing" in missing
+
+
 async def test_a_weight_is_not_heeded_and_it_is_said(world: World) -> None:
     await world.register(slots=1)
     answer = await launch(world, resources={"weight": 3, "slots": 1})
@@ -145,7 +158,6 @@ async def test_the_files_that_were_sent_are_in_its_order(world: World) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"config": {}}, "entrypoint: required field is missing"),
     (
         {"config": {"entrypoint": ["a"], "resources": {"slot": 1}}},
         "resources.slot: unknown field; did you mean 'slots'?",

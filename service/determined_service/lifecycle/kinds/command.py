@@ -14,3 +14,4 @@ class Command(LaunchedKind):
     noun = "command"
     title = "Command"
     config_class = CommandConfig
+    needs_entrypoint = False

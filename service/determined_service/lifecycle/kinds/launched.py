@@ -26,8 +26,11 @@ _BEGIN_REST = sa.text(
 )
 
 
-def _program(entrypoint: str | list[str]) -> str | list[str]:
-    """A single word is text for a shell, as in Determined: people write ``det cmd run 'env | grep X'``."""
+def _program(entrypoint: str | list[str] | None) -> str | list[str]:
+    """A single word is text for a shell, as in Determined: people write ``det cmd run 'env | grep X'``.
+    Without any, a program that does nothing: the startup hooks run, which is all that was asked for."""
+    if not entrypoint:
+        return "true"
     if isinstance(entrypoint, list) and len(entrypoint) == 1:
         return entrypoint[0]
     return entrypoint
@@ -47,6 +50,9 @@ class LaunchedKind(SlotKind):
 
     launches: ClassVar[bool] = True
     """Whether it can be launched by its own route, ``POST /api/v1/<plural>``."""
+
+    needs_entrypoint: ClassVar[bool] = True
+    """Whether its configuration must say what to run; False: without it, its startup hooks run alone."""
 
     visits_are_use: ClassVar[bool] = True
     """Whether it is in use while somebody visits it through the proxy; False: its own process says so."""
