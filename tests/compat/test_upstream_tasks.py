@@ -41,6 +41,8 @@ def test_commands(upstream: UpstreamClient, tmp_path: Path) -> None:
     alone = upstream.det("cmd", "run", "-i", str(hook), "--config", "description=hook")
     assert "|| by the hook alone" in alone.stdout
     hook.unlink()
+    wide = upstream.det("cmd", "run", "--config", "resources.slots=99", "true", code=1).stderr
+    assert "request unfulfillable: resources.slots: 99 slots" in wide
     task_id = upstream.det("cmd", "run", "-d", "sleep", "100").stdout.strip()
     assert "to 7" in upstream.det("cmd", "set", "priority", task_id, "7").stdout
     assert "sleep" in upstream.det("cmd", "config", task_id).stdout

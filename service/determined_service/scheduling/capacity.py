@@ -102,7 +102,11 @@ async def check_slots(
 async def check_task_slots(
     conn: AsyncConnection, resources: Mapping[str, Any], cluster: ClusterConfig
 ) -> tuple[str, tuple[str, ...]]:
-    """As :func:`check_slots`, of the ``resources`` of a task that is no trial: it never spreads."""
+    """As :func:`check_slots`, of the ``resources`` of a task that is no trial: it never spreads.
+
+    What no agent there holds is refused whatever ``launch_error`` says, as in Determined: somebody sits and
+    waits for it.
+    """
     slots = resources["slots"]
     pool = resources["resource_pool"] or cluster.default_pool(slots)
     if pool is None:
@@ -114,12 +118,12 @@ async def check_task_slots(
     here = [row for row in await conn.execute(_AGENTS, {"pool": pool}) if row.here]
     if could_hold(slots, Counter(row.n for row in here), Spread.NONE) or not slots:
         return pool, ()
-    if not here or not cluster.launch_error:
+    if not here:
         return pool, (SLOTS_EXCEEDED,)
     sizes = ", ".join(f"{row.id} {row.n}" for row in here[:NAMED])
     raise BadRequest(
-        f"resources.slots: {slots} slots are more than any agent of the resource pool {pool!r} has, and only "
-        f"trials run on several agents (agents and their slots: {sizes})"
+        f"request unfulfillable: resources.slots: {slots} slots are more than any agent of the resource pool "
+        f"{pool!r} has, and only trials run on several agents (agents and their slots: {sizes})"
     )
 
 

@@ -142,6 +142,9 @@ async def test_too_wide_is_refused_or_waits(settings: Settings, launch_error: bo
             assert "9 slots are more than any agent" in refusal(answer)
         else:
             assert ok(answer)["warnings"] == ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"]
+        command = {"config": {"entrypoint": ["true"], "resources": {"slots": 9}}}
+        answer = await world.user.post("/api/v1/commands", json=command)
+        assert "request unfulfillable: resources.slots: 9 slots" in refusal(answer)
 
 
 async def test_the_configuration_is_for_administrators_and_masked(settings: Settings) -> None:

@@ -164,7 +164,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"config": {"entrypoint": ["a"], "resources": {"slots": 3}}},
-        "resources.slots: 3 slots are more than any agent",
+        "request unfulfillable: resources.slots: 3 slots are more than any agent",
     ),
     ({"config": {"entrypoint": ["a"], "resources": {"resource_pool": "gpu"}}}, "'gpu'"),
     ({"config": {"entrypoint": ["a"]}, "templateName": "t"}, "no templates yet"),
