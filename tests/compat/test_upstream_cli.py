@@ -261,6 +261,8 @@ def test_accounting(upstream: UpstreamClient, submitted: Submitted) -> None:
         mine = [row for row in rows if row["experiment_id"] == str(submitted.id)]
         assert len(mine) >= 2 and {row["username"] for row in mine} == {"determined"}
         assert all(float(row["seconds"]) > 0 for row in mine)
+        if verb == "allocations":
+            assert {row["workspace_name"] for row in mine} == {"Uncategorized"}
     entries = json.loads(upstream.det("res", "raw", *times, "--json").stdout)["resourceEntries"]
     assert submitted.id in [entry["experimentId"] for entry in entries]
     months = upstream.det("res", "agg", f"{today:%Y-%m}", f"{today:%Y-%m}", "--monthly").stdout

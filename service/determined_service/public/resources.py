@@ -22,6 +22,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.base.streams import Stream
+from determined_service.public.workspaces import NAME as WORKSPACE_NAME
 from determined_service.views import usage
 from determined_service.views.usage import Unit
 from determined_service.views.values import moment
@@ -259,6 +260,7 @@ RAW: Columns = {
 ALLOCATIONS: Columns = {
     "allocation_id": lambda row: row.id,
     "task_type": lambda row: row.kind,
+    "workspace_name": lambda row: WORKSPACE_NAME,
     "experiment_id": lambda row: row.experiment_id,
     **_COMMON,
     "slot_hours": lambda row: row.slots * row.seconds / 3600,
@@ -297,7 +299,7 @@ async def raw_csv(
 async def allocations_csv(
     user: ClusterReader, db: Db, timestamp_after: Time = "", timestamp_before: Time = ""
 ) -> Response:
-    """The same with the ids of allocations and hours of slots."""
+    """The same with the ids of allocations, their workspace (there is one) and hours of slots."""
     return await _csv(db, ALLOCATIONS, timestamp_after, timestamp_before)
 
 

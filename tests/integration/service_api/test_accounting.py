@@ -183,6 +183,7 @@ async def test_raw_is_cut_at_the_range(world: World, user: httpx.AsyncClient) ->
     assert (row["agents"], row["slots"], row["seconds"]) == ("a1,a2", "3", "5400.0")
     assert float(row["slot_hours"]) == 4.5
     assert row["allocation_id"].startswith(f"{ann}.")
+    assert row["workspace_name"] == "Uncategorized"
 
 
 async def test_what_still_runs_counts_until_now(world: World, user: httpx.AsyncClient) -> None:
