@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import httpx
 
 from determined.common.api import Session
 from tests.integration.browser import open_browser
-from tests.local_cluster import LocalCluster
+from tests.local_cluster import DET, LocalCluster
 from tests.waiting import TIMEOUT_S, until
 
 CONFIG = """
@@ -160,3 +161,43 @@ def visit(session: Session, pages: str, task: str, victim: str, profile: Path) -
         driver.get(way_in(session, task, "", path))
         until("the page's findings", lambda: driver.title.startswith("{"))
         return dict(json.loads(driver.title))
+
+
+def test_a_port_of_a_trial_is_a_port_of_this_machine_while_it_is_followed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    local, remote = free_ports()
+    (tmp_path / "hello.txt").write_text("from the trial")
+    # As a published example has it: the port is not in the configuration.
+    config = {
+        "name": "published",
+        "entrypoint": f"python3 -m http.server {remote}",
+        "searcher": {"name": "single", "metric": "x", "max_length": 1},
+        "max_restarts": 0,
+    }
+    (tmp_path / "c.yaml").write_text(json.dumps(config))
+    followed = subprocess.Popen(
+        [*DET, "e", "create", "c.yaml", ".", "-f", "-p", f"{local}:{remote}"],
+        cwd=tmp_path,
+        env=cluster.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert followed.stdout is not None and followed.stderr is not None
+    experiment = followed.stdout.readline().removeprefix("Created experiment ").strip()
+
+    def answered() -> str | None:
+        try:
+            return httpx.get(f"http://127.0.0.1:{local}/hello.txt").text
+        except httpx.TransportError:
+            return None
+
+    try:
+        assert until("the trial answers", answered) == "from the trial"
+    finally:
+        cluster.det("e", "kill", experiment)
+        said = followed.communicate(timeout=TIMEOUT_S)[1]
+    assert followed.returncode == 1
+    assert f"localhost:{local} is port {remote} of " in said

@@ -57,8 +57,9 @@ def run(
     overrides = list(config or ())
     if sum([paused, test_mode, dry_run]) > 1:
         raise typer.BadParameter("give only one of --paused, --test-mode and --dry-run")
+    named = None if name is None else lambda data: {**data, "name": name}
     planned = submit.plan(
-        config_file, model_dir, include, overrides, name=name, activate=not paused
+        config_file, model_dir, include, overrides, change=named, activate=not paused
     )
     if dry_run:
         _show_plan(planned, state(ctx), json)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from determined.expconf.document import load_yaml as load_yaml
     from determined.expconf.document import read_yaml as read_yaml
     from determined.expconf.launch import launch_command as launch_command
+    from determined.expconf.launch import trial_class as trial_class
     from determined.expconf.masking import masked as masked
     from determined.expconf.masking import masked_for_others as masked_for_others
     from determined.expconf.masking import masked_task_for_others as masked_task_for_others
@@ -58,6 +59,7 @@ _HOMES = {
     "masked_task_for_others": "masking",
     "masked_to_share": "masking",
     "merge": "merging",
+    "trial_class": "launch",
     "read_yaml": "document",
     "secret_values": "masking",
     "validate": "validation",

@@ -45,9 +45,8 @@ class ConfigText:
         changed = expconf.apply_overrides(self.document, chosen)
         return ConfigText(changed, as_text(changed.data))
 
-    def named(self, name: str) -> ConfigText:
-        """The configuration with another name."""
-        data = {**self.document.data, "name": name}
+    def changed(self, data: dict[str, Any]) -> ConfigText:
+        """The configuration with other fields; errors still name the lines of the file."""
         return ConfigText(replace(self.document, data=data), as_text(data))
 
 

@@ -8,10 +8,14 @@ from typing import Annotated
 import typer
 
 from determined.cli.arguments.options import Includes, Overrides, TestMode
+from determined.cli.errors import CliError
 from determined.cli.following.first_trial import follow_first_trial
+from determined.cli.launched.publishing import Published, with_ports
+from determined.cli.launched.start import Publish
 from determined.cli.printing import echo
 from determined.cli.state import state
 from determined.cli.submission import submit
+from determined.cli.submission.local_test import train_one_batch_here
 from determined.cli.submission.test_mode import train_one_batch
 
 
@@ -37,29 +41,55 @@ def create(
         bool, typer.Option("-f", "--follow-first-trial", help="follow the first trial's logs")
     ] = False,
     test_mode: TestMode = False,
+    publish: Publish = None,
+    local: Annotated[
+        bool,
+        typer.Option("--local", help="with --test: train one batch here, and submit nothing"),
+    ] = False,
 ) -> None:
     """Submit an experiment.
 
-    With -f, the exit code is 1 if the experiment (of a search: its first trial) does not end COMPLETED.
+    With -f, the exit code is 1 if the experiment (of a search: its first trial) does not end COMPLETED, and
+    -p makes ports of that trial ports of this machine meanwhile.
     """
     if sum([paused, follow, test_mode]) > 1:
         raise typer.BadParameter("give only one of --paused, --follow-first-trial and --test-mode")
-    planned = submit.plan(
-        config_file,
-        model_def,
-        include,
-        config,
-        template=template,
-        project_id=project_id,
-        activate=not paused,
-    )
-    if test_mode:
-        train_one_batch(planned, state(ctx))
-    experiment = submit.send(planned, state(ctx))
-    # Scripts read the number from this sentence.
-    echo(f"Created experiment {experiment.id}")
-    if follow:
-        follow_first_trial(state(ctx), experiment)
+    if publish and not follow:
+        raise CliError(
+            "--publish: its ports end with det, so give -f, too; of a trial that runs: python -m"
+            " determined.cli.tunnel MASTER TRIAL_ID:PORT --listen PORT"
+        )
+    if local and (not test_mode or template is not None):
+        raise CliError(
+            "--local goes with --test, and without --template: it trains one batch of a trial class here,"
+            " without a cluster"
+        )
+    shared = state(ctx)
+    with Published(publish or ()) as ports:
+        planned = submit.plan(
+            config_file,
+            model_def,
+            include,
+            config,
+            change=(lambda data: with_ports(data, ports.ports)) if publish else None,
+            template=template,
+            project_id=project_id,
+            activate=not paused,
+        )
+        if local:
+            train_one_batch_here(planned)
+            return
+        if test_mode:
+            train_one_batch(planned, shared)
+        experiment = submit.send(planned, shared)
+        # Scripts read the number from this sentence.
+        echo(f"Created experiment {experiment.id}")
+        if follow:
+            follow_first_trial(
+                shared,
+                experiment,
+                begun=(lambda task_id: ports.start(shared.session, task_id)) if publish else None,
+            )
 
 
 def register(app: typer.Typer) -> None:

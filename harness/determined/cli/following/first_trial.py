@@ -22,12 +22,17 @@ _INTERVAL_S = 0.35
 
 
 def follow_first_trial(
-    shared: State, experiment: Experiment, *, sleep: Callable[[float], None] = time.sleep
+    shared: State,
+    experiment: Experiment,
+    *,
+    begun: Callable[[str], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Shows the first trial's logs to their end, then waits for the experiment if that is its only trial.
 
     Raises Exit(1), after a line that says why, when the experiment does not end COMPLETED, or the first
     trial of a search does not; CliError when the experiment ends without a trial.
+    ``begun`` is called with the id of the trial's task before its logs are read.
     """
     from determined.experimental import _logs
     from determined.experimental._enums import ExperimentState, TrialState
@@ -37,6 +42,8 @@ def follow_first_trial(
     except RuntimeError as error:
         raise CliError(str(error)) from error
     talk(f"following trial {trial.id}; Ctrl-C detaches, and the experiment keeps running")
+    if begun is not None:
+        begun(shared.session.get(f"/api/v1/trials/{trial.id}")["trial"]["taskId"])
     log_lines.show(_logs.iter_batches(shared.session, trial.id, follow=True), json=False)
     session, path = shared.session, f"/api/v1/experiments/{experiment.id}"
     while True:

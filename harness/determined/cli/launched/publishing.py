@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from determined.cli.errors import CliError, talk
 
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from determined.common.tunnel import Listener, Tunnel
 
 MOST = 100
+
+
+def with_ports(config: Mapping[str, Any], ports: Sequence[int]) -> dict[str, Any]:
+    """The configuration of a task or an experiment with these ports, to be reached by tunnels."""
+    environment = config.get("environment") or {}
+    known = environment.get("proxy_ports") or [] if isinstance(environment, dict) else None
+    if not isinstance(known, list):
+        return dict(config)  # wrong, as the check says
+    named = {one.get("proxy_port") for one in known if isinstance(one, dict)}
+    more = [{"proxy_port": port, "proxy_tcp": True} for port in ports if port not in named]
+    return {**config, "environment": {**environment, "proxy_ports": [*known, *more]}}
 
 
 class Published:

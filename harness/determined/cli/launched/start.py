@@ -10,6 +10,7 @@ import typer
 
 from determined.cli.arguments.options import Includes, Overrides
 from determined.cli.errors import CliError, talk
+from determined.cli.launched.publishing import with_ports
 from determined.cli.state import State
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def configuration(
     if mounts:
         data = {**data, "bind_mounts": [*(data.get("bind_mounts") or ()), *mounts]}
     if ports:
-        data = _with_ports(data, ports)
+        data = with_ports(data, ports)
     if entrypoint:
         own = data.get("entrypoint")
         if own and own != list(entrypoint):
@@ -133,16 +134,6 @@ def configuration(
     root: type[TaskConfig] = getattr(tasks, kind)
     expconf.check_task(replace(document, data=data), root)
     return data
-
-
-def _with_ports(data: Mapping[str, Any], ports: Sequence[int]) -> dict[str, Any]:
-    environment = data.get("environment") or {}
-    known = environment.get("proxy_ports") or [] if isinstance(environment, dict) else None
-    if not isinstance(known, list):
-        return dict(data)  # wrong, as the check says
-    named = {one.get("proxy_port") for one in known if isinstance(one, dict)}
-    more = [{"proxy_port": port, "proxy_tcp": True} for port in ports if port not in named]
-    return {**data, "environment": {**environment, "proxy_ports": [*known, *more]}}
 
 
 def _mount(text: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +19,18 @@ def plan(
     model_dir: Path | None,
     includes: Iterable[Path] | None,
     overrides: Iterable[str] | None,
-    name: str | None = None,
+    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     **options: Any,
 ) -> Submission:
-    """Checks the configuration and packs the files.
+    """Checks the configuration and packs the files. ``change`` is what options make of the configuration.
 
     ``options`` are those of :func:`determined.experimental._submission.plan`.
     """
     from determined.experimental import _submission
 
     config = _submission.read_config(config_file).override(overrides or ())
-    if name is not None:
-        config = config.named(name)
+    if change is not None:
+        config = config.changed(change(config.document.data))
     return _submission.plan(config, model_dir, includes or (), **options)
 
 
