@@ -1,6 +1,6 @@
-"""Commands of Determined that are not here yet, and what to use meanwhile.
+"""Commands and options of Determined that are not here, and what to use.
 
-A command that exists is found before this table is asked.
+What exists is found before these tables are asked.
 """
 
 from __future__ import annotations
@@ -94,6 +94,41 @@ TREE: Tree = {
         "gke-experimental": _all("up down", _CLOUD),
     },
 }
+
+_LISTED = "det a list --json, or --csv, shows the agents as they are then"
+_CONTAINERS = "the parts of a cluster are processes here, of the installed version; leave it out"
+_AT_ONCE = "cluster-up waits until the cluster answers, and says what is wrong; leave it out"
+
+#: Of commands that are here (and groups): the option, and what to do.
+OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "agent disable": dict.fromkeys(("--json", "--csv"), _LISTED),
+    "experiment create": dict.fromkeys(
+        ("-g", "--git"), "write the commit into the labels: --config labels=[COMMIT]"
+    ),
+    "shell start": {
+        "--passphrase": "its key is made for this one shell and kept by det, so none is asked for"
+    },
+    "deploy": {
+        "--no-preflight-checks": _AT_ONCE,
+        "--no-wait-for-master": _AT_ONCE,
+        "--image-repo-prefix": _CONTAINERS,
+    },
+    "deploy local cluster-up": {
+        "--storage-host-path": "checkpoints lie below the cluster's folder (--data-dir); another place is "
+        "checkpoint_storage in the file of --config",
+        "--det-version": _CONTAINERS,
+        "--db-password": "a local cluster makes its own; --db-url names another Postgres server",
+        "--delete-db": "det deploy local cluster-down --delete-db does it, before cluster-up",
+        "--no-autorestart": "what ends is started again until det deploy local cluster-down; leave it out",
+        "--auto-work-dir": "tasks are sent files with -c DIR; a process agent's tasks see the machine's own",
+        "--enterprise-edition": "there is one edition; leave it out",
+    },
+}
+
+
+def option(command: str, name: str) -> str | None:
+    """What to do without an option of Determined's; None: there is none of that name."""
+    return OPTIONS.get(command, {}).get(name)
 
 
 def names(path: Sequence[str]) -> list[str]:

@@ -52,22 +52,40 @@ def list_agents(ctx: typer.Context, json: Json = False, csv: Csv = False) -> Non
 
 
 AgentId = Annotated[str, typer.Argument(metavar="AGENT_ID", autocompletion=completion.agents)]
+OneAgent = Annotated[
+    str | None, typer.Argument(metavar="[AGENT_ID]", autocompletion=completion.agents)
+]
+AllAgents = Annotated[bool, typer.Option("--all", help="every agent")]
 Drain = Annotated[bool, typer.Option("--drain", help="let what runs there finish")]
 
 
 @app.command("enable")
-def enable(ctx: typer.Context, agent_id: AgentId) -> None:
+def enable(ctx: typer.Context, agent_id: OneAgent = None, every: AllAgents = False) -> None:
     """Give the agent work again."""
-    state(ctx).session.post(f"/api/v1/agents/{quote(agent_id, safe='')}/enable")
-    talk(f"agent {agent_id} is enabled")
+    for one in _chosen(ctx, agent_id, every):
+        state(ctx).session.post(f"/api/v1/agents/{quote(one, safe='')}/enable")
+        talk(f"agent {one} is enabled")
 
 
 @app.command("disable")
-def disable(ctx: typer.Context, agent_id: AgentId, drain: Drain = False) -> None:
+def disable(
+    ctx: typer.Context, agent_id: OneAgent = None, every: AllAgents = False, drain: Drain = False
+) -> None:
     """Give the agent no more work; what runs there starts again elsewhere, unless --drain."""
-    path = f"/api/v1/agents/{quote(agent_id, safe='')}/disable"
-    state(ctx).session.post(path, json={"drain": drain})
-    talk(f"agent {agent_id} is disabled" + (", and drains" if drain else ""))
+    for one in _chosen(ctx, agent_id, every):
+        path = f"/api/v1/agents/{quote(one, safe='')}/disable"
+        state(ctx).session.post(path, json={"drain": drain})
+        talk(f"agent {one} is disabled" + (", and drains" if drain else ""))
+
+
+def _chosen(ctx: typer.Context, agent_id: str | None, every: bool) -> list[str]:
+    if (agent_id is None) != every:
+        raise typer.BadParameter("give an AGENT_ID, or --all")
+    if agent_id is not None:
+        return [agent_id]
+    from determined.common.api import pages
+
+    return [one["id"] for one in pages.read(state(ctx).session, "/api/v1/agents", "agents")]
 
 
 STARTER = "determined.agent_start"

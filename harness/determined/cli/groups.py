@@ -60,6 +60,23 @@ def refuse_absent(path: list[str], args: list[str]) -> None:
         raise typer.Exit(2)
 
 
+def refuse_option(error: Any) -> None:
+    """Ends the program if a usage error is about an option of Determined that is not here."""
+    # By its name: typer has a copy of click's, or not.
+    if type(error).__name__ != "NoSuchOption" or error.ctx is None:
+        return
+    from determined.cli import absent
+
+    command = " ".join(_path(error.ctx))
+    advice = absent.option(command, error.option_name)
+    if advice is not None:
+        talk(
+            f"error: {error.option_name} of `det {command}` is an option of Determined that is not here: "
+            f"{advice}"
+        )
+        raise typer.Exit(2) from None
+
+
 def _refuse_unknown(path: list[str], word: str, names: Iterable[str]) -> None:
     import difflib
 

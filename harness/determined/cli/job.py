@@ -86,6 +86,7 @@ def list_jobs(
     json: Json = False,
     yaml: Annotated[bool, typer.Option("--yaml", help="print YAML")] = False,
     csv: Csv = False,
+    table: Annotated[bool, typer.Option("--table", help="print a table: the default")] = False,
 ) -> None:
     """List the jobs of each resource pool: those with slots, then those that wait, in order of service.
 
@@ -93,8 +94,8 @@ def list_jobs(
     """
     from determined.common.api import pages as reading
 
-    if yaml and (json or csv):
-        raise typer.BadParameter("give one of --json, --yaml and --csv")
+    if sum([json, yaml, csv, table]) > 1:
+        raise typer.BadParameter("give one of --json, --yaml, --csv and --table")
     found = reading.read(
         state(ctx).session,
         "/api/v1/job-queues-v2",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from determined.cli import errors
-from determined.cli.groups import LazyGroup
+from determined.cli.groups import LazyGroup, refuse_option
 from determined.cli.printing import echo
 from determined.cli.state import State
 
@@ -70,6 +70,7 @@ class Root(LazyGroup):
         except (typer.Exit, typer.Abort, KeyboardInterrupt):
             raise
         except Exception as error:
+            refuse_option(error)
             found = ctx.find_object(State)
             if found is None:
                 raise errors.fail(error, verbose=False) from None

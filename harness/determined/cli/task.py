@@ -98,6 +98,7 @@ def logs(
     level: log_lines.Level = None,
     source: log_lines.Sources = None,
     stdtype: log_lines.Stdtypes = None,
+    allocation_id: log_lines.AllocationIds = None,
 ) -> None:
     """Print the output of a task of any kind."""
     from determined.experimental import _logs as sdk
@@ -114,6 +115,7 @@ def logs(
         level,
         source,
         stdtype,
+        allocation_id,
     )
     (one,) = _whole(ctx, [task_id])
     log_lines.show(sdk.iter_batches_of_task(state(ctx).session, one, **filters), json)

@@ -74,20 +74,32 @@ def login(
 
 
 @app.command("logout")
-def logout(ctx: typer.Context) -> None:
+def logout(
+    ctx: typer.Context,
+    everyone: Annotated[
+        bool, typer.Option("-a", "--all", help="each user who is logged in from here")
+    ] = False,
+) -> None:
     """Log out, and delete the stored token."""
     from determined.common.api import Session, authentication
     from determined.common.api.token_store import TokenStore
 
     shared = state(ctx)
     url, store = shared.address.url, TokenStore()
+    if everyone and shared.user:
+        raise typer.BadParameter("give --all, or the user with -u, not both")
     user = shared.user or store.active_user(url)
-    token = store.token(url, user)
-    if user is None or token is None:
+    tokens = {
+        one: store.token(url, one) for one in (store.users(url) if everyone else [user]) if one
+    }
+    if not any(tokens.values()):
         raise CliError(f"not logged in to {url}")
-    with Session(url, token, transport=shared.transport) as session:
-        authentication.logout(session, user, store)
-    talk(f"logged out {user} from {url}")
+    for one, token in tokens.items():
+        if token is None:
+            continue
+        with Session(url, token, transport=shared.transport) as session:
+            authentication.logout(session, one, store)
+        talk(f"logged out {one} from {url}")
 
 
 @app.command("change-password")

@@ -83,6 +83,7 @@ def _iter(
     timestamp_after: int | str | None = None,
     sources: Sequence[str] | None = None,
     search_text: str | None = None,
+    allocation_ids: Sequence[str] | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
     if head is not None and tail is not None:
         raise ValueError("give head or tail, not both")
@@ -96,6 +97,7 @@ def _iter(
         "timestampAfter": _time(timestamp_after),
         "sources": sources,
         "searchText": search_text,
+        "allocationIds": allocation_ids,
     }
     given = {name: value for name, value in params.items() if value is not None}
     if tail is None:

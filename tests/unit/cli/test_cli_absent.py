@@ -1,4 +1,4 @@
-"""Every command of Determined is here, or is known to be absent."""
+"""Every command and option of Determined is here, or is known to be absent."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from tests.unit.cli.conftest import Det
 # The commands of release 0.38.1, with their aliases.
 COMMANDS = Path(__file__).with_name("determined_commands.txt").read_text().splitlines()
 
+# The options of releases 0.38.1 and 0.22, of each command (of `deploy`, of the group itself).
+OPTIONS = Path(__file__).with_name("determined_options.txt").read_text().splitlines()
+
 
 def present(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
     """Every command of `det` by its full name, with all aliases."""
@@ -28,6 +31,14 @@ def present(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
         lazy = isinstance(command, LazyGroup)
         inner = command._load(name) if lazy else command.get_command(None, name)
         yield from present(inner, (*path, name))
+
+
+def tree(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command and group of `det` by its whole name, without aliases."""
+    yield " ".join(path), command
+    for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
+        inner = command._load(name) if isinstance(command, LazyGroup) else command.commands[name]
+        yield from tree(inner, (*path, name.split("|")[0]))
 
 
 def spellings(line: str) -> Iterator[list[str]]:
@@ -116,3 +127,67 @@ def test_advice_names_commands_that_are_here(here: set[str]) -> None:
     }
     assert len(named) > 5
     assert {one for one in named if one not in here} == set()
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, set[str]]:
+    return {
+        name: {one for param in command.params for one in (*param.opts, *param.secondary_opts)}
+        for name, command in tree(typer.main.get_command(app))
+    }
+
+
+def test_every_option_is_here_or_known_to_be_absent(options: dict[str, set[str]]) -> None:
+    unknown = {}
+    for line in OPTIONS:
+        command, _, given = line.partition(": ")
+        name = " ".join(word.split("|")[0] for word in command.split())
+        # An absent command says so whatever its options.
+        if name in options:
+            known = options[name] | absent.OPTIONS.get(name, {}).keys()
+            unknown[name] = set(given.split()) - known
+    assert len(unknown) > 50
+    assert {name: missing for name, missing in unknown.items() if missing} == {}
+
+
+def test_what_is_said_of_absent_options_is_of_determineds_and_not_here(
+    options: dict[str, set[str]],
+) -> None:
+    theirs = {
+        " ".join(word.split("|")[0] for word in command.split()): set(given.split())
+        for command, _, given in (line.partition(": ") for line in OPTIONS)
+    }
+    for command, said in absent.OPTIONS.items():
+        assert said.keys() & options[command] == set(), command
+        assert said.keys() <= theirs[command], command
+
+
+@pytest.mark.parametrize(
+    ("typed", "option", "command"),
+    [
+        ("e create c.yaml . --git", "--git", "experiment create"),
+        ("exp create c.yaml . -g", "-g", "experiment create"),
+        ("shell start --passphrase", "--passphrase", "shell start"),
+        ("a disable a1 --json", "--json", "agent disable"),
+        ("deploy local cluster-up --no-autorestart", "--no-autorestart", "deploy local cluster-up"),
+        (
+            "deploy local cluster-up --det-version=0.38.1",
+            "--det-version",
+            "deploy local cluster-up",
+        ),
+        ("deploy --no-preflight-checks local cluster-up", "--no-preflight-checks", "deploy"),
+    ],
+)
+def test_an_absent_option_says_what_to_use(det: Det, typed: str, option: str, command: str) -> None:
+    result = det(*typed.split())
+    advice = absent.OPTIONS[command][option]
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"error: {option} of `det {command}` is an option of Determined that is not here: {advice}\n"
+    )
+
+
+def test_an_option_of_nobodys_is_a_usage_error(det: Det) -> None:
+    result = det("e", "create", "c.yaml", "--frobnicate")
+    assert result.exit_code == 2
+    assert "No such option: --frobnicate" in result.stderr

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -164,6 +165,35 @@ def test_user_login_and_logout(
     wrong = det("u", "login", "ann", input="no\n")
     assert wrong.exit_code == 1
     assert "cannot log in" in wrong.stderr
+
+
+def test_everybody_is_logged_out(
+    det: Det, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DET_USER")
+    monkeypatch.delenv("DET_PASS")
+    for name, word in (("ann", "ann's"), ("determined", "secret")):
+        assert det("user", "login", name, input=f"{word}\n").exit_code == 0
+    assert det("-u", "ann", "user", "logout", "--all").exit_code == 2
+
+    result = det("user", "logout", "--all")
+
+    assert result.stderr.splitlines() == [
+        f"logged out ann from {URL}",
+        f"logged out determined from {URL}",
+    ]
+    assert TokenStore().users(URL) == []
+    assert det("user", "logout", "-a").exit_code == 1
+
+
+def test_all_agents(det: Det, service: FakeService) -> None:
+    service.agents = [{"id": "one", "slots": {}}, {"id": "two", "slots": {}}]
+    result = det("a", "disable", "--all", "--drain")
+    assert result.stderr == (
+        "agent one is disabled, and drains\nagent two is disabled, and drains\n"
+    ), result.stdout
+    assert det("a", "enable", "--all").stderr == "agent one is enabled\nagent two is enabled\n"
+    assert det("a", "enable").exit_code == det("a", "enable", "one", "--all").exit_code == 2
 
 
 def test_users_of_variables_and_of_the_option_are_not_kept(
@@ -344,3 +374,16 @@ def test_accounting(det: Det, service: FakeService) -> None:
     assert service.params[-1]["end_date"] == "2026-03"
     assert det("res", "agg", "2026-01-01", "2026-01-02").stdout == service.usage_csv
     assert service.params[-1]["period"] == "RESOURCE_ALLOCATION_AGGREGATION_PERIOD_DAILY"
+
+
+def test_logs_of_an_allocation(det: Det, service: FakeService) -> None:
+    asked: list[str] = []
+
+    def logs(request: httpx.Request) -> httpx.Response:
+        asked.extend(request.url.params.get_list("allocationIds"))
+        return httpx.Response(200, content=b"")
+
+    service.routes.insert(0, ("GET", r"/api/v1/tasks/[^/]+/logs", logs))
+    task = "6f1d4c1e-3f0f-4f0e-9d57-6f5a1c7e9a11"
+    assert det("task", "logs", task, "--allocation-id", f"{task}.1").exit_code == 0
+    assert asked == [f"{task}.1"]

@@ -153,6 +153,7 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
         level: log_lines.Level = None,
         source: log_lines.Sources = None,
         stdtype: log_lines.Stdtypes = None,
+        allocation_id: log_lines.AllocationIds = None,
     ) -> None:
         from determined.experimental import _logs as sdk
 
@@ -168,6 +169,7 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
             level,
             source,
             stdtype,
+            allocation_id,
         )
         session = state(ctx).session
         one = whole_id(session, noun, task_id)

@@ -29,6 +29,10 @@ AgentIds = Annotated[
         autocompletion=completion.agents,
     ),
 ]
+AllocationIds = Annotated[
+    list[str] | None,
+    typer.Option("--allocation-id", help="only lines of this allocation; may be repeated"),
+]
 ContainerIds = Annotated[
     list[str] | None,
     typer.Option("--container-id", help="only lines of this container; may be repeated"),
@@ -74,6 +78,7 @@ def filters(
     level: str | None,
     source: list[str] | None,
     stdtype: list[str] | None,
+    allocation_id: list[str] | None = None,
 ) -> dict[str, Any]:
     """The arguments for the SDK's ``_logs.iter_batches``. Raises a usage error for invalid options."""
     from determined.experimental.client import LogLevel
@@ -99,6 +104,7 @@ def filters(
         "min_level": lowest,
         "sources": source,
         "stdtypes": stdtype,
+        "allocation_ids": allocation_id,
     }
 
 
