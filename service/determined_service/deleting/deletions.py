@@ -24,6 +24,7 @@ from determined_registry.database.tables import checkpoints, deletions, experime
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
+from determined_service.deleting import unknown_best
 from determined_service.deleting.damage import forget_latest, lock_users
 from determined_service.deleting.garbage import Policy, outside_policy
 from determined_service.deleting.registered import lock_unregistered, refuse_registered
@@ -252,10 +253,11 @@ async def prepare(change: Change, deletion_id: int) -> bool:
             )
         )
         policy = Policy.of(storage.scalar_one() or {})
-        doomed = await outside_policy(change.conn, row.experiment_id, policy)
-        await lock_users(change.conn, *doomed)
+        choice = await outside_policy(change.conn, row.experiment_id, policy)
+        await lock_users(change.conn, *choice.doomed)
         # One may have been registered since it was chosen.
-        await _mark(change, deletion_id, await lock_unregistered(change.conn, doomed))
+        await _mark(change, deletion_id, await lock_unregistered(change.conn, choice.doomed))
+        await unknown_best.warn(change.conn, choice.unknown)
     found = await change.conn.execute(_TO_DO, {"id": deletion_id})
     return bool(found.scalar_one())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -97,13 +97,14 @@ _CHECKPOINTS = sa.text(
     SELECT c.uuid, c.trial_id, c.steps_completed, c.report_time, v.id AS validation_id,
            v.value * CASE WHEN e.config -> 'searcher' ->> 'smaller_is_better' = 'false'
                           THEN -1 ELSE 1 END AS loss,
-           NOT e.unmanaged AND EXISTS (SELECT FROM metric_summaries s
-                   WHERE s.trial_id = c.trial_id AND s.group_name = 'validation')
-           AND NOT EXISTS (
+           EXISTS (SELECT FROM metric_summaries s
+                   WHERE s.trial_id = c.trial_id AND s.group_name = 'validation') AS validated,
+           e.unmanaged OR EXISTS (
                SELECT FROM metric_summaries s
                WHERE s.trial_id = c.trial_id AND s.group_name = 'validation'
                  AND (s.type = 'number' OR s.finite_count > 0)
-                 AND s.metric = e.config -> 'searcher' ->> 'metric') AS unnamed
+                 AND s.metric = e.config -> 'searcher' ->> 'metric') AS named,
+           e.config -> 'searcher' ->> 'metric' AS metric
     FROM checkpoints c
     JOIN experiments e ON e.id = c.experiment_id
     LEFT JOIN deletions d ON d.id = c.deletion_id
@@ -114,6 +115,8 @@ _CHECKPOINTS = sa.text(
         FROM metrics m, (SELECT e.config -> 'searcher' ->> 'metric') AS searcher (name)
         WHERE m.trial_id = c.trial_id AND m.group_name = 'validation'
           AND m.steps_completed = c.steps_completed AND NOT m.archived
+          -- A validation may be reported in pieces.
+          AND m.metrics -> name IS NOT NULL
         ORDER BY m.id DESC LIMIT 1
     ) v ON true
     WHERE c.experiment_id = :id AND c.trial_id IS NOT NULL
@@ -139,8 +142,17 @@ _IN_USE = sa.text(
 )
 
 
-async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: Policy) -> list[UUID]:
-    """The checkpoints of the experiment that ``policy`` does not keep and nothing needs, in order.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The checkpoints that a policy does not keep and nothing needs, in order; and, by trial, in words, why
+    nobody knows which of its checkpoints is the best, where that decides over some."""
+
+    doomed: list[UUID]
+    unknown: dict[int, str]
+
+
+async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: Policy) -> Choice:
+    """What goes of the experiment's checkpoints by ``policy``.
 
     One that was found damaged takes no other's rank, and is left to its user: it may be of use yet,
     and nothing is deleted on the word of one machine that did not find it whole.
@@ -154,14 +166,51 @@ async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: Poli
             row.report_time,
             row.loss,
             row.validation_id,
-            row.unnamed,
+            row.validated and not row.named,
         )
         for row in rows
     ]
     kept = keep(candidates, policy)
     doomed = [row.uuid for row in rows if row.uuid not in kept]
-    needed = await in_use(conn, doomed)
-    return sorted(uuid for uuid in doomed if uuid not in needed)
+    doomed = sorted(set(doomed) - await in_use(conn, doomed))
+    return Choice(doomed, _unknown(rows, candidates, set(doomed), policy))
+
+
+def _unknown(
+    rows: Sequence[sa.Row[Any]],
+    candidates: Sequence[Candidate],
+    doomed: set[UUID],
+    policy: Policy,
+) -> dict[int, str]:
+    by_trial: dict[int, list[Candidate]] = defaultdict(list)
+    for one in candidates:
+        by_trial[one.trial_id].append(one)
+    facts = {row.trial_id: row for row in rows}
+    found = {}
+    for trial in _without_best(by_trial, policy):
+        going = sum(one.uuid in doomed for one in trial)
+        if going or (trial[0].unnamed and len(trial) > 1):
+            trial_id = trial[0].trial_id
+            found[trial_id] = _why_unknown(facts[trial_id], trial, going)
+    return found
+
+
+def _why_unknown(facts: sa.Row[Any], trial: Sequence[Candidate], going: int) -> str:
+    metric, count = repr(facts.metric), len(trial)
+    words = f"which of the {count} checkpoints of this trial is the best is not known: "
+    if trial[0].unnamed:
+        return (
+            f"{words}no validation has {metric} (searcher.metric), so all of them stay; to have some "
+            "deleted, set a policy that keeps no best (det experiment set gc-policy --save-experiment-best 0 "
+            "--save-trial-best 0)"
+        )
+    if any(one.validation_id is not None for one in trial):
+        why = f"{metric} (searcher.metric) was no finite number at any of them"
+    elif facts.validated:
+        why = "no step of them was validated: store a checkpoint at the step of a validation"
+    else:
+        why = "the trial has reported no validation"
+    return f"{words}{why}; {going} of them will be deleted, and the latest stays"
 
 
 async def in_use(conn: AsyncConnection, uuids: Iterable[UUID]) -> set[UUID]:

@@ -185,7 +185,7 @@ async def preview_gc(
     policy = Policy(save_experiment_best, save_trial_best, save_trial_latest)
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
-        doomed = await outside_policy(conn, experiment_id, policy)
+        doomed = (await outside_policy(conn, experiment_id, policy)).doomed
         metric = await conn.execute(
             sa.select(experiments.c.config["searcher"]["metric"].astext).where(
                 experiments.c.id == experiment_id

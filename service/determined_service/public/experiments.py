@@ -32,6 +32,7 @@ from determined_service.base.bounds import (
 )
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
+from determined_service.deleting.unknown_best import no_common_step
 from determined_service.ingest.missing_metric import never_reported
 from determined_service.ingest.values import finite
 from determined_service.lifecycle import surroundings
@@ -159,7 +160,8 @@ async def remarks_on(conn: AsyncConnection, experiment: dict[str, Any]) -> list[
     pool = experiment["resourcePool"]
     found = await surroundings.remarks(conn, experiment["config"], pool)
     never = await never_reported(conn, experiment["id"])
-    return found if never is None else [*found, never]
+    apart = await no_common_step(conn, experiment["id"])
+    return [*found, *(words for words in (never, apart) if words is not None)]
 
 
 @router.get("/experiments/{experiment_id}")

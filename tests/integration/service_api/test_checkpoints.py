@@ -171,9 +171,9 @@ async def test_the_best_of_equals_is_the_one_that_is_kept(
         # After a restart the same step may be stored again.
         names += [await store(leg, steps), await store(leg, steps)]
     async with world.db.tx() as conn:
-        doomed = await outside_policy(conn, leg.experiment_id, Policy(save_trial_latest=0))
+        choice = await outside_policy(conn, leg.experiment_id, Policy(save_trial_latest=0))
     # (The last one is what the trial would start from.)
-    (kept,) = set(names[:-1]) - set(map(str, doomed))
+    (kept,) = set(names[:-1]) - set(map(str, choice.doomed))
     best_first = "ORDER_BY_ASC" if smaller_is_better else "ORDER_BY_DESC"
     for path in (f"trials/{leg.trial_id}", f"experiments/{leg.experiment_id}"):
         for params in (

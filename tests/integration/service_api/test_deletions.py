@@ -31,7 +31,7 @@ from determined_service.prefect.deletion_runs import DeletionRuns
 from determined_service.prefect.gateway import RunGone, RunState
 from determined_service.state.change import changing
 from tests.integration.service_api.test_checkpoints import store
-from tests.integration.service_api.test_task_logs import line, send
+from tests.integration.service_api.test_task_logs import line, read, send
 from tests.integration.service_api.world import Leg, World, report
 
 STORAGE = {"type": "shared_fs", "host_path": "/data", "save_trial_best": 1, "save_trial_latest": 1}
@@ -508,8 +508,13 @@ async def test_a_new_policy_and_what_it_would_delete(
     assert answer.status_code == 400
 
 
+async def warned(world: World, user: httpx.AsyncClient, leg: Leg) -> list[str]:
+    """The warnings in the trial's log, once its checkpoints have been chosen."""
+    return [one["log"] for one in await read(user, leg) if one["level"] == "LOG_LEVEL_WARNING"]
+
+
 async def test_nothing_goes_of_a_trial_that_never_reported_the_metric(
-    world: World, collector: Collector
+    world: World, collector: Collector, user: httpx.AsyncClient
 ) -> None:
     only_best = STORAGE | {"save_experiment_best": 1, "save_trial_latest": 0}
     leg = await world.leg(config=CONFIG | {"checkpoint_storage": only_best})
@@ -520,14 +525,74 @@ async def test_nothing_goes_of_a_trial_that_never_reported_the_metric(
     deletion_id = await collect(world, leg)
     await collector.runs.run_pass()
     assert await collector.chosen(deletion_id) == set()
+    assert (await warned(world, user, leg))[-1] == (
+        "which of the 3 checkpoints of this trial is the best is not known: no validation has 'loss' "
+        "(searcher.metric), so all of them stay; to have some deleted, set a policy that keeps no best (det "
+        "experiment set gc-policy --save-experiment-best 0 --save-trial-best 0)\n"
+    )
 
 
-async def test_a_trial_of_nan_keeps_its_last(world: World, collector: Collector) -> None:
+async def test_a_trial_of_nan_keeps_its_last(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
     only_best = STORAGE | {"save_trial_latest": 0}
     leg = await world.leg(config=CONFIG | {"checkpoint_storage": only_best})
     first, second, _ = await validated(leg, "NaN", "Infinity", "NaN")
-    # What the trial would go on from is no reason here.
     await ended(world, leg)
     deletion_id = await collect(world, leg)
     await collector.runs.run_pass()
     assert await collector.chosen(deletion_id) == {first, second}
+    (words,) = await warned(world, user, leg)
+    assert words.endswith(
+        "'loss' (searcher.metric) was no finite number at any of them; 2 of them will be deleted, and the "
+        "latest stays\n"
+    )
+
+
+@pytest.mark.parametrize("latest", [0, 1])
+async def test_checkpoints_at_other_steps_than_validations(
+    world: World, collector: Collector, user: httpx.AsyncClient, latest: int
+) -> None:
+    policy = STORAGE | {"save_trial_latest": latest}
+    leg = await world.leg(config=CONFIG | {"checkpoint_storage": policy})
+    names = []
+    for steps in (10, 20, 30):
+        await leg.store(report(steps, "validation", loss=1.0 / steps))
+        names.append(await store(leg, steps + 1))
+    path = f"/api/v1/experiments/{leg.experiment_id}"
+    (remark,) = (await user.get(path, params={"remarks": True})).json()["remarks"]
+    assert remark.startswith(f"trial {leg.trial_id}: no checkpoint is at a step that was validated")
+    await ended(world, leg)
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    assert await collector.chosen(deletion_id) == set(names[:-1])
+    assert await warned(world, user, leg) == [
+        "which of the 3 checkpoints of this trial is the best is not known: no step of them was validated: "
+        "store a checkpoint at the step of a validation; 2 of them will be deleted, and the latest stays\n"
+    ]
+
+
+async def test_a_trial_whose_best_is_known_is_told_nothing(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    bad, _, _ = await validated(leg, 0.9, 0.1, None)
+    await ended(world, leg)
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    assert await collector.chosen(deletion_id) == {bad}
+    assert await warned(world, user, leg) == []
+
+
+async def test_a_validation_in_pieces_has_its_metric(world: World, collector: Collector) -> None:
+    only_best = STORAGE | {"save_trial_latest": 0}
+    leg = await world.leg(config=CONFIG | {"checkpoint_storage": only_best})
+    names = []
+    for steps, loss in ((10, 0.9), (20, 0.1), (30, 0.5)):
+        await leg.store(report(steps, "validation", loss=loss))
+        await leg.store(report(steps, "validation", accuracy=0.5))
+        names.append(await store(leg, steps))
+    await ended(world, leg)
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    assert await collector.chosen(deletion_id) == {names[0], names[2]}
