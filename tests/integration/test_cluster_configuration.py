@@ -121,7 +121,7 @@ def test_a_change_while_a_trial_runs_a_refusal_and_other_pools(
         found = {pool["name"]: pool for pool in prefect.post("/work_pools/filter", json={}).json()}
     assert (found["main"]["is_paused"], found["more"]["is_paused"]) == (True, False)
     assert "variables" in found["more"]["base_job_template"]
-    done = cluster.det("flow", "run", str(tmp_path / "third/config.yaml"),
+    done = cluster.det("flow", "run", str(tmp_path / "third/config.yaml"), str(tmp_path / "third/model"),
                        "--config", "resources.resource_pool=mroe", check=False)  # fmt: skip
     assert "there is no resource pool 'mroe'; did you mean 'more'?" in done.stderr
 

@@ -324,7 +324,7 @@ def test_two_runs_at_once_from_a_folder_with_names_of_ours(
 
 CONFIG = """\
 name: broken
-entrypoint: python3 script.py
+entrypoint: python3 -m script
 hyperparameters:
   lr: 0.1
 searcher:
@@ -339,7 +339,7 @@ BROKEN = {
     "misspelled": ("metric:", "metirc:", "7: searcher.metirc: unknown field for name: single; did"
                    " you mean 'metric'?"),
     "searcher": ("single", "signle", "6: searcher.name: found 'signle'; did you mean 'single'?"),
-    "missing": ("entrypoint: python3 script.py\n", "", " entrypoint: required field is missing"),
+    "missing": ("entrypoint: python3 -m script\n", "", " entrypoint: required field is missing"),
     "type": ("max_restarts: 0", "max_restarts: many", "9: max_restarts: expected an integer, found"
              " 'many'"),
     "range": ("max_restarts: 0", "max_restarts: -1", "9: max_restarts: must be at least 0, found -1"),

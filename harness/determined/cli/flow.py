@@ -14,7 +14,7 @@ from determined.cli.groups import group
 from determined.cli.output import render
 from determined.cli.printing import echo
 from determined.cli.state import State, state
-from determined.cli.submission import submit
+from determined.cli.submission import entrypoint, submit
 from determined.cli.submission.bring_up import ensure_cluster
 from determined.cli.submission.test_mode import train_one_batch
 
@@ -61,6 +61,11 @@ def run(
     planned = submit.plan(
         config_file, model_dir, include, overrides, change=named, activate=not paused
     )
+    wrong = entrypoint.missing(planned, config_file, model_dir)
+    if wrong is not None:
+        if not dry_run:
+            raise CliError(wrong)
+        talk(f"warning: {wrong}")
     if dry_run:
         _show_plan(planned, state(ctx), json)
         return

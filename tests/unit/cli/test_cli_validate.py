@@ -12,7 +12,7 @@ from tests.unit.sdk.fake_service import FakeService
 
 GOOD = """\
 name: digits
-entrypoint: python3 train.py
+entrypoint: python3 -m train
 hyperparameters:
   lr: {type: log, base: 10, minval: -3, maxval: -1}
 searcher:

@@ -12,9 +12,9 @@ from determined.cli.errors import CliError
 from determined.cli.following.first_trial import follow_first_trial
 from determined.cli.launched.publishing import Published, with_ports
 from determined.cli.launched.start import Publish
-from determined.cli.printing import echo
+from determined.cli.printing import echo, talk
 from determined.cli.state import state
-from determined.cli.submission import submit
+from determined.cli.submission import entrypoint, submit
 from determined.cli.submission.local_test import train_one_batch_here
 from determined.cli.submission.test_mode import train_one_batch
 
@@ -76,6 +76,9 @@ def create(
             project_id=project_id,
             activate=not paused,
         )
+        if (wrong := entrypoint.missing(planned, config_file, model_def)) is not None:
+            # Scripts of Determined's users submit what never runs, too.
+            talk(f"warning: {wrong}")
         if local:
             train_one_batch_here(planned)
             return
