@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from tests.compat.upstream_client import UpstreamClient
 
@@ -90,7 +91,8 @@ def test_generic_tasks(upstream: UpstreamClient, tmp_path: Path) -> None:
     task_id = said.split()[-1]
     upstream.det("task", "pause", task_id)
     upstream.det("task", "unpause", task_id)
-    assert "sleep" in upstream.det("task", "config", task_id).stdout
+    shown = yaml.safe_load(upstream.det("task", "config", task_id).stdout)
+    assert shown == yaml.safe_load(config.read_text())
     forked = upstream.det("task", "fork", task_id).stdout.split()[-1]
     assert forked != task_id
     running = upstream.json("task", "list").values()

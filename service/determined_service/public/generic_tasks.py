@@ -22,6 +22,7 @@ from determined_service.base.errors import BadRequest, Forbidden, NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import surroundings
 from determined_service.lifecycle import tasks as tasking
+from determined_service.lifecycle.kinds.generic import GIVEN
 from determined_service.lifecycle.kinds.table import GENERIC
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
@@ -79,9 +80,9 @@ async def read_task(request: Request, user: Creator) -> AsyncIterator[NewGeneric
 
 async def _other(conn: AsyncConnection, task_id: str, field: str) -> sa.Row[Any]:
     """Another generic task that the body names. Raises BadRequest."""
-    wanted = sa.select(k.owner_id, k.config, k.model_def_hash, k.submitted_by, k.state).where(
-        k.id == task_id, k.kind == GENERIC.name
-    )
+    wanted = sa.select(
+        k.owner_id, k.config, k.data, k.model_def_hash, k.submitted_by, k.state
+    ).where(k.id == task_id, k.kind == GENERIC.name)
     row = (await conn.execute(wanted)).first()
     if row is None:
         raise BadRequest(f"{field}: there is no generic task {task_id!r}")
@@ -98,6 +99,7 @@ async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Princip
     """The launch, with what it takes from other tasks. Raises BadRequest, Forbidden."""
     config: dict[str, Any] | str = given.config
     known = None
+    asked: dict[str, Any] = {"noPause": given.no_pause}
     if given.forked_from is not None:
         source = await _other(conn, given.forked_from, "forkedFrom")
         if not (user.task == given.forked_from or _is_own(user, source)):
@@ -109,6 +111,7 @@ async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Princip
         known = source.model_def_hash
         if not given.config.strip():
             config = source.config
+            asked["given"] = (source.data or {}).get(GIVEN, config)
     if given.parent_id is not None:
         parent = await _other(conn, given.parent_id, "parentId")
         its_process = user.task == given.parent_id
@@ -129,7 +132,7 @@ async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Princip
         config,
         given.context_directory,
         given._packed,
-        asked={"noPause": given.no_pause},
+        asked=asked,
         parent_id=given.parent_id,
         forked_from=given.forked_from,
         model_def_hash=known,
@@ -200,8 +203,8 @@ async def unpause_task(task_id: str, user: Pauser, db: Db) -> Response:
 
 @router.get("/tasks/{task_id}/config")
 async def read_config(task_id: str, user: TaskReader, db: Db, viewer_of: ViewerOf) -> Response:
-    """The configuration as JSON text; secrets, and what a task runs, are masked unless the owner or an
-    administrator asks."""
+    """The configuration as JSON text, a generic task's as it was given; secrets, and what a task runs, are
+    masked unless the owner or an administrator asks."""
     async with db.tx() as conn:
         task = await get_task(conn, task_id, viewer_of(user))
     return JsonResponse({"config": task["config"] or "{}"})

@@ -69,6 +69,8 @@ class Launch:
 class Prepared:
     """What a launch says by itself."""
 
+    given: dict[str, Any]
+    """The configuration before it was completed."""
     config: dict[str, Any]
     definition: ModelDefinition | None
 
@@ -96,7 +98,7 @@ async def prepare(launch: Launch, settings: Settings) -> Prepared:
             f"config: {size} bytes found, at most {limits.CONFIG_BYTES} are allowed: files belong into the "
             "context directory"
         )
-    config = await aside(size, complete, launch, settings)
+    given_config, config = await aside(size, complete, launch, settings)
     definition = launch.definition
     if definition is None:
         files = content_size(launch.files)
@@ -109,11 +111,11 @@ async def prepare(launch: Launch, settings: Settings) -> Prepared:
             "work_dir: cannot be given together with a context directory, in which the task would start: "
             "leave one of them out"
         )
-    return Prepared(config, definition)
+    return Prepared(given_config, config, definition)
 
 
-def complete(launch: Launch, settings: Settings) -> dict[str, Any]:
-    """The complete configuration. Raises BadRequest."""
+def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configuration as it was given, and completed. Raises BadRequest."""
     kind, cluster = launch.kind, settings.cluster
     try:
         document = (
@@ -139,7 +141,7 @@ def complete(launch: Launch, settings: Settings) -> dict[str, Any]:
         raise BadRequest(
             f"entrypoint: required field is missing: the program that the {kind.title.lower()} runs"
         )
-    return config
+    return document.data, config
 
 
 def _asked(given: Mapping[str, Any], kind: LaunchedKind) -> tuple[int, str]:
@@ -191,7 +193,11 @@ async def plan(
     pool, warnings = await check_task_slots(conn, prepared.config["resources"], settings.cluster)
     config = dict(prepared.config)
     config["resources"] = {**config["resources"], "resource_pool": pool}
-    asked = {"defaultStorage": settings.checkpoint_storage, **launch.asked}
+    asked = {
+        "defaultStorage": settings.checkpoint_storage,
+        "given": prepared.given,
+        **launch.asked,
+    }
     data = await launch.kind.remember(conn, asked, config)
     return Plan(config, prepared.definition, warnings, data)
 

@@ -21,6 +21,7 @@ from determined_registry.database.tables import (
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.base import TaskFacts
+from determined_service.lifecycle.kinds.generic import GIVEN
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.kinds.table import KINDS, facts_of, slot_kind
 from determined_service.state import nodes, states
@@ -64,8 +65,10 @@ async def has_ended(conn: AsyncConnection, task_id: str) -> bool:
     return live.first() is None
 
 
+# A configuration as it was given may be large, and is read by itself.
+_DATA = (k.data - GIVEN).label("data")
 _TASKS = sa.select(
-    k.id, k.kind, k.owner_id, k.start_time, k.flow_run_id, k.parent_id, k.forked_from, k.data,
+    k.id, k.kind, k.owner_id, k.start_time, k.flow_run_id, k.parent_id, k.forked_from, _DATA,
     k.submitted_by,    users.c.username,
 ).join(users, users.c.id == k.owner_id)  # fmt: skip
 
@@ -102,7 +105,7 @@ async def _tasks_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> lis
     held: dict[str, list[dict[str, Any]]] = {row.id: [] for row in rows}
     kinds = {row.id: row.kind for row in rows}
     found = await conn.execute(
-        sa.select(allocations, k.data)
+        sa.select(allocations, _DATA)
         .join(tasks, k.id == allocations.c.task_id)
         .where(allocations.c.task_id.in_(list(held)))
         .order_by(allocations.c.requested_at, allocations.c.id)

@@ -357,6 +357,20 @@ async def test_generic_tasks_pause_fork_and_stand_under_each_other(world: World)
     assert "created with noPause" in said
 
 
+async def test_a_generic_tasks_configuration_is_shown_as_it_was_given(world: World) -> None:
+    text = "entrypoint: [env | grep X]\nresources: {slots: 0}\n"
+    given = {"entrypoint": ["env | grep X"], "resources": {"slots": 0}}
+    first = await generic(world, config=text, noPause=True)
+    for task_id in (first, await generic(world, forkedFrom=first)):
+        found = ok(await world.user.get(f"/api/v1/tasks/{task_id}/config"))["config"]
+        assert json.loads(found) == given
+    listed = ok(await world.user.get(f"/api/v1/tasks/{first}"))["task"]
+    assert (json.loads(listed["config"]), listed["noPause"]) == (given, True)
+    await world.rows("UPDATE tasks SET data = NULL RETURNING id")  # of an earlier release
+    found = ok(await world.user.get(f"/api/v1/tasks/{first}/config"))["config"]
+    assert json.loads(found)["resources"]["weight"] == 1
+
+
 def test_every_launched_kind_has_a_flow_and_a_deployment() -> None:
     from determined.common.wire.prefect import TASK_FLOWS
     from determined_service.lifecycle.kinds.table import launched_kinds

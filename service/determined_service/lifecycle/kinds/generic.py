@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.expconf.tasks import GenericConfig
+from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.lifecycle import allocations as allocating
@@ -20,6 +21,8 @@ from determined_service.state.change import Change
 from determined_service.state.states import TASK, transition
 
 PAUSED = "paused by the user"
+GIVEN = "given"
+"""In ``tasks.data``: the configuration that was sent, before it was completed."""
 _TASK = sa.text(
     "SELECT state, config, data FROM tasks WHERE id = :id AND kind = :kind FOR NO KEY UPDATE"
 )
@@ -51,7 +54,14 @@ class Generic(LaunchedKind):
     async def remember(
         self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
     ) -> dict[str, Any] | None:
-        return {"no_pause": True} if asked.get("noPause") else None
+        no_pause = {"no_pause": True} if asked.get("noPause") else {}
+        return {GIVEN: asked["given"], **no_pause}
+
+    async def config(self, conn: AsyncConnection, task_id: str) -> Mapping[str, Any] | None:
+        """As it was given: scripts compare it with what they have sent."""
+        given = sa.func.coalesce(tasks.c.data[GIVEN], tasks.c.config)
+        found = await conn.execute(sa.select(given).where(tasks.c.id == task_id))
+        return found.scalar_one_or_none()
 
     async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
         """The end of what was paused is not the task's."""

@@ -69,9 +69,9 @@ class LaunchedKind(SlotKind):
         self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
     ) -> dict[str, Any] | None:
         """What is kept of a new task beside its configuration (``tasks.data``): keys, the experiments that
-        it shows. ``asked``: the request's other fields, by their names in the API, and ``ownerId`` and
-        ``defaultStorage``, the cluster's; ``config`` is complete and may be changed. Raises BadRequest,
-        NotFound."""
+        it shows. ``asked``: the request's other fields, by their names in the API, ``ownerId``,
+        ``defaultStorage``, the cluster's, and ``given``, the configuration as it came; ``config`` is complete
+        and may be changed. Raises BadRequest, NotFound."""
         return None
 
     def idle_timeout_s(self, config: Mapping[str, Any], cluster: ClusterConfig) -> float | None:
