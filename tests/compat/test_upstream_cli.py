@@ -106,6 +106,8 @@ def test_the_cluster(upstream: UpstreamClient, cluster: LocalCluster) -> None:
     assert upstream.det("user", "whoami").stderr == said.stderr == ""
     (agent,) = upstream.json("agent", "list")
     assert (agent["num_slots"], agent["enabled"], agent["resource_pools"]) == (2, True, "default")
+    absent = upstream.det("master", "cluster-message", "get", code=1).stderr
+    assert "messages to all users are not kept; tell them in another way" in absent
     slots = upstream.json("slot", "list")
     assert [(slot["slot_id"], slot["type"]) for slot in slots] == [("0", "cpu"), ("1", "cpu")]
 

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from determined.common.printable import one_line
+from determined_service.base.absent import advice
 from determined_service.base.json import JsonResponse, dumps
 from determined_service.base.refusals import ApiError as ApiError
 from determined_service.base.refusals import BadRequest as BadRequest
@@ -158,7 +159,8 @@ def install(app: FastAPI) -> None:
         kind = _KINDS.get(error.status_code, ApiError)
         message = str(error.detail)
         if error.status_code == 404 and message == "Not Found":
-            message = f"not found: there is no {request.method} {request.url.path} here"
+            asked, instead = f"{request.method} {request.url.path}", advice(request.url.path)
+            message = f"not found: there is no {asked} here{instead}"
         return response(error.status_code, kind.code, kind.reason, message)
 
     async def database_error(request: Request, error: Exception) -> Response:

@@ -157,6 +157,16 @@ async def list_slots(agent_id: str, user: ClusterReader, db: Db) -> dict[str, An
     return {"slots": list(found["agent"]["slots"].values())}
 
 
+@router.get("/agents/{agent_id}/slots/{slot_id}")
+async def get_slot(agent_id: str, slot_id: str, user: ClusterReader, db: Db) -> dict[str, Any]:
+    """One slot of an agent."""
+    found = (await get_agent(agent_id, user, db))["agent"]["slots"]
+    if slot_id not in found:
+        has = f"its slots are {', '.join(found)}" if found else "it has none"
+        raise NotFound(f"agent {agent_id!r} has no slot {slot_id!r}: {has}")
+    return {"slot": found[slot_id]}
+
+
 class Disable(BaseModel):
     """``drain``: what runs there may finish."""
 

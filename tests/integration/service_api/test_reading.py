@@ -352,6 +352,11 @@ async def test_cluster(world: World, user: httpx.AsyncClient, anonymous: httpx.A
         1,
     )
     assert (await user.get("/api/v1/agents/agent-9")).status_code == 404
+    one = (await user.get("/api/v1/agents/agent-1/slots/1")).json()["slot"]
+    assert one == agent["slots"]["1"]
+    missing = await user.get("/api/v1/agents/agent-1/slots/2")
+    assert missing.status_code == 404
+    assert "agent 'agent-1' has no slot '2': its slots are 0, 1" in missing.text
 
 
 async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> None:
@@ -359,6 +364,29 @@ async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> No
     assert "/api/v1/trials/{trial_id}/metrics/batch" in paths
     answer = await anonymous.get("/api/v1/nothing")
     assert answer.json()["error"]["error"] == "not found: there is no GET /api/v1/nothing here"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "instead"),
+    [
+        ("GET", "/api/v1/master/logs", "det deploy local logs service"),
+        ("PUT", "/api/v1/master/cluster_message", "tell them in another way"),
+        ("GET", "/oauth2/clients", "there are no OAuth clients"),
+        ("DELETE", "/oauth2/clients/x", "there are no OAuth clients"),
+        ("POST", "/api/v1/tokens", "there are no access tokens"),
+        ("GET", "/api/v1/templates/a", "templates are not kept"),
+        ("POST", "/api/v1/webhooks", "its automations"),
+        ("POST", "/api/v1/groups/search", "users and administrators"),
+    ],
+)
+async def test_what_determined_has_and_we_have_not_says_what_to_use(
+    user: httpx.AsyncClient, method: str, path: str, instead: str
+) -> None:
+    answer = await user.request(method, path)
+    assert answer.status_code == 404
+    message = answer.json()["message"]
+    assert message.startswith(f"not found: there is no {method} {path} here: ")
+    assert instead in message
 
 
 async def test_deleting_an_experiment_takes_everything_with_it(world: World) -> None:

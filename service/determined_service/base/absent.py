@@ -1,0 +1,24 @@
+"""What Determined's clients may ask for and this service does not have: what to use instead."""
+
+from __future__ import annotations
+
+import re
+
+_ADVICE = {
+    r"/api/v1/master/cluster_message": "messages to all users are not kept; tell them in another way",
+    r"/api/v1/master/logs": "the service's log is on its machine: det deploy local logs service",
+    r"/oauth2/.*": "log in with name and password (det user login NAME); there are no OAuth clients",
+    r"/api/v1/tokens?(/.*)?": "log in with det user login NAME; there are no access tokens",
+    r"/api/v1/templates?(/.*)?": "put the template's fields into the configuration; templates are not kept",
+    r"/api/v1/webhooks(/.*)?": "ask for states (det e wait ID), or let Prefect tell you: its automations",
+    r"/api/v1/(groups|roles|permissions|rbac)(/.*)?": "there are users and administrators: det user list",
+    r"/api/v1/cleanup_logs": "logs are kept until their experiment is deleted: det e delete ID",
+    r"/api/v1/config-policies(/.*)?": "set the fields in the configurations; det e validate checks them",
+}
+"""By the path, a regular expression."""
+
+
+def advice(path: str) -> str:
+    """What to use instead of that path of Determined's, after a colon; empty for any other path."""
+    found = next((text for one, text in _ADVICE.items() if re.fullmatch(one, path)), None)
+    return "" if found is None else f": {found}"
