@@ -16,6 +16,7 @@ trial, and for nobody else.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import posixpath
@@ -23,15 +24,15 @@ import shutil
 import stat
 import tempfile
 import uuid as uuids
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 from mlflow.entities import FileInfo
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
-from mlflow.store.artifact.artifact_repo import ArtifactRepository
+from mlflow.store.artifact.artifact_repo import ArtifactRepository, StreamUploadMixin
 
 from determined import errors, storage
 from determined.storage import StorageManager
@@ -41,8 +42,9 @@ from determined.storage.files import Digest, algorithm_for
 from determined.storage.spans import Span
 from determined_registry import permitted
 from determined_registry.mlflow import configured, names, spool
+from determined_registry.mlflow.artifact_paths import parts_of, parts_of_new
 from determined_registry.mlflow.database import SCHEME, Reader
-from determined_registry.mlflow.service import ask, invalid, missing, refuse
+from determined_registry.mlflow.service import ask, missing, refuse
 
 CHECKPOINTS = "checkpoints"
 MLMODEL = "MLmodel"
@@ -65,7 +67,7 @@ _TRIAL = """
     LEFT JOIN mlflow_runs m ON m.trial_id = t.id WHERE t.id = :id"""
 
 
-class Artifacts(ArtifactRepository):
+class Artifacts(ArtifactRepository, StreamUploadMixin):
     """The tree below ``artifact_uri``; see the module's docstring."""
 
     def __init__(
@@ -84,7 +86,7 @@ class Artifacts(ArtifactRepository):
 
     def list_artifacts(self, path: str | None = None) -> list[FileInfo]:
         """What lies in the folder ``path``; a file lies in no folder of its own."""
-        parts = _parts(path)
+        parts = parts_of(path)
         files, below = self._files(parts)
         inside = "/".join(below)
         found: dict[str, FileInfo] = {}
@@ -137,7 +139,7 @@ class Artifacts(ArtifactRepository):
         target = Path(local_path)
         checkpoint, path = self._in_checkpoint(remote_file_path)
         if checkpoint is None:
-            self._fetch(_parts(remote_file_path), target)
+            self._fetch(parts_of(remote_file_path), target)
         elif checkpoint.state == "ACTIVE":
             raise missing(f"artifact {remote_file_path}")
         elif path in checkpoint.resources:
@@ -158,7 +160,7 @@ class Artifacts(ArtifactRepository):
 
     def _in_checkpoint(self, path: str) -> tuple[Any, str]:
         """The checkpoint that the file is in, and its path there; None: it is in none."""
-        parts = _parts(path)
+        parts = parts_of(path)
         if len(parts) > 2 and parts[0] == CHECKPOINTS:
             return self._checkpoint(parts[1]), "/".join(parts[2:])
         if len(parts) > 4 and parts[0] == "trials" and parts[2] == CHECKPOINTS:
@@ -198,21 +200,37 @@ class Artifacts(ArtifactRepository):
     def log_artifact(self, local_file: str, artifact_path: str | None = None) -> None:
         """Raises MlflowException (403) for a file of a complete checkpoint, which never changes."""
         name = posixpath.join(artifact_path or "", Path(local_file).name)
-        parts = _parts(name)
-        size = Path(local_file).stat().st_size
+        self._keep(name, Path(local_file), move=False)
+
+    def log_artifact_from_stream(
+        self, stream: BinaryIO, artifact_file_name: str, artifact_path: str | None = None
+    ) -> None:
+        """As :meth:`log_artifact`, of what is read from ``stream``."""
+        with _draft() as draft:
+            with draft.open("wb") as file:
+                shutil.copyfileobj(stream, file)
+            self._keep(posixpath.join(artifact_path or "", artifact_file_name), draft, move=True)
+
+    async def log_artifact_from_async_stream(
+        self,
+        chunks: AsyncIterable[bytes],
+        artifact_file_name: str,
+        artifact_path: str | None = None,
+    ) -> None:
+        """As :meth:`log_artifact`, of what comes in ``chunks``."""
+        name = posixpath.join(artifact_path or "", artifact_file_name)
+        with _draft() as draft:
+            with draft.open("wb") as file:
+                async for chunk in chunks:
+                    await asyncio.to_thread(file.write, chunk)
+            await asyncio.to_thread(self._keep, name, draft, move=True)
+
+    def _keep(self, name: str, file: Path, *, move: bool) -> None:
+        """``move``: the file is nobody's but ours."""
+        parts = parts_of_new(name)
+        size = file.stat().st_size
         if len(parts) > 2 and parts[0] == CHECKPOINTS:
-            checkpoint = self._checkpoint(parts[1])
-            _require_incomplete(checkpoint)
-            _require_reporter(checkpoint.trial_id)
-            target = spool.folder_of(checkpoint.uuid).joinpath(*parts[2:])
-            with tempfile.TemporaryDirectory(dir=configured.current().spool) as folder:
-                draft = Path(folder) / CONTENT
-                shutil.copyfile(local_file, draft)
-                with spool.completing(checkpoint.uuid):
-                    # It may be complete by now.
-                    _require_incomplete(self._checkpoint(parts[1]))
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    draft.replace(target)
+            self._keep_in_checkpoint(parts, file, move=move)
             return
         trial, path = self._own(parts)
         if not path or parts[2] == CHECKPOINTS:
@@ -221,10 +239,24 @@ class Artifacts(ArtifactRepository):
             )
         _require_reporter(trial.id)
         with _explained():
-            _manager(trial.storage, trial.id).put(
-                f"{self._key(trial, path)}/{CONTENT}", Path(local_file)
-            )
+            _manager(trial.storage, trial.id).put(f"{self._key(trial, path)}/{CONTENT}", file)
         ask("PATCH", f"/api/v1/mlflow/runs/{trial.id}", {"artifacts": {path: size}})
+
+    def _keep_in_checkpoint(self, parts: list[str], file: Path, *, move: bool) -> None:
+        checkpoint = self._checkpoint(parts[1])
+        _require_incomplete(checkpoint)
+        _require_reporter(checkpoint.trial_id)
+        target = spool.folder_of(checkpoint.uuid).joinpath(*parts[2:])
+        with _draft() as draft:
+            if move:
+                draft = file
+            else:
+                shutil.copyfile(file, draft)
+            with spool.completing(checkpoint.uuid):
+                # It may be complete by now.
+                _require_incomplete(self._checkpoint(parts[1]))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                draft.replace(target)
 
     def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> None:
         """Every file below ``local_dir``."""
@@ -235,7 +267,7 @@ class Artifacts(ArtifactRepository):
 
     def delete_artifacts(self, artifact_path: str | None = None) -> None:
         """Files that a run has logged besides its checkpoints."""
-        parts = _parts(artifact_path)
+        parts = parts_of(artifact_path)
         if not parts or parts[0] != "trials" or len(parts) < 3 or parts[2] == CHECKPOINTS:
             refuse(
                 "a checkpoint's files never change: `det checkpoint delete` deletes the checkpoint"
@@ -269,11 +301,12 @@ class Artifacts(ArtifactRepository):
         shutil.rmtree(spool.folder_of(checkpoint), ignore_errors=True)
 
 
-def _parts(path: str | None) -> list[str]:
-    parts = [part for part in (path or "").split("/") if part not in ("", ".")]
-    if ".." in parts or any("\\" in part or "\0" in part for part in parts):
-        raise invalid(f"{path!r} is not the path of an artifact")
-    return parts
+@contextlib.contextmanager
+def _draft() -> Iterator[Path]:
+    """Where a file may be written until it is whole: beside those that wait for the rest of a checkpoint."""
+    beside = configured.current().spool if configured.is_there() else None
+    with tempfile.TemporaryDirectory(dir=beside) as folder:
+        yield Path(folder) / CONTENT
 
 
 def _manager(section: Mapping[str, Any] | None, trial_id: int | None) -> StorageManager:

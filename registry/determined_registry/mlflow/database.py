@@ -11,6 +11,7 @@ import orjson
 import sqlalchemy as sa
 
 from determined_registry.mlflow import configured
+from determined_registry.mlflow.service import invalid
 
 SCHEME = "determined+postgresql"
 STATEMENT_MS = 60_000
@@ -45,14 +46,24 @@ class Reader:
             return self._engine
 
     def all(self, statement: str, given: Mapping[str, Any] | None = None) -> list[Any]:
-        """Every row of the answer. ``statement`` has its values as ``:name``."""
+        """Every row of the answer. ``statement`` has its values as ``:name``. Raises MlflowException."""
+        _check(given)
         with self.engine.connect() as conn:
             return list(conn.execute(sa.text(statement), given or {}))
 
     def first(self, statement: str, given: Mapping[str, Any] | None = None) -> Any:
-        """The first row of the answer; None: there is none."""
+        """The first row of the answer; None: there is none. Raises MlflowException."""
+        _check(given)
         with self.engine.connect() as conn:
             return conn.execute(sa.text(statement), given or {}).first()
+
+
+def _check(given: Mapping[str, Any] | None) -> None:
+    """Postgres takes texts without NUL alone: what holds one is nobody's name, and no request to repeat."""
+    for value in (given or {}).values():
+        texts = value if isinstance(value, list) else (value,)
+        if any(isinstance(text, str) and "\0" in text for text in texts):
+            raise invalid("a text of the request holds the character NUL: leave it out")
 
 
 def _database_url(store_uri: str) -> str:

@@ -20,6 +20,8 @@ SAID = "mlflow"
 """What MLflow's clients say of a logged model stands under this key of the checkpoint's metadata."""
 SAID_STEP = "step"
 """There: at which step the run has logged the model, if its client has said it."""
+SAID_ALONE = "alone"
+"""There: whether the run was made for the model, and ends with it."""
 OWN_GROUP = "mlflow"
 """The group of what a managed trial reports by MLflow's functions: its metrics keep their names."""
 

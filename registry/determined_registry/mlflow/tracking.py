@@ -212,9 +212,13 @@ class TrackingStore(Absent):
         if run_name:
             self._change_run(trial, {"name": run_name})
         if run_status is not None and trial.native:
-            body = {"state": _STATES[status_of(run_status)]}
-            service.ask("PATCH", f"/api/v1/mlflow/runs/{trial.id}/state", body)
+            self._end(trial, status_of(run_status))
         return self.get_run(run_id).info
+
+    @staticmethod
+    def _end(trial: Any, status: str) -> None:
+        body = {"state": _STATES[status]}
+        service.ask("PATCH", f"/api/v1/mlflow/runs/{trial.id}/state", body)
 
     def delete_run(self, run_id: str) -> None:
         """Hides it, as ``restore_run`` undoes."""
@@ -396,19 +400,22 @@ class TrackingStore(Absent):
         params: Sequence[Any] | None = None,
         model_type: str | None = None,
     ) -> Any:
-        """A checkpoint of the run whose files are still to come. Raises MlflowException (403) without a run:
-        every checkpoint of ours is a trial's.
+        """A checkpoint of the run whose files are still to come. Without a run it gets one of its own, which
+        ends with it: every checkpoint of ours is a trial's.
         """
-        if not source_run_id:
-            refuse("a model is logged by a run: call log_model within mlflow.start_run()")
-        trial = self._active(source_run_id)
+        name = name or _generate_random_name()
+        alone = not source_run_id
+        if alone:
+            source_run_id = self.create_run(experiment_id, None, None, None, name).info.run_id
+        trial = self._active(str(source_run_id))
         uuid = uuids.uuid4()
         said = {
-            "name": name or _generate_random_name(),
+            "name": name,
             "model_type": model_type,
             "created": round(time.time() * 1000),
             "tags": {one.key: one.value for one in tags or ()},
             "params": {one.key: one.value for one in params or ()},
+            names.SAID_ALONE: alone,
         }
         _report(trial, uuid, "STATE_ACTIVE", {names.SAID: said})
         return self._models.get(names.model_id_of(uuid))
@@ -425,7 +432,8 @@ class TrackingStore(Absent):
             trial = self._runs.trial(str(row.trial_id))
             # What was said of the model stays: a report adds to the metadata.
             metadata = {"steps_completed": row.steps_completed}
-            if LoggedModelStatus(status) == LoggedModelStatus.READY:
+            is_ready = LoggedModelStatus(status) == LoggedModelStatus.READY
+            if is_ready:
                 manifest = Artifacts.of_server().store(row.uuid)
                 _report(
                     trial,
@@ -438,6 +446,8 @@ class TrackingStore(Absent):
             else:
                 _report(trial, row.uuid, "STATE_ERROR", metadata)
             Artifacts.of_server().forget(row.uuid)
+            if (row.user_metadata.get(names.SAID) or {}).get(names.SAID_ALONE):
+                self._end(trial, "FINISHED" if is_ready else "FAILED")
         return self._models.get(model_id)
 
     def set_logged_model_tags(self, model_id: str, tags: Sequence[Any]) -> None:

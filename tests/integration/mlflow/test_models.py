@@ -165,3 +165,22 @@ def test_a_checkpoint_of_a_trial_class_is_a_model(tracking: Cluster, tmp_path: P
     # Its files never change.
     with pytest.raises(Exception, match="holds its checkpoints"):
         client.log_text(str(trial["id"]), "x", f"checkpoints/{checkpoint}/MLmodel")
+
+
+def test_a_model_that_no_run_logs_has_a_run_of_its_own(tracking: Cluster) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    experiment = mlflow.set_experiment("without a run").experiment_id
+    x, y = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0, 0, 1, 1])
+    logged = mlflow.sklearn.log_model(LogisticRegression().fit(x, y), name="alone")
+    assert mlflow.active_run() is None
+    assert list(mlflow.pyfunc.load_model(logged.model_uri).predict(x)) == [0, 0, 1, 1]
+    client = mlflow.MlflowClient()
+    model = client.get_logged_model(logged.model_id)
+    (run,) = client.search_runs([experiment])
+    assert (run.info.run_id, run.info.run_name) == (model.source_run_id, "alone")
+    assert run.info.status == "FINISHED"
+    failed = client.create_logged_model(experiment, name="fails")
+    assert client.get_run(str(failed.source_run_id)).info.status == "RUNNING"
+    client.finalize_logged_model(failed.model_id, "FAILED")
+    assert client.get_run(str(failed.source_run_id)).info.status == "FAILED"

@@ -113,6 +113,8 @@ POINTS_BYTES = 32 * MIB
 # Model definitions.
 FILES = 50_000
 PATH_CHARS = 4_096
+PATH_PART_BYTES = 255
+"""One name in the path of an artifact of MLflow's, in UTF-8: file systems take no longer ones."""
 
 # Metrics.
 METRIC_NAME_BYTES = 1_024
