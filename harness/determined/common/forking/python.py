@@ -19,7 +19,6 @@ import runpy
 import signal
 import sys
 import threading
-import time
 import traceback
 import types
 from collections.abc import Callable, Mapping
@@ -27,6 +26,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
+
+from determined.common.forking.beginning import set_environment
 
 _OWN_FILES = frozenset({__file__})
 
@@ -78,9 +79,7 @@ def take_end() -> Callable[[], None] | None:
 
 
 def _reset_interpreter(env: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(env)
-    time.tzset()
+    set_environment(env)
     gc.enable()
     for number in signal.valid_signals():
         # SIGPIPE and SIGXFSZ stay ignored: that is Python's default.
@@ -95,9 +94,6 @@ def _reset_interpreter(env: Mapping[str, str]) -> None:
     faulthandler.enable()
     _renew_random_state()
     _set_threads(env)
-    tempfile = sys.modules.get("tempfile")
-    if tempfile is not None:
-        tempfile.tempdir = None  # type: ignore[attr-defined]
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         # Spawned workers find the main script relative to it.

@@ -5,7 +5,8 @@ tree; every other zygote is a fork of one, with further modules imported. A zygo
 accelerator, connects to the agent's socket and then speaks JSON lines:
 
 to the zygote
-    ``{"op": "fork", "id", "call": "module:function", "arg"}``: run ``function(arg)`` in a fork
+    ``{"op": "fork", "id", "call": "module:function", "arg"}``: run ``function(arg)`` in a fork, with the
+    environment, umask and locale that the root began with
     ``{"op": "zygote", "name", "modules", "optional", "env"}``: fork a zygote that imports more
 from the zygote
     ``{"event": "ready", "name", "pid", "base_path"}``: first line; imports are done
@@ -33,6 +34,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from determined.common.forking import safety
+from determined.common.forking.beginning import Beginning
 from determined.common.forking.process import set_title
 
 # Imported before anything else is known: what every leg's supervisor needs.
@@ -58,10 +60,11 @@ class _Become(BaseException):
 class Zygote:
     """One fork server, connected; :meth:`serve` returns when the agent is gone."""
 
-    def __init__(self, path: str, name: str, base_path: list[str]) -> None:
+    def __init__(self, path: str, name: str, base_path: list[str], beginning: Beginning) -> None:
         self.path = path
         self.name = name
         self.base_path = base_path
+        self.beginning = beginning
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(path)
         self._received = b""
@@ -125,10 +128,10 @@ class Zygote:
 
     def _obey(self, order: dict[str, Any]) -> None:
         if order["op"] == "zygote":
-            pid = self._fork(lambda: _warm(self.path, self.base_path, order))
+            pid = self._fork(lambda: _warm(self, order))
             self.send({"event": "starting", "name": order["name"], "pid": pid})
         elif order["op"] == "fork":
-            pid = self._fork(lambda: _call(order["call"], order["arg"]))
+            pid = self._fork(lambda: _call(self.beginning, order["call"], order["arg"]))
             self.send({"event": "forked", "id": order["id"], "pid": pid})
 
     def _fork(self, function: Callable[[], object]) -> int:
@@ -143,18 +146,19 @@ class Zygote:
         raise _Become(function)
 
 
-def _call(name: str, arg: Any) -> object:
+def _call(beginning: Beginning, name: str, arg: Any) -> object:
+    beginning.restore()
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)(arg)
 
 
-def _warm(path: str, base_path: list[str], order: dict[str, Any]) -> None:
+def _warm(parent: Zygote, order: dict[str, Any]) -> None:
     """A new zygote: imports, then serves."""
     gc.disable()
     os.environ.update(order.get("env") or {})
     set_title(f"zygote {order['name']}")
     try:
-        zygote = Zygote(path, order["name"], base_path)
+        zygote = Zygote(parent.path, order["name"], parent.base_path, parent.beginning)
     except (ConnectionError, FileNotFoundError):  # the agent is gone
         os._exit(0)
     try:
@@ -196,6 +200,7 @@ def import_modules(modules: list[str], optional: tuple[str, ...] | list[str] = (
 
 def main(path: str, name: str) -> NoReturn:
     """The root zygote's process, and through _Become that of every fork."""
+    beginning = Beginning.now()
     # Frozen objects are not visited, and so not copied, in any fork.
     gc.disable()
     # Without the current directory, which `-m` puts in front.
@@ -205,7 +210,7 @@ def main(path: str, name: str) -> NoReturn:
     def serve_root() -> None:
         import_modules(list(BASE_MODULES))
         safety.settle()
-        Zygote(path, name, base_path).serve()
+        Zygote(path, name, base_path, beginning).serve()
         os._exit(0)
 
     function: Callable[[], object] = serve_root
