@@ -44,23 +44,30 @@ def device_uuids() -> list[str]:
 
     A GPU that NVML cannot read is left out with a warning. Raises ImportError without the package.
     """
-    found: list[str] = []
     with opened() as nvml:
-        for index in range(nvml.nvmlDeviceGetCount() if nvml is not None else 0):
-            try:
-                gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-                devices = _parts(nvml, gpu) if _is_partitioned(nvml, gpu) else [gpu]
-                found += [nvml.nvmlDeviceGetUUID(device) for device in devices]
-            except nvml.NVMLError as error:
-                logger.warning("GPU %d is left out, because NVML cannot read it: %s", index, error)
-                continue
-            if not devices:
-                logger.warning(
-                    "GPU %d is left out: its MIG mode is on, but it has no parts; create some with "
-                    "nvidia-smi",
-                    index,
-                )
+        return _uuids(nvml)
+
+
+def _uuids(nvml: Any) -> list[str]:
+    found: list[str] = []
+    for index in range(_count(nvml)):
+        try:
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+            devices = _parts(nvml, gpu) if _is_partitioned(nvml, gpu) else [gpu]
+            found += [nvml.nvmlDeviceGetUUID(device) for device in devices]
+        except nvml.NVMLError as error:
+            logger.warning("GPU %d is left out, because NVML cannot read it: %s", index, error)
+            continue
+        if not devices:
+            logger.warning(
+                "GPU %d is left out: its MIG mode is on, but it has no parts; create some with nvidia-smi",
+                index,
+            )
     return found
+
+
+def _count(nvml: Any) -> int:
+    return 0 if nvml is None else int(nvml.nvmlDeviceGetCount())
 
 
 def cuda_names(uuids: Sequence[str]) -> list[str]:
@@ -73,9 +80,8 @@ def cuda_names(uuids: Sequence[str]) -> list[str]:
 
     Raises ImportError without the package.
     """
-    there = device_uuids()
     with opened() as nvml:
-        count = nvml.nvmlDeviceGetCount() if nvml is not None else 0
+        there, count = _uuids(nvml), _count(nvml)
     if (
         any(one.startswith("MIG-") for one in there)
         or len(there) < count
