@@ -17,7 +17,7 @@ from determined_tasks.entrypoint import Start
 class LegResult:
     """The end of a leg; ``reason``: what the exit code or signal does not say by itself.
 
-    ``printed``: the reason is the process's own last line, so the task's log has it already.
+    ``printed``: the reason is what the process printed itself, so the task's log has it already.
     ``is_limit``: the leg was ended because it went beyond what it may use.
     """
 
@@ -112,15 +112,14 @@ def describe(
     *,
     hook_pending: str | None,
     oom_before: OomKills,
-    exception: str | None = None,
+    told: str | None = None,
     limit: str | None = None,
 ) -> LegResult:
     """The result for the wait ``status`` of a process that nobody stopped.
 
     ``hook_pending``: the startup hook that did not get to its end. ``oom_before``:
-    :func:`oom_kills` when the process started. ``exception``: the last line of a Python traceback
-    at the end of stderr, and its place in the user's files; it tells why where the exit code is Python's
-    own for it. ``limit``: in words, which of its own the leg has met.
+    :func:`oom_kills` when the process started. ``told``: what it printed itself that tells why
+    (:class:`~.why_ended.WhyEnded`). ``limit``: in words, which of its own the leg has met.
     """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -143,8 +142,8 @@ def describe(
         killed = _killed(oom_before)
         if killed.reason is not None:
             return LegResult(code, None, killed.kind, killed.reason)
-    raised = exception if code == 1 and shell is None else None
-    return LegResult(code, None, ExitKind.EXITED, shell or raised, printed=raised is not None)
+    said = told if code != 0 and shell is None else None
+    return LegResult(code, None, ExitKind.EXITED, shell or said, printed=said is not None)
 
 
 SHELL_CODES = {

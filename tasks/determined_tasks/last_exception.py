@@ -1,4 +1,4 @@
-"""Finds the exception that ended a Python process in what it wrote to stderr, and where it was raised."""
+"""Finds the exception that ended a Python process in what it printed, and where it was raised."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import determined
-from determined_tasks.log_lines import without_rank
+from determined.common.printable import without_colours
+from determined.common.tracebacks import BEGIN
 
-MAX_RANKS = 1024
 MAX_CHARACTERS = 300
 MAX_CODE_CHARACTERS = 120
-# A traceback that was followed by more output than this was logged, and is not why it ended.
+# A traceback that was followed by more output than this may have been logged, and not be why it ended.
 MAX_LINES_AFTER = 20
 
-_BEGIN = re.compile(rb"Traceback \(most recent call last\):")
-_FRAME = re.compile(rb'  File "(.{1,4096})", line (\d{1,9})')
-_MARKS = re.compile(rb"[\s~^]*$")
-_EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(:\s|\s*$)")
+# loguru marks the frame where it caught the exception.
+_FRAME = re.compile(r'(?:  |> )File "(.{1,4096})", line (\d{1,9})')
+_MARKS = re.compile(r"[\s~^]*$")
+_EXCEPTION = re.compile(r"[^\W\d][\w.<>]*(:\s|:?$)")
+# An exception group has its own beside those that are in it.
+_GROUP = re.compile(r" *\+ Exception Group Traceback ")
+_GROUP_LINE = re.compile(r" *\| ?")
+_GROUP_OPENS, _GROUP_NEXT = re.compile(r" *\+-\+-"), re.compile(r" *\+-")
+# rich draws a frame around everything but the exception.
+_BOX_PLACE = re.compile(r"(\S.{0,4096}):(\d{1,9}) in \S+$")
+_BOX_CODE = re.compile(r"❱ *\d{1,9} (?:│ *)*(.*)$")
+# Printed while the process ends of something else, or goes on.
+_IGNORED, _OF_THREAD = "Exception ignored ", "Exception in thread "
+# Raised because another process had failed, which told its own.
+_CONSEQUENCE = re.compile(r"([\w.]+\.)?(ChildFailedError|WorkerLost):")
 # Not code of the user's: installed packages, the standard library, this SDK, code without a file.
 _LIBRARIES = re.compile(r"(^|/)(site|dist)-packages/|(^|/)lib(64)?/python\d[^/]*/|^<")
 _OWN = (sysconfig.get_path("stdlib") + "/", str(Path(determined.__file__).parent) + "/")
@@ -34,12 +45,20 @@ class _Frame:
     code: str = ""
 
     def __str__(self) -> str:
-        where = f"{_cut(self.file, MAX_CODE_CHARACTERS)}, line {self.line}"
-        return f"{where}: {_cut(self.code, MAX_CODE_CHARACTERS)}" if self.code else where
+        where = f"{cut(self.file, MAX_CODE_CHARACTERS)}, line {self.line}"
+        return f"{where}: {cut(self.code, MAX_CODE_CHARACTERS)}" if self.code else where
+
+
+@dataclass
+class _Group:
+    """An exception group being read; ``is_first``: nothing of its second exception was read."""
+
+    line: str = ""
+    is_first: bool = True
 
 
 class LastException:
-    """Feed it every line of stderr, in order; :attr:`text` tells of the last exception.
+    """Feed it every line of one stream, in order; :attr:`text` tells of the last exception.
 
     ``workdir``: the directory with the user's files. The place is the last frame of the traceback in one of
     them, or else in any file that does not belong to an installed package, the standard library or this SDK.
@@ -49,38 +68,101 @@ class LastException:
         # A process that asks for its working directory gets it without symbolic links.
         self._workdirs = () if workdir is None else (f"{workdir}/", f"{workdir.resolve()}/")
         self._inside = False
+        self._group: _Group | None = None
+        self._prelude = ""
+        # The beginning of a path for which rich's frame was too narrow.
+        self._path = ""
         self._in_frame: _Frame | None = None
         # Of the traceback being read: its last frame in the user's files, and in other files of theirs.
         self._users: _Frame | None = None
         self._elsewhere: _Frame | None = None
-        self._found: tuple[bytes, _Frame | None] | None = None
-        self._lines_after = 0
+        self._found: tuple[str, _Frame | None] | None = None
+        self.lines_after = 0
 
-    def feed(self, line: bytes) -> bool:
+    def feed(self, line: str) -> bool:
         """Whether an exception was found in ``line``."""
-        if _BEGIN.match(line):
-            self._inside = True
-            self._in_frame = self._users = self._elsewhere = None
+        line = (without_colours(line) if "\x1b" in line else line).rstrip()
+        rest = self._within_group(line)
+        if rest is None:
+            return False
+        line = rest
+        if "Traceback" in line and BEGIN.match(line):
+            self._begin()
             return False
         if frame := _FRAME.match(line):
             # A SyntaxError has no other beginning.
             self._inside = True
-            self._in_frame = self._note(_text(frame[1]), int(frame[2]))
+            self._in_frame = self._note(frame[1], int(frame[2]))
             return False
-        if line[:1].isspace() or not line.strip():
+        if self._inside and line.startswith(("│", "╭", "╰")):
+            self._read_box(line.strip("│╭╰ "))
+            return False
+        if not line or line[0].isspace():
             if self._in_frame is not None and not _MARKS.match(line):
-                self._in_frame.code = self._in_frame.code or _text(line.strip())
+                self._in_frame.code = self._in_frame.code or line.strip()
             return False
-        found = self._inside and _EXCEPTION.match(line) is not None
-        if found:
-            self._found, self._lines_after = (line.strip(), self._users or self._elsewhere), 0
-        else:
-            self._lines_after += 1
-        self._inside = False
-        self._in_frame = self._users = self._elsewhere = None
+        if line.startswith((_IGNORED, _OF_THREAD)):
+            self._prelude = line
+            return False
+        found = self._inside and _EXCEPTION.match(line) is not None and self._take(line)
+        if not found:
+            self.lines_after += 1
+        self._prelude = ""
+        self._begin(inside=False)
         return found
 
+    def _begin(self, inside: bool = True) -> None:
+        self._inside, self._path = inside, ""
+        self._in_frame = self._users = self._elsewhere = None
+
+    def _within_group(self, line: str) -> str | None:
+        """``line`` without what an exception group puts in front. None: there is nothing else in it."""
+        if "Traceback" in line and _GROUP.match(line):
+            self._group = self._group or _Group()
+            self._begin()
+            return None
+        if self._group is None:
+            return line
+        if mark := _GROUP_LINE.match(line):
+            return line[mark.end() :]
+        if _GROUP_OPENS.match(line):
+            # One without a traceback of its own follows.
+            self._begin()
+            return None
+        if _GROUP_NEXT.match(line):
+            self._group.is_first = False
+            return None
+        self._group = None
+        return line
+
+    def _take(self, line: str) -> bool:
+        """Whether the exception in ``line`` may be why the process ended."""
+        if self._prelude.startswith(_IGNORED):
+            return False
+        if self.text is not None and (self._prelude or _CONSEQUENCE.match(line)):
+            return False
+        place = self._users or self._elsewhere
+        if self._group is not None:
+            if not self._group.is_first:
+                return False
+            if not self._group.line:
+                self._group.line = line
+            else:
+                line = f"{cut(self._group.line, MAX_CODE_CHARACTERS)}: {line}"
+                place = place or (self._found[1] if self._found else None)
+        self._found, self.lines_after = (line, place), 0
+        return True
+
+    def _read_box(self, line: str) -> None:
+        if place := _BOX_PLACE.match(self._path + line):
+            self._in_frame, self._path = self._note(place[1], int(place[2])), ""
+        elif self._path or line.startswith("/"):
+            self._path = (self._path + line)[:4096]
+        elif self._in_frame is not None and (code := _BOX_CODE.match(line)):
+            self._in_frame.code = code[1]
+
     def _note(self, file: str, line: int) -> _Frame | None:
+        file = file.replace("\0", "\\x00")
         for workdir in self._workdirs:
             file = file.removeprefix(workdir)
         if _LIBRARIES.search(file) or file.startswith(_OWN):
@@ -97,53 +179,17 @@ class LastException:
 
         None when there is no exception near the end.
         """
-        if self._found is None or self._lines_after > MAX_LINES_AFTER:
-            return None
-        line, place = self._found
-        words = _cut(_text(line), MAX_CHARACTERS)
-        return words if place is None else f"{words} ({place})"
-
-
-class LastExceptions:
-    """As :class:`LastException`, for several processes whose lines of stderr begin with ``[rank=N]``.
-
-    Their lines come in any order, so each rank is read by itself.
-    """
-
-    def __init__(self, workdir: Path | None = None) -> None:
-        self._workdir = workdir
-        # None: lines without a rank, the launcher's own.
-        self._readers: dict[int | None, LastException] = {None: LastException(workdir)}
-        # Ranks by the time of their last exception.
-        self._order: dict[int | None, None] = {}
-
-    def feed(self, line: bytes) -> None:
-        rank, line = without_rank(line)
-        reader = self._readers.get(rank)
-        if reader is None:
-            if len(self._readers) > MAX_RANKS:
-                return
-            reader = self._readers[rank] = LastException(self._workdir)
-        if reader.feed(line):
-            self._order.pop(rank, None)
-            self._order[rank] = None
+        return self.early if self.lines_after <= MAX_LINES_AFTER else None
 
     @property
-    def text(self) -> str | None:
-        """The exception that came first, of those that ended a rank: the others are often its consequences.
-
-        Without one, the launcher's own. None when there is none.
-        """
-        for rank in self._order:
-            text = self._readers[rank].text
-            if rank is not None and text is not None:
-                return f"rank {rank}: {text}"
-        return self._readers[None].text
+    def early(self) -> str | None:
+        """As :attr:`text`, however much was printed afterwards."""
+        if self._found is None:
+            return None
+        line, place = self._found
+        words = cut(line, MAX_CHARACTERS)
+        return (words if place is None else f"{words} ({place})").replace("\0", "\\x00")
 
 
-def _text(line: bytes) -> str:
-    return line.decode("utf-8", "backslashreplace").replace("\0", "\\x00")
-
-
-def _cut(text: str, length: int) -> str:
+def cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[:length] + "…"

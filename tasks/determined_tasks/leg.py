@@ -335,7 +335,7 @@ class _Leg:
         watch = self._report_start(self.user.pid)
         replace(record, user=ProcessName.of(self.user.pid)).write(self.root)
         uid = account.uid if account else os.getuid()
-        exception, limit = self._read_until_end(self.user, workdir, uid)
+        told, limit = self._read_until_end(self.user, workdir, uid)
         if watch is not None:
             watch.end()
         if self.gates is not None:
@@ -354,7 +354,7 @@ class _Leg:
             plan,
             hook_pending=pending,
             oom_before=oom_before,
-            exception=exception,
+            told=told,
             limit=limit,
         )
 
@@ -460,8 +460,8 @@ class _Leg:
     def _read_until_end(
         self, user: process.UserProcess, workdir: Path, uid: int
     ) -> tuple[str | None, str | None]:
-        """The exception that stderr ended with and where it was raised, if there is one; and the limit that
-        the leg has met, if it has met one."""
+        """What it printed that tells why it ended, if anything does; and the limit that the leg has met, if
+        it has met one."""
         streams = Streams(user, self.reporter, workdir)
         with self._watched_memory(self.limits):
             while not user.reap():
@@ -476,7 +476,7 @@ class _Leg:
         while streams.open and (left := deadline - time.monotonic()) > 0:
             streams.read(left)
         streams.close()
-        return streams.exception.text, limit
+        return streams.why.text, limit
 
     def _limit_of_group(self) -> str | None:
         """The limit that the leg's control group has met, in words."""

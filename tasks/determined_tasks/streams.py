@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from determined_tasks import process
-from determined_tasks.last_exception import LastExceptions
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.log_lines import LineSplitter, parse
+from determined_tasks.why_ended import WhyEnded
 
 # Small, so that lines of the two pipes written close together stay close together in the log.
 READ_BYTES = 1 << 13
@@ -24,7 +24,7 @@ class Streams:
     def __init__(
         self, user: process.UserProcess, reporter: LegReporter, workdir: Path | None = None
     ) -> None:
-        self.exception = LastExceptions(workdir)
+        self.why = WhyEnded(workdir)
         self._reporter = reporter
         self._selector = selectors.DefaultSelector()
         self._splitters = {user.stdout: LineSplitter(), user.stderr: LineSplitter()}
@@ -71,11 +71,11 @@ class Streams:
             self.open.discard(descriptor)
 
     def _pass_on(self, descriptor: int, lines: list[bytes]) -> None:
-        now = time.time()
+        now, stream = time.time(), self._names[descriptor]
         for line in lines:
-            if self._names[descriptor] == "stderr":
-                self.exception.feed(line)
-            self._reporter.put(parse(line), self._names[descriptor], now)
+            parsed = parse(line)
+            self.why.feed(parsed, stream)
+            self._reporter.put(parsed, stream, now)
 
     def close(self) -> None:
         """Passes the last, unfinished lines on."""

@@ -28,6 +28,19 @@ with det.core.init() as core_context:
 """
 
 
+# torch puts its rank before the traceback.
+BROKEN_RANK = """
+import torch.distributed as dist
+import determined as det
+dist.init_process_group("gloo")
+workers = det.core.DistributedContext.from_torch_distributed()
+with det.core.init(distributed=workers):
+    if workers.rank == 1:
+        raise RuntimeError("rank one is broken")
+    dist.barrier()
+"""
+
+
 def with_context(body: str) -> str:
     """A script with ``body`` inside of the Core API's context."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
@@ -64,7 +77,26 @@ FAILURES = {
     ),
     "exits-3": Failure(script("raise SystemExit(3)"), r"^process exited with code 3$"),
     "exits-with-words": Failure(
-        script("import sys; sys.exit('no data')"), r"exited with code 1", r"^no data$"
+        script("import sys; sys.exit('no data')"),
+        r"^process exited with code 1: last line of stderr: no data$",
+        r"^no data$",
+    ),
+    "wrong-arguments": Failure(
+        script(
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', required=True)\n"
+            "p.parse_args()"
+        ),
+        r"code 2: last line of stderr: .*error: the following arguments are required: --lr$",
+    ),
+    "broken-rank": Failure(
+        script(
+            BROKEN_RANK,
+            entrypoint="python3 -m determined.launch.torch_distributed python3 script.py",
+            more="resources: {slots_per_trial: 2}\n",
+        ),
+        r"^process exited with code 1: rank 1: RuntimeError: rank one is broken"
+        r" \(script.py, line 8: raise RuntimeError\(.*\)\)$",
+        r"^\[rank1\]: RuntimeError: rank one is broken$",
     ),
     "reads-stdin": Failure(script("input('go on? ')"), r"code 1: EOFError", "EOFError"),
     "memory-error": Failure(
@@ -189,11 +221,14 @@ def test_the_reason_is_said(ended: dict[str, Outcome], name: str) -> None:
         assert found.reason == f"trial {found.trial['id']}: {found.trial['reason']}"
         # The log alone tells the end, too; what the script printed itself is not said again.
         reason = found.trial["reason"].removeprefix("could not start: ")
-        words, raised, exception = reason.partition("code 1: ")
+        words, *said = re.split(
+            r"(?<=code \d): (?:rank \d+: )?(?:last line of stderr: )?", reason, maxsplit=1
+        )
+        exception = said[0] if said else ""
         # Without the place in the user's file, which the traceback names in its own way.
         exception = re.sub(r" \([^()]+, line \d+: .*\)$", "", exception)
-        assert words + raised.rstrip(": ") in found.text
-        assert not raised or found.text.count(exception) == 1
+        assert words in found.text
+        assert not said or found.text.count(exception) == 1
 
 
 @pytest.mark.parametrize("name", DISKS)

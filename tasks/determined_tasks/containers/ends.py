@@ -51,7 +51,7 @@ def describe(
     hook_pending: str | None,
     init_error: str | None,
     machine_is_full: bool,
-    exception: str | None,
+    told: str | None,
 ) -> LegResult:
     """The result for the ``State`` of an ended container that nobody stopped.
 
@@ -78,8 +78,8 @@ def describe(
     if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, 15):
         return LegResult(None, number, ExitKind.EXITED, None)
     shell = SHELL_CODES.get(code) if command[0] == "sh" else None
-    raised = exception if code == 1 and shell is None else None
-    return LegResult(code, None, ExitKind.EXITED, shell or raised, printed=raised is not None)
+    said = told if code != 0 and shell is None else None
+    return LegResult(code, None, ExitKind.EXITED, shell or said, printed=said is not None)
 
 
 def _out_of_memory(limit: int | None) -> str:

@@ -443,7 +443,7 @@ class _Leg:
             hook_pending=pending,
             init_error=pump.init_error,
             machine_is_full=self._has_oom() and not state.get("OOMKilled"),
-            exception=pump.exception.text,
+            told=pump.why.text,
         )
 
     def _wait(self, interrupted: list[bool]) -> None:

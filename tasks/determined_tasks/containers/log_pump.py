@@ -23,10 +23,10 @@ import orjson
 
 from determined.common.wire.legs import LogLine, LogOwner
 from determined_tasks.containers.frames import Frame
-from determined_tasks.last_exception import LastException
 from determined_tasks.log_lines import LineSplitter, parse
 from determined_tasks.log_shipping import deliver
 from determined_tasks.service_link import ServiceLink
+from determined_tasks.why_ended import WhyEnded
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Place:
 
 
 class LogPump:
-    """:meth:`start`; :meth:`join` after the container's end. ``exception`` is complete after that."""
+    """:meth:`start`; :meth:`join` after the container's end. ``why`` is complete after that."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class LogPump:
         record: Path,
         workdir: str,
     ) -> None:
-        self.exception = LastException(Path(workdir))
+        self.why = WhyEnded(Path(workdir))
         self.init_error: str | None = None
         """Why the container's first process could not start the program."""
         self._service = service
@@ -167,11 +167,10 @@ class LogPump:
         return lines
 
     def _feed(self, stream: str, lines: list[bytes]) -> None:
-        if stream == "stderr":
-            for line in lines:
-                self.exception.feed(line)
-                if line.startswith(b"[FATAL tini") and (found := _INIT.match(line)):
-                    self.init_error = found[1].decode(errors="replace")
+        for line in lines:
+            self.why.feed(parse(line), stream)
+            if line.startswith(b"[FATAL tini") and (found := _INIT.match(line)):
+                self.init_error = found[1].decode(errors="replace")
 
     def _add(self, place: Place, stream: str, time_s: float, lines: list[bytes]) -> None:
         for line in lines:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from determined_tasks.log_lines import parse
+from determined_tasks.why_ended import WhyEnded
 from tests.processes import is_alive
 from tests.waiting import TIMEOUT_S, until
 
@@ -70,6 +72,54 @@ def test_when_one_fails_the_others_end(tmp_path: Path) -> None:
         pid = int((tmp_path / f"pid-{rank}").read_text())
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+WITHOUT_A_GROUP = """
+import determined as det
+workers = det.core.DistributedContext.from_torch_distributed()
+with det.core.init(distributed=workers):
+    if workers.rank == 1:
+        raise RuntimeError("rank one is broken")
+    workers.gather(1)
+"""
+WITH_ONE = """
+import sys
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    END
+dist.barrier()
+"""
+OURS = [*LAUNCH, "--nproc_per_node=2", "--"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+
+
+RAISES = WITH_ONE.replace("END", "raise ValueError(7)")
+EXITS = WITH_ONE.replace("END", "sys.exit('no data')")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "code", "words"),
+    [
+        (OURS, RAISES, "rank 1: ValueError: 7 (train.py, line 6: "),
+        (OURS, EXITS, "rank 1: last line of stderr: no data"),
+        (OURS, WITHOUT_A_GROUP, "rank 1: RuntimeError: rank one is broken (train.py, line 6: "),
+        (TORCHRUN, RAISES, "rank 1: ValueError: 7 (train.py, line 6: "),
+        # Nothing says of which rank a line is.
+        (TORCHRUN, WITHOUT_A_GROUP, "RuntimeError: rank one is broken (train.py, line 6: "),
+    ],
+)
+def test_why_it_failed_names_the_rank_that_did(
+    tmp_path: Path, launcher: list[str], code: str, words: str
+) -> None:
+    (tmp_path / "train.py").write_text(code)
+    command = [*launcher, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=TIMEOUT_S)
+    why = WhyEnded(tmp_path)
+    for line in done.stderr.splitlines(keepends=True):
+        why.feed(parse(line), "stderr")
+    assert done.returncode == 1 and why.text is not None
+    assert why.text.startswith(words), done.stderr.decode()
 
 
 def test_ranks_in_front_of_lines() -> None:

@@ -75,6 +75,7 @@ def test_exit_codes(
     assert ended["exit_code"] == code
     assert ended["kind"] == "exited"
     assert service.text("stderr") == told
+    assert ended["reason"] == ("last line of stderr: no data" if told else None)
 
 
 def test_killed_by_the_kernel(legs: LegRunner, service: FakeService, fork: bool) -> None:

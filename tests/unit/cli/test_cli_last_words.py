@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from determined.cli.following.last_words import last_words
 
 TRACEBACK = [
@@ -49,6 +51,37 @@ def test_a_traceback_is_shown_with_its_cause_but_not_with_an_older_one() -> None
     last = [*TRACEBACK, *cause, TRACEBACK[0], *padding, "StorageError: disk is full"]
     lines = [*TRACEBACK, *padding, "tried again", *last]
     assert shown(lines) == last
+
+
+GROUP = [
+    "  + Exception Group Traceback (most recent call last):",
+    *(f"  |   frame {n}" for n in range(20)),
+    "  | ExceptionGroup: a few (2 sub-exceptions)",
+    "  +-+---------------- 1 ----------------",
+    *(f"    | {line}" for line in TRACEBACK),
+    "    +---------------- 2 ----------------",
+    *(f"    | {line}" for line in TRACEBACK),
+    "    +------------------------------------",
+]
+FRAMED = ["╭──── Traceback (most recent call last) ────╮", *(["│ x │"] * 24), TRACEBACK[-1]]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"[rank1]: {line}" for line in (TRACEBACK[0], *(["  frame"] * 24), TRACEBACK[-1])],
+        GROUP,
+        [f"[rank1]: {line}" for line in GROUP],
+        FRAMED,
+        ["\x1b[31m" + FRAMED[0] + "\x1b[0m", *FRAMED[1:]],
+    ],
+    ids=["torch", "group", "group of torch", "rich", "coloured"],
+)
+def test_other_tracebacks_than_pythons_plain_one(lines: list[str]) -> None:
+    found = shown([*TRACEBACK, "epoch 1", *lines, "process exited with code 1"])
+    # The older traceback and the epoch are not there.
+    assert found[0] == lines[0].replace("\x1b[31m", "").replace("\x1b[0m", "")
+    assert found[-1] == "process exited with code 1"
 
 
 def test_a_long_line_is_cut() -> None:

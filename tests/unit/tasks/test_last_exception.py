@@ -1,4 +1,4 @@
-"""The exception that ended a process, out of its stderr."""
+"""The exception that ended a process, out of what it printed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from determined_tasks.last_exception import (
-    MAX_LINES_AFTER,
-    MAX_RANKS,
-    LastException,
-    LastExceptions,
-)
+from determined_tasks.last_exception import MAX_LINES_AFTER, LastException
 
 
 def read(stderr: bytes, workdir: Path | None = None) -> str | None:
     last = LastException(workdir)
-    for line in stderr.splitlines(keepends=True):
+    for line in stderr.decode().splitlines(keepends=True):
         last.feed(line)
     return last.text
 
@@ -53,6 +48,104 @@ def test_what_python_writes(code: str, expected: str | None) -> None:
     else:
         assert found is not None
         assert found.startswith(expected)
+
+
+GROUP = """
+def inner():
+    raise ValueError('the first')
+
+def outer():
+    found = []
+    for one in (inner, int):
+        try:
+            one()
+            raise KeyError('the second')
+        except Exception as error:
+            found.append(error)
+    raise ExceptionGroup('a few', found)
+
+try:
+    outer()
+except ExceptionGroup as few:
+    raise OUTERMOST
+"""
+FIRST = "ValueError: the first (train.py, line 3: raise ValueError('the first'))"
+RICH = "from rich.traceback import install\ninstall(show_locals=True)\n"
+IN_THREAD = """
+import threading
+one = threading.Thread(target=lambda: int('in a thread'))
+one.start()
+one.join()
+"""
+IGNORED = "class C:\n    def __del__(self):\n        raise KeyError('at the end')\nc = C()\n"
+WRITTEN = {
+    "group": (
+        GROUP.replace("OUTERMOST", "few"),
+        f"ExceptionGroup: a few (2 sub-exceptions): {FIRST}",
+    ),
+    "group in a group": (
+        GROUP.replace("OUTERMOST", "ExceptionGroup('all', [few])"),
+        f"ExceptionGroup: all (1 sub-exception): {FIRST}",
+    ),
+    "after a group": (
+        GROUP.replace("OUTERMOST", "OSError('later')"),
+        "OSError: later (train.py, line 18: raise OSError('later'))",
+    ),
+    "group of what was never raised": (
+        "raise ExceptionGroup('g', [ValueError('bare')])",
+        "ExceptionGroup: g (1 sub-exception): ValueError: bare"
+        " (train.py, line 1: raise ExceptionGroup('g', [ValueError('bare')]))",
+    ),
+    "group and then a line": (
+        "import traceback\ntry:\n    raise ExceptionGroup('g', [ValueError('handled')])\n"
+        "except Exception:\n    traceback.print_exc()\nraise KeyError('lr')",
+        "KeyError: 'lr' (train.py, line 6: raise KeyError('lr'))",
+    ),
+    "rich": (
+        f"{RICH}def f(x):\n    raise ValueError('the real reason')\nf(3)",
+        "ValueError: the real reason (train.py, line 4: raise ValueError('the real reason'))",
+    ),
+    "rich, chained": (
+        f"{RICH}{CHAINED}",
+        'OSError: [Errno 28] full (train.py, line 7: raise OSError(28, "full") from error)',
+    ),
+    "rich, in a library": (
+        f"{RICH}import json\njson.loads('')",
+        "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (train.py, line 4: json.loads(''))",
+    ),
+    "rich, coloured": (
+        "import rich.console, rich.traceback\n"
+        "rich.traceback.install(console=rich.console.Console(stderr=True, force_terminal=True))\n"
+        "raise ValueError('red')",
+        "ValueError: red (train.py, line 3: raise ValueError('red'))",
+    ),
+    "ignored at the end": (
+        f"{IGNORED}raise ValueError('the real reason')",
+        "ValueError: the real reason (train.py, line 5: raise ValueError('the real reason'))",
+    ),
+    "only ignored": (f"{IGNORED}raise SystemExit(1)", None),
+    "thread at the end": (
+        f"import atexit\n@atexit.register\ndef end():\n    exec({IN_THREAD!r})\nraise KeyError('lr')",
+        "KeyError: 'lr' (train.py, line 5: raise KeyError('lr'))",
+    ),
+    "only a thread": (
+        f"{IN_THREAD}raise SystemExit(1)",
+        "ValueError: invalid literal for int() with base 10: 'in a thread' (train.py, line 3: "
+        "one = threading.Thread(target=lambda: int('in a thread')))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_tracebacks_that_are_not_pythons_plain_ones(tmp_path: Path, name: str) -> None:
+    code, expected = WRITTEN[name]
+    # Too long for one line of rich's frame, which has 80 columns.
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    (folder / "train.py").write_text(code)
+    done = subprocess.run([sys.executable, folder / "train.py"], capture_output=True, cwd=folder)
+    assert done.returncode == 1
+    assert read(done.stderr, folder) == expected, done.stderr.decode()
 
 
 def test_a_logged_exception_long_ago_is_not_the_reason() -> None:
@@ -107,53 +200,3 @@ def test_a_script_outside_of_the_model_definition_is_named_whole(tmp_path: Path)
     done = subprocess.run([sys.executable, tmp_path / "shared.py"], capture_output=True)
     place = f"{tmp_path}/shared.py, line 1: raise KeyError('lr')"
     assert read(done.stderr, tmp_path / "workdir") == f"KeyError: 'lr' ({place})"
-
-
-FAILING = [
-    b"Traceback (most recent call last):",
-    b'  File "train.py", line 4, in <module>',
-    b"    raise ValueError(word)",
-    b"ValueError: no luck",
-]
-LATER = [
-    b"Traceback (most recent call last):",
-    b'  File "train.py", line 9, in <module>',
-    b"    gather()",
-    b"ConnectionError: rank 1 is gone",
-]
-LAUNCHER = [b"Traceback (most recent call last):", b"launch.ChildFailedError: "]
-
-
-def of_ranks(*lines: bytes) -> str | None:
-    last = LastExceptions()
-    for line in lines:
-        last.feed(line + b"\n")
-    return last.text
-
-
-def test_an_exception_in_lines_of_a_rank() -> None:
-    assert (
-        of_ranks(*(b"[rank=1] " + line for line in FAILING))
-        == "rank 1: ValueError: no luck (train.py, line 4: raise ValueError(word))"
-    )
-
-
-def test_lines_of_several_ranks_are_mixed() -> None:
-    mixed = [b"[rank=1] " + FAILING[0]]
-    for first, second in zip(FAILING[1:], LATER, strict=False):
-        mixed += [b"[rank=0] " + second, b"[rank=1] " + first]
-    mixed += [b"[rank=0] " + LATER[-1], *LAUNCHER]
-    found = of_ranks(*mixed)
-    # The first one, not its consequence in rank 0, nor what the launcher says of both.
-    assert found == "rank 1: ValueError: no luck (train.py, line 4: raise ValueError(word))"
-
-
-def test_without_an_exception_of_a_rank_the_launchers_counts() -> None:
-    assert of_ranks(b"[rank=0] epoch 1", *LAUNCHER) == "launch.ChildFailedError:"
-
-
-def test_ranks_that_a_script_makes_up_take_no_memory() -> None:
-    last = LastExceptions()
-    for rank in range(2 * MAX_RANKS):
-        last.feed(b"[rank=%d] hello\n" % rank)
-    assert len(last._readers) <= MAX_RANKS + 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from determined.cli.printing import cut, without_colours
+from determined.common.tracebacks import BEGIN, without_ranks
 
 ASKED = 200
 """How many log entries to fetch. A traceback that begins further back is cut."""
@@ -13,8 +15,12 @@ ASKED = 200
 _USUAL = 20
 _HEAD, _TAIL = 12, 18
 _WIDTH = 300
-_BEGINNINGS = ("Traceback (most recent call last)", "Fatal Python error")
-_CONNECTIONS = ("The above exception was", "During handling of the above exception")
+_CRASH = "Fatal Python error"
+_CONNECTION = re.compile(
+    r"\W{0,400}(The above exception was|During handling of the above exception)"
+)
+# What is inside of an exception group.
+_GROUPED = re.compile(r"\s+[|+]")
 
 
 def last_words(entries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -22,7 +28,7 @@ def last_words(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
     If there are too many lines, those in the middle are left out. Long lines are cut.
     """
-    texts = [str(entry.get("log") or "") for entry in entries]
+    texts = [without_ranks(without_colours(str(entry.get("log") or "")))[1] for entry in entries]
     start = min(_traceback(texts), max(0, len(texts) - _USUAL))
     shown = [
         cut(without_colours(str(entry["message"])).rstrip(), _WIDTH) for entry in entries[start:]
@@ -40,12 +46,13 @@ def _traceback(texts: Sequence[str]) -> int:
     """
     found = len(texts)
     for index in reversed(range(len(texts))):
-        if texts[index].startswith(_BEGINNINGS):
-            if found < len(texts) and not _connected(texts[index:found]):
+        if texts[index].startswith(_CRASH) or BEGIN.match(texts[index]):
+            if found < len(texts) and not _connected(texts[index : found + 1]):
                 break
             found = index
     return found
 
 
 def _connected(texts: Sequence[str]) -> bool:
-    return any(text.startswith(_CONNECTIONS) for text in texts)
+    """Whether the traceback that begins with the last line belongs to the one of the first."""
+    return all(map(_GROUPED.match, texts)) or any(map(_CONNECTION.match, texts))

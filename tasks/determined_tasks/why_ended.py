@@ -1,0 +1,122 @@
+"""Why a process with an exit code other than zero ended, by what it and its workers printed."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from determined.common.printable import without_colours
+from determined.common.tracebacks import without_ranks
+from determined_tasks.last_exception import MAX_CHARACTERS, LastException, cut
+from determined_tasks.log_lines import ParsedLine
+
+MAX_RANKS = 1024
+# Lines of a rank among which its last words are looked for.
+MAX_TAIL = 50
+# Between an exception and the end: more than this, and it is not told.
+MAX_LINES_BETWEEN = 200
+
+# The launchers' own word on who failed first: determined.launch's, and torchrun's, whose last is the cause.
+_FAILED = re.compile(r"determined\.launch: rank (\d{1,9}) |\s+rank\s+: (\d{1,9}) \(local_rank: ")
+# What a worker raises because another one is gone.
+_LOST_OTHERS = re.compile(
+    r"WorkerLost\b|[Cc]onnection (was )?(likely )?(closed|reset)|[Bb]roken ?[Pp]ipe|remote process exited"
+    r"|DistNetworkError|DistStoreError|HorovodInternalError|pair closure|Timed out waiting"
+)
+# Says nothing about the end: progress bars, warnings, glog's remarks.
+_NOISE = re.compile(r"\d%\||Warning: |\[?[WI]\d{4} ")
+_QUIET = ("TRACE", "DEBUG", "INFO", "WARNING")
+_FRAMES = "│╭╰╮╯─ \n\r"
+
+
+class _Process:
+    """What one process printed."""
+
+    def __init__(self, workdir: Path | None) -> None:
+        self._streams = {name: LastException(workdir) for name in ("stderr", "stdout")}
+        self._tail: deque[str] = deque(maxlen=MAX_TAIL)
+
+    def feed(self, line: str, stream: str, level: str | None) -> bool:
+        """Whether an exception was found in ``line``."""
+        # A line that ends in a carriage return is a progress bar's.
+        if stream == "stderr" and level not in _QUIET and not line.endswith("\r"):
+            self._tail.append(line[: MAX_CHARACTERS + 1])
+        return self._streams[stream].feed(line)
+
+    @property
+    def _last(self) -> str | None:
+        """The last line of stderr that may say why: sys.exit()'s argument, argparse's and click's errors."""
+        for line in reversed(self._tail):
+            text = without_colours(line).strip(_FRAMES)
+            if not line[:1].isspace() and not _NOISE.search(text) and any(map(str.isalnum, text)):
+                return "last line of stderr: " + cut(text, MAX_CHARACTERS).replace("\0", "\\x00")
+        return None
+
+    @property
+    def exception(self) -> str | None:
+        """The one near the end: of stderr if there is one."""
+        return next((one.text for one in self._streams.values() if one.text is not None), None)
+
+    @property
+    def words(self) -> str | None:
+        """:attr:`exception`, or else its last line on stderr, with the exception that came before it."""
+        if (found := self.exception) is not None:
+            return found
+        for stream in self._streams.values():
+            if stream.early is not None and stream.lines_after <= MAX_LINES_BETWEEN:
+                said = f"{stream.early}, {stream.lines_after} lines before the end"
+                return "; ".join(filter(None, (said, self._last)))
+        return self._last
+
+
+class WhyEnded:
+    """Feed it every line of both streams, each in its order; :attr:`text` tells why.
+
+    Lines of several processes, with their rank in front, come in any order, so each rank is read by itself.
+    """
+
+    def __init__(self, workdir: Path | None = None) -> None:
+        self._workdir = workdir
+        # None: lines without a rank: the launcher's own, or the only process's.
+        self._processes: dict[int | None, _Process] = {None: _Process(workdir)}
+        # Ranks by the time of their last exception.
+        self._order: dict[int, None] = {}
+        self._failed: int | None = None
+
+    def feed(self, line: ParsedLine, stream: str) -> None:
+        found, text = without_ranks(line.log)
+        rank = line.rank if found is None else found
+        process = self._processes.get(rank)
+        if process is None:
+            if len(self._processes) > MAX_RANKS:
+                return
+            process = self._processes[rank] = _Process(self._workdir)
+        if process.feed(text, stream, line.level) and rank is not None:
+            self._order.pop(rank, None)
+            self._order[rank] = None
+        if rank is None and (failed := _FAILED.match(text)):
+            self._failed = int(failed[1] or failed[2])
+
+    @property
+    def text(self) -> str | None:
+        """What ended the rank that failed first: others often fail because it is gone.
+
+        Without ranks, or if they say nothing, the launcher's own. None when nothing tells.
+        """
+        told = [f"rank {rank}: {words}" for rank, words in self._of_ranks()]
+        first = next((words for words in told if not _LOST_OTHERS.search(words)), None)
+        return first or (told[0] if told else self._processes[None].words)
+
+    def _of_ranks(self) -> Iterator[tuple[int, str]]:
+        """The likeliest first."""
+        failed = -1 if self._failed is None else self._failed
+        if failed in self._processes and (words := self._processes[failed].words) is not None:
+            yield failed, words
+        for rank in self._order:
+            if rank != failed and (exception := self._processes[rank].exception) is not None:
+                yield rank, exception
+        for rank in self._order:
+            if rank != failed and (words := self._processes[rank].words) is not None:
+                yield rank, words
