@@ -221,7 +221,9 @@ def main() -> None:
     before = json.load(sys.stdin)
     remarks = pack(Path(sys.argv[1]), before, sys.stdout.buffer)
     sys.stdout.flush()
-    print(json.dumps({"remarks": remarks}), file=sys.stderr)
+    # A name need not be text.
+    shown = [one.encode("utf-8", "backslashreplace").decode() for one in remarks]
+    print(json.dumps({"remarks": shown}), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -105,8 +105,8 @@ def pack(
     lands there as a whole, under its own name. Items are sorted by path, a directory before what is in it.
 
     Raises:
-        ContextError: a path does not exist or cannot be read, two sources give the same path, a
-            link leads in a circle, or the files are more than ``limit`` bytes together.
+        ContextError: a path does not exist or cannot be read, a name is not UTF-8, two sources give the
+            same path, a link leads in a circle, or the files are more than ``limit`` bytes together.
     """
     found: dict[str, tuple[Path, os.stat_result]] = {}
     if root is not None:
@@ -134,6 +134,7 @@ def regular_files(root: Path) -> Iterator[tuple[str, Path, int]]:
     Raises ContextError as :func:`pack` does.
     """
     for name, path, status in _walk(root, "", _built_in(), _Trail(root)):
+        _require_text(name, path)
         if stat.S_ISREG(status.st_mode):
             yield name, path, status.st_size
 
@@ -148,11 +149,27 @@ _Entry = tuple[str, Path, os.stat_result]
 
 def _add(found: dict[str, tuple[Path, os.stat_result]], entries: Iterable[_Entry]) -> None:
     for name, path, status in entries:
+        _require_text(name, path)
         if name in found:
             raise ContextError(
                 f"{name!r} would be sent twice: from {found[name][0]} and from {path}"
             )
         found[name] = (path, status)
+
+
+def _require_text(name: str, path: Path) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ContextError(
+            f"{_shown(path)}: its name is not UTF-8; rename it or put it into {IGNORE_FILE} (with ? or * for"
+            " what is no text)"
+        ) from None
+
+
+def _shown(path: Path) -> str:
+    """``path`` with the bytes that are no text as ``\\xfc``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:
@@ -172,19 +189,20 @@ class _Trail:
     def __init__(self, path: Path, outer: frozenset[str] = frozenset()) -> None:
         real = os.path.realpath(path)
         if real in outer:
-            raise ContextError(f"{path}: this link leads in a circle; put it into {IGNORE_FILE}")
+            raise ContextError(
+                f"{_shown(path)}: this link leads in a circle; put it into {IGNORE_FILE}"
+            )
         self.seen = outer | {real}
 
 
 def _walk(directory: Path, prefix: str, rules: _Rules, trail: _Trail) -> Iterator[_Entry]:
     ignore_file = directory / IGNORE_FILE
     if ignore_file.is_file():
-        lines = ignore_file.read_text(encoding="utf-8").splitlines()
-        rules = _Rules(prefix, pathspec.GitIgnoreSpec.from_lines(lines), rules)
+        rules = _Rules(prefix, _read_rules(ignore_file), rules)
     try:
         paths = sorted(directory.iterdir())
     except OSError as error:
-        raise ContextError(f"{directory}: {error.strerror}") from error
+        raise ContextError(f"{_shown(directory)}: {error.strerror}") from error
     for path in paths:
         sent_as = f"{prefix}/{path.name}" if prefix else path.name
         try:
@@ -193,7 +211,7 @@ def _walk(directory: Path, prefix: str, rules: _Rules, trail: _Trail) -> Iterato
             if rules.ignores(sent_as, False):
                 continue
             raise ContextError(
-                f"{path}: this link leads nowhere; remove it or put it into {IGNORE_FILE}"
+                f"{_shown(path)}: this link leads nowhere; remove it or put it into {IGNORE_FILE}"
             ) from None
         if stat.S_ISDIR(status.st_mode):
             if not rules.ignores(sent_as, True):
@@ -204,10 +222,28 @@ def _walk(directory: Path, prefix: str, rules: _Rules, trail: _Trail) -> Iterato
         # Sockets, pipes and devices mean nothing on another machine.
 
 
+def _read_rules(path: Path) -> pathspec.GitIgnoreSpec:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ContextError(f"{_shown(path)}: {error.strerror}") from error
+    try:
+        # Some editors begin a file with a mark, which would be part of the first rule.
+        lines = data.decode("utf-8-sig").splitlines()
+        return pathspec.GitIgnoreSpec.from_lines(lines)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ContextError(
+            f"{_shown(path)}: line {line} is not UTF-8; save the file as UTF-8"
+        ) from None
+    except ValueError as error:
+        raise ContextError(f"{_shown(path)}: {error}") from error
+
+
 def _one(path: Path, name: str) -> list[_Entry]:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise ContextError(f"{path}: neither a file nor a directory")
+        raise ContextError(f"{_shown(path)}: neither a file nor a directory")
     return [(name, path, status)]
 
 
@@ -237,5 +273,5 @@ def _read(name: str, source: tuple[Path, os.stat_result]) -> ContextItem:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise ContextError(f"{path}: {error.strerror}") from error
+            raise ContextError(f"{_shown(path)}: {error.strerror}") from error
     return ContextItem(name, status.st_mode, int(status.st_mtime), content)

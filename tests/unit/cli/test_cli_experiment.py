@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,35 @@ def test_a_missing_model_directory_is_one_line(det: Det, config: Path) -> None:
     result = det("e", "create", config, "nowhere")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "error: nowhere: no such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("e", "create", "{config}", "{model}"),
+        ("flow", "run", "{config}", "{model}"),
+        ("cmd", "run", "--context", "{model}", "ls"),
+        ("run", "--here", "--", "ls"),
+    ],
+)
+def test_a_name_that_is_not_utf_8_is_one_line(
+    det: Det,
+    config: Path,
+    tmp_path: Path,
+    command: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    monkeypatch.chdir(model)
+    (model / os.fsdecode(b"gr\xfc.txt")).touch()
+    words = [word.format(config=config, model=model) for word in command]
+    named = (
+        f"error: {model}/gr\\xfc.txt: its name is not UTF-8; rename it or put it into .detignore"
+    )
+    assert det(*words).stderr.startswith(named)
+    (model / ".detignore").write_bytes(b"caf\xe9/\n")
+    assert det(*words).stderr.startswith(f"error: {model}/.detignore: line 1 is not UTF-8;")
 
 
 def test_a_refusal_is_one_line(det: Det, service: FakeService, config: Path) -> None:

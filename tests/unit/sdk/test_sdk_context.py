@@ -135,6 +135,57 @@ def test_a_broken_link_is_named_unless_ignored(tmp_path: Path) -> None:
     assert paths(tmp_path) == []
 
 
+LATIN = b"gr\xfc"
+
+
+def test_a_name_that_is_not_utf_8_is_named_unless_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "a" / os.fsdecode(LATIN + b".txt")
+    file.parent.mkdir()
+    file.touch()
+    for packed in (lambda: context.pack(tmp_path), lambda: list(context.regular_files(tmp_path))):
+        with pytest.raises(
+            ContextError, match=r"/a/gr\\xfc\.txt: its name is not UTF-8; rename it or"
+        ):
+            packed()
+    (tmp_path / ".detignore").write_text("gr?.txt\n.detignore\n")
+    assert paths(tmp_path) == ["a"]
+    for source in ((file, ()), (None, [file])):
+        with pytest.raises(ContextError, match=r"gr\\xfc\.txt: its name is not UTF-8"):
+            context.pack(*source)
+    file.rename(tmp_path / "a/x")
+    folder = tmp_path / os.fsdecode(LATIN)
+    folder.mkdir()
+    for source in ((tmp_path, ()), (None, [folder])):
+        with pytest.raises(ContextError, match=r"/gr\\xfc: its name is not UTF-8"):
+            context.pack(*source)
+    # Below a directory of such a name everything else has its own.
+    tree(folder, "x.py")
+    assert paths(folder) == ["x.py"]
+
+
+def test_a_link_with_such_a_name_and_a_link_to_such_a_name(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(LATIN)).symlink_to("nowhere")
+    with pytest.raises(ContextError, match=r"/gr\\xfc: this link leads nowhere"):
+        context.pack(tmp_path)
+    (tmp_path / os.fsdecode(LATIN)).unlink()
+    elsewhere = tmp_path.parent / os.fsdecode(LATIN + b".py")
+    elsewhere.touch()
+    (tmp_path / "train.py").symlink_to(elsewhere)
+    assert paths(tmp_path) == ["train.py"]
+
+
+def test_an_ignore_file_that_cannot_be_read_as_text(tmp_path: Path) -> None:
+    tree(tmp_path, "a/x.py")
+    (tmp_path / "a/.detignore").write_bytes(b"x.py\ncaf\xe9/\n")
+    with pytest.raises(ContextError, match=r"a/\.detignore: line 2 is not UTF-8; save the file as"):
+        context.pack(tmp_path)
+    (tmp_path / "a/.detignore").write_bytes(b"!\n")
+    with pytest.raises(ContextError, match=r"a/\.detignore: Invalid git pattern: '!'"):
+        context.pack(tmp_path)
+    (tmp_path / "a/.detignore").write_bytes(b"\xef\xbb\xbfx.py\n.detignore\n")
+    assert paths(tmp_path) == ["a"]
+
+
 def test_sockets_and_pipes_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree(tmp_path, "a.py")
     os.mkfifo(tmp_path / "pipe")

@@ -46,6 +46,14 @@ def test_what_arrived_before_an_error_is_returned_first() -> None:
         next(stream)
 
 
+def test_what_is_no_text_is_named_and_not_sent() -> None:
+    for content in ({"a": ["x gr\udcfc.txt"]}, {"gr\udcfc.txt": 1}):
+        with pytest.raises(errors.BadRequestException, match=r"sent: .*gr\\xfc\.txt is not UTF-8"):
+            session().post("/x", json=content)
+    with pytest.raises(TypeError):
+        session().post("/x", json={"a": object()})
+
+
 @pytest.mark.parametrize("path", ["/api/v1/me", "/logs"])
 def test_a_page_for_browsers_is_not_the_services(path: str) -> None:
     other = session(b"<h1>no</h1>", status=404, kind="text/html; charset=utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
@@ -39,6 +40,24 @@ SAID_AFTER = 7
 """After this many retries (some ten seconds), say why the request still waits."""
 
 logger = logging.getLogger("determined.api")
+
+
+_NOT_TEXT = re.compile(r"[^'\"]{0,60}\\ud[89a-f][0-9a-f]{2}[^'\"]{0,60}")
+
+
+def _encoded(content: Any) -> bytes:
+    """Raises BadRequestException for what is no text, as of a file's name or a word of the command line."""
+    try:
+        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        found = _NOT_TEXT.search(repr(content))
+        if found is None:
+            raise
+        # Python's "\\udcfc" stands for the byte fc.
+        shown = found[0].replace("\\udc", "\\x")
+        raise errors.BadRequestException(
+            f"nothing was sent: {shown} is not UTF-8; rename or rewrite it"
+        ) from None
 
 
 def error_message(response: httpx.Response) -> str:
@@ -233,7 +252,7 @@ class Session:
         """One call; ``json`` is encoded with NaN refused (send such metrics as strings)."""
         headers = {}
         if json is not None:
-            content = orjson.dumps(json, option=orjson.OPT_SERIALIZE_NUMPY)
+            content = _encoded(json)
             headers["Content-Type"] = "application/json"
         retries = self.max_retries if max_retries is None else max_retries
         backoff = Backoff(*RETRY_SECONDS)
