@@ -33,7 +33,7 @@ _MASTER_LOGS = "det deploy local logs service, on the machine of a local cluster
 _MASTER_CONFIG = "change the file, and run det deploy local cluster-up --config FILE"
 _CLOUD = "start the cluster on the machine itself: det deploy local cluster-up"
 _PARTS = "det deploy local cluster-up starts the whole cluster, cluster-down stops it, status shows its parts"
-_REST = "send the request with curl, and the token of ~/.config/determined/auth.json as bearer"
+_REST = 'send the request with curl: curl -H "Authorization: Bearer $(det dev auth-token)" ADDRESS'
 
 
 TREE: Tree = {
@@ -84,7 +84,7 @@ TREE: Tree = {
         "logs": _MASTER_LOGS,
     },
     "dev": {
-        **_all("auth-token curl|c", _REST),
+        **_all("curl|c", _REST),
         "bindings|b": _all("call|c list|ls", _REST),
     },
     "deploy|d": {

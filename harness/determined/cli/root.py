@@ -24,6 +24,7 @@ class Root(LazyGroup):
         ),
         "cluster": ("determined.cli.cluster", "checks of the whole cluster"),
         "command|cmd": ("determined.cli.command", "programs that run on the cluster's machines"),
+        "dev": ("determined.cli.dev", "for programs that use the REST API"),
         "exec": ("determined.cli.exec", "a program beside a trial that runs"),
         "experiment|e": (
             "determined.cli.experiment",

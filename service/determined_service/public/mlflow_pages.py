@@ -167,7 +167,7 @@ async def pass_on(path: str, request: Request, visitor: Visitor, settings: Setti
         return mlflow_error(
             401,
             "not logged in: set MLFLOW_TRACKING_TOKEN to a token of the cluster, which "
-            "`det user token` prints",
+            "`det dev auth-token` prints",
         )
     if not has_mlflow():
         if _wants_page(request):

@@ -21,6 +21,7 @@ def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
         refused = browser.get("/mlflow/api/2.0/mlflow/experiments/search")
         assert refused.status_code == 401
         assert "MLFLOW_TRACKING_TOKEN" in refused.json()["message"]
+        assert "det dev auth-token" in refused.json()["message"]
         wrong = browser.post("/mlflow/", data={"username": "determined", "password": "x"})
         assert wrong.status_code == 401 and "wrong user name" in wrong.text
         right = browser.post("/mlflow/", data={"username": "determined", "password": ""})

@@ -387,3 +387,14 @@ def test_logs_of_an_allocation(det: Det, service: FakeService) -> None:
     task = "6f1d4c1e-3f0f-4f0e-9d57-6f5a1c7e9a11"
     assert det("task", "logs", task, "--allocation-id", f"{task}.1").exit_code == 0
     assert asked == [f"{task}.1"]
+
+
+def test_the_token_of_ones_login_for_other_programs(
+    det: Det, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert det("user", "login").exit_code == 0
+    monkeypatch.delenv("DET_PASS")
+    stored = TokenStore().token(URL, "determined")
+    printed = det("dev", "auth-token")
+    assert (printed.exit_code, printed.stdout, printed.stderr) == (0, f"{stored}\n", "")
+    assert stored
