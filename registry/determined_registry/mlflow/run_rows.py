@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from determined.common.wire.mlflow import BEST
 from determined_registry.mlflow import names
 
 _STATUS = """
@@ -48,7 +49,8 @@ TRIALS = f"""
            {_STATUS.format(state="t.state")} AS status, k.start_time, t.end_time,
            (m.deleted_at IS NOT NULL OR e.archived) AS deleted, u.username,
            coalesce(m.name, 'trial-' || t.id) AS run_name, coalesce(m.native, false) AS native,
-           t.hparams, m.params, {_TRIAL_TAGS} AS tags, m.inputs
+           t.hparams, m.params, {_TRIAL_TAGS} AS tags, m.inputs,
+           t.searcher_metric_value AS best, e.config -> 'searcher' ->> 'metric' AS searcher_metric
     FROM trials t JOIN experiments e ON e.id = t.experiment_id LEFT JOIN tasks k ON k.id = t.task_id
     LEFT JOIN users u ON u.id = e.owner_id LEFT JOIN mlflow_runs m ON m.trial_id = t.id"""
 SEARCHES = f"""
@@ -56,7 +58,8 @@ SEARCHES = f"""
            {_STATUS.format(state="e.state")} AS status, e.start_time, e.end_time,
            e.archived AS deleted, u.username, e.name AS run_name, false AS native,
            jsonb_build_object('searcher', e.config -> 'searcher') AS hparams, NULL::jsonb AS params,
-           {_SEARCH_TAGS} AS tags, NULL::jsonb AS inputs
+           {_SEARCH_TAGS} AS tags, NULL::jsonb AS inputs,
+           NULL::float8 AS best, NULL::text AS searcher_metric
     FROM experiments e LEFT JOIN users u ON u.id = e.owner_id"""
 
 VALUE = """
@@ -114,6 +117,9 @@ class Query:
 
     def metric(self, key: str) -> str:
         """The metric's last value in each run, as an expression; NULL where the run has none."""
+        if key.startswith(BEST):
+            metric = self.bind(key.removeprefix(BEST))
+            return f"CASE WHEN r.searcher_metric = cast({metric} AS text) AND NOT r.native THEN r.best END"
         if key not in self._metrics:
             alias = f"metric{len(self._metrics)}"
             places = names.places(key, native=False)
@@ -198,6 +204,10 @@ class Query:
             value = self.metric(key)
             rank = f"CASE WHEN {value} IS NULL THEN 2 WHEN {value} = 'NaN' THEN 1 ELSE 0 END"
             self.order.append((rank, "ASC"))
+            if key.startswith(BEST):
+                # Of equals `det` names the first.
+                self.order += [(value, direction), ("r.trial_id", "ASC")]
+                return
         else:
             value = {"parameter": self.param, "tag": self.tag, "attribute": self.attribute}[kind](
                 key

@@ -24,6 +24,7 @@ from mlflow.entities.lifecycle_stage import LifecycleStage
 from mlflow.entities.metric import MetricWithRunId
 from mlflow.utils.search_utils import SearchUtils
 
+from determined.common.wire.mlflow import BEST
 from determined_registry.mlflow import history, inputs, names
 from determined_registry.mlflow.database import Reader
 from determined_registry.mlflow.run_rows import IS_SEARCH, SEARCHES, TRIALS, Query
@@ -50,6 +51,14 @@ _BEST = """
     ORDER BY t.experiment_id,
         CASE WHEN coalesce((e.config -> 'searcher' ->> 'smaller_is_better')::boolean, true)
             THEN t.searcher_metric_value ELSE -t.searcher_metric_value END, t.id"""
+_BEST_OF_TRIALS = """
+    SELECT t.id AS trial_id, t.searcher_metric_value AS value, e.config -> 'searcher' ->> 'metric' AS metric,
+           coalesce(x.steps_completed, 0) AS step,
+           coalesce(round(extract(epoch FROM x.end_time) * 1000)::bigint, 0) AS moment
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    LEFT JOIN metrics x ON x.id = t.best_validation_id
+    WHERE t.id = ANY(:trials) AND t.searcher_metric_value IS NOT NULL
+    ORDER BY t.id"""
 _OUTPUTS = f"""
     SELECT c.trial_id, c.uuid,
            coalesce((c.metadata -> '{names.SAID}' ->> '{names.SAID_STEP}')::bigint, c.steps_completed) AS step
@@ -190,6 +199,10 @@ class Runs:
                     Metric(key, value, one.moment or 0, one.last_steps)
                     for key, value in _latest(one, one.trial_id in natives)
                 ]
+            managed = [trial for trial in trials if trial not in natives]
+            for one in self._db.all(_BEST_OF_TRIALS, {"trials": managed}):
+                best = Metric(f"{BEST}{one.metric}", one.value, one.moment, one.step)
+                metrics[one.trial_id].append(best)
             for one in self._db.all(_OUTPUTS, {"trials": trials}):
                 model = names.model_id_of(one.uuid)
                 outputs[one.trial_id].append(LoggedModelOutput(model, one.step))

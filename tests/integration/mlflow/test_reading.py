@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
 from mlflow.entities import ViewType
 from mlflow.exceptions import MlflowException
 
+from determined.common.wire import mlflow as wire
 from determined_registry.mlflow.tracking import TrackingStore
 
 TRIALS = 30
@@ -108,6 +110,29 @@ def test_a_search_is_the_parent_of_its_trials(store: TrackingStore) -> None:
     single = store.search_runs(["2"], "", ViewType.ACTIVE_ONLY)
     assert [run.info.run_id for run in single] == ["31"]
     assert "mlflow.parentRunId" not in single[0].data.tags
+
+
+def test_the_first_of_the_link_is_the_best_trial(store: TrackingStore, database_url: str) -> None:
+    """By its best value, as `det` names it, whatever its last one was; of equals the first."""
+    with psycopg.connect(database_url, autocommit=True) as conn:
+        conn.execute("UPDATE trials SET searcher_metric_value = 0.9 WHERE id IN (4, 8)")
+        conn.execute("UPDATE trials SET searcher_metric_value = NULL WHERE id = 30")
+        conn.execute("UPDATE trials SET searcher_metric_value = 'NaN' WHERE id = 29")
+        conn.execute(
+            "UPDATE trials SET best_validation_id = (SELECT id FROM metrics WHERE trial_id = 4 "
+            "AND group_name = 'validation' AND steps_completed = 30) WHERE id = 4"
+        )
+    page = urlsplit(urlsplit(wire.experiment(1, "accuracy", smaller_is_better=False)).fragment)
+    asked = parse_qs(page.query)
+    assert asked["orderByAsc"] == ["false"]
+    order = [f"{asked['orderByKey'][0]} DESC"]
+    listed = found(store, order_by=order, max_results=100)
+    assert listed[:3] == ["4", "8", "28"]
+    assert listed[-3] == "29" and sorted(listed[-2:]) == ["30", "search-1"]
+    assert found(store, "metrics.`best validation/accuracy` > 0.5") == ["8", "4"]
+    best = store.get_metric_history("4", "best validation/accuracy")
+    assert [(one.value, one.step) for one in best] == [(0.9, 30)]
+    assert store.get_run("4").data.metrics["validation/accuracy"] == pytest.approx(0.04)
 
 
 def test_a_trial_is_a_run(store: TrackingStore) -> None:

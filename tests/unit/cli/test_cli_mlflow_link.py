@@ -34,7 +34,7 @@ class Service:
         (
             Service(links={"mlflow": "/mlflow/"}),
             SEARCH,
-            "/mlflow/#/experiments/3/runs?orderByKey=metrics.%60validation%2Fval%20loss%60&orderByAsc=true",
+            "/mlflow/#/experiments/3/runs?orderByKey=metrics.%60best%20validation%2Fval%20loss%60&orderByAsc=true",
         ),
         (
             Service(links={"mlflow": "/mlflow/"}, trials=[{"id": 9}]),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from urllib.parse import quote
 
 HOME = "/mlflow"
+BEST = "best validation/"
+"""With this begins the name of a trial's best value of the searcher's metric, by which `det` names the best
+trial. MLflow sorts by the last value of a metric. No group of metrics is likely to be called so."""
 TRACKING_URI = "MLFLOW_TRACKING_URI"
 TRACKING_TOKEN = "MLFLOW_TRACKING_TOKEN"
 RUN_ID = "MLFLOW_RUN_ID"
@@ -13,12 +16,12 @@ RUN_ID = "MLFLOW_RUN_ID"
 def experiment(
     experiment_id: int, metric: str | None = None, smaller_is_better: bool = True
 ) -> str:
-    """The table of its trials. ``metric``: the validation metric by which they stand, the best first; without
+    """The table of its trials. ``metric``: the searcher's, by whose best value they stand; without
     one they are folded away behind their search."""
     page = f"{HOME}/#/experiments/{experiment_id}/runs"
     if not metric:
         return page
-    key = quote(f"metrics.`validation/{metric}`", safe="")
+    key = quote(f"metrics.`{BEST}{metric}`", safe="")
     return f"{page}?orderByKey={key}&orderByAsc={'true' if smaller_is_better else 'false'}"
 
 
