@@ -112,7 +112,7 @@ def test_each_line_is_stored_once_whenever_the_supervisor_is_killed(
     lines = link.text.splitlines()
     assert [line for line in lines if line.endswith("-x")] == [f"{i}-x" for i in range(40)]
     assert lines.count("ValueError: 7") == 120
-    assert last.exception.text == "ValueError: 7"
+    assert last.why.text == "ValueError: 7"
     assert len({stream for stream, _ in link.stored}) == 1
 
 

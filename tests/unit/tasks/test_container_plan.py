@@ -209,7 +209,7 @@ def test_ends() -> None:
     assert end(137, machine_is_full=True)[0] is ExitKind.INFRASTRUCTURE
     assert end(1, oom=True)[3] == f"one of its processes was killed: {limit}"
     assert end(139)[2] == 11
-    assert end(1, exception="ValueError: 1")[3] == "ValueError: 1"
+    assert end(1, told="ValueError: 1")[3] == "ValueError: 1"
     assert end(2, hook_pending="startup-hook.sh")[2:] == (
         None,
         "startup-hook.sh failed with exit code 2",
