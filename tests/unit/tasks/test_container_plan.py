@@ -194,7 +194,7 @@ def end(code: int, oom: bool = False, **facts: Any) -> tuple[Any, ...]:
         "hook_pending": None,
         "init_error": None,
         "machine_is_full": False,
-        "exception": None,
+        "told": None,
         **facts,
     }
     found = ends.describe({"ExitCode": code, "OOMKilled": oom}, **facts)
