@@ -25,6 +25,7 @@ from prefect.runtime import flow_run as current_flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from determined.common.api import Session, errors
+from determined.common.api.tasks import warnings_of
 from determined.common.wire import paths, states
 from determined.common.wire.message import Message, WireError
 from determined.common.wire.prefect import EXPERIMENT_FLOW
@@ -97,6 +98,8 @@ def _submit(
         },
         timeout=300.0,
     )
+    for warning in warnings_of(answer):
+        get_run_logger().warning("%s", warning)
     return int(answer["experiment"]["id"])
 
 

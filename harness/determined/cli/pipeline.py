@@ -94,10 +94,11 @@ def run(
     shared = state(ctx)
     ensure_cluster(shared)
     if dry_run:
-        sdk.validate(shared.session, planned)
+        _warn(sdk.validate(shared.session, planned))
         talk(f"{file}: {len(planned.plan.steps)} steps, no mistake found; nothing was submitted")
         return
     made = sdk.send(shared.session, planned)
+    _warn(made.warnings)
     if detach:
         talk(
             f"submitted pipeline {planned.plan.name!r}; follow it with: det pipeline wait {made.id}"
@@ -106,6 +107,11 @@ def run(
         return
     talk(f"submitted pipeline {made.id} ({planned.plan.name})")
     _follow(made, json)
+
+
+def _warn(warnings: list[str]) -> None:
+    for warning in warnings:
+        talk(f"warning: {warning}")
 
 
 def _params(given: list[str]) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def create(
 ) -> None:
     """Have a model trained again; a plan that there is already is replaced, its history stays."""
     from determined.common.api.errors import NotFoundException
+    from determined.common.api.tasks import warnings_of
 
     plan, model, config = _read(plan_file)
     if cron is not None or interval is not None:
@@ -136,6 +137,8 @@ def create(
         "plan": plan,
     }
     document = session.put(_path(model), json=body, timeout=300.0)
+    for warning in warnings_of(document):
+        talk(f"warning: {warning}")
     fmt = chosen(json, csv=False)
     render.show(RETRAININGS, [document["retraining"]], fmt, document=document)
     if fmt is Format.TABLE:

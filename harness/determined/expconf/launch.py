@@ -5,7 +5,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-_TRIAL_CLASS = re.compile(r"[\w.]+:\w+")
+TRIAL_CLASS = re.compile(r"[\w.]+:\w+")
+"""An entrypoint that is ``module:TrialClass``."""
 
 
 def launch_command(config: Mapping[str, Any]) -> list[str]:
@@ -25,7 +26,7 @@ def launch_command(config: Mapping[str, Any]) -> list[str]:
     if not entrypoint:
         raise ValueError("the experiment configuration has no entrypoint")
     if isinstance(entrypoint, str):
-        if _TRIAL_CLASS.fullmatch(entrypoint.strip()):
+        if TRIAL_CLASS.fullmatch(entrypoint.strip()):
             launcher = "determined.launch.torch_distributed"
             return ["python3", "-m", launcher, "--trial", entrypoint.strip()]
         return ["sh", "-c", entrypoint]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from determined.experimental._metrics import TRAINING, VALIDATION, TrialMetrics,
 from determined.experimental._model import MODELS, Model, model_path
 from determined.experimental._trial import Trial
 from determined.experimental._user import User
+
+logger = logging.getLogger("determined")
 
 Config = str | Path | dict[str, Any]
 
@@ -140,7 +143,10 @@ class Determined:
             template=template,
             parent_id=parent_id,
         )
-        return submission.send(self._session).experiment
+        made = submission.send(self._session)
+        for warning in made.warnings:
+            logger.warning("experiment %d: %s", made.experiment.id, warning)
+        return made.experiment
 
     def get_experiment(self, experiment_id: int) -> Experiment:
         """Raises NotFoundException."""

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from determined.common.api.patience import patiently
+from determined.common.api.tasks import warnings_of
 
 if TYPE_CHECKING:
     from determined.common.api import Session
@@ -227,16 +228,17 @@ def get(pipeline_id: int, *, client: Determined | None = None) -> PipelineRun:
     return run
 
 
-def validate(session: Session, planned: Planned) -> None:
-    """Has the service check it, which stores nothing. Raises BadRequestException."""
-    session.post(PIPELINES, json={**planned.body(), "validateOnly": True}, timeout=_TIMEOUT_S)
+def validate(session: Session, planned: Planned) -> list[str]:
+    """Has the service check it, which stores nothing; its warnings. Raises BadRequestException."""
+    body = {**planned.body(), "validateOnly": True}
+    return warnings_of(session.post(PIPELINES, json=body, timeout=_TIMEOUT_S))
 
 
 def send(session: Session, planned: Planned, key: str | None = None) -> PipelineRun:
     """Submits it, once, also when the answer got lost and it is sent again."""
     body = {**planned.body(), "idempotencyKey": key or uuid.uuid4().hex}
     answer = session.post(PIPELINES, json=body, timeout=_TIMEOUT_S)
-    return PipelineRun(int(answer["pipelineId"]), session)
+    return PipelineRun(int(answer["pipelineId"]), session, warnings_of(answer))
 
 
 def _session(client: Determined | None) -> Session:
@@ -246,10 +248,11 @@ def _session(client: Determined | None) -> Session:
 
 
 class PipelineRun:
-    """A pipeline on the cluster."""
+    """A pipeline on the cluster. ``warnings``: what the service said when it was submitted."""
 
-    def __init__(self, id: int, session: Session) -> None:
+    def __init__(self, id: int, session: Session, warnings: Sequence[str] = ()) -> None:
         self.id = id
+        self.warnings = list(warnings)
         self._session = session
 
     def describe(self) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig, restored
 from determined.expconf.doubts import doubts
-from determined.expconf.unheeded import Surroundings, unheeded, unmounted
+from determined.expconf.heeding import Surroundings
+from determined.expconf.unheeded import dropped, unheeded, unmounted
 
 # A pool that never had an agent has no type yet.
 _POOL = sa.text(
@@ -22,7 +23,7 @@ _POOL = sa.text(
            (SELECT config FROM cluster) AS cluster
     """
 )
-_CONFIG = sa.text("SELECT config FROM experiments WHERE id = :id")
+_CONFIG = sa.text("SELECT config, original_config FROM experiments WHERE id = :id")
 
 
 @functools.lru_cache(maxsize=4)
@@ -40,24 +41,36 @@ async def surroundings(conn: AsyncConnection, pool: str, *, is_task: bool = Fals
 
 
 async def remarks(
-    conn: AsyncConnection, config: Mapping[str, Any], pool: str, *, is_task: bool = False
+    conn: AsyncConnection,
+    config: Mapping[str, Any],
+    pool: str,
+    *,
+    original: str | None = None,
+    is_task: bool = False,
 ) -> list[str]:
-    """A sentence for each setting of the (complete) ``config`` that is stored but not heeded in ``pool``, or
-    that probably means something else."""
-    return [*unheeded(config, await surroundings(conn, pool, is_task=is_task)), *doubts(config)]
+    """A sentence for each setting of the (complete) ``config`` that is stored but not heeded in ``pool``, for
+    each of its ``original`` text that is not stored, and for each that probably means something else."""
+    where = await surroundings(conn, pool, is_task=is_task)
+    return [*dropped(original or ""), *unheeded(config, where), *doubts(config)]
+
+
+def remarks_outside(config: Mapping[str, Any], original: str | None) -> list[str]:
+    """The same of an unmanaged experiment."""
+    return [*dropped(original or ""), *unheeded(config, Surroundings(unmanaged=True))]
 
 
 async def remarks_on_trial(conn: AsyncConnection, experiment_id: int, pool: str) -> list[str]:
     """What is not heeded of a trial of the experiment in ``pool``, for the top of its log."""
-    config = (await conn.execute(_CONFIG, {"id": experiment_id})).scalar_one()
-    return unheeded(config, await surroundings(conn, pool))
+    row = (await conn.execute(_CONFIG, {"id": experiment_id})).one()
+    where = await surroundings(conn, pool)
+    return [*dropped(row.original_config or ""), *unheeded(row.config, where)]
 
 
 async def of_failure(
     conn: AsyncConnection, experiment_id: int, pool: str, reason: str
 ) -> str | None:
     """What ``reason``, why a trial's process failed, has to do with a mount that is not there, in words."""
-    config = (await conn.execute(_CONFIG, {"id": experiment_id})).scalar_one()
+    config = (await conn.execute(_CONFIG, {"id": experiment_id})).one().config
     if not config.get("bind_mounts"):
         return None
     return unmounted(config, reason, await surroundings(conn, pool))

@@ -20,6 +20,7 @@ from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest
 from determined_service.base.settings import Settings
+from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
 from determined_service.pipelines import machine
 from determined_service.scheduling.capacity import check_slots
@@ -87,17 +88,28 @@ def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
     }
 
 
-async def check_against(conn: AsyncConnection, prepared: Prepared, settings: Settings) -> None:
-    """Checks the steps against the database. Raises BadRequest."""
+async def check_against(conn: AsyncConnection, prepared: Prepared, settings: Settings) -> list[str]:
+    """Checks the steps against the database; what is not heeded of them where they will run, in words.
+
+    Raises BadRequest.
+    """
+    remarks: list[str] = []
     for step in prepared.plan.steps:
         try:
             if step.name in prepared.known:
                 submission, ready = prepared.known[step.name]
-                await submit.plan(conn, submission, ready, settings.cluster)
+                planned = await submit.plan(conn, submission, ready, settings.cluster)
+                config, pool, text = planned.config, planned.resource_pool, submission.config
             elif step.name in prepared.examples:
-                await check_slots(conn, prepared.examples[step.name], settings.cluster)
+                config, text = prepared.examples[step.name], ""
+                pool, _ = await check_slots(conn, config, settings.cluster)
+            else:
+                continue
+            found = await surroundings.remarks(conn, config, pool, original=text)
+            remarks += [f"step {step.name}: {one}" for one in found]
         except BadRequest as error:
             raise BadRequest(f"step {step.name}: {error.message}") from error
+    return remarks
 
 
 async def find(conn: AsyncConnection, owner_id: int, key: str | None) -> int | None:

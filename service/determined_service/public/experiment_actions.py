@@ -128,7 +128,7 @@ async def create_experiment(
     if given.validate_only:
         async with reader(db).connect() as conn:
             plan = await submit.plan(conn, submission, prepared, settings.cluster)
-            remarks = await _remarks(conn, plan.config, plan.resource_pool, bool(plan.warnings))
+            remarks = await _remarks(conn, plan)
         planned = planned_experiment(plan.config, given.config, user.username, user.user_id)
         return JsonResponse(
             {
@@ -143,9 +143,7 @@ async def create_experiment(
             plan = await submit.plan(change.conn, submission, prepared, settings.cluster)
             experiment_id = await submit.store(change, plan, submission, user.user_id, user.task)
             found = await get_experiment(change.conn, experiment_id, viewer)
-            remarks = await _remarks(
-                change.conn, plan.config, plan.resource_pool, bool(plan.warnings)
-            )
+            remarks = await _remarks(change.conn, plan)
     except Conflict:
         known = await _submitted(db, submission, user.user_id)
         if known is None:
@@ -236,11 +234,16 @@ async def _submitted(db: Database, submission: submit.Submission, owner_id: int)
         return await submit.find_submitted(conn, submission, owner_id)
 
 
-async def _remarks(
-    conn: AsyncConnection, config: dict[str, Any], pool: str, waits: bool
+async def _remarks(conn: AsyncConnection, plan: submit.Plan) -> list[str]:
+    text, pool = plan.original_config, plan.resource_pool
+    return await _remarks_on(conn, plan.config, text, pool, waits=bool(plan.warnings))
+
+
+async def _remarks_on(
+    conn: AsyncConnection, config: dict[str, Any], text: str, pool: str, *, waits: bool
 ) -> list[str]:
     """``waits``: until there is an agent on which its trials could run."""
-    found = await surroundings.remarks(conn, config, pool)
+    found = await surroundings.remarks(conn, config, pool, original=text)
     if waits:
         found.append(
             f"resource pool {pool!r} has no agent now on which a trial of this experiment could run: its "
@@ -258,12 +261,13 @@ async def _answer(
     managed: bool = True,
     **more: str,
 ) -> Response:
-    remarks: list[str] = []
     async with reader(db).connect() as conn:
         found = await get_experiment(conn, experiment_id, viewer)
+        config, text, pool = found["config"], found["originalConfig"], found["resourcePool"]
         if managed:
-            pool = found["resourcePool"]
-            remarks = await _remarks(conn, found["config"], pool, bool(warnings))
+            remarks = await _remarks_on(conn, config, text, pool, waits=bool(warnings))
+        else:
+            remarks = surroundings.remarks_outside(config, text)
     return _created(found, warnings, remarks, **more)
 
 

@@ -155,10 +155,11 @@ async def list_labels(user: ExperimentReader, db: Db) -> dict[str, Any]:
 
 async def remarks_on(conn: AsyncConnection, experiment: dict[str, Any]) -> list[str]:
     """Sentences on an experiment (its JSON) that whoever looks at it should know."""
+    config, text = experiment["config"], experiment["originalConfig"]
     if experiment["unmanaged"]:
-        return []
+        return surroundings.remarks_outside(config, text)
     pool = experiment["resourcePool"]
-    found = await surroundings.remarks(conn, experiment["config"], pool)
+    found = await surroundings.remarks(conn, config, pool, original=text)
     never = await never_reported(conn, experiment["id"])
     apart = await no_common_step(conn, experiment["id"])
     return [*found, *(words for words in (never, apart) if words is not None)]

@@ -66,7 +66,8 @@ async def create_pipeline(
     db: Db,
     settings: SettingsOf,
 ) -> Response:
-    """Checks the whole pipeline, stores it and begins it; answers its id (`pipelineId`)."""
+    """Checks the whole pipeline, stores it and begins it; answers its id (`pipelineId`) and `remarks`,
+    sentences on what of its steps is not heeded where they will run."""
     async with reader(db).connect() as conn:
         known = await submitting.find(conn, user.user_id, given.idempotencyKey)
     if known is not None:
@@ -77,9 +78,9 @@ async def create_pipeline(
         definitions = await aside(size, pack_several, given.modelDefinitions)
     prepared = await submitting.prepare(given.pipeline, definitions, settings)
     async with changing(db) as change:
-        await submitting.check_against(change.conn, prepared, settings)
+        remarks = await submitting.check_against(change.conn, prepared, settings)
         if given.validateOnly:
-            return JsonResponse({"pipelineId": None})
+            return JsonResponse({"pipelineId": None, "remarks": remarks})
         pipeline_id = await submitting.store(
             change,
             prepared,
@@ -89,7 +90,7 @@ async def create_pipeline(
             given.idempotencyKey,
             settings.cluster.quotas,
         )
-    return JsonResponse({"pipelineId": pipeline_id})
+    return JsonResponse({"pipelineId": pipeline_id, "remarks": remarks})
 
 
 @router.get("/pipelines")

@@ -91,18 +91,20 @@ async def put_retraining(
     db: Db,
     settings: SettingsOf,
 ) -> Response:
-    """Has the model trained again from now on, in the name of who asks; replaces what there was."""
+    """Has the model trained again from now on, in the name of who asks; replaces what there was. The
+    answer's `remarks` are sentences on what of its configuration is not heeded where it will run."""
     submission = submit.Submission(
         config=given.config, model_definition=given.modelDefinition, definition=given._packed
     )
     prepared = await submit.prepare(submission, settings)
     config = await aside(len(given.config), people.as_json, given.config)
     async with changing(db) as change:
-        model_id = await people.put(
+        model_id, remarks = await people.put(
             change, settings, model_name, given.plan, submission, prepared, config, user.user_id
         )
         found = await change.conn.execute(select_retrainings().where(runs.t.model_id == model_id))
-        return JsonResponse({"retraining": retraining_json(found.one())})
+        shown = retraining_json(found.one())
+    return JsonResponse({"retraining": shown, "remarks": remarks})
 
 
 @router.delete(RETRAINING)

@@ -21,6 +21,7 @@ from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import models as modelling
+from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
 from determined_service.retraining import events, runs
 from determined_service.retraining.plans import Plan
@@ -46,8 +47,9 @@ async def put(
     prepared: submit.Prepared,
     config: str,
     owner_id: int,
-) -> int:
-    """Makes the model's retraining, or replaces it (its history stays); the model's id.
+) -> tuple[int, list[str]]:
+    """Makes the model's retraining, or replaces it (its history stays); the model's id, and what of its
+    configuration is not heeded where it will run, in words.
 
     Raises NotFound, BadRequest, OverQuota; Conflict while a run is open, which goes by what there was at its
     beginning.
@@ -86,7 +88,10 @@ async def put(
     change.notify(topics.RETRAININGS)
     if is_new:
         await require_room(conn, settings.cluster.quotas, owner_id, "model_definition_bytes")
-    return model_id
+    remarks = await surroundings.remarks(
+        conn, planned.config, planned.resource_pool, original=submission.config
+    )
+    return model_id, remarks
 
 
 async def _require_quiet(change: Change, retraining_id: int) -> None:

@@ -13,7 +13,8 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from determined.expconf.unheeded import HEEDS_PRIORITY, Surroundings, unheeded
+from determined.expconf.heeding import HEEDS_PRIORITY, Surroundings
+from determined.expconf.unheeded import unheeded
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.lifecycle import allocations as allocating

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
@@ -135,3 +136,57 @@ async def test_workspaces_and_values_in_log_ranges(world: World) -> None:
     # Doubts are about the search, so they are no news in a trial's log.
     assert await warnings(world, trial) == [where + "\n"]
     assert await described(world, driver.experiment_id) == [where, exponents]
+
+
+async def test_fields_of_old_that_are_dropped(world: World) -> None:
+    await world.register(slots=1)
+    config = SINGLE + "resources: {agent_label: gpu}\n"
+    words = (
+        "resources.agent_label is read and dropped: today's field is resources.placement, such as {labels: "
+        "{gpu: a100}}"
+    )
+    assert await remarks_of(world, config, validateOnly=True) == [words]
+    driver = await world.started(config)
+    trial = await world.launched()
+    ok(await trial.started())
+    assert await warnings(world, trial) == [words + "\n"]
+    assert await described(world, driver.experiment_id) == [words]
+
+
+async def test_what_runs_outside_of_the_cluster(world: World) -> None:
+    config = SINGLE.replace("max_restarts: 1", "max_restarts: 2") + "workspace: Vision Team\n"
+    body = {"config": config, "unmanaged": True}
+    answer = ok(await world.user.post("/api/v1/experiments", json=body))
+    where, outside = answer["remarks"]
+    assert where.startswith("workspace is stored but not heeded")
+    assert outside.startswith(
+        "entrypoint, max_restarts (2) are stored but not heeded: the experiment is"
+    )
+    assert await described(world, answer["experiment"]["id"]) == [where, outside]
+
+
+async def test_the_steps_of_a_pipeline(world: World) -> None:
+    await world.register(slots=1)
+    first = yaml.safe_load(MOUNTED) | {"name": "first"}
+    second = yaml.safe_load(SINGLE) | {"data": {"from": "${steps.first.best.checkpoint}"}}
+    second["workspace"] = "Vision Team"
+    steps = [
+        {"name": "first", "experiment": first, "code": "0"},
+        {"name": "second", "experiment": second, "code": "0"},
+    ]
+    code = [{"path": "train.py", "type": 48, "content": "cHJpbnQoKQ==", "mode": 420}]
+    body = {"pipeline": {"name": "p", "steps": steps}, "modelDefinitions": {"0": code}}
+    for more in ({"validateOnly": True}, {}):
+        answer = ok(await world.user.post("/api/v1/pipelines", json={**body, **more}))
+        mounts, where = answer["remarks"]
+        assert mounts == f"step first: {REMARK}"
+        assert where.startswith("step second: workspace is stored but not heeded")
+
+
+async def test_a_model_that_is_trained_again(world: World) -> None:
+    await world.register(slots=1)
+    ok(await world.user.post("/api/v1/models", json={"name": "digits"}))
+    plan = {"evaluate": "code:evaluate", "rule": {"metric": "loss", "confidence": 0.9}}
+    body = {"config": MOUNTED, "plan": plan}
+    answer = ok(await world.user.put("/api/v1/models/digits/retraining", json=body))
+    assert answer["remarks"] == [REMARK]

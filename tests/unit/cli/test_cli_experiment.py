@@ -400,3 +400,22 @@ def test_download_the_code(det: Det, service: FakeService, tmp_path: Path) -> No
     path = tmp_path / "out" / "experiment_1_model_def.tgz"
     assert (result.exit_code, result.stdout) == (0, f"{path}\n")
     assert path.read_bytes() == b"archive"
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], ["--detach"]])
+def test_what_is_not_heeded_of_a_pipeline(
+    det: Det, service: FakeService, tmp_path: Path, more: list[str]
+) -> None:
+    step = {
+        "name": "first",
+        "experiment": {
+            "entrypoint": "true",
+            "searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 1}},
+        },
+    }
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(json.dumps({"name": "p", "steps": [step]}))
+    service.remarks = ["step first: bind_mounts is stored but not heeded: x"]
+    result = det("pipeline", "run", file, *more)
+    assert result.exit_code == 0, result.output
+    assert f"warning: {service.remarks[0]}" in result.stderr.splitlines()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
 
 from determined import expconf
 from determined.common.cluster_config.scheduler import SchedulerType
-from determined.expconf.unheeded import ORDERS, PROCESSES, Surroundings, unheeded, unmounted
+from determined.expconf import searcher, storage, tasks
+from determined.expconf.base import Section
+from determined.expconf.config import ExperimentConfig
+from determined.expconf.heeding import DROPPED, HEEDED, ORDERS, PROCESSES, ROWS, Surroundings
+from determined.expconf.unheeded import dropped, unheeded, unmounted
 from determined_service.views.values import SCHEDULER_TYPES
 
 NAMED = {"priority": "resources.priority (7)", "weight": "resources.weight (2.5)"}
@@ -153,3 +158,168 @@ def test_there_is_one_workspace(given: dict[str, Any], fields: str, words: str) 
 def test_the_workspace_that_there_is_needs_no_remark() -> None:
     given = {"workspace": "Uncategorized", "project": "Uncategorized"}
     assert unheeded(given, Surroundings()) == []
+
+
+def leaves(model: type[Section], known: set[str], path: str = "") -> Iterator[str]:
+    """The dotted names of the model's fields, down to those that are known."""
+    for name, field in model.model_fields.items():
+        here = f"{path}{name}"
+        inner = field.annotation
+        if here in known or not (isinstance(inner, type) and issubclass(inner, Section)):
+            yield here
+        else:
+            yield from leaves(inner, known, f"{here}.")
+
+
+KNOWN = (
+    HEEDED
+    | {name for row in ROWS if not callable(row.fields) for name in row.fields}
+    | set(DROPPED)
+)
+SEARCHERS = [getattr(searcher, name) for name in searcher.BUILT_IN.values()]
+STORAGES = [
+    storage.SharedFsStorage,
+    storage.DirectoryStorage,
+    storage.S3Storage,
+    storage.GcsStorage,
+    storage.AzureStorage,
+]
+TASKS = [
+    tasks.CommandConfig,
+    tasks.NotebookConfig,
+    tasks.ShellConfig,
+    tasks.TensorboardConfig,
+    tasks.GenericConfig,
+]
+# A section as a whole stands in the table for those that run outside of the cluster only.
+SECTIONS = {"resources", "environment"}
+# They are the kind of the file, or one of several kinds that are looked at by themselves.
+APART = {"version", "internal", "searcher", "checkpoint_storage"}
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        (ExperimentConfig, ""),
+        *((one, "") for one in TASKS),
+        *((one, "searcher.") for one in SEARCHERS),
+        *((one, "checkpoint_storage.") for one in STORAGES),
+    ],
+)
+def test_every_field_is_known_to_the_table(model: type[Section], path: str) -> None:
+    known = KNOWN - SECTIONS
+    assert {one for one in leaves(model, known, path) if one not in known} - APART == set()
+
+
+def test_the_table_knows_no_field_that_there_is_not() -> None:
+    real = {
+        name
+        for model, path in (
+            (ExperimentConfig, ""),
+            *((one, "") for one in TASKS),
+            *((one, "searcher.") for one in SEARCHERS),
+            *((one, "checkpoint_storage.") for one in STORAGES),
+        )
+        for known in (KNOWN, KNOWN - SECTIONS)
+        for name in leaves(model, known, path)
+    }
+    assert set(DROPPED) | KNOWN <= real | {"integrations", "retention_policy"}
+
+
+SCRIPT = "entrypoint: python3 train.py\n"
+CLASS = "entrypoint: model_def:Trial\n"
+SINGLE = "searcher: {name: single, metric: loss, max_length: {batches: 8}}\n"
+TIMED = (
+    "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, time_metric: batches, max_time: 8, "
+    "max_length: {batches: 8}, stop_once: true}\n"
+)
+BRACKETS = (
+    "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: {batches: 8}, "
+    "bracket_rungs: [2], mode: aggressive, max_rungs: 3}\n"
+)
+GRID = "searcher: {name: grid, metric: loss}\n"
+COUNTED = "hyperparameters: {g: {x: {type: int, minval: 1, maxval: 9, count: 3}}}\n"
+
+# configuration → how each remark begins
+CASES: dict[str, tuple[str, list[str]]] = {
+    "periods of a script": (
+        SCRIPT + SINGLE + "min_validation_period: {batches: 10}\nscheduling_unit: 50\n",
+        ["min_validation_period, scheduling_unit (50) are stored but not heeded: the entrypoint is a com"],
+    ),
+    "periods of a trial class": (CLASS + SINGLE + "min_validation_period: {batches: 10}\n", []),
+    "periods of a launched trial class": (
+        "entrypoint: python3 -m determined.launch.torch_distributed --trial model_def:Trial\n"
+        + SINGLE
+        + "checkpoint_policy: all\n",
+        [],
+    ),
+    "horovod": (
+        "entrypoint: python3 -m determined.launch.horovod train.py\n"
+        + SINGLE
+        + "optimizations: {tensor_fusion_threshold: 1}\n",
+        [],
+    ),
+    "no horovod": (
+        SCRIPT + SINGLE + "optimizations: {tensor_fusion_threshold: 1, mixed_precision: O1}\n",
+        ["optimizations.tensor_fusion_threshold (1) is", "optimizations.mixed_precision is"],
+    ),
+    "two forms of a length": (SCRIPT + TIMED, ["searcher.max_length, searcher.stop_once are"]),
+    "two forms of rungs": (SCRIPT + BRACKETS, ["searcher.mode, searcher.max_rungs (3) are"]),
+    "a grid": (SCRIPT + GRID + COUNTED, []),
+    "no grid": (SCRIPT + SINGLE + COUNTED, ["hyperparameters.g.x.count (3) is stored but not heeded"]),
+    "other systems": (
+        SCRIPT
+        + SINGLE
+        + "environment: {pod_spec: {spec: {}}, ports: {a: 8080}}\nslurm: {slots_per_node: 2}\n"
+        "retention_policy: {log_retention_days: 3}\nintegrations: {webhooks: {webhook_id: [1]}}\n",
+        [
+            "environment.pod_spec is stored but not heeded: there are no agents on Kubernetes",
+            "slurm is stored but not heeded: there are no agents on Slurm or PBS",
+            "environment.ports is",
+            "retention_policy is stored but not heeded: logs are kept as long as their experiment",
+            "integrations is stored but not heeded: there are no webhooks",
+        ],
+    ),
+    "profiling": (
+        SCRIPT + SINGLE + "profiling: {enabled: true, begin_on_batch: 5}\n",
+        ["profiling.begin_on_batch (5) is stored but not heeded"],
+    ),
+    "a shared file system": (
+        SCRIPT + SINGLE + "checkpoint_storage: {type: shared_fs, host_path: /x, container_path: /y}\n",
+        ["checkpoint_storage.container_path is stored but not heeded"],
+    ),
+    "a directory": (
+        SCRIPT + SINGLE + "checkpoint_storage: {type: directory, container_path: /y}\n",
+        [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_configuration_asks_for_in_vain(case: str) -> None:
+    text, begins = CASES[case]
+    config = expconf.complete(expconf.load_yaml(text), defaults=STORAGE)
+    found = unheeded(config, ON_PROCESSES)
+    assert [one[: len(words)] for one, words in zip(found, begins, strict=True)] == begins
+
+
+def test_what_runs_outside_of_the_cluster() -> None:
+    text = (
+        "searcher: {name: single, metric: loss}\nresources: {slots_per_trial: 2}\nmax_restarts: 1\n"
+    )
+    config = expconf.complete(expconf.load_yaml(text), defaults=STORAGE, unmanaged=True)
+    (found,) = unheeded(config, Surroundings(unmanaged=True))
+    assert found.startswith(
+        "resources, max_restarts (1) are stored but not heeded: the experiment is unmanaged"
+    )
+
+
+def test_fields_of_old_that_are_dropped() -> None:
+    text = "resources: {agent_label: gpu, slots: 3}\ndata_layer: {type: shared_fs}\n"
+    assert [one.split(" is read and dropped: ")[0] for one in dropped(text)] == [
+        "data_layer",
+        "resources.agent_label",
+        "resources.slots",
+    ]
+    assert dropped("resources: {slots_per_trial: 3}\ndescription: slots\n") == []
+    assert dropped("resources: {agent_label: ") == []

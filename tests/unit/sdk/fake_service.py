@@ -349,10 +349,14 @@ class FakeService:
             (
                 "PUT",
                 r"/api/v1/models/([^/]+)/retraining",
-                lambda *_: {"retraining": self.retrainings[0]},
+                lambda *_: {"retraining": self.retrainings[0], "remarks": self.remarks},
             ),
             ("PATCH", r"/api/v1/models/([^/]+)/retraining", lambda *_: {}),
-            ("POST", "/api/v1/pipelines", lambda *_: {"pipelineId": 1}),
+            (
+                "POST",
+                "/api/v1/pipelines",
+                lambda *_: {"pipelineId": 1, "remarks": self.remarks},
+            ),
             (
                 "GET",
                 "/api/v1/pipelines",

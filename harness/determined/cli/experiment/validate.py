@@ -25,7 +25,8 @@ def validate(
     """
     from determined import expconf
     from determined.expconf.doubts import doubts
-    from determined.expconf.unheeded import Surroundings, unheeded
+    from determined.expconf.heeding import Surroundings
+    from determined.expconf.unheeded import dropped_fields, unheeded
 
     report = []
     for path in config_files:
@@ -34,7 +35,11 @@ def validate(
         try:
             document = expconf.apply_overrides(expconf.read_yaml(path), config or ())
             complete = expconf.check(document)
-            remarks = [*unheeded(complete, Surroundings()), *doubts(complete)]
+            remarks = [
+                *dropped_fields(document.data),
+                *unheeded(complete, Surroundings()),
+                *doubts(complete),
+            ]
         except expconf.ConfigError as error:
             problems = error.problems
         found = [problem.as_dict() for problem in problems]
