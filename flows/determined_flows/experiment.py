@@ -203,6 +203,9 @@ class SearchDriver:
             if operations or waited_for or (events and now - committed_at >= QUIET_SECONDS):
                 state = await self._commit(search, operations, runs)
                 committed_at = now
+                if state in states.ENDED:
+                    # By this commit, and the reason above is of the time before it.
+                    return await self._wait_for_end()
         return state, reason
 
     async def _restore(self, attached: Attached) -> RecordedSearch:

@@ -192,3 +192,32 @@ async def test_the_search_is_that_of_a_driver_that_lives(
     found, expected = await search(world, SEARCHES[name], killer)
     assert found == expected
     assert killer.count > 5
+
+
+async def test_the_flow_says_why_the_experiment_ended_in_error(
+    world: World, without_prefect: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer to a commit that ends the experiment has no reason in it."""
+    await world.register(slots=1)
+    single = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+    experiment_id = await world.submit(
+        f"{CONFIG.partition('searcher:')[0]}max_restarts: 0\n{single}"
+    )
+    with Session(
+        "http://service", AGENT_TOKEN, transport=FatalWire(world.app, no_death)
+    ) as session:
+        driver = flow.SearchDriver(session, experiment_id, uuid.uuid4())
+        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
+            driving = group.create_task(driver.run())
+            (spec,) = (await world.work(TIMEOUT_S))["launch"]
+            trial = Trial(world, spec)
+            ok(await trial.started())
+            ok(await trial.exited(exit_code=1, reason="ValueError: no luck"))
+    reason = f"trial {trial.id}: process exited with code 1: ValueError: no luck"
+    state = driving.result()
+    assert (state.name, state.message) == ("Failed", f"experiment {experiment_id} error: {reason}")
+    assert f"experiment {experiment_id} ended in error: {reason}" in caplog.messages
+
+
+def no_death(path: str, when: str) -> bool:
+    return False
