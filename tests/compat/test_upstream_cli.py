@@ -236,6 +236,7 @@ def test_following_and_trying_out(upstream: UpstreamClient, submitted: Submitted
     config, model = str(submitted.config), str(submitted.model)
     followed = upstream.det("e", "create", config, model, "-f").stdout
     assert "|| step 6" in followed
+    assert "resources exited successfully with a zero exit code" in followed
     tried = upstream.det("e", "create", config, model, "-t", "--config", "searcher.max_length=6")
     assert "Model definition test succeeded" in tried.stdout
 

@@ -82,8 +82,10 @@ show([run(json.loads(config)) for config in args])
     # What the service itself says has no rank.
     for text in (canceled["logs"], canceled["unranked"]):
         assert said in text
+        assert "trial failed and matched logs to a don't retry policy" in text
         assert "therefore will not be retried" in text
     assert said not in none["logs"]
+    assert "resources failed with non-zero exit code: process exited with code 3" in none["logs"]
 
 
 def test_checkpoints_and_storages(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from determined.common.wire.last_words import EXITED, FAILED, FAILED_OTHERWISE
 from determined.common.wire.legs import ExitKind
 from determined_searchers import ExitReason
 from determined_service.state import states
@@ -133,6 +134,22 @@ def describe_exit(facts: ExitFacts) -> str:
     return f"{words}: {facts.reason}" if facts.reason else words
 
 
+def last_line(end: Exit) -> str:
+    """What the service says of the end of a leg in its task's log.
+
+    Why its process failed is above it, said by the process or its supervisor, and is not said again; what
+    the platform lost nobody there has told of.
+    """
+    if not end.failed:
+        return EXITED
+    if end.kind is ExitKind.INFRASTRUCTURE and end.reason:
+        return f"{FAILED_OTHERWISE}: {end.reason}"
+    if end.kind is not ExitKind.EXITED:
+        return FAILED_OTHERWISE
+    code, number = end.exit_code, end.exit_signal
+    return f"{FAILED}: {describe_exit(ExitFacts(code, number, kill_requested=True))}"
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -185,7 +202,10 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
     if facts.kind is ExitKind.FAILED_TO_START and facts.reason:
         return _error(words)
     if facts.no_restart is not None:
-        log = f"{facts.no_restart}; the failure ({words}) therefore will not be retried"
+        log = (
+            f"trial failed and matched logs to a don't retry policy: {facts.no_restart}; "
+            f"the failure ({words}) therefore will not be retried"
+        )
         return _error(f"{words}; no restart: {facts.no_restart}", log)
     if facts.restarts >= facts.max_restarts:
         return _error(words)

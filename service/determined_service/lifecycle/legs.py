@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from determined.common.wire.legs import ExitKind, Port
 from determined_service.base import topics
 from determined_service.base.errors import Conflict
+from determined_service.ingest import logs
 from determined_service.lifecycle import ports as reachable
-from determined_service.lifecycle.exits import Exit, of_gang
+from determined_service.lifecycle.exits import Exit, last_line, of_gang
 from determined_service.lifecycle.kinds.table import lock_leg, slot_kind
 from determined_service.state import nodes, prefect_states, states
 from determined_service.state.change import Change
@@ -195,6 +196,9 @@ async def end_leg(
             "outcome": end.outcome,
         },
     )
+    if leg.kill_requested_at is None or not whole.failed:  # Who kills a task knows how it ends.
+        level = "ERROR" if whole.failed else "INFO"
+        await logs.add_line(change.conn, leg.task_id, allocation_id, last_line(whole), level)
     change.notify(topics.SCHEDULER, topics.allocation(allocation_id))
     if leg.nodes > 1:
         change.notify(*map(topics.agent, await _agents(change, allocation_id)))

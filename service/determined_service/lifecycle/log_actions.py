@@ -23,10 +23,18 @@ _EXCLUDED = sa.text(
     ORDER BY agent_id, id
     """
 )
+_EXCLUDES_NOW = sa.text(
+    """
+    SELECT name, agent_id, line FROM log_policy_matches
+    WHERE trial_id = :trial_id AND run_id = :run_id AND action = 'exclude_node' AND agent_id IS NOT NULL
+    ORDER BY id
+    """
+)
 # Agents that were here within the last minutes, as at submission: one that restarts counts.
 _LEFT = sa.text(
     """
-    SELECT e.resource_pool, coalesce((e.config #>> '{resources,slots_per_trial}')::int, 1) AS wanted,
+    SELECT e.resource_pool, (SELECT (config ->> 'launch_error')::bool FROM cluster) AS launch_error,
+           coalesce((e.config #>> '{resources,slots_per_trial}')::int, 1) AS wanted,
            (e.config #>> '{resources,is_single_node}')::bool AS single_node, ARRAY(
         SELECT (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled)
         FROM agents g
@@ -45,8 +53,21 @@ async def no_restart(conn: AsyncConnection, trial_id: int, run_id: int) -> str |
     return None if row is None else f"log policy {row.name!r} matched: {row.line}"
 
 
+async def exclusions(conn: AsyncConnection, trial_id: int, run_id: int) -> list[str]:
+    """On which agents the trial does not run any more since this leg, and why: lines for its log."""
+    found = await conn.execute(_EXCLUDES_NOW, {"trial_id": trial_id, "run_id": run_id})
+    return [
+        f"log policy {row.name!r} matched: {row.line}; trial {trial_id} therefore will not schedule on "
+        f"{row.agent_id}"
+        for row in found
+    ]
+
+
 async def no_agent_left(conn: AsyncConnection, trial_id: int) -> str | None:
-    """In words, that log policies have excluded every agent that could run the trial; else None."""
+    """In words, that log policies have excluded every agent that could run the trial; else None.
+
+    With ``launch_error: false`` in the cluster configuration the trial waits for another agent: None, too.
+    """
     excluded = {
         row.agent_id: row.name for row in await conn.execute(_EXCLUDED, {"trial_id": trial_id})
     }
@@ -54,6 +75,8 @@ async def no_agent_left(conn: AsyncConnection, trial_id: int) -> str | None:
         return None
     found = await conn.execute(_LEFT, {"trial_id": trial_id, "excluded": list(excluded)})
     row = found.one()
+    if row.launch_error is False:
+        return None
     # Agents of any sizes, whatever the pool says: a trial that these do not give enough can only wait.
     if row.sizes and could_hold(row.wanted, Counter(row.sizes), Spread.of(row.single_node, True)):
         return None

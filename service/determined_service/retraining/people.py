@@ -86,11 +86,11 @@ async def put(
     else:
         await conn.execute(sa.insert(retrainings).values(model_id=model_id, **values))
     change.notify(topics.RETRAININGS)
-    if is_new:
-        await require_room(conn, settings.cluster.quotas, owner_id, "model_definition_bytes")
     remarks = await surroundings.remarks(
         conn, planned.config, planned.resource_pool, original=submission.config
     )
+    if is_new:
+        await require_room(conn, settings.cluster.quotas, owner_id, "model_definition_bytes")
     return model_id, remarks
 
 

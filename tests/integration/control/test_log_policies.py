@@ -52,13 +52,19 @@ async def test_a_match_cancels_the_retries(world: World) -> None:
         "process exited with code 1; no restart: log policy 'CUDA OOM' matched: " + OOM.strip()
     )
     assert found["restarts"] == 0
-    answer = await world.user.get(f"/api/v1/trials/{trial.id}/logs", params={"sources": "service"})
-    (line,) = [orjson.loads(one)["result"] for one in answer.text.splitlines()]
-    assert line["allocationId"] == trial.allocation_id
-    assert line["log"] == (
-        f"log policy 'CUDA OOM' matched: {OOM.strip()}; the failure (process exited with code 1) "
-        "therefore will not be retried\n"
+    last, why = await said(world, trial)
+    assert last["allocationId"] == why["allocationId"] == trial.allocation_id
+    assert last["log"] == ("resources failed with non-zero exit code: process exited with code 1\n")
+    assert why["log"] == (
+        "trial failed and matched logs to a don't retry policy: log policy 'CUDA OOM' matched: "
+        f"{OOM.strip()}; the failure (process exited with code 1) therefore will not be retried\n"
     )
+
+
+async def said(world: World, trial: Trial) -> list[dict[str, Any]]:
+    """The service's own lines in the trial's log."""
+    answer = await world.user.get(f"/api/v1/trials/{trial.id}/logs", params={"sources": "service"})
+    return [orjson.loads(one)["result"] for one in answer.text.splitlines()]
 
 
 async def test_built_in_policies_are_shown_and_change_nothing(world: World) -> None:
@@ -123,11 +129,33 @@ async def test_when_no_agent_is_left_the_trial_ends(world: World) -> None:
     await prints(world, trial, "GPU 3: uncorrectable ECC error encountered\n")
     ok(await trial.exited(exit_code=1))
     found = await world.trial(trial.id)
-    assert (found["state"], found["restarts"]) == ("ERROR", 0)
+    assert (found["state"], found["restarts"]) == ("ERROR", 1)
+    _, line = await said(world, trial)
+    assert line["log"] == (
+        "log policy 'ECC Error' matched: GPU 3: uncorrectable ECC error encountered; "
+        f"trial {trial.id} therefore will not schedule on a1\n"
+    )
     assert found["reason"] == (
         "process exited with code 1; no agent of resource pool 'default' is left for this trial: "
         "excluded a1 (log policy 'ECC Error')"
     )
+
+
+async def test_when_no_agent_is_left_it_waits_if_the_cluster_says_so(world: World) -> None:
+    await world.rows(
+        """UPDATE cluster SET config = config || '{"launch_error": false}' RETURNING config"""
+    )
+    driver, trial = await begin(world, config(ECC))
+    await prints(world, trial, "GPU 3: uncorrectable ECC error encountered\n")
+    ok(await trial.exited(exit_code=1))
+    assert (await world.work(1))["launch"] == []
+    found = ok(await world.user.get(f"/api/v1/experiments/{driver.experiment_id}"))["experiment"]
+    assert found["state"] == "STATE_QUEUED"
+    assert (await world.trial(trial.id))["restarts"] == 1
+    assert "therefore will not schedule on a1" in (await said(world, trial))[-1]["log"]
+    # Another agent is what it waits for.
+    await world.register(slots=1, agent_id="a2")
+    assert (await world.launched(agent_id="a2")).id == trial.id
 
 
 async def test_a_pattern_that_cannot_be_used_is_refused(world: World) -> None:

@@ -15,6 +15,7 @@ from determined.cli.errors import talk
 from determined.cli.following import interrupt
 from determined.cli.launched.nouns import Noun
 from determined.cli.output import format as f
+from determined.common.wire.last_words import LAST_WORDS
 
 if TYPE_CHECKING:
     from determined.common.api import Session
@@ -93,6 +94,9 @@ def _print(entry: dict[str, Any]) -> None:
     line = str(entry.get("log") or "")
     text = line.rstrip("\r\n")
     if entry.get("source") in _OWN_LINES:
+        # The exit code says the same, and a program that ran here would not say it.
+        if entry["source"] == "service" and text.startswith(LAST_WORDS):
+            return
         talk(f"[{entry['source']}] {text}")
         return
     out = sys.stderr if entry.get("stdtype") == "stderr" else sys.stdout

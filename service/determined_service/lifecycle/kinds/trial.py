@@ -278,8 +278,10 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
         await logs.add_line(change.conn, row.task_id, row.id, decision.log)
     nowhere = None
     if decision.next is Next.REQUEUE:
+        for line in await log_actions.exclusions(change.conn, row.trial_id, row.run_id):
+            await logs.add_line(change.conn, row.task_id, row.id, line)
         nowhere = await log_actions.no_agent_left(change.conn, row.trial_id)
-    if decision.counts and nowhere is None:
+    if decision.counts:
         await change.conn.execute(
             sa.update(trials)
             .where(trials.c.id == row.trial_id)

@@ -1,0 +1,8 @@
+"""How the service's last line in the log of a leg begins. Scripts for Determined wait for these words."""
+
+from __future__ import annotations
+
+EXITED = "resources exited successfully with a zero exit code"
+FAILED = "resources failed with non-zero exit code"
+FAILED_OTHERWISE = "task failed without an associated exit code"
+LAST_WORDS = (EXITED, FAILED, FAILED_OTHERWISE)
