@@ -36,7 +36,7 @@ def launch_command(config: Mapping[str, Any]) -> list[str]:
 def trial_class(config: Mapping[str, Any]) -> str | None:
     """The ``module:TrialClass`` that the entrypoint trains; None if it is any other program."""
     entrypoint = config.get("entrypoint") or ""
-    if isinstance(entrypoint, str) and _TRIAL_CLASS.fullmatch(entrypoint.strip()):
+    if isinstance(entrypoint, str) and TRIAL_CLASS.fullmatch(entrypoint.strip()):
         return entrypoint.strip()
     try:
         words = shlex.split(entrypoint) if isinstance(entrypoint, str) else map(str, entrypoint)
