@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from determined.expconf.config import ExperimentConfig
@@ -19,11 +19,13 @@ from determined.expconf.problems import ConfigError
 from determined.expconf.searcher import AdaptiveAshaSearcher
 from determined.expconf.storage import SharedFsStorage
 
-# A path that begins so: in quotes, or where no name goes on. A relative one could be any word otherwise.
-_PATH = r"(?:(?<=['\"])|(?<![\w./-])(?=\S*/))(?:\./)?{}(?=$|[^\w.-])"
-
-
-_MAYBE_DROPPED = re.compile("|".join(name.rpartition(".")[2] for name in DROPPED))
+_QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
+_WORD = re.compile(r"[^\s'\"]+")
+PATH_CHARS = 4096
+"""No path is longer."""
+LONG_CHARS = 20_000
+"""A text of so many characters takes too long to be read once more for the sake of a remark."""
+_MAYBE_DROPPED = re.compile(rf"\b({'|'.join(name.rpartition('.')[2] for name in DROPPED)})\b")
 
 
 def unheeded(
@@ -60,14 +62,31 @@ def unmounted(config: Mapping[str, Any], text: str, where: Surroundings) -> str 
     """In words, that a path in ``text`` (why a process failed) lies below a mount that is not there."""
     if where.worker_type != PROCESSES:
         return None
-    for mount in config.get("bind_mounts") or ():
-        place = posixpath.normpath(str(mount.get("container_path")))
-        if re.search(_PATH.format(re.escape(place)), text):
+    mounts = {
+        posixpath.normpath(str(mount.get("container_path"))): mount
+        for mount in config.get("bind_mounts") or ()
+    }
+    for path in _paths(text):
+        if path in mounts:
+            host = mounts[path].get("host_path")
             return (
-                f"{shown(place)} of bind_mounts is not mounted: resource pool {where.pool!r} has agents "
-                f"that run processes, where the directory is {shown(mount.get('host_path'))}"
+                f"{shown(path)} of bind_mounts is not mounted: resource pool {where.pool!r} has agents "
+                f"that run processes, where the directory is {shown(host)}"
             )
     return None
+
+
+def _paths(text: str) -> Iterator[str]:
+    """What is in quotes in the text and what looks like a path, each with all directories above it."""
+    quoted = [one or other for one, other in _QUOTED.findall(text)]
+    words = [word.strip("().,:;") for word in _WORD.findall(text)]
+    for given in [*quoted, *(word for word in words if "/" in word)]:
+        if len(given) > PATH_CHARS:
+            continue
+        path = posixpath.normpath(given)
+        while path not in ("", "/", "."):
+            yield path
+            path = posixpath.dirname(path)
 
 
 def value_of(config: Mapping[str, Any], name: str) -> Any:
@@ -107,7 +126,7 @@ def _defaults() -> Mapping[str, Any]:
 
 def dropped(text: str) -> list[str]:
     """:func:`dropped_fields` of the text of an experiment's configuration."""
-    if not _MAYBE_DROPPED.search(text):
+    if len(text) > LONG_CHARS or not _MAYBE_DROPPED.search(text):
         return []
     try:
         given = load_yaml(text).data

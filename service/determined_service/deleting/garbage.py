@@ -196,7 +196,7 @@ def _unknown(
 
 
 def _why_unknown(facts: sa.Row[Any], trial: Sequence[Candidate], going: int) -> str:
-    metric, count = repr(facts.metric), len(trial)
+    metric, count = repr(facts.metric[:100]), len(trial)
     words = f"which of the {count} checkpoints of this trial is the best is not known: "
     if trial[0].unnamed:
         return (

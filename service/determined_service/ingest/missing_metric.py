@@ -6,7 +6,8 @@ under another name trains to its end like any other; without a word nobody would
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +23,9 @@ from determined_service.ingest.values import type_name
 NAMES = 12
 """So many names of metrics are told, each by so many characters at most:"""
 NAME_CHARS = 100
+
+COMPARED = 200
+"""So many names of metrics are compared with the searcher's."""
 
 _FACTS = sa.text(
     """
@@ -52,8 +56,9 @@ _REPORTED = sa.text(
 _INSTEAD = sa.text(
     """
     SELECT DISTINCT s.metric
-    FROM trials t JOIN metric_summaries s ON s.trial_id = t.id
-    WHERE t.experiment_id = :id AND s.group_name = 'validation' ORDER BY s.metric
+    FROM (SELECT id FROM trials WHERE experiment_id = :id ORDER BY id LIMIT 20) t
+    JOIN metric_summaries s ON s.trial_id = t.id
+    WHERE s.group_name = 'validation' ORDER BY s.metric LIMIT :most
     """
 )
 
@@ -63,8 +68,17 @@ def lacks(metrics: Mapping[str, Any], name: str) -> bool:
     return name not in metrics or type_name(metrics[name]) != "number"
 
 
+def _cut(name: str) -> str:
+    return name if len(name) <= NAME_CHARS else name[:NAME_CHARS] + "…"
+
+
+def _nearest(metric: str, names: Iterable[str]) -> str:
+    """As ``nearest``, which takes long for many names."""
+    return nearest(metric[:NAME_CHARS], map(_cut, itertools.islice(names, COMPARED)))
+
+
 def _named(names: Sequence[str]) -> str:
-    shown = [name if len(name) <= NAME_CHARS else name[:NAME_CHARS] + "…" for name in names[:NAMES]]
+    shown = list(map(_cut, names[:NAMES]))
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
     return (", ".join(shown) or "none") + more
 
@@ -72,17 +86,18 @@ def _named(names: Sequence[str]) -> str:
 def in_words(metric: str, validation: Validation, *, trains_with: bool) -> str:
     """What is wrong with a validation that lacks the searcher's ``metric``."""
     steps, metrics = validation.steps, validation.metrics
+    name = repr(_cut(metric))
     if metric in metrics:
         return (
-            f"searcher.metric is {metric!r}, but the validation after {steps} steps has no number of this "
+            f"searcher.metric is {name}, but the validation after {steps} steps has no number of this "
             f"name: it is of type {type_name(metrics[metric])}"
         )
     words = (
-        f"searcher.metric is {metric!r}, but the validation after {steps} steps has no such metric; it has "
-        f"{_named(list(metrics))}{nearest(metric, metrics)}"
+        f"searcher.metric is {name}, but the validation after {steps} steps has no such metric; it has "
+        f"{_named(list(metrics))}{_nearest(metric, metrics)}"
     )
     if trains_with:
-        words += f"; training reports have {metric!r}, but the searcher goes by validations"
+        words += f"; training reports have {name}, but the searcher goes by validations"
     return words
 
 
@@ -138,12 +153,14 @@ async def never_reported(conn: AsyncConnection, experiment_id: int) -> str | Non
     row = (await conn.execute(_REPORTED, {"id": experiment_id})).first()
     if row is None or not row.metric or row.reported:
         return None
-    names = list((await conn.execute(_INSTEAD, {"id": experiment_id})).scalars())
+    given = {"id": experiment_id, "most": COMPARED}
+    names = list((await conn.execute(_INSTEAD, given)).scalars())
     if not names:
         return None
+    metric = repr(_cut(row.metric))
     if row.metric in names:
-        return f"no trial ever reported a number as {row.metric!r} (searcher.metric)"
+        return f"no trial ever reported a number as {metric} (searcher.metric)"
     return (
-        f"no trial ever reported {row.metric!r} (searcher.metric); they reported {_named(names)}"
-        f"{nearest(row.metric, names)}"
+        f"no trial ever reported {metric} (searcher.metric); they reported {_named(names)}"
+        f"{_nearest(row.metric, names)}"
     )

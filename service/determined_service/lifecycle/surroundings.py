@@ -16,14 +16,14 @@ from determined.expconf.heeding import Surroundings
 from determined.expconf.unheeded import dropped, unheeded, unmounted
 
 # A pool that never had an agent has no type yet.
-_POOL = sa.text(
-    """
-    SELECT (SELECT p.worker_type FROM pools p WHERE p.name = :pool
-            AND EXISTS (SELECT FROM agents g WHERE g.resource_pool = p.name)) AS worker_type,
-           (SELECT config FROM cluster) AS cluster
-    """
-)
-_CONFIG = sa.text("SELECT config, original_config FROM experiments WHERE id = :id")
+_FACTS = """
+    (SELECT p.worker_type FROM pools p WHERE p.name = :pool
+     AND EXISTS (SELECT FROM agents g WHERE g.resource_pool = p.name)) AS worker_type,
+    (SELECT config FROM cluster) AS cluster
+"""
+_POOL = sa.text(f"SELECT {_FACTS}")
+_TRIAL = sa.text(f"SELECT config, original_config, {_FACTS} FROM experiments WHERE id = :id")
+_CONFIG = sa.text("SELECT config FROM experiments WHERE id = :id")
 
 
 @functools.lru_cache(maxsize=4)
@@ -33,7 +33,10 @@ def _cluster(stored: bytes) -> ClusterConfig:
 
 async def surroundings(conn: AsyncConnection, pool: str, *, is_task: bool = False) -> Surroundings:
     """Those of ``pool``, as they are now."""
-    row = (await conn.execute(_POOL, {"pool": pool})).one()
+    return _of((await conn.execute(_POOL, {"pool": pool})).one(), pool, is_task)
+
+
+def _of(row: sa.Row[Any], pool: str, is_task: bool = False) -> Surroundings:
     scheduler = None
     if row.cluster is not None:
         scheduler = _cluster(orjson.dumps(row.cluster)).scheduler_of(pool).type
@@ -61,16 +64,15 @@ def remarks_outside(config: Mapping[str, Any], original: str | None) -> list[str
 
 async def remarks_on_trial(conn: AsyncConnection, experiment_id: int, pool: str) -> list[str]:
     """What is not heeded of a trial of the experiment in ``pool``, for the top of its log."""
-    row = (await conn.execute(_CONFIG, {"id": experiment_id})).one()
-    where = await surroundings(conn, pool)
-    return [*dropped(row.original_config or ""), *unheeded(row.config, where)]
+    row = (await conn.execute(_TRIAL, {"id": experiment_id, "pool": pool})).one()
+    return [*dropped(row.original_config or ""), *unheeded(row.config, _of(row, pool))]
 
 
 async def of_failure(
     conn: AsyncConnection, experiment_id: int, pool: str, reason: str
 ) -> str | None:
     """What ``reason``, why a trial's process failed, has to do with a mount that is not there, in words."""
-    config = (await conn.execute(_CONFIG, {"id": experiment_id})).one().config
+    config = (await conn.execute(_CONFIG, {"id": experiment_id})).scalar_one()
     if not config.get("bind_mounts"):
         return None
     return unmounted(config, reason, await surroundings(conn, pool))

@@ -133,3 +133,13 @@ async def test_the_reason_at_the_end_says_so(
         await driver.step()
     ended = await world.experiment(driver.experiment_id)
     assert (ended["state"], ended["reason"]) == ("COMPLETED", reason)
+
+
+async def test_many_long_names_make_a_short_word(world: World) -> None:
+    await world.register(slots=1)
+    await world.started(SINGLE)
+    trial = await world.launched()
+    await report(trial, 1, **{f"{number:03}{'loss' * 40}": 0.5 for number in range(500)})
+    (warning,) = await warnings(world, trial)
+    assert "… and 489 more" in warning
+    assert len(warning) < 3000

@@ -323,3 +323,12 @@ def test_fields_of_old_that_are_dropped() -> None:
     ]
     assert dropped("resources: {slots_per_trial: 3}\ndescription: slots\n") == []
     assert dropped("resources: {agent_label: ") == []
+
+
+def test_hostile_texts_cost_no_time() -> None:
+    mounts = [{"host_path": "/h", "container_path": f"/{'a/' * 50}{one}"} for one in range(10_000)]
+    text = "/" * 20_000 + "'" * 20_000 + "/a" * 20_000
+    assert unmounted({"bind_mounts": mounts}, text, ON_PROCESSES) is None
+    # Words that only look like one, and texts that are long anyway.
+    assert dropped("slots_per_trial: 1\n" * 10) == []
+    assert dropped("slots: 1\n" + "# x\n" * 100_000) == []
