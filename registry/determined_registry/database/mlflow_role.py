@@ -13,6 +13,7 @@ READS = (
     "metric_summaries",
     "metrics",
     "mlflow_experiments",
+    "mlflow_model_metrics",
     "mlflow_runs",
     "model_aliases",
     "model_versions",

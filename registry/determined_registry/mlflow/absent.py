@@ -63,7 +63,7 @@ _MISSING = """
     get_mcp_server_version get_latest_mcp_server_version get_mcp_server_version_by_alias
     get_mcp_access_endpoint"""
 _LISTS = """
-    _search_datasets _load_dataset_records get_dataset_experiment_ids batch_get_traces batch_get_trace_infos
+    _load_dataset_records get_dataset_experiment_ids batch_get_traces batch_get_trace_infos
     find_completed_sessions get_online_trace_details get_mcp_server_versions_for_trace list_scorers
     list_scorer_versions list_scorers_across_experiments get_online_scoring_configs
     get_active_online_scorers list_gateway_endpoints list_secret_infos list_gateway_model_definitions

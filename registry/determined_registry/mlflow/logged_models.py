@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from mlflow.entities import LoggedModel, LoggedModelStatus, Metric
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS, MLFLOW_USER
@@ -12,7 +14,7 @@ from mlflow.utils.search_utils import SearchLoggedModelsPaginationToken, SearchL
 
 from determined_registry.mlflow import names
 from determined_registry.mlflow.database import Reader
-from determined_registry.mlflow.service import missing
+from determined_registry.mlflow.service import invalid, missing
 
 _SELECT = """
     SELECT c.uuid, c.experiment_id, c.trial_id, c.state, c.report_time, c.steps_completed,
@@ -29,6 +31,10 @@ _SELECT = """
     FROM checkpoints c JOIN trials t ON t.id = c.trial_id JOIN experiments e ON e.id = t.experiment_id
     JOIN users u ON u.id = e.owner_id LEFT JOIN mlflow_runs m ON m.trial_id = t.id
     WHERE c.state <> 'DELETED'"""
+_METRICS = """
+    SELECT checkpoint_uuid, trial_id, key, moment, step, value, dataset_name, dataset_digest
+    FROM mlflow_model_metrics WHERE checkpoint_uuid = ANY(:uuids)
+    ORDER BY moment, step, key, trial_id"""
 _STATUS = {
     "ACTIVE": LoggedModelStatus.PENDING,
     "ERROR": LoggedModelStatus.FAILED,
@@ -44,7 +50,7 @@ class LoggedModels:
     def get(self, model_id: str, allow_deleted: bool = False) -> LoggedModel:
         """Raises MlflowException (404)."""
         row = self.row(model_id)
-        found = _entity(row)
+        (found,) = self._entities([row])
         if not allow_deleted and _said(row).get("deleted"):
             raise missing(f"logged model {model_id}")
         return found
@@ -76,9 +82,11 @@ class LoggedModels:
             token = SearchLoggedModelsPaginationToken.decode(page_token)
             token.validate(list(experiment_ids), filter_string, order_by)
             offset = token.offset
+        if datasets and not all(one.get("dataset_name") for one in datasets):
+            raise invalid("`dataset_name` in the `datasets` clause must be specified.")
         ids = [one for text in experiment_ids if (one := names.number(text)) is not None]
         rows = self._db.all(f"{_SELECT} AND c.experiment_id = ANY(:ids)", {"ids": ids})
-        found = [_entity(row) for row in rows if not _said(row).get("deleted")]
+        found = self._entities([row for row in rows if not _said(row).get("deleted")])
         found = SearchLoggedModelsUtils.filter_logged_models(found, filter_string, datasets)
         found = SearchLoggedModelsUtils.sort(found, order_by)
         following = None
@@ -88,13 +96,31 @@ class LoggedModels:
             ).encode()
         return found[offset : offset + limit], following
 
+    def _entities(self, rows: Sequence[Any]) -> list[LoggedModel]:
+        said: dict[UUID, list[Metric]] = defaultdict(list)
+        for one in self._db.all(_METRICS, {"uuids": [row.uuid for row in rows]}):
+            said[one.checkpoint_uuid].append(
+                Metric(
+                    one.key,
+                    one.value,
+                    one.moment,
+                    one.step,
+                    model_id=names.model_id_of(one.checkpoint_uuid),
+                    dataset_name=one.dataset_name,
+                    dataset_digest=one.dataset_digest,
+                    run_id=str(one.trial_id),
+                )
+            )
+        return [_entity(row, said[row.uuid]) for row in rows]
+
 
 def _said(row: Any) -> dict[str, Any]:
     found = (row.user_metadata or {}).get(names.SAID)
     return found if isinstance(found, dict) else {}
 
 
-def _entity(row: Any) -> LoggedModel:
+def _entity(row: Any, metrics: list[Metric]) -> LoggedModel:
+    """``metrics``: what runs have said of it."""
     said = _said(row)
     model_id = names.model_id_of(row.uuid)
     made = names.millis(row.report_time)
@@ -111,7 +137,9 @@ def _entity(row: Any) -> LoggedModel:
     tags.pop(MLFLOW_MODEL_VERSIONS, None)
     if row.versions:
         tags[MLFLOW_MODEL_VERSIONS] = json.dumps(row.versions)
-    metrics = [
+    # What a client has logged as a model has the metrics that runs say of it; a trial's checkpoint has what
+    # the trial has measured at its step, too.
+    measured = [
         Metric(
             names.shown_key(group, name, row.native),
             number,
@@ -120,7 +148,7 @@ def _entity(row: Any) -> LoggedModel:
             model_id=model_id,
             run_id=str(row.trial_id),
         )
-        for group, reported, moment in row.reports
+        for group, reported, moment in (() if said else row.reports)
         for name, value in reported.items()
         if (number := names.metric_value(value)) is not None
     ]
@@ -137,5 +165,5 @@ def _entity(row: Any) -> LoggedModel:
         status_message=row.reason,
         tags=tags,
         params=params,
-        metrics=metrics,
+        metrics=[*measured, *metrics],
     )

@@ -82,6 +82,11 @@ _ATTRIBUTES = {
 _PARAM = """(SELECT coalesce(r.params ->> {key}, CASE jsonb_typeof(v) WHEN 'boolean' THEN initcap(v::text)
     WHEN 'null' THEN 'None' ELSE v #>> '{{}}' END)
     FROM (SELECT coalesce(r.hparams -> {key}, r.hparams #> string_to_array({key}, '.')) AS v) AS given)"""
+_OF_DATA_SET = {
+    "name": "i -> 'dataset' ->> 'name'",
+    "digest": "i -> 'dataset' ->> 'digest'",
+    "context": "i -> 'tags' ->> 'mlflow.data.context'",
+}
 _NUMBER = "^-?[0-9]+([.][0-9]+)?(e-?[0-9]+)?$"
 _COMPARATORS = {
     "=": "=",
@@ -162,6 +167,9 @@ class Query:
     def want(self, kind: str, key: str, comparator: str, value: Any) -> None:
         """Only runs for which the comparison holds. Raises KeyError for an attribute that runs do not
         have."""
+        if kind == "dataset":
+            self._want_data_set(_OF_DATA_SET[key], comparator, value)
+            return
         expression = {
             "metric": self.metric,
             "parameter": self.param,
@@ -196,6 +204,17 @@ class Query:
             )
         else:
             self.wanted.append(f"{expression} {sign} cast({self.bind(value)} AS text)")
+
+    def _want_data_set(self, expression: str, comparator: str, value: Any) -> None:
+        """Only runs that have said they used such a data set."""
+        sign = _COMPARATORS[comparator]
+        if comparator in ("IN", "NOT IN"):
+            compared = f"{sign} (cast({self.bind(list(value))} AS text[]))"
+        else:
+            compared = f"{sign} cast({self.bind(value)} AS text)"
+        self.wanted.append(
+            f"EXISTS (SELECT FROM jsonb_array_elements(r.inputs) AS i WHERE ({expression}) {compared})"
+        )
 
     def sort(self, kind: str, key: str, ascending: bool) -> None:
         """After what was given before. Runs without a value come last, before them what is not a number."""

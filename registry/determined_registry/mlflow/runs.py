@@ -19,6 +19,7 @@ from mlflow.entities import (
     RunStatus,
     RunTag,
     ViewType,
+    _DatasetSummary,
 )
 from mlflow.entities.lifecycle_stage import LifecycleStage
 from mlflow.entities.metric import MetricWithRunId
@@ -65,6 +66,13 @@ _OUTPUTS = f"""
     FROM checkpoints c
     WHERE c.trial_id = ANY(:trials) AND c.state NOT IN ('DELETED', 'ERROR')
     ORDER BY c.trial_id, c.report_time, c.uuid"""
+_DATA_SETS = """
+    SELECT DISTINCT t.experiment_id, i -> 'dataset' ->> 'name' AS name, i -> 'dataset' ->> 'digest' AS digest,
+           i -> 'tags' ->> 'mlflow.data.context' AS context
+    FROM trials t JOIN mlflow_runs m ON m.trial_id = t.id CROSS JOIN jsonb_array_elements(m.inputs) AS i
+    WHERE t.experiment_id = ANY(:experiments) AND i ? 'dataset'
+    ORDER BY 1, 2, 3, 4 LIMIT 1000"""
+"""As many as MLflow's own store shows."""
 _IN_RUN = """
     SELECT t.id, t.experiment_id, t.run_count, t.task_id, t.state, e.unmanaged, e.archived,
            coalesce(m.native, false) AS native, m.deleted_at IS NOT NULL AS deleted,
@@ -180,12 +188,10 @@ class Runs:
             or SearchUtils.is_metric(kind, comparator)
             or SearchUtils.is_param(kind, comparator)
             or SearchUtils.is_tag(kind, comparator)
+            or SearchUtils.is_dataset(kind, comparator)
         )
         if not known:
-            # No run has a data set that could be looked for here.
-            SearchUtils.is_dataset(kind, comparator)
-            query.wanted.append("false")
-            return
+            raise invalid(f"runs cannot be searched by {kind} {key!r}")
         query.want(kind, key, comparator, one.get("value"))
 
     def _entities(self, rows: Sequence[Any]) -> list[Run]:
@@ -247,6 +253,14 @@ class Runs:
             ),
             RunOutputs(outputs),
         )
+
+    def data_sets(self, experiment_ids: Sequence[str]) -> list[_DatasetSummary]:
+        """What the runs of the experiments have said they used, each once."""
+        ids = [one for text in experiment_ids if (one := names.number(text)) is not None]
+        return [
+            _DatasetSummary(str(one.experiment_id), one.name, one.digest, one.context)
+            for one in self._db.all(_DATA_SETS, {"experiments": ids})
+        ]
 
     def trial(self, run_id: str) -> Any:
         """What a change of the run needs to know of its trial; a search is none, and refused."""

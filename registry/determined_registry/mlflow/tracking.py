@@ -266,6 +266,9 @@ class TrackingStore(Absent):
                         "value": names.json_number(one.value),
                         "timestamp": one.timestamp,
                         "step": one.step or 0,
+                        "model_id": one.model_id,
+                        "dataset_name": one.dataset_name,
+                        "dataset_digest": one.dataset_digest,
                     }
                     for one in metrics
                 ],
@@ -283,6 +286,10 @@ class TrackingStore(Absent):
         kept = inputs.to_keep(datasets, models)
         if kept:
             self._change_run(self._active(run_id), {"inputs": kept})
+
+    def _search_datasets(self, experiment_ids: Sequence[str]) -> list[Any]:
+        """The data sets that runs have said they used, each once."""
+        return self._runs.data_sets([str(one) for one in experiment_ids])
 
     def log_outputs(self, run_id: str, models: Sequence[Any]) -> None:
         """At which step. A checkpoint is an output of its trial anyway, and of no other's.

@@ -32,6 +32,7 @@ from determined_registry.mlflow.names import OWN_GROUP, flat, param_value
 from determined_service.base import topics
 from determined_service.base.checks import check_bytes
 from determined_service.base.errors import BadRequest, Conflict, NotFound
+from determined_service.ingest.mlflow_batches import Point
 from determined_service.ingest.reports import MAX_STEPS, Batch
 from determined_service.ingest.streams import Position
 from determined_service.lifecycle import unmanaged
@@ -78,9 +79,6 @@ _FACTS = sa.text(
     WHERE t.id = :id
     """
 )
-
-Point = tuple[str, float | str, int, int]
-"""Of a metric: its key, its value, milliseconds since 1970, its step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import orjson
@@ -27,6 +26,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest, Conflict, Forbidden
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
+from determined_service.ingest.mlflow_batches import Log
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import logged_models, mlflow_runs, unmanaged
 from determined_service.state import states
@@ -39,16 +39,12 @@ from determined_service.web.state import Db, SettingsOf, metrics_queue
 router = Router("MLflow")
 api = "/api/v1/mlflow"
 
-METRICS, PARAMS, TAGS = 1000, 100, 100
-"""Of one request, as MLflow's own server takes them."""
 _STATES = {
     "STATE_RUNNING": states.ACTIVE,
     "STATE_COMPLETED": states.COMPLETED,
     "STATE_ERROR": states.ERROR,
     "STATE_CANCELED": states.CANCELED,
 }
-_KEY = re.compile(r"[/\w.\- :]{1,250}")
-
 Tags = Annotated[dict[Name, str | None], Field(max_length=1000)]
 Reporter = Annotated[Principal, may(Action.REPORT, Kind.TRIAL, "log to")]
 Changer = Annotated[Principal, may(Action.CHANGE, Kind.EXPERIMENT)]
@@ -220,64 +216,6 @@ async def change_model(
     return JsonResponse({})
 
 
-class Log:
-    """A batch as a request has it: metrics, parameters, tags; lists of objects with ``key`` and ``value``."""
-
-    def __init__(self, given: Any) -> None:
-        """Raises BadRequest."""
-        if not isinstance(given, dict):
-            raise BadRequest("the body must be an object")
-        metrics = _list(given, "metrics", METRICS)
-        self.metrics = [_metric(one) for one in metrics]
-        self.of_models = any("model_id" in one for one in metrics)
-        params = [_pair(one, "params") for one in _list(given, "params", PARAMS)]
-        self.params = dict(params)
-        if len(self.params) < len(params):
-            raise BadRequest("params: each key may be there once")
-        self.tags = dict(_pair(one, "tags") for one in _list(given, "tags", TAGS))
-
-
-def _list(given: dict[str, Any], name: str, most: int) -> Iterable[Any]:
-    found = given.get(name) or []
-    if not isinstance(found, list) or len(found) > most:
-        raise BadRequest(f"{name}: expected a list of at most {most}")
-    return found
-
-
-def _pair(one: Any, name: str) -> tuple[str, str]:
-    if not isinstance(one, dict):
-        raise BadRequest(f"{name}: expected objects with key and value")
-    key, value = one.get("key"), one.get("value", "")
-    if not isinstance(key, str) or not isinstance(value, str) or not _KEY.fullmatch(key):
-        raise BadRequest(f"{name}: expected keys and texts, found the key {str(key)[:80]!r}")
-    if len(value) > limits.TEXT_CHARS or "\0" in value:
-        raise BadRequest(
-            f"{name}.{key[:80]}: at most {limits.TEXT_CHARS} characters are allowed, and not NUL"
-        )
-    return key, value
-
-
-def _metric(one: Any) -> tuple[str, float | str, int, int]:
-    if not isinstance(one, dict):
-        raise BadRequest("metrics: expected objects with key, value, timestamp and step")
-    key, value = one.get("key"), one.get("value")
-    try:
-        # MLflow's clients send whole numbers as texts, as JSON of protocol buffers has them.
-        moment, step = int(one["timestamp"]), int(one.get("step") or 0)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise BadRequest(
-            f"metrics: {str(key)[:80]!r} needs a timestamp, in ms since 1970; it and step must be whole "
-            f"numbers"
-        ) from None
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise BadRequest(f"metrics: {str(key)[:80]!r} is not the name of a metric")
-    if type(value) is int:
-        value = float(value)
-    if type(value) is not float and value not in ("NaN", "Infinity", "-Infinity"):
-        raise BadRequest(f"metrics: the value of {key[:80]!r} must be a number")
-    return key, value, moment, step
-
-
 @router.post(f"{api}/runs/{{trial_id}}/batch")
 async def log_batch(trial_id: Id, request: Request, user: Reporter, db: Db) -> Response:
     """Metrics, parameters and tags of a run at once, in MLflow's JSON. The same request again changes
@@ -298,6 +236,9 @@ async def _store(
             # `log_model` sends points of the run once more, with the name of the model.
             metrics = await mlflow_runs.without_known(conn, trial_id, facts, metrics)
     batch = mlflow_runs.batch(trial_id, facts, metrics, raw)
+    if given.of_models:
+        async with changing(db) as change:
+            await logged_models.log_metrics(change, trial_id, given.of_models)
     if user.allocation is not None:
         batch.run_id = user.allocation.run_id
         batch.allocation_id = user.allocation.id

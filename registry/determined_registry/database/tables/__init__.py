@@ -24,6 +24,7 @@ from determined_registry.database.tables.experiment import (
 )
 from determined_registry.database.tables.mlflow import (
     mlflow_experiments,
+    mlflow_model_metrics,
     mlflow_runs,
 )
 from determined_registry.database.tables.model import (
@@ -95,6 +96,7 @@ __all__ = [
     "metric_summaries",
     "metrics",
     "mlflow_experiments",
+    "mlflow_model_metrics",
     "mlflow_runs",
     "model_alias_history",
     "model_aliases",

@@ -40,3 +40,24 @@ mlflow_runs = sa.Table(
     # Hidden since then, as MLflow's clients delete runs. NULL: shown.
     sa.Column("deleted_at", TS),
 )
+
+# What runs say of logged models: a point is there once, as MLflow's store keeps it.
+mlflow_model_metrics = sa.Table(
+    "mlflow_model_metrics",
+    metadata,
+    sa.Column(
+        "checkpoint_uuid", sa.ForeignKey("checkpoints.uuid", ondelete="CASCADE"), primary_key=True
+    ),
+    # That of the run that says it, which may be another than the model's own.
+    sa.Column(
+        "trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True, index=True
+    ),
+    sa.Column("key", sa.Text, primary_key=True),
+    # Milliseconds since 1970.
+    sa.Column("moment", sa.BigInteger, primary_key=True),
+    sa.Column("step", sa.BigInteger, primary_key=True),
+    sa.Column("value", sa.Double, nullable=False),
+    # NULL: of no data set.
+    sa.Column("dataset_name", sa.Text),
+    sa.Column("dataset_digest", sa.Text),
+)
