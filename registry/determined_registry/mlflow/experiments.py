@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,8 +30,9 @@ _TAGS = f"""
                      FROM jsonb_array_elements_text(e.labels) AS label), '{{}}')
         || coalesce(x.tags, '{{}}')
     END"""
+_UPDATED = "greatest(coalesce(e.end_time, e.start_time), x.updated_at)"
 _SELECT = f"""
-    SELECT e.id, {_NAME} AS name, {_DELETED} AS deleted, e.start_time, e.end_time, {_TAGS} AS tags,
+    SELECT e.id, {_NAME} AS name, {_DELETED} AS deleted, e.start_time, {_UPDATED} AS updated, {_TAGS} AS tags,
            x.name IS NOT NULL AS native
     FROM experiments e JOIN users u ON u.id = e.owner_id
     LEFT JOIN mlflow_experiments x ON x.experiment_id = e.id"""
@@ -39,7 +41,7 @@ _ATTRIBUTES = {
     "name": _NAME,
     "experiment_id": "e.id::text",
     "creation_time": _MILLIS.format("e.start_time"),
-    "last_update_time": _MILLIS.format("coalesce(e.end_time, e.start_time)"),
+    "last_update_time": _MILLIS.format(_UPDATED),
 }
 _SORTED = {
     **_ATTRIBUTES,
@@ -57,13 +59,14 @@ class Experiments:
         self._db = db
 
     def get(self, experiment_id: str) -> Experiment:
-        """Raises MlflowException (404)."""
+        """Raises MlflowException: 404; 400 for what is no id."""
+        check_id(experiment_id)
         number = names.number(experiment_id)
         row = None
         if number is not None:
             row = self._db.first(f"{_SELECT} WHERE e.id = :id", {"id": number})
         if row is None:
-            raise missing(f"experiment {experiment_id}")
+            raise missing(f"Experiment with id={experiment_id}")
         return _entity(row)
 
     def by_name(self, name: str) -> Experiment | None:
@@ -116,6 +119,14 @@ class Experiments:
         return [_entity(row) for row in rows], token
 
 
+def check_id(experiment_id: str) -> None:
+    """Raises MlflowException (400) for what is no id, as MLflow's own server does."""
+    if not re.fullmatch(r"-?\d+", str(experiment_id), re.ASCII):
+        raise invalid(
+            f"Invalid experiment ID {str(experiment_id)[:80]!r}: an experiment's ID is a number"
+        )
+
+
 def _comparison(one: dict[str, Any], given: dict[str, Any]) -> str:
     kind, key, value = one["type"], one["key"], one.get("value")
     comparator = one["comparator"].upper()
@@ -149,5 +160,5 @@ def _entity(row: Any) -> Experiment:
         lifecycle_stage=LifecycleStage.DELETED if row.deleted else LifecycleStage.ACTIVE,
         tags=[ExperimentTag(key, str(value)) for key, value in row.tags.items()],
         creation_time=names.millis(row.start_time),
-        last_update_time=names.millis(row.end_time or row.start_time),
+        last_update_time=names.millis(row.updated),
     )

@@ -52,7 +52,7 @@ class LoggedModels:
         row = self.row(model_id)
         (found,) = self._entities([row])
         if not allow_deleted and _said(row).get("deleted"):
-            raise missing(f"logged model {model_id}")
+            raise missing(f"Logged model with ID {model_id!r}")
         return found
 
     def row(self, model_id: str) -> Any:
@@ -64,7 +64,7 @@ class LoggedModels:
             else self._db.first(f"{_SELECT} AND c.uuid = :uuid", {"uuid": uuid})
         )
         if row is None:
-            raise missing(f"logged model {model_id}")
+            raise missing(f"Logged model with ID {model_id!r}")
         return row
 
     def search(

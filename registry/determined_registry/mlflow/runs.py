@@ -126,7 +126,7 @@ class Runs:
             if trial is not None:
                 row = self._db.first(f"{TRIALS} WHERE t.id = :id", {"id": trial})
         if row is None:
-            raise missing(f"run {run_id}")
+            raise missing(f"Run with id={run_id}")
         return self._entities([row])[0]
 
     def search(
@@ -272,7 +272,7 @@ class Runs:
         number = names.number(run_id)
         row = None if number is None else self._db.first(_IN_RUN, {"id": number})
         if row is None:
-            raise missing(f"run {run_id}")
+            raise missing(f"Run with id={run_id}")
         return row
 
     def _points(self, run_id: str, key: str) -> _Points | None:

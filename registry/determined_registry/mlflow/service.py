@@ -57,7 +57,8 @@ def refuse(sentence: str) -> NoReturn:
 
 def missing(what: str) -> MlflowException:
     """The refusal (404) of what does not exist."""
-    return MlflowException(f"{what} does not exist", RESOURCE_DOES_NOT_EXIST)
+    # "not found" is what MLflow's own clients look for.
+    return MlflowException(f"{what} not found: it does not exist", RESOURCE_DOES_NOT_EXIST)
 
 
 def invalid(sentence: str) -> MlflowException:

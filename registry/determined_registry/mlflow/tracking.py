@@ -36,7 +36,7 @@ from mlflow.utils.validation import (
 from determined_registry.mlflow import inputs, names, service, spool
 from determined_registry.mlflow.absent import Absent
 from determined_registry.mlflow.database import Reader
-from determined_registry.mlflow.experiments import DEFAULT, Experiments
+from determined_registry.mlflow.experiments import DEFAULT, Experiments, check_id
 from determined_registry.mlflow.logged_models import LoggedModels
 from determined_registry.mlflow.runs import Runs, status_of
 from determined_registry.mlflow.service import invalid, refuse
@@ -158,6 +158,8 @@ class TrackingStore(Absent):
         if max_results is not None:
             _check_page(max_results)
         ids = [str(one) for one in experiment_ids]
+        for one in ids:
+            check_id(one)
         if DEFAULT in ids:
             ids.append(self.get_experiment(DEFAULT).experiment_id)
         return self._runs.search(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import posixpath
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
 
 from determined.common.wire import limits
@@ -15,6 +17,7 @@ from determined_service.base.errors import BadRequest, NotFound
 METRICS, PARAMS, TAGS = 1000, 100, 100
 """Of one request, as MLflow's own server takes them."""
 _KEY = re.compile(r"[/\w.\- :]{1,250}")
+_NUMBER = re.compile(r"[+-]?(?:\d+[.]?\d*|[.]\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 Point = tuple[str, float | str, int, int]
 """Of a metric: its key, its value, milliseconds since 1970, its step."""
@@ -63,7 +66,7 @@ def _pair(one: Any, name: str) -> tuple[str, str]:
     if not isinstance(one, dict):
         raise BadRequest(f"{name}: expected objects with key and value")
     key, value = one.get("key"), one.get("value", "")
-    if not isinstance(key, str) or not isinstance(value, str) or not _KEY.fullmatch(key):
+    if not isinstance(value, str) or not _is_key(key):
         raise BadRequest(f"{name}: expected keys and texts, found the key {str(key)[:80]!r}")
     if len(value) > limits.TEXT_CHARS or "\0" in value:
         raise BadRequest(
@@ -84,13 +87,32 @@ def _metric(one: Any) -> Point:
             f"metrics: {str(key)[:80]!r} needs a timestamp, in ms since 1970; it and step must be whole "
             f"numbers"
         ) from None
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
+    if not _is_key(key):
         raise BadRequest(f"metrics: {str(key)[:80]!r} is not the name of a metric")
-    if type(value) is int:
+    return key, _number(key, value), moment, step
+
+
+def _is_key(key: Any) -> TypeGuard[str]:
+    """Whether it is a name that has one spelling alone: MLflow's own stores keep such as files."""
+    return (
+        isinstance(key, str)
+        and _KEY.fullmatch(key) is not None
+        and posixpath.normpath(key) == key
+        and key != "."
+        and not key.startswith(("..", "/"))
+    )
+
+
+def _number(key: str, value: Any) -> float | str:
+    """A number, or the name of one that JSON has not. Numbers may come as texts, as JSON of protocol buffers
+    has them. Raises BadRequest."""
+    if value in ("NaN", "Infinity", "-Infinity"):
+        return str(value)
+    if type(value) is int or (type(value) is str and _NUMBER.fullmatch(value)):
         value = float(value)
-    if type(value) is not float and value not in ("NaN", "Infinity", "-Infinity"):
+    if type(value) is not float or not math.isfinite(value):
         raise BadRequest(f"metrics: the value of {key[:80]!r} must be a number")
-    return key, value, moment, step
+    return value
 
 
 def _of_model(one: dict[str, Any], point: Point) -> ModelPoint:

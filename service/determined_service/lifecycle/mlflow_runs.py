@@ -162,6 +162,7 @@ async def change_experiment(
         await conn.execute(
             sa.update(experiments).where(experiments.c.id == experiment_id).values(name=shown)
         )
+        await note_update(change, experiment_id)
     if tags is not None:
         after = _changed({} if row is None else row.tags, tags, "tags")
         await conn.execute(
@@ -170,6 +171,16 @@ async def change_experiment(
             .on_conflict_do_update(index_elements=[x.experiment_id], set_={"tags": after})
         )
     change.notify(topics.experiment(experiment_id))
+
+
+async def note_update(change: Change, experiment_id: int) -> None:
+    """The experiment has been renamed, hidden or shown now."""
+    values = {"updated_at": sa.func.now()}
+    await change.conn.execute(
+        insert(mlflow_experiments)
+        .values(experiment_id=experiment_id, **values)
+        .on_conflict_do_update(index_elements=[x.experiment_id], set_=values)
+    )
 
 
 async def start_run(

@@ -136,6 +136,7 @@ async def change_experiment(
             # What an MLflow client has made ends with its last run, and has none at first.
             native = await mlflow_runs.is_native(change.conn, experiment_id)
             await experimenting.archive(change, experiment_id, given.archived, unended=native)
+            await mlflow_runs.note_update(change, experiment_id)
         if given.name is not None or given.tags is not None:
             await mlflow_runs.change_experiment(
                 change, experiment_id, name=given.name, tags=given.tags
@@ -285,7 +286,9 @@ async def _answered(request: Request, gate: Gate, db: Database, raw: bytes, read
         if not isinstance(run_id, str):
             raise BadRequest("run_id: expected the id of a run, as a text")
         if not re.fullmatch(r"\d{1,9}", run_id, re.ASCII):
-            return mlflow_error(404, f"run {show(run_id)} does not exist or takes no metrics")
+            return mlflow_error(
+                404, f"Run with id={show(run_id)} not found: it does not exist or takes no metrics"
+            )
         user = await gate.admit(int(run_id))
         await _store(request, db, user, int(run_id), Log(read(given)), raw)
     except ApiError as refusal:

@@ -63,3 +63,80 @@ def test_the_pages_upload_files(cluster: Cluster) -> None:
             assert sent.status_code == 200, sent.text
             got = api.get(f"{ARTIFACTS}/trials/{run}/{path}")
             assert (got.status_code, got.text) == (200, path)
+
+
+def test_values_and_names_of_metrics(cluster: Cluster) -> None:
+    """As MLflow's own server takes or refuses them."""
+    with cluster.api() as api:
+        _, run = _run(api, "names of metrics")
+        for key, value, status in (
+            ("a/b", 1, 200),
+            ("c", "1.5", 200),
+            ("d", "-2e3", 200),
+            ("e", "Infinity", 200),
+            ("../x", 1, 400),
+            ("a//b", 1, 400),
+            ("/a", 1, 400),
+            (".", 1, 400),
+            ("a/", 1, 400),
+            ("f", "1.5 ", 400),
+            ("f", "x", 400),
+            ("f", "1_0", 400),
+            ("f", True, 400),
+        ):
+            point = {"key": key, "value": value, "timestamp": 1, "step": 0}
+            for path, body in (
+                ("log-metric", {"run_id": run, **point}),
+                ("log-batch", {"run_id": run, "metrics": [point]}),
+            ):
+                answer = api.post(f"{API}/runs/{path}", json=body)
+                assert answer.status_code == status, (path, key, value, answer.text)
+        got = api.get(f"{API}/runs/get", params={"run_id": run}).json()["run"]["data"]["metrics"]
+        kept = {one["key"]: one["value"] for one in got}
+    assert kept == {"a/b": 1, "c": 1.5, "d": -2000, "e": "Infinity"}
+
+
+def test_what_is_no_id_and_what_is_not_found(cluster: Cluster) -> None:
+    """In the words that MLflow's clients look for."""
+    with cluster.api() as api:
+        for path, given, status, words in (
+            ("experiments/get", {"experiment_id": "abc"}, 400, "Invalid experiment ID"),
+            ("experiments/get", {"experiment_id": "987654"}, 404, "Experiment with id=987654 not"),
+            ("runs/get", {"run_id": "987654"}, 404, "Run with id=987654 not found"),
+            ("runs/get", {"run_id": "abc"}, 404, "Run with id=abc not found"),
+            ("registered-models/get", {"name": "nobody"}, 404, "name=nobody not found"),
+            ("model-versions/get", {"name": "nobody", "version": "1"}, 404, "not found"),
+            (f"logged-models/m-{'0' * 32}", {}, 404, "not found"),
+        ):
+            answer = api.get(f"{API}/{path}", params=given)
+            assert answer.status_code == status, (path, answer.text)
+            assert words in answer.json()["message"], answer.text
+        search = api.post(f"{API}/runs/search", json={"experiment_ids": ["abc"]})
+        assert (search.status_code, "Invalid experiment ID" in search.text) == (400, True)
+
+
+def test_an_experiment_tells_when_it_was_changed(cluster: Cluster) -> None:
+    with cluster.api() as api:
+        made = api.post(f"{API}/experiments/create", json={"name": "to be changed"})
+        experiment = made.json()["experiment_id"]
+
+        def updated() -> int:
+            found = api.get(f"{API}/experiments/get", params={"experiment_id": experiment})
+            return int(found.json()["experiment"]["last_update_time"])
+
+        times = [updated()]
+        for path, more in (
+            ("update", {"new_name": "has been changed"}),
+            ("delete", {}),
+            ("restore", {}),
+        ):
+            answer = api.post(
+                f"{API}/experiments/{path}", json={"experiment_id": experiment, **more}
+            )
+            assert answer.status_code == 200, answer.text
+            times.append(updated())
+        assert times == sorted(set(times)), times
+        # It is found by that time, too.
+        body = {"max_results": 5, "filter": f"last_update_time = {times[-1]}"}
+        found = api.post(f"{API}/experiments/search", json=body).json()["experiments"]
+    assert [one["experiment_id"] for one in found] == [experiment]

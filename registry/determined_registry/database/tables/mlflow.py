@@ -19,6 +19,8 @@ mlflow_experiments = sa.Table(
     sa.Column("name", sa.Text, unique=True),
     # {key: text}
     sa.Column("tags", JSONB, nullable=False, server_default=json("{}")),
+    # When an MLflow client has last renamed, hidden or shown it. NULL: none has.
+    sa.Column("updated_at", TS),
 )
 
 mlflow_runs = sa.Table(
