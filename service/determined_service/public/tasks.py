@@ -27,8 +27,10 @@ async def read_tasks(
     offset: Count = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
 ) -> Response:
-    """`allocationIdToSummary`: the allocations that run or wait for slots now. `tasks`: the latest tasks of
-    the given `taskTypes` (such as `TASK_TYPE_CHECKPOINT_GC`; by default of all), ended ones included."""
+    """`allocationIdToSummary`: the allocations that run or wait for slots now, and deletions under way.
+
+    `tasks`: the latest tasks of the given `taskTypes` (such as `TASK_TYPE_CHECKPOINT_GC`; by default of all),
+    ended ones included."""
     kinds = [name.removeprefix("TASK_TYPE_") for name in taskTypes]
     async with db.tx() as conn:
         return JsonResponse(
@@ -50,7 +52,7 @@ async def read_task(task_id: str, user: TaskReader, db: Db, viewer_of: ViewerOf)
 # Determined's older clients use this address and these keys.
 @router.get("/tasks")
 async def read_summaries(user: TaskReader, db: Db, snapshots: SnapshotsOf) -> Response:
-    """The allocations that run or wait for slots now, by id."""
+    """The allocations that run or wait for slots now, and deletions under way, by id."""
     async with db.tx() as conn:
         found = await running_summaries(conn, snapshots.schedulers.config)
     return JsonResponse({key: _snake_case(summary) for key, summary in found.items()})

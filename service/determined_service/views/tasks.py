@@ -20,6 +20,7 @@ from determined_registry.database.tables import (
 )
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
+from determined_service.deleting.deletions import POLICY
 from determined_service.lifecycle.kinds.base import TaskFacts
 from determined_service.lifecycle.kinds.generic import GIVEN
 from determined_service.lifecycle.kinds.launched import LaunchedKind
@@ -180,10 +181,45 @@ async def _proxy_ports(conn: AsyncConnection) -> dict[str, list[dict[str, Any]]]
     return found
 
 
+_DELETIONS = sa.text(
+    """
+    SELECT k.id, k.name, k.start_time, d.kind, d.experiment_id
+    FROM deletions d JOIN tasks k ON k.id = d.task_id
+    WHERE k.state = :active ORDER BY d.id
+    """
+)
+
+
+async def _deletions(conn: AsyncConnection) -> dict[str, dict[str, Any]]:
+    """They hold no slots and have no allocation, but scripts look for the name that Determined gives the
+    collection of checkpoints: when it is listed no more, it is over."""
+    rows = await conn.execute(_DELETIONS, {"active": states.ACTIVE})
+    found = {}
+    for row in rows:
+        collects = row.kind == POLICY
+        key = f"{row.id}.1"
+        found[key] = {
+            "allocationId": key,
+            "taskId": row.id,
+            "name": f"Checkpoint GC (Experiment {row.experiment_id})" if collects else row.name,
+            "registeredTime": moment(row.start_time),
+            "resourcePool": "",
+            "slotsNeeded": 0,
+            "priority": 0,
+            "schedulerType": "SCHEDULER_TYPE_UNSPECIFIED",
+            "resources": [],
+            "proxyPorts": [],
+        }
+    return found
+
+
 async def running_summaries(
     conn: AsyncConnection, scheduler_of: Callable[[str], SchedulerConfig]
 ) -> dict[str, dict[str, Any]]:
-    """Live allocations by id, as ``v1AllocationSummary``. ``scheduler_of``: the scheduler of a pool."""
+    """Live allocations by id, as ``v1AllocationSummary``, and the deletions that are under way.
+
+    ``scheduler_of``: the scheduler of a pool.
+    """
     found = await conn.execute(
         sa.select(allocations, k.kind)
         .join(tasks, k.id == allocations.c.task_id)
@@ -195,7 +231,7 @@ async def running_summaries(
     gangs = await nodes.of_allocations(conn, [row.id for row in rows if row.nodes > 1])
     ports = await _proxy_ports(conn)
     schedulers = {pool: scheduler_of(pool) for pool in {row.resource_pool for row in rows}}
-    return {
+    return await _deletions(conn) | {
         row.id: {
             "allocationId": row.id,
             "taskId": row.task_id,

@@ -161,6 +161,27 @@ async def collect(world: World, leg: Leg) -> int:
         return await deleting.collect_garbage(change, leg.experiment_id)
 
 
+async def test_what_is_under_way_is_among_the_tasks_that_run(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    await validated(leg, 0.9, 0.1, 0.5)
+    await ended(world, leg)
+
+    async def names() -> list[list[str]]:
+        new, old = [(await user.get(path)).json() for path in ("/api/v1/tasks", "/tasks")]
+        return [[one["name"] for one in found.values()] for found in (new[SUMMARIES], old)]
+
+    deletion_id = await collect(world, leg)
+    await collector.runs.run_pass()
+    assert await names() == [[f"Checkpoint GC (Experiment {leg.experiment_id})"]] * 2
+    await collector.carry_out(deletion_id)
+    assert await names() == [[], []]
+
+
+SUMMARIES = "allocationIdToSummary"
+
+
 async def test_what_the_policy_does_not_keep(world: World, collector: Collector) -> None:
     leg = await world.leg(config=CONFIG)
     bad, best, nan, worse, latest = await validated(leg, 0.9, 0.1, "NaN", 0.5, None)
