@@ -14,7 +14,7 @@ from mlflow.store.entities.paged_list import PagedList
 from mlflow.store.model_registry.abstract_store import AbstractStore as RegistryInterface
 from mlflow.store.tracking.abstract_store import AbstractStore as TrackingInterface
 
-from determined_registry.mlflow.service import missing, refuse
+from determined_registry.mlflow.service import invalid, missing, refuse
 
 _ELSEWHERE = "use a tracking server of MLflow's own for them"
 NO_PROMPTS = "prompts are not kept here: send them to a tracking server of MLflow's own"
@@ -83,7 +83,10 @@ _REFUSED_IN_REGISTRY = {
 
 def _refused(sentence: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Raises MlflowException (403)."""
+        """Raises MlflowException (403; of traces 400)."""
+        if sentence == NO_TRACES:
+            # At a 403 MLflow's client tells of an expired login to Databricks, whatever the sentence says.
+            raise invalid(sentence)
         refuse(sentence)
 
     return method

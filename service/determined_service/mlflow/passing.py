@@ -34,6 +34,8 @@ _NOTHING: tuple[tuple[re.Pattern[str], Any], ...] = tuple(
     )
 )
 _SEARCHES = re.compile(rf"{_API}/mlflow/(?:[^/]+/)*search(?:-[a-z]+)?|graphql")
+# MLflow's page of traces shows a film from MLflow's own host.
+_PAGE = "media-src 'self' data: blob:; object-src 'none'; base-uri 'self'"
 CLOSED = (
     "MLflow's assistant, gateway, jobs, workspaces, webhooks, MCP servers and scorers are closed on this "
     "cluster: use a tracking server of MLflow's own for them"
@@ -111,4 +113,6 @@ def returned(headers: Mapping[str, str], path: str) -> dict[str, str]:
         found["Content-Security-Policy"] = (
             "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
         )
+    elif headers.get("content-type", "").startswith("text/html"):
+        found["Content-Security-Policy"] = _PAGE
     return found

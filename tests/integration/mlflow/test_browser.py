@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import mlflow
 import numpy as np
 import pytest
@@ -50,3 +51,22 @@ def test_every_page_shows_what_it_is_for(
             assert tour.refused() == [], page.name
             assert tour.said == [], page.name
             assert "Assistant" not in tour.text(), page.name
+        own = httpx.URL(tracking.url).port
+        for page in (
+            Page("home", "/", ("Recent Experiments", "seen")),
+            Page("traces", f"{experiment}/traces", ("Traces",)),
+            Page("settings", "/settings/general", ("Theme preference",)),
+        ):
+            tour.visit(page)
+            assert tour.refused() == [], page.name
+            assert tour.said == [], page.name
+            assert {httpx.URL(one.url).port for one in tour.answered} == {own}, page.name
+            for words in (
+                "AI Gateway",
+                "Start Demo",
+                "usage data",
+                "telemetry data",
+                "Clear all demo data",
+                "LLM Connections",
+            ):
+                assert words not in tour.text(), (page.name, words)

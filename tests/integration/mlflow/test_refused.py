@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 import httpx
+import mlflow
 import pytest
 
 from tests.integration.mlflow.conftest import Cluster
@@ -140,3 +143,17 @@ def test_an_experiment_tells_when_it_was_changed(cluster: Cluster) -> None:
         body = {"max_results": 5, "filter": f"last_update_time = {times[-1]}"}
         found = api.post(f"{API}/experiments/search", json=body).json()["experiments"]
     assert [one["experiment_id"] for one in found] == [experiment]
+
+
+def test_a_client_that_traces_is_told_what_to_do(
+    tracking: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of a login that has expired, of which MLflow's client tells at a 403."""
+    monkeypatch.setenv("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
+    monkeypatch.setattr(logging.getLogger("mlflow"), "propagate", True)
+    mlflow.set_experiment("traced")
+    with mlflow.start_span("a step"):
+        pass
+    said = [one.getMessage() for one in caplog.records if "trace" in one.getMessage()]
+    assert any("traces are not kept here: turn them off with" in one for one in said), said
+    assert not any("databricks" in one or "authentication" in one for one in said), said

@@ -18,7 +18,8 @@ _GROUPS = (
 )
 REASONS = {
     "prompts": f"Prompts {_NOT_KEPT}.",
-    "traces": f"Traces, and what is said of them, {_NOT_KEPT}, or to turn tracing off.",
+    "traces": f"Traces, and what is said of them, {_NOT_KEPT.replace('403', '400')}, or to turn tracing "
+    "off.",
     "data sets": f"Data sets of evaluations {_NOT_KEPT}. What a run used is kept (`log_input`).",
     "webhooks": f"Webhooks of MLflow's {_NOT_KEPT}.",
     "workspaces": "MLflow's workspaces are closed (403); its own server answers 503 unless it was started "
