@@ -131,6 +131,12 @@ show({
     state = "STATE_PARTIALLY_DELETED" if any(not one.endswith("/") for one in left) else None
     assert found["damaged"] == [state or "STATE_DELETED", left if state else []]
     assert found["whole"] == ["STATE_COMPLETED", True]
+    cluster_id = yaml.safe_load(upstream.det("master", "info").stdout)["clusterId"]
+    charts = tmp_path / "kept" / cluster_id / "tensorboard" / "experiment" / str(experiment_id)
+    charts.mkdir(parents=True, exist_ok=True)
+    (charts / "events").write_text("of TensorBoard")
+    upstream.det("e", "delete-tb-files", str(experiment_id))
+    assert not charts.exists()
 
 
 def test_users(upstream: UpstreamClient) -> None:

@@ -277,7 +277,8 @@ class Experiment:
 
     def _delete_tensorboard_files(self) -> int | None:
         """Starts the deletion; returns its id, None when all is deleted already."""
-        answer = self._session.delete(f"{self._path}/tensorboard-files")
+        path = f"{self._path}/tensorboard-files"
+        answer = self._session.delete(path, params={"timeout_seconds": 0})
         deletion_id: int | None = answer.get("deletionId")
         return deletion_id
 

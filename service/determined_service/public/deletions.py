@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import sqlalchemy as sa
+from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -22,7 +23,8 @@ from determined_service.access.dependencies import (
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import BigId, Count, Id, ManyNames
+from determined_service.base import topics
+from determined_service.base.bounds import BigId, Count, Id, ManyNames, Seconds
 from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
@@ -36,7 +38,8 @@ from determined_service.views.experiments import require_experiment
 from determined_service.views.lists import answer_list, each, raw
 from determined_service.views.values import moment, state
 from determined_service.web.router import Router
-from determined_service.web.state import Db
+from determined_service.web.state import Db, HubOf
+from determined_service.web.waiting import MAX_WAIT_S, poll, wait_seconds
 
 router = Router("Checkpoints")
 api = "/api/v1"
@@ -126,15 +129,36 @@ async def delete_tensorboard_files(
         Principal, may(Action.DELETE, Kind.EXPERIMENT, "delete the TensorBoard files of")
     ],
     db: Db,
+    hub: HubOf,
+    request: Request,
+    timeout_seconds: Seconds = MAX_WAIT_S,
 ) -> Response:
-    """Requests the deletion of an ended experiment's TensorBoard files; answers `deletionId`."""
+    """Deletes an ended experiment's TensorBoard files; answers `deletionId` and `state` when they are gone.
+
+    After `timeout_seconds` (60 at most) it answers in any case: `STATE_REQUESTED`. 409 with the reason when
+    they could not be deleted.
+    """
     async with changing(db) as change:
         what = "have its TensorBoard files deleted"
         await _lock_ended(change, experiment_id, states.TERMINAL, what)
         deletion_id = await deleting.delete_tensorboard_files(
             change, experiment_id, owner_id=user.user_id
         )
-    return JsonResponse({"deletionId": deletion_id})
+
+    async def ended() -> str | None:
+        row = await _find(db, deletion_id)
+        if row is None:  # The whole experiment has gone meanwhile.
+            return states.COMPLETED
+        if row.state == states.ERROR:
+            raise Conflict(
+                f"the TensorBoard files of experiment {experiment_id} could not be deleted: {row.reason}"
+            )
+        return None if row.state == states.ACTIVE else states.COMPLETED
+
+    limit = wait_seconds(timeout_seconds)
+    found = await poll(request, hub, [topics.DELETIONS], ended, limit)
+    shown = deleting.SHOWN_STATE[found or states.ACTIVE]
+    return JsonResponse({"deletionId": deletion_id, "state": state(shown)})
 
 
 async def _lock_ended(change: Change, experiment_id: Id, ended: Collection[str], what: str) -> None:
@@ -150,13 +174,7 @@ async def _lock_ended(change: Change, experiment_id: Id, ended: Collection[str],
 @router.get(f"{api}/deletions/{{deletion_id}}")
 async def read_deletion(deletion_id: BigId, user: CheckpointReader, db: Db) -> Response:
     """The progress of a deletion: state REQUESTED, DONE or FAILED, and the reason."""
-    async with db.tx() as conn:
-        found = await conn.execute(
-            sa.select(deletions, tasks.c.state, tasks.c.reason, tasks.c.flow_run_id)
-            .join(tasks, tasks.c.id == deletions.c.task_id)
-            .where(deletions.c.id == deletion_id)
-        )
-    row = found.first()
+    row = await _find(db, deletion_id)
     if row is None:
         raise NotFound(f"deletion {deletion_id} does not exist (any more)")
     return JsonResponse(
@@ -169,6 +187,16 @@ async def read_deletion(deletion_id: BigId, user: CheckpointReader, db: Db) -> R
             "flowRunId": row.flow_run_id and str(row.flow_run_id),
         }
     )
+
+
+async def _find(db: Db, deletion_id: int) -> sa.Row[Any] | None:
+    async with db.tx() as conn:
+        found = await conn.execute(
+            sa.select(deletions, tasks.c.state, tasks.c.reason, tasks.c.flow_run_id)
+            .join(tasks, tasks.c.id == deletions.c.task_id)
+            .where(deletions.c.id == deletion_id)
+        )
+        return found.first()
 
 
 # Determined's command line asks at this address, and for these keys.

@@ -5,6 +5,7 @@ The flow that removes the files is played by the tests; the runs in Prefect by :
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import uuid
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from determined_service.state.change import changing
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.test_task_logs import line, read, send
 from tests.integration.service_api.world import Leg, World, report
+from tests.waiting import until_async
 
 STORAGE = {"type": "shared_fs", "host_path": "/data", "save_trial_best": 1, "save_trial_latest": 1}
 SEARCHER = {"name": "random", "metric": "loss", "smaller_is_better": True, "max_trials": 4}
@@ -159,6 +161,34 @@ async def ended(world: World, leg: Leg, flow_run_id: uuid.UUID | None = None) ->
 async def collect(world: World, leg: Leg) -> int:
     async with changing(world.db) as change:
         return await deleting.collect_garbage(change, leg.experiment_id)
+
+
+@pytest.mark.parametrize("problem", [None, "disk on fire"])
+async def test_tensorboard_files_are_gone_when_the_request_is_answered(
+    world: World, collector: Collector, user: httpx.AsyncClient, problem: str | None
+) -> None:
+    leg = await world.leg(config=CONFIG)
+    await ended(world, leg)
+    path = f"/api/v1/experiments/{leg.experiment_id}/tensorboard-files"
+    at_once = (await user.delete(path, params={"timeout_seconds": 0})).json()
+    assert at_once["state"] == "STATE_REQUESTED"
+    assert await collector.end(at_once["deletionId"]) == 200
+
+    asking = asyncio.create_task(user.delete(path))
+    second = await until_async("the second request", lambda: _second(collector))
+    assert not asking.done()
+    assert await collector.end(second, problem) == 200
+    answer = await asking
+    if problem is None:
+        assert answer.json() == {"deletionId": second, "state": "STATE_DONE"}
+    else:
+        assert answer.status_code == 409
+        assert answer.json()["message"].endswith("could not be deleted: disk on fire")
+
+
+async def _second(collector: Collector) -> int | None:
+    rows = await collector.open()
+    return int(rows[1].id) if len(rows) > 1 else None
 
 
 async def test_what_is_under_way_is_among_the_tasks_that_run(

@@ -187,7 +187,7 @@ REQUESTS: dict[Address, Asked] = {
         lambda mine: {"updates": [{"jobId": str(mine.leg.experiment_id), "priority": 3}]}
     ),
     ("DELETE", EXPERIMENT): Asked(),
-    ("DELETE", f"{EXPERIMENT}/tensorboard-files"): Asked(),
+    ("DELETE", f"{EXPERIMENT}/tensorboard-files"): Asked(params={"timeout_seconds": 0}),
     ("PUT", f"{EXPERIMENT}/labels/{{label}}"): Asked(),
     ("DELETE", f"{EXPERIMENT}/labels/{{label}}"): Asked(),
     ("POST", f"{EXPERIMENT}/searcher_operations"): just({"triggeredByEvent": {"id": 1}}),
