@@ -197,7 +197,8 @@ def test_a_process_tells_where_it_is_without_py_spy(tmp_path: Path) -> None:
     """Neither those beside the task nor other tasks' processes are shown."""
     script = (
         "import time\nfrom determined.common import stacks\nstacks.listen()\n"
-        "def deep():\n    print('here', flush=True)\n    time.sleep(600)\ndeep()\n"
+        # On one line: whoever reads the word asks before the next line is reached.
+        "def deep():\n    print('here', flush=True); time.sleep(600)\ndeep()\n"
     )
     (tmp_path / "train.py").write_text(script)
     (tmp_path / "other.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
@@ -226,7 +227,7 @@ def test_a_process_tells_where_it_is_without_py_spy(tmp_path: Path) -> None:
         assert os.getpid() not in found and {train.pid, other.pid} <= found.keys()
         assert found[train.pid].words == "python3 train.py --fast" and found[train.pid].rank == 1
         told = stacks.dump(found[train.pid], asked)
-        assert "line 6 in deep" in told and "no py-spy is installed here" in told
+        assert "line 5 in deep" in told and "no py-spy is installed here" in told
         assert not answering.is_caught(other.pid)
         assert "no stack: no py-spy" in stacks.dump(found[other.pid], asked)
         assert other.poll() is None
