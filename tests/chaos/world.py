@@ -155,6 +155,8 @@ class World:
                     "resource_pool": CONTAINERS,
                     "launcher": "docker",
                     "container": {"images": {"cpu": image}, "harness": "mounted"},
+                    # Its user is no administrator, and names the storage of the experiments.
+                    "security": {"containers": {"host_paths": ["/"]}},
                 }
             agent = AgentProcess(settings["agent_id"], folder, proxy, settings, env, engine)
             self.agents.append(agent)

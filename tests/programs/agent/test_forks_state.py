@@ -117,7 +117,9 @@ import writes
 
 
 def _program(env: dict[str, str], folder: Path) -> None:
-    subprocess.run([sys.executable, state_of_process.__file__], env=env, cwd=folder, check=True)
+    # Whoever runs the tests may ignore that signal (nohup does), and programs inherit it.
+    command = ["env", "--default-signal=HUP", sys.executable, state_of_process.__file__]
+    subprocess.run(command, env=env, cwd=folder, check=True)
 
 
 @pytest.mark.timeout(300)
