@@ -27,6 +27,7 @@ from determined.common.wire import paths
 from determined.common.wire.legs import AgentUser, ExitKind, LegSpec
 from determined_tasks import (
     bell,
+    compiled_code,
     context_dir,
     entrypoint,
     exit_reason,
@@ -180,6 +181,7 @@ class _Leg:
         self.gates: Gates | None = None
         self._doors: Any = None
         self._returns: tuple[Path, Identity | None] | None = None
+        self._held = contextlib.ExitStack()
         self.tmp = context_dir.choose_tmp()
         self.reporter = LegReporter(
             service, spec, place.agent_id, root / SPOOL, self._allocation_ended
@@ -282,6 +284,11 @@ class _Leg:
                 os.umask(identity.UMASK)
                 context_dir.hand_over(context, self.place.work_dir, account)
                 self._open_storage()
+            compiled = self._held.enter_context(
+                compiled_code.used(
+                    self.place.work_dir, self.spec, account, self.place.compiled_bytes
+                )
+            )
             with identity.files_of(account):
                 chosen = restore_point.choose(
                     self.spec,
@@ -298,6 +305,9 @@ class _Leg:
                 returning.remember(self.root, context.workdir)
                 self._returns = (context.workdir, account)
             env = task_environment.build(self.spec, self.place, context, account)
+            if compiled is not None:
+                # What the user or the agent's own environment says comes first.
+                env = compiled_code.variables(compiled) | env
             workdir = self._work_dir(context, account)
             if workdir != context.workdir:
                 env |= {"PWD": str(workdir), "DET_WORKDIR": str(workdir)}
@@ -511,6 +521,7 @@ class _Leg:
     def _clean_up(self) -> None:
         if not self.group.end():
             logger.warning("control group %s is left", self.group.folders)
+        self._held.close()
         keep = bool(self.spec.config.get("debug"))
         if not keep:
             # Also what `prepare` had made when it failed.

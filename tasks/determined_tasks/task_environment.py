@@ -39,7 +39,8 @@ class Place:
     agent's settings ``security``; ``checkpoint_dir`` is the cluster's own checkpoint storage, if it is a
     directory. ``limits``: what a leg may use; None: nobody limits it (under a stock Prefect worker).
     ``shares_packages``: what trials install is their experiment's, and goes when that has ended;
-    else each leg has its own.
+    else each leg has its own. ``compiled_bytes``: how much of what trials compile is kept for the next ones
+    (:mod:`determined_tasks.compiled_code`); 0: nothing.
     """
 
     work_dir: Path
@@ -54,6 +55,7 @@ class Place:
     checkpoint_dir: Path | None = None
     limits: Limits | None = None
     shares_packages: bool = True
+    compiled_bytes: int = 0
 
 
 def build(

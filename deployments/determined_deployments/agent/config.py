@@ -162,6 +162,14 @@ class AgentConfig(BaseModel):
     security: Security = Field(default_factory=Security)
     limits: LimitsOfLegs = Field(default_factory=LimitsOfLegs)
     container: Container = Field(default_factory=Container)
+    compiled_code: int | str = 16 << 30
+    """How much of what trials compile is kept for the user's next trials of the same code, such as ``4G``; 0:
+    nothing (docs/agent.md)."""
+
+    @field_validator("compiled_code")
+    @classmethod
+    def _is_size(cls, value: int | str) -> int:
+        return size_in_bytes(value)
 
     @model_validator(mode="after")
     def _containers_reach_the_service(self) -> AgentConfig:

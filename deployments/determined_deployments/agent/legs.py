@@ -87,6 +87,7 @@ class Legs:
             "slots": len(self._config.slot_list()),
             "device_uuids": self._uuids,
             "limits": self._limits,
+            "compiled_bytes": self._config.compiled_code,
             **self._config.security_of_tasks(),
         }
         call = Call(SUPERVISE, {"spec": spec.to_json(), "place": place})

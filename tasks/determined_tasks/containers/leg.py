@@ -7,6 +7,7 @@ the exit: whatever is killed here, nothing runs twice and no line is lost.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -26,6 +27,7 @@ from determined.common.forking import process as forked
 from determined.common.wire.legs import ExitKind, LegSpec, LogOwner, Port
 from determined_tasks import (
     bell,
+    compiled_code,
     context_dir,
     entrypoint,
     exit_reason,
@@ -120,6 +122,7 @@ class _Leg:
         self._watch: ports.Watch | None = None
         self._gates: Gates | None = None
         self._doors: Any = None
+        self._held = contextlib.ExitStack()
         self.reporter = LegReporter(
             self._link(), spec, place.agent_id, root / SPOOL, self._allocation_ended
         )
@@ -225,6 +228,8 @@ class _Leg:
         """The command of the container that an earlier supervisor started; None: it started none."""
         found = self._insist(lambda: engine.inspect(client, self.name))
         if found is not None and found["State"]["Status"] != "created":
+            with contextlib.suppress(IdentityError, OSError):
+                self._hold_compiled(self._account(), found["Image"])
             return [str(word) for word in found["Config"]["Entrypoint"] or ["sh"]]
         if found is None and (self.root / BEGUN).read_text() == STARTED:
             return infrastructure("its container was removed while its supervisor was away")
@@ -232,15 +237,27 @@ class _Leg:
             engine.remove(client, self.name)
         return None
 
-    def _begin(self, client: APIClient) -> list[str] | LegResult:
-        """Prepares and starts the container; its command, or the end."""
-        service = self._link()
-        account = accounts.resolve(
+    def _account(self) -> Identity | None:
+        """Raises IdentityError."""
+        return accounts.resolve(
             self.spec.agent_user,
             self.place.default_task,
             allow_root=self.place.allow_root,
             agent_id=self.place.agent_id,
         )
+
+    def _hold_compiled(self, account: Identity | None, image: str) -> Path | None:
+        """What compilers keep for this leg, until it has ended. ``image``: its id."""
+        return self._held.enter_context(
+            compiled_code.used(
+                self.place.work_dir, self.spec, account, self.place.compiled_bytes, image
+            )
+        )
+
+    def _begin(self, client: APIClient) -> list[str] | LegResult:
+        """Prepares and starts the container; its command, or the end."""
+        service = self._link()
+        account = self._account()
         rights.require(
             self.spec,
             self.settings.rights,
@@ -260,6 +277,7 @@ class _Leg:
         run_dir = self.root / context_dir.RUN_DIR
         # The engine would make it as root.
         (run_dir / "workdir").mkdir()
+        (run_dir / "compiled").mkdir()
         chosen = restore_point.choose(
             self.spec,
             service,
@@ -286,6 +304,7 @@ class _Leg:
         command = entrypoint.in_container(self.spec.entrypoint, hooks=hooks)
         if self.spec.nodes > 1:
             command = entrypoint.after_meeting(command)
+        compiled = self._hold_compiled(account, image["Id"])
         body = plan.request(
             self.spec,
             self.place,
@@ -299,10 +318,12 @@ class _Leg:
                 self.settings,
                 (image.get("Config") or {}).get("Env") or (),
                 account,
+                compiled is not None,
             )
             | self.ports.environment(self._listen_host()),
             user=accounts.user(account),
             account=account,
+            compiled=compiled,
         )
         begun = self.root / BEGUN
         begun.touch()
@@ -505,6 +526,7 @@ class _Leg:
 
     def _clean_up(self) -> None:
         self._insist(lambda: engine.remove(self._connect(), self.name))
+        self._held.close()
         if self.spec.config.get("debug"):
             # The record last: without it nobody looks here again.
             for name in (ORDER, PLACE_IN_LOG, BEGUN, PORTS, returning.RECORD, "leg.json"):

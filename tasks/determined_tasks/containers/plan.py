@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 from determined.common.wire.legs import LegSpec
 from determined.expconf.environment import Images
 from determined.storage import SHARED_FS_CONTAINER_PATH
-from determined_tasks import task_environment
+from determined_tasks import compiled_code, task_environment
 from determined_tasks.containers.settings import (
+    COMPILED_DIR,
     LABEL_AGENT,
     LABEL_ALLOCATION,
     LABEL_CLUSTER,
@@ -101,11 +102,15 @@ def environment(
     settings: ContainerSettings,
     image_env: Iterable[str],
     account: Identity | None,
+    compiled: bool = False,
 ) -> dict[str, str]:
-    """What is set on top of the image's own environment."""
+    """What is set on top of the image's own environment. ``compiled``: :data:`COMPILED_DIR` is there."""
     env = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    given = dict(item.partition("=")[::2] for item in image_env)
+    if compiled:
+        found = compiled_code.variables(Path(COMPILED_DIR))
+        env.update({name: path for name, path in found.items() if name not in given})
     if settings.path:
-        given = dict(item.partition("=")[::2] for item in image_env)
         env["PATH"] = os.pathsep.join([*settings.path, given.get("PATH") or DEFAULT_PATH])
     if account is not None:
         env.update(HOME=files_dir(spec), USER=account.name, LOGNAME=account.name)
@@ -131,9 +136,10 @@ def request(
     env: Mapping[str, str],
     user: str,
     account: Identity | None = None,
+    compiled: Path | None = None,
 ) -> dict[str, Any]:
     """The body of the request that creates the container. ``root``: the allocation's directory; ``user``:
-    ``uid:gid``."""
+    ``uid:gid``; ``compiled``: what compilers keep."""
     return {
         "Image": image,
         # With an entrypoint of our own, the image's is not run, nor is its command.
@@ -148,7 +154,7 @@ def request(
             LABEL_CLUSTER: spec.cluster_id,
             LABEL_WORK_DIR: str(place.work_dir),
         },
-        "HostConfig": _host_config(spec, place, settings, root, user),
+        "HostConfig": _host_config(spec, place, settings, root, user, compiled),
     }
 
 
@@ -167,6 +173,7 @@ def _host_config(
     settings: ContainerSettings,
     root: Path,
     user: str,
+    compiled: Path | None,
 ) -> dict[str, Any]:
     resources = _section(spec.config, "resources")
     given = _section(spec.config, "environment")
@@ -176,6 +183,7 @@ def _host_config(
         "Mounts": [
             _bind(str(root / "run"), RUN_DIR),
             _bind(str(root / "workdir"), files_dir(spec)),
+            *([_bind(str(compiled), COMPILED_DIR)] if compiled else []),
             *(_bind(path, path, read_only=True) for path in settings.read_only),
             *_storage(spec.config),
             *_users_mounts(spec),

@@ -10,6 +10,7 @@ from determined_tasks.limits import PROCESSES
 
 WORKDIR = "/run/determined/workdir"
 RUN_DIR = "/run/determined"
+COMPILED_DIR = "/run/determined/compiled"
 
 LABEL_AGENT = "determined.agent"
 LABEL_ALLOCATION = "determined.allocation"

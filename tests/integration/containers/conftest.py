@@ -55,6 +55,7 @@ class ContainerLegs:
             "master": self.config.master_url,
             "agent_token": "secret",
             "agent_id": self.config.agent_id,
+            "compiled_bytes": self.config.compiled_code,
             **self.config.security_of_tasks(),
         }
         leg = LegSpec.from_json(order)

@@ -271,6 +271,27 @@ async def test_the_processes_have_the_tasks_account(legs: ContainerLegs) -> None
     ]  # fmt: skip
 
 
+KEEPS = """
+import os, pathlib
+kept = pathlib.Path(os.environ["TRITON_CACHE_DIR"])
+print(kept.parent, *(path.name for path in kept.glob("*")))
+kept.mkdir(exist_ok=True)
+(kept / "kernel").write_text("compiled")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another account")
+@pytest.mark.parametrize(
+    "settings", [{}, {"security": {"default_task": {"uid": 4321, "gid": 8765}}}]
+)
+async def test_the_next_leg_has_what_one_compiled(legs: ContainerLegs) -> None:
+    for number in (1, 2):
+        ended = await legs.run({"train.py": KEEPS}, allocation_id=f"7.abc.{number}")
+        assert ended["exit_code"] == 0, legs.service.text("stderr")
+    place = "/run/determined/compiled"
+    assert legs.service.text("stdout") == f"{place}\n{place} kernel\n"
+
+
 async def test_a_killed_leg_ends_at_once_with_all_that_it_started(legs: ContainerLegs) -> None:
     held = await legs.start({}, entrypoint="sleep 600 & echo here; sleep 600")
     await asyncio.to_thread(legs.service.wait, lambda: "here" in legs.service.text("stdout"))

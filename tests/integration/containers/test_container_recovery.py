@@ -15,6 +15,7 @@ from determined_deployments.agent.held import Held
 from determined_deployments.agent.launchers.docker.launcher import DockerLauncher
 from determined_deployments.agent.launchers.fork_server.launcher import Forked
 from determined_deployments.agent.launchers.testing_agent import no_model_definition
+from determined_tasks import shared_dir
 from determined_tasks.containers.settings import LABEL_AGENT, LABEL_WORK_DIR
 from tests import container_engine
 from tests.integration.containers.conftest import ContainerLegs
@@ -55,6 +56,18 @@ async def test_when_supervisors_are_killed_the_container_goes_on_and_no_line_is_
     assert legs.service.exits["7.abc.1"]["exit_code"] == 0
     await held.clean_up()
     assert legs.containers() == []
+
+
+async def test_a_supervisor_that_takes_over_keeps_what_was_compiled(legs: ContainerLegs) -> None:
+    held = await legs.start({"train.py": COUNT})
+    await until(legs, lambda: "\n50\n" in legs.service.text("stdout"))
+    kill(held)
+    await until(legs, lambda: "\n200\n" in legs.service.text("stdout"))
+    (found,) = (legs.config.work_dir / "compiled").iterdir()
+    assert not shared_dir.remove(found)
+    assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
+    await held.clean_up()
+    assert not found.exists(), "nothing was compiled"
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGUSR1])

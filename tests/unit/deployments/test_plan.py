@@ -73,6 +73,15 @@ def test_the_account_of_trials_is_kept_until_it_is_taken_away(layout, monkeypatc
     assert resolve(layout, task_user="").default_task is None
 
 
+def test_how_much_compiled_code_is_kept(layout: Layout) -> None:
+    given = {**agent.settings(layout, resolve(layout)), "launcher": "fork_server"}
+    assert AgentConfig.model_validate(given).compiled_code == 16 << 30
+    for said, meant in (("4G", 4 << 30), (0, 0)):
+        assert AgentConfig.model_validate({**given, "compiled_code": said}).compiled_code == meant
+    with pytest.raises(ValueError, match="expected a size such as"):
+        AgentConfig.model_validate({**given, "compiled_code": "much"})
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [

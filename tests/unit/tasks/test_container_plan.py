@@ -10,7 +10,7 @@ import pytest
 
 from determined.common.wire.legs import AgentUser, ExitKind, LegSpec
 from determined.expconf.environment import Images
-from determined_tasks import entrypoint
+from determined_tasks import compiled_code, entrypoint
 from determined_tasks.containers import accounts, ends, images, plan
 from determined_tasks.containers.settings import ContainerSettings
 from determined_tasks.containers.sizes import size_in_bytes
@@ -94,6 +94,22 @@ def test_a_container_has_what_the_configuration_says() -> None:
     assert body["Env"] == ["A=b=c"]
     assert body["Labels"]["determined.allocation"] == "7.abc.1"
     assert made()["HostConfig"]["ShmSize"] == 4 << 30
+
+
+def test_what_compilers_keep_is_mounted_unless_the_image_or_the_user_has_another_place() -> None:
+    given: dict[str, Any] = {"root": Path("/a"), "image": "i", "command": ["true"], "env": {}}
+    host = plan.request(
+        leg(), PLACE, SETTINGS, **given, user="0:0", compiled=Path("/work/compiled/k.c/code")
+    )["HostConfig"]
+    mounts = {item["Target"]: (item["Source"], item["ReadOnly"]) for item in host["Mounts"]}
+    assert mounts["/run/determined/compiled"] == ("/work/compiled/k.c/code", False)
+    order = leg(environment_variables=["CUDA_CACHE_PATH=/his"])
+    env = plan.environment(order, PLACE, SETTINGS, ["TRITON_CACHE_DIR=/i"], None, compiled=True)
+    assert env["TORCHINDUCTOR_CACHE_DIR"] == "/run/determined/compiled/inductor"
+    assert env["CUDA_CACHE_PATH"] == "/his"
+    assert "TRITON_CACHE_DIR" not in env
+    none = plan.environment(leg(), PLACE, SETTINGS, [], None)
+    assert not set(compiled_code.VARIABLES) & set(none)
 
 
 def test_no_program_of_an_image_gives_rights_to_an_account() -> None:

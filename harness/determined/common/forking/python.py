@@ -94,6 +94,7 @@ def _reset_interpreter(env: Mapping[str, str]) -> None:
     faulthandler.enable()
     _renew_random_state()
     _set_threads(env)
+    _set_cache(env)
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         # Spawned workers find the main script relative to it.
@@ -112,6 +113,13 @@ def _set_threads(env: Mapping[str, str]) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and env.get("OMP_NUM_THREADS", "").isdigit():
         torch.set_num_threads(max(1, int(env["OMP_NUM_THREADS"])))
+
+
+def _set_cache(env: Mapping[str, str]) -> None:
+    """Set jax's directory for what it compiles: it read the variable at its import, as torch does its."""
+    jax = sys.modules.get("jax")
+    if jax is not None and env.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", env["JAX_COMPILATION_CACHE_DIR"])
 
 
 def _open_streams() -> None:
