@@ -34,11 +34,11 @@ from determined_service.base.shares import Requests
 from determined_service.bootstrap import bootstrap
 from determined_service.lifecycle import configuration
 from determined_service.loops import runtime
-from determined_service.mlflow.host import OwnHost
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.web.bounds import Bounds
 from determined_service.web.description import describe_aside
+from determined_service.web.own_hosts import OwnHosts
 from determined_service.web.router import mount
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.requests = Requests(limits.REQUESTS_AT_ONCE)
     app.state.started = False
     app.add_middleware(Bounds)
-    app.add_middleware(OwnHost, settings=settings)
+    app.add_middleware(OwnHosts, settings=settings)
     errors.install(app)
     describe_aside(app)
     mount(app, [*public.routers(), *internal.routers()])

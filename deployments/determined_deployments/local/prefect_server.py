@@ -26,6 +26,8 @@ QUIET = {
     # No message leaves the machine.
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    # Its second version asks another host (amplitude.com) whether to record sessions.
+    "PREFECT_SERVER_UI_V2_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     # A library of its task queue would check every argument of every call against its annotation.
     "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",

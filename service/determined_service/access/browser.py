@@ -27,8 +27,8 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.sessions import PAGES_LIFE
 from determined_service.access.targets import Kind, Target
+from determined_service.base import hosts, pages
 from determined_service.base.errors import Forbidden, Unauthenticated
-from determined_service.base.pages import mlflow_elsewhere
 from determined_service.base.settings import Settings
 
 PATH = "/mlflow"
@@ -53,21 +53,27 @@ class MayInBrowser(Rule):
 def elsewhere(request: Request) -> str | None:
     """The address, without a path, at which a browser finds these pages; None: it is there."""
     settings: Settings = request.app.state.settings
-    return mlflow_elsewhere(settings, request.headers.get("host", ""))
+    return pages.elsewhere(settings, hosts.MLFLOW, request.headers.get("host", ""))
 
 
 async def _asker(request: Request) -> Principal:
     token = None if elsewhere(request) else request.cookies.get(_name(request))
     if "authorization" in request.headers or not token:
         return await asker(request)
-    if not _is_of_ours(request):
-        raise Forbidden(
-            "this request comes from another page, which may read and change nothing here"
-        )
+    require_own_page(request)
     auth: Authenticator = request.app.state.auth
     found = await auth.of_pages(token)
     count(request, found)
     return found
+
+
+def require_own_page(request: Request) -> None:
+    """Raises Forbidden where the page of another origin may be behind the request: a browser adds what the
+    visitor has logged in with, whoever asks."""
+    if not _is_of_ours(request):
+        raise Forbidden(
+            "this request comes from another page, which may read and change nothing here"
+        )
 
 
 def _is_of_ours(request: Request) -> bool:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 
-MLFLOW = "mlflow"
-"""The first part of the host name of MLflow's pages; no task's is called so."""
+MLFLOW, PREFECT = "mlflow", "prefect"
+"""The first parts of the host names of MLflow's and Prefect's pages."""
+PAGES = (MLFLOW, PREFECT)
+"""No task's host name begins with these."""
 _LOOPBACK = re.compile(rb"(localhost|127\.[0-9.]+|\[::1\]|[a-z0-9-]+\.localhost)(?::([0-9]+))?")
 
 

@@ -1,4 +1,4 @@
-"""Where people find the service's pages, and whether MLflow's are among them."""
+"""Where people find the service's pages, and those of MLflow and Prefect."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from determined_service.base import hosts
 from determined_service.base.settings import Settings
 
 _ANY_HOST = ("0.0.0.0", "::", "")
+PREFECT_HOME = "/prefect"
+"""The path of the service below which Prefect's server is; at its pages' host name it is the whole of it."""
 
 
 def of_service(settings: Settings) -> str:
@@ -33,20 +35,24 @@ def task_host(settings: Settings) -> str:
     return (urlsplit(settings.proxy_host.replace("*", "x", 1)).hostname or "").removeprefix("x.")
 
 
-def mlflow_host(settings: Settings) -> str:
-    """The host name of MLflow's pages; empty: they have none of their own."""
+def own_host(settings: Settings, label: str) -> str:
+    """The host name of the pages ``label`` (one of ``hosts.PAGES``); empty: they have none of their own."""
     own = task_host(settings)
-    return f"{hosts.MLFLOW}.{own}" if own else ""
+    return f"{label}.{own}" if own else ""
 
 
-def mlflow_elsewhere(settings: Settings, host: str) -> str | None:
-    """Where a browser that came to ``host`` (of the header) finds MLflow's pages: an address without a path.
-    None: there."""
-    host = host.lower()
-    if host.partition(":")[0] == mlflow_host(settings):
+def is_own_host(settings: Settings, label: str, host: str) -> bool:
+    """Whether ``host`` (of the header) is the host name of the pages ``label``."""
+    return host.lower().partition(":")[0] == own_host(settings, label) != ""
+
+
+def elsewhere(settings: Settings, label: str, host: str) -> str | None:
+    """Where a browser that came to ``host`` (of the header) finds the pages ``label``: an address without a
+    path. None: there, or they have no host name that leads here."""
+    if is_own_host(settings, label, host):
         return None
-    given = host.encode("latin-1", "replace")
-    return hosts.address(hosts.MLFLOW, task_host(settings), task_base(settings), given)
+    given = host.lower().encode("latin-1", "replace")
+    return hosts.address(label, task_host(settings), task_base(settings), given)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import os
 import sys
 
 from determined_service.base.errors import NotFound, Unavailable
+from determined_service.base.pages import PREFECT_HOME, of_service
 from determined_service.base.settings import Settings
 from determined_service.plots.order import NO_SUCH_EXPERIMENT, Order
 
@@ -30,11 +31,11 @@ class Renderer:
 
     async def page(self, experiment_id: int) -> bytes:
         """The HTML. Raises NotFound; Unavailable when drawing fails or takes too long."""
-        api = self._settings.prefect_api_url
+        has_prefect = self._settings.prefect_api_url is not None
         order = Order(
             db_url=self._settings.db_url,
             experiment_id=experiment_id,
-            prefect_url=None if api is None else api.rstrip("/").removesuffix("/api"),
+            prefect_url=f"{of_service(self._settings)}{PREFECT_HOME}" if has_prefect else None,
         )
         async with self._turn:
             code, page, said = await _draw(order)

@@ -340,7 +340,7 @@ class Visitor(asyncio.Protocol):
         path, _, query = request.target.partition(b"?")
         label = self._label(request)
         found = names.of_path(path)
-        if label in (None, hosts.MLFLOW) and not path.startswith(names.PREFIX):
+        if (label is None or label in hosts.PAGES) and not path.startswith(names.PREFIX):
             # The service's own: it gets the connection back.
             if not self._door.give_back(self, data):
                 self._answer_bad(BadMessage("the service does not answer", 503))

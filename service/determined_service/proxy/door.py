@@ -28,7 +28,7 @@ _BEGIN = re.compile(rb"[A-Z]{1,10} /proxy/")
 _MAY_BEGIN = re.compile(rb"[A-Z]{1,10}(?: (?:/(?:p(?:r(?:o(?:x(?:y)?)?)?)?)?)?)?")
 _HOST = re.compile(rb"\r\nhost:[ \t]*([^\r\n:]*)", re.IGNORECASE)
 
-_MLFLOW = hosts.MLFLOW.encode() + b"."
+_PAGES = tuple(label.encode() + b"." for label in hosts.PAGES)
 
 _TOO_SLOW = (
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: text/plain\r\n\r\n"
@@ -37,8 +37,8 @@ _TOO_SLOW = (
 
 
 def is_for_task(data: bytes, own_host: bytes) -> bool | None:
-    """Whether a request that begins so is for a task; None: that cannot be seen yet. MLflow's pages are the
-    service's own.
+    """Whether a request that begins so is for a task; None: that cannot be seen yet. MLflow's and
+    Prefect's pages are the service's own.
 
     ``own_host``: with a dot and this the host names of tasks end; empty: they have none.
     """
@@ -51,7 +51,7 @@ def is_for_task(data: bytes, own_host: bytes) -> bool | None:
     found = _HOST.search(data, 0, HEAD_BYTES)
     if found is not None and found.end() < len(data):
         name = found[1].strip().lower()
-        return name.endswith(b"." + own_host) and name != _MLFLOW + own_host
+        return name.endswith(b"." + own_host) and name not in (label + own_host for label in _PAGES)
     return False if b"\r\n\r\n" in data or len(data) > HEAD_BYTES else None
 
 

@@ -40,7 +40,7 @@ class Key:
 
 def of_label(label: str) -> Key | None:
     """The port that a host name's first part means; None: it means none."""
-    if not _LABEL.fullmatch(label) or label == hosts.MLFLOW:
+    if not _LABEL.fullmatch(label) or label in hosts.PAGES:
         return None
     task, _, port = label.partition(_PORT)
     return _read(task.replace(_DOT, ".") + (f":{port}" if port else ""))

@@ -7,6 +7,7 @@ import contextlib
 
 from fastapi import FastAPI
 
+from determined_service.access.basic import Passwords
 from determined_service.downloads.readers import Readers
 from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.logs import LogsQueue
@@ -14,6 +15,7 @@ from determined_service.ingest.metrics import MetricsWriter
 from determined_service.ingest.reports import Batch
 from determined_service.lifecycle.progress import ProgressEvents
 from determined_service.mlflow.process import MlflowServer
+from determined_service.prefect.visitors import PrefectServer
 from determined_service.proxy.decisions import Decisions
 from determined_service.proxy.process import ProxyProcess
 from determined_service.public import (
@@ -47,6 +49,7 @@ from determined_service.public import (
     notebook_files,
     pipelines,
     plots,
+    prefect_page,
     reports,
     resource_pools,
     resources,
@@ -134,8 +137,9 @@ def routers() -> list[Router]:
         task_logs,
         task_visits,
         mlflow_changes,
-        # Last: its address has a part for everything.
+        # Last: their addresses have a part for everything.
         mlflow_pages,
+        prefect_page,
     )
     return [module.router for module in modules]
 
@@ -156,6 +160,9 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
         Decisions(app.state.db, app.state.auth, app.state.queue, app.state.settings),
     )
     stack.push_async_callback(app.state.proxy.close)
+    app.state.passwords = Passwords()
+    app.state.prefect_server = PrefectServer(settings)
+    stack.push_async_callback(app.state.prefect_server.close)
     app.state.mlflow = MlflowServer(app.state.settings)
     stack.push_async_callback(app.state.mlflow.close)
     idle = app.state.mlflow.end_when_idle(app.state.settings.mlflow_idle_s)

@@ -85,13 +85,11 @@ def doors(settings: Settings) -> list[Door]:
         Door("openapi", "OpenAPI description", ("The same for programs.",), "/openapi.json"),
     ]
     if settings.prefect_api_url is not None:
-        address = settings.prefect_api_url.rstrip("/").removesuffix("/api")
-        if address.startswith(("http://", "https://")):
-            text = (
-                "Runs, their states and logs. It asks for one line, user:password. On a local cluster that "
-                "is the field prefect_auth of a file that `det deploy local status` names."
-            )
-            found.append(Door("prefect", "Prefect's page", (text,), address))
+        text = (
+            "Runs, their states and logs. It asks for a user and a password of this cluster; what changes "
+            "something is for administrators."
+        )
+        found.append(Door("prefect", "Prefect's page", (text,), "/prefect/"))
     return [
         *found,
         *(

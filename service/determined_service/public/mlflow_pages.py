@@ -21,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.browser import elsewhere, forget, keep, may_in_browser
+from determined_service.access.logins import log_in
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.sessions import open_pages
@@ -36,7 +37,7 @@ from determined_service.base.pages import has_mlflow
 from determined_service.base.streams import Stream
 from determined_service.mlflow import passing
 from determined_service.mlflow.process import MlflowServer
-from determined_service.public.login import log_in, read_form
+from determined_service.public.login import read_form
 from determined_service.public.mlflow_changes import mlflow_error
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, Throttle

@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from determined_service.access import visits
 from determined_service.access.dependencies import TaskReader
+from determined_service.access.logins import log_in
 from determined_service.access.principal import USER, Principal
 from determined_service.access.sessions import close_session
 from determined_service.access.tokens import bearer_token
@@ -37,7 +38,7 @@ from determined_service.proxy import names
 from determined_service.proxy.connection import ENTER, is_path
 from determined_service.proxy.decisions import require_way
 from determined_service.proxy.names import Key
-from determined_service.public.login import log_in, read_form
+from determined_service.public.login import read_form
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, Throttle
 

@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from determined_service.access import browser
-from determined_service.base.pages import mlflow_elsewhere
+from determined_service.base import hosts
+from determined_service.base.pages import elsewhere
 from determined_service.proxy import names
 from determined_service.proxy.door import is_for_task
 from determined_service.proxy.names import Key
@@ -37,15 +38,16 @@ def settings(proxy_host):
     ],
 )
 def test_where_the_pages_are(proxy_host, host, found):
-    assert mlflow_elsewhere(settings(proxy_host), host) == found
+    assert elsewhere(settings(proxy_host), hosts.MLFLOW, host) == found
 
 
 def test_no_task_has_their_host_name():
-    assert Key("mlflow").label is None
-    assert names.of_label("mlflow") is None
+    assert Key("mlflow").label is None and Key("prefect").label is None
+    assert names.of_label("mlflow") is None and names.of_label("prefect") is None
     assert names.of_label("mlflow---80") == Key("mlflow", "80")
     ask = b"GET /mlflow/ HTTP/1.1\r\nHost: %b:8080\r\n\r\n"
     assert is_for_task(ask % b"MLflow.localhost", b"localhost") is False
+    assert is_for_task(ask % b"prefect.localhost", b"localhost") is False
     assert is_for_task(ask % b"mlflow---80.localhost", b"localhost") is True
     assert is_for_task(ask % b"a.mlflow.localhost", b"localhost") is True
 
