@@ -28,7 +28,7 @@ from determined_service.deleting import unknown_best
 from determined_service.deleting.damage import forget_latest, lock_users
 from determined_service.deleting.garbage import Policy, outside_policy
 from determined_service.deleting.registered import lock_unregistered, refuse_registered
-from determined_service.deleting.remains import state_without, still_there
+from determined_service.deleting.remains import values_of
 from determined_service.state import states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TASK, transition
@@ -366,35 +366,28 @@ async def work(conn: AsyncConnection, deletion_id: int, settings: Settings) -> D
 async def note_deleted(
     change: Change, deletion_id: int, left: Mapping[UUID, Mapping[str, int]]
 ) -> None:
-    """Files are gone: by checkpoint, the resources that are left. May be repeated. Raises NotFound."""
+    """Files are gone: by checkpoint, the resources that are left. May be repeated. Raises NotFound.
+
+    A checkpoint that another deletion has marked since stays marked.
+    """
     deletion = await _lock(change, deletion_id)
     await lock_users(change.conn, *left, owners=True)
     found = await change.conn.execute(
-        sa.select(c.uuid, c.state, c.resources, c.experiment_id)
+        sa.select(c.uuid, c.state, c.resources, c.experiment_id, c.deletion_id)
         .where(c.uuid.in_(left))
         .order_by(c.uuid)
         .with_for_update()
     )
     for row in list(found):
-        resources = dict(left[row.uuid])
-        if deletion.globs != []:  # else what is there was looked at, and nothing deleted
-            resources = still_there(row, resources)
-        state = state_without(row.state, row.resources, resources)
-        await change.conn.execute(
-            sa.update(checkpoints)
-            .where(c.uuid == row.uuid)
-            .values(
-                state=state,
-                resources=resources,
-                size=sum(resources.values()),
-                checksums=sa.case(
-                    (sa.literal(state) == "DELETED", sa.cast({}, checkpoints.c.checksums.type)),
-                    else_=c.checksums,
-                ),
-                deletion_id=None,
-            )
-        )
-        if state == "COMPLETED":
+        values = values_of(row, left[row.uuid], looked=deletion.globs == [])
+        if values["state"] == "DELETED":
+            values["checksums"] = {}
+        # Another deletion, which was requested since, has its part still to do.
+        is_last = row.deletion_id in (None, deletion_id)
+        if is_last:
+            values["deletion_id"] = None
+        await change.conn.execute(sa.update(checkpoints).where(c.uuid == row.uuid).values(values))
+        if is_last and values["state"] == "COMPLETED":
             await change.conn.execute(_LATEST_AGAIN, {"uuid": row.uuid})
         change.notify(topics.experiment(row.experiment_id))
     await change.conn.execute(

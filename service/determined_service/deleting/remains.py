@@ -1,4 +1,8 @@
-"""The state of a checkpoint after some or all of its files were deleted."""
+"""What a checkpoint's row says after some or all of its files were deleted.
+
+When its last file is gone its state is DELETED for ever and its size 0; ``resources`` stays the list of the
+files that it had.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +20,21 @@ from determined_service.state.change import Change
 c = checkpoints.c
 
 
-def state_without(state: str, before: Mapping[str, Any], left: Mapping[str, Any]) -> str:
-    """The state of a checkpoint in ``state`` that had the files ``before`` and has those ``left``: DELETED
-    without any, PARTIALLY_DELETED with fewer, else the state that it had."""
-    if not left:
-        return "DELETED"
-    return "PARTIALLY_DELETED" if left.keys() < before.keys() else state
+def values_of(row: sa.Row[Any], left: Mapping[str, int], *, looked: bool = False) -> dict[str, Any]:
+    """The new ``state``, ``resources`` and ``size`` of a checkpoint (its locked row has ``state`` and
+    ``resources``), of which somebody has deleted files and then seen those ``left``.
 
-
-def still_there(row: sa.Row[Any], left: Mapping[str, int]) -> dict[str, int]:
-    """The files of a checkpoint (its row has ``state`` and ``resources``), of which somebody has deleted some
-    and then seen those ``left``.
-
-    Nothing comes back: of two who delete at once each may see a file that the other one has deleted by then.
+    DELETED without any file, PARTIALLY_DELETED with fewer than before, else the state that it had. Nothing
+    comes back: of two who delete at once each may see a file that the other one has deleted by then.
+    ``looked``: nobody has deleted anything now, so that what is there is there.
     """
-    if not row.resources and row.state != "DELETED":
-        return dict(left)  # nobody has said which files it has
-    return {path: size for path, size in left.items() if path in row.resources}
+    there = dict(left)
+    if row.resources and not looked:  # else nobody has said which files it has
+        there = {path: size for path, size in left.items() if path in row.resources}
+    if row.state == "DELETED" or not there:
+        return {"state": "DELETED", "resources": row.resources, "size": 0}
+    state = "PARTIALLY_DELETED" if there.keys() < row.resources.keys() else row.state
+    return {"state": state, "resources": there, "size": sum(there.values())}
 
 
 async def note_left(change: Change, left: Mapping[UUID, Mapping[str, int] | None]) -> None:
@@ -54,12 +56,7 @@ async def note_left(change: Change, left: Mapping[UUID, Mapping[str, int] | None
         given = left[row.uuid]
         if given is None:
             continue
-        resources = still_there(row, given)
-        state = state_without(row.state, row.resources, resources)
-        await change.conn.execute(
-            sa.update(checkpoints)
-            .where(c.uuid == row.uuid)
-            .values(resources=resources, size=sum(resources.values()), state=state)
-        )
-        if state != "COMPLETED":
+        values = values_of(row, given)
+        await change.conn.execute(sa.update(checkpoints).where(c.uuid == row.uuid).values(values))
+        if values["state"] != "COMPLETED":
             await forget_latest(change.conn, row.uuid)

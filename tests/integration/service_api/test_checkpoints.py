@@ -191,15 +191,17 @@ async def test_deleting_files(world: World, user: httpx.AsyncClient) -> None:
     leg = await world.leg()
     name = await store(leg, 1)
 
-    async def left(**resources: str) -> str:
+    async def left(**resources: str) -> tuple[str, dict[str, str]]:
         body = {"checkpoints": [{"uuid": name, "resources": {"resources": resources}}]}
         assert (await user.patch("/api/v1/checkpoints", json=body)).status_code == 200
         found = (await user.get(f"/api/v1/checkpoints/{name}")).json()["checkpoint"]
-        assert found["resources"] == resources
-        return str(found["state"])
+        return str(found["state"]), found["resources"]
 
-    assert await left(**{"model.pt": "1000"}) == "STATE_PARTIALLY_DELETED"
-    assert await left() == "STATE_DELETED"
+    some = {"model.pt": "1000"}
+    assert await left(**some) == ("STATE_PARTIALLY_DELETED", some)
+    # As Determined: what it had is still known. Who has looked before the last file went revives nothing.
+    for late in ({}, {}, some, {"model.pt": "1000", "other": "1"}):
+        assert await left(**late) == ("STATE_DELETED", some)
     trial = (await user.get(f"/api/v1/trials/{leg.trial_id}")).json()["trial"]
     assert (trial["checkpointCount"], trial["totalCheckpointSize"]) == (0, "0")
 

@@ -339,6 +339,37 @@ async def test_deleting_by_name_and_by_glob(
     assert (found["state"], found["reason"]) == ("STATE_DONE", None)
 
 
+async def test_deletions_that_overlap(
+    world: World, collector: Collector, user: httpx.AsyncClient
+) -> None:
+    """Each run tells what it has seen in its storage, late, twice, in any order."""
+    leg = await world.leg(config=CONFIG)
+    first, second, third = await validated(leg, 0.3, 0.2, 0.1)
+    before = (await user.get(f"/api/v1/checkpoints/{third}")).json()["checkpoint"]["resources"]
+    every = {path: int(size) for path, size in before.items()}
+    body = {"checkpointUuids": [third], "checkpointGlobs": ["nothing"]}
+    some = (await user.post("/api/v1/checkpoints/rm", json=body)).json()["deletionId"]
+    body = {"checkpointUuids": [third]}
+    all_ = (await user.request("DELETE", "/api/v1/checkpoints", json=body)).json()["deletionId"]
+    # The first one had begun before the second one was asked for: it takes nothing from its work.
+    await collector.tell(some, **{third: every})
+    assert await collector.chosen(all_) == {third}
+    (trial,) = await world.rows(sa.select(trials))
+    assert str(trial.latest_checkpoint) == second, "it is about to go"
+    assert await collector.end(all_) == 409
+    await collector.tell(all_, **{third: {}})
+    for late in (some, all_, some):
+        await collector.tell(late, **{third: every})
+        (row,) = await world.rows(sa.select(checkpoints).where(checkpoints.c.state == "DELETED"))
+        assert (str(row.uuid), row.resources, row.size, row.checksums) == (third, every, 0, {})
+        assert row.deletion_id is None
+    body = {"checkpointUuids": [second, third], "checkpointGlobs": []}
+    looking = (await user.post("/api/v1/checkpoints/rm", json=body)).json()["deletionId"]
+    assert await collector.chosen(looking) == {second}
+    await collector.tell(looking, **{second: every, third: every})
+    assert await states(world) == {first: "COMPLETED", second: "COMPLETED", third: "DELETED"}
+
+
 async def test_without_globs_it_is_only_looked_at(
     world: World, collector: Collector, user: httpx.AsyncClient
 ) -> None:
