@@ -289,8 +289,11 @@ class StorageManager(abc.ABC):
         """
 
     @abc.abstractmethod
-    def put(self, key: str, source: Path) -> None:
-        """Store the file ``source`` under the relative path ``key``, replacing what is there."""
+    def put(self, key: str, source: Path, *, move: bool = False) -> None:
+        """Store the file ``source`` under the relative path ``key``, replacing what is there.
+
+        ``move``: nobody else needs ``source``, which may be gone afterwards.
+        """
 
     @abc.abstractmethod
     def fetch(self, key: str, target: Path, admit: Admit = everything) -> list[str]:

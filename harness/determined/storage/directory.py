@@ -388,13 +388,14 @@ class DirectoryStorageManager(StorageManager):
             raise errors.StorageError(f"checkpoint storage: {key} is outside of {self.root}")
         return target
 
-    def put(self, key: str, source: Path) -> None:
+    def put(self, key: str, source: Path, *, move: bool = False) -> None:
         target = self._inside(key)
         with files.explained("write", target):
             self.root.mkdir(parents=True, exist_ok=True)
             try:
                 with beneath.opened(self.root) as root, beneath.made(root, key) as (folder, name):
-                    self._replace(folder, name, source)
+                    if not (move and _moved(source, folder, name)):
+                        self._replace(folder, name, source)
             except OSError as error:
                 # Without the name of this attempt: whoever tries again says the same thing once.
                 unread = error.filename2 is None and str(error.filename) == str(source)
@@ -443,6 +444,17 @@ class DirectoryStorageManager(StorageManager):
                 return os.pread(file, end - start, start)
 
         return copy_new({name: one.st_size for name, one in found.items()}, read, target, admit)
+
+
+def _moved(source: Path, folder: int, name: str) -> bool:
+    """Whether ``source`` is the file ``name`` of the open directory now; not from another file system."""
+    try:
+        os.replace(source, name, dst_dir_fd=folder)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
 
 
 def _absolute(config: dict[str, Any], key: str) -> Path:

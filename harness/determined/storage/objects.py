@@ -360,7 +360,7 @@ class ObjectStorageManager(StorageManager):
             )
         return self._prefix + key.rstrip("/")
 
-    def put(self, key: str, source: Path) -> None:
+    def put(self, key: str, source: Path, *, move: bool = False) -> None:
         with files.explained("read", source):
             self.blobs.put_file(self._key(key), source)
 

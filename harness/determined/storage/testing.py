@@ -394,3 +394,11 @@ class StorageContract:
             manager.put("cluster/tensorboard/events", tmp_path / "events")
         with pytest.raises(errors.StorageError):
             manager.put("../outside", tmp_path / "events")
+
+    def test_put_may_take_the_source(self, manager: StorageManager, tmp_path: Path) -> None:
+        key = "cluster/tensorboard/events"
+        for text in ("one", "two"):
+            (tmp_path / "events").write_text(text)
+            manager.put(key, tmp_path / "events", move=True)
+            assert manager.fetch("cluster/tensorboard", tmp_path / text) == ["events"]
+            assert (tmp_path / text / "events").read_text() == text

@@ -21,7 +21,6 @@ import contextlib
 import os
 import posixpath
 import shutil
-import stat
 import tempfile
 import uuid as uuids
 from collections.abc import AsyncIterable, Iterator, Mapping
@@ -43,8 +42,9 @@ from determined.storage.spans import Span
 from determined_registry import permitted
 from determined_registry.mlflow import configured, names, spool
 from determined_registry.mlflow.artifact_paths import parts_of, parts_of_new
+from determined_registry.mlflow.by_path import is_private
 from determined_registry.mlflow.database import SCHEME, Reader
-from determined_registry.mlflow.service import ask, missing, refuse
+from determined_registry.mlflow.service import ask, body_of_request, missing, refuse, takes_path
 
 CHECKPOINTS = "checkpoints"
 MLMODEL = "MLmodel"
@@ -125,15 +125,28 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
 
     def get_local_path(self, artifact_path: str) -> str | None:
         """The file itself where the storage is a folder of this machine, so that it is sent without a
-        copy."""
+        copy. Raises MlflowException (404)."""
         checkpoint, path = self._in_checkpoint(artifact_path)
-        if checkpoint is None or path not in checkpoint.resources:
-            return None
-        manager = _manager(checkpoint.storage, checkpoint.trial_id)
+        if checkpoint is None:
+            trial, path = self._own(parts_of(artifact_path))
+            if path not in trial.artifacts:
+                raise missing(f"artifact {artifact_path}")
+            # Whoever makes the answer of the file alone would give it the name and the type of CONTENT.
+            if not takes_path.get():
+                return None
+            manager = _manager(trial.storage, trial.id)
+            inner = f"{self._key(trial, path)}/{CONTENT}"
+        else:
+            if path not in checkpoint.resources:
+                return None
+            manager = _manager(checkpoint.storage, checkpoint.trial_id)
+            inner = f"{checkpoint.uuid}/{path}"
         if not isinstance(manager, DirectoryStorageManager):
             return None
-        found = manager.root / str(checkpoint.uuid) / path
-        return str(found) if manager.trusted is None or _is_private(found) else None
+        found = manager.root / inner
+        if not os.path.lexists(found):
+            raise missing(f"the file of artifact {artifact_path}")
+        return str(found) if manager.trusted is None or is_private(found) else None
 
     def _download_file(self, remote_file_path: str, local_path: str) -> None:
         target = Path(local_path)
@@ -219,6 +232,9 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
     ) -> None:
         """As :meth:`log_artifact`, of what comes in ``chunks``."""
         name = posixpath.join(artifact_path or "", artifact_file_name)
+        if whole := body_of_request.get():
+            await asyncio.to_thread(self._keep, name, Path(whole), move=True)
+            return
         with _draft() as draft:
             with draft.open("wb") as file:
                 async for chunk in chunks:
@@ -239,7 +255,9 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
             )
         _require_reporter(trial.id)
         with _explained():
-            _manager(trial.storage, trial.id).put(f"{self._key(trial, path)}/{CONTENT}", file)
+            _manager(trial.storage, trial.id).put(
+                f"{self._key(trial, path)}/{CONTENT}", file, move=move
+            )
         ask("PATCH", f"/api/v1/mlflow/runs/{trial.id}", {"artifacts": {path: size}})
 
     def _keep_in_checkpoint(self, parts: list[str], file: Path, *, move: bool) -> None:
@@ -346,23 +364,6 @@ def _copy(checkpoint: Any, path: str, target: Path) -> None:
         raise errors.CheckpointCorrupted(
             f"checkpoint {checkpoint.uuid}: {path} is not what was stored (its checksum differs)"
         )
-
-
-def _is_private(path: Path) -> bool:
-    """Whether nobody but this process' account can exchange the file: then it may be opened by its path."""
-    try:
-        found = [folder.lstat() for folder in (path, *path.parents)]
-    except OSError:
-        return False
-    if stat.S_ISLNK(found[0].st_mode):
-        return False
-    # A directory that nobody else passes through protects all that is in it.
-    return any(
-        status.st_uid == os.geteuid()
-        and not status.st_mode & 0o077
-        and stat.S_ISDIR(status.st_mode)
-        for status in found[1:]
-    )
 
 
 @contextlib.contextmanager

@@ -14,8 +14,11 @@ import os
 import sys
 import threading
 from typing import Any
+from urllib.parse import unquote
 
+from determined.common.wire.mlflow import BODY_FILE_HEADER, TAKES_PATH_HEADER
 from determined_registry.mlflow import configured
+from determined_registry.mlflow.by_path import ByPath
 
 SECRET_HEADER = b"x-determined-secret"
 
@@ -67,7 +70,14 @@ class Guarded:
         service.pass_of_request.set(headers.get(service.PASS_HEADER.encode(), b"").decode())
         service.user_of_request.set(headers.get(service.USER_HEADER.encode(), b"").decode())
         service.service_of_request.set(headers.get(service.SERVICE_HEADER.encode(), b"").decode())
-        await self._app(scope, receive, send)
+        body = unquote(headers.get(BODY_FILE_HEADER.encode(), b"").decode())
+        service.body_of_request.set(body)
+        takes_path = TAKES_PATH_HEADER.encode() in headers
+        service.takes_path.set(takes_path)
+        if takes_path:
+            await ByPath(send).answer(self._app, scope, receive)
+        else:
+            await self._app(scope, receive, send)
 
 
 async def _send_page(send: Any, with_body: bool) -> None:

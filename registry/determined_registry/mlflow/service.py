@@ -36,6 +36,12 @@ user_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("user", de
 service_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("service", default="")
 """The address of the service that has passed the request on."""
 
+body_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("body", default="")
+"""The path of the file that is the request's body, and may be moved away; empty: the body is what it is."""
+
+takes_path: contextvars.ContextVar[bool] = contextvars.ContextVar("takes_path", default=False)
+"""Whether the path of a file is enough of an answer."""
+
 _CODES = {
     400: INVALID_PARAMETER_VALUE,
     401: PERMISSION_DENIED,

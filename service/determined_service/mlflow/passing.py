@@ -44,6 +44,7 @@ _FILES = re.compile(
     rf"{_API}/mlflow-artifacts/artifacts/|(?:model-versions/)?get-artifact"
     rf"|{_API}/mlflow/(?:get-trace-artifact|logged-models/[^/]+/artifacts/files)"
 )
+_ARTIFACT = re.compile(rf"{_API}/mlflow-artifacts/artifacts/.")
 _SENT = (
     "accept",
     "accept-encoding",
@@ -94,6 +95,11 @@ def only_reads(method: str, path: str) -> bool:
 def is_file(path: str) -> bool:
     """Whether the answer is somebody's file, whose scripts must not run."""
     return _FILES.match(path) is not None
+
+
+def is_artifact(path: str) -> bool:
+    """Whether what is put there is one file as it is, and what is got from there."""
+    return _ARTIFACT.match(path) is not None
 
 
 def sent(headers: Mapping[str, str]) -> dict[str, str]:

@@ -59,6 +59,11 @@ class MlflowServer:
         process = self._process
         return None if process is None or process.returncode is not None else process.pid
 
+    @property
+    def spool(self) -> Path:
+        """The folder of files on their way to it. It is there while the server runs."""
+        return self._settings.data_dir.absolute() / "mlflow"
+
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
         """A client of the server, which is started if it does not run and stays until the block's end.
@@ -108,7 +113,7 @@ class MlflowServer:
         await self._stop()
         folder = self._folder = Path(tempfile.mkdtemp(prefix="det-mlflow-"))
         socket = folder / "socket"
-        spool = self._settings.data_dir.absolute() / "mlflow"
+        spool = self.spool
         (spool / "tmp").mkdir(parents=True, exist_ok=True)
         logs = self._settings.data_dir.absolute() / "logs"
         log = (logs if logs.is_dir() else spool) / LOG

@@ -9,16 +9,20 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import os
 from collections.abc import AsyncIterator
 from typing import Annotated
+from urllib.parse import quote, unquote
 
 import httpx
 import jinja2
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from starlette.background import BackgroundTask
+from starlette.requests import ClientDisconnect
 from starlette.responses import RedirectResponse, Response
 
+from determined.common.wire.mlflow import BODY_FILE_HEADER, PATH_HEADER, TAKES_PATH_HEADER
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.browser import elsewhere, forget, keep, may_in_browser
 from determined_service.access.logins import log_in
@@ -35,7 +39,7 @@ from determined_service.base.errors import (
 from determined_service.base.json import JsonResponse
 from determined_service.base.pages import has_mlflow
 from determined_service.base.streams import Stream
-from determined_service.mlflow import passing
+from determined_service.mlflow import files, passing
 from determined_service.mlflow.process import MlflowServer
 from determined_service.public.login import read_form
 from determined_service.public.mlflow_changes import mlflow_error
@@ -217,20 +221,38 @@ async def _asked(
         headers["x-determined-user"] = visitor.username.encode("ascii", "replace").decode()
         headers["x-determined-service"] = _own_address(request)
         has_body = request.method not in ("GET", "HEAD")
+        if request.method == "GET" and passing.is_artifact(path):
+            headers[TAKES_PATH_HEADER] = "1"
+        elif request.method == "PUT" and passing.is_artifact(path):
+            assert not isinstance(body, bytes)
+            file = await stack.enter_async_context(files.received(body, server.spool))
+            headers[BODY_FILE_HEADER] = quote(str(file))
+            headers.pop("content-length", None)
+            body = b""
         query = f"?{request.url.query}" if request.url.query else ""
         asked = client.build_request(
             request.method, f"/{path}{query}", headers=headers, content=body if has_body else None
         )
         answer = await client.send(asked, stream=True)
         stack.push_async_callback(answer.aclose)
+        returned = passing.returned(answer.headers, path)
+        content = answer.aiter_raw()
+        if (there := answer.headers.get(PATH_HEADER)) is not None:
+            found = stack.enter_context(files.opened(unquote(there)))
+            # It may have been replaced since.
+            returned["content-length"] = str(os.fstat(found.fileno()).st_size)
+            content = files.pieces(found)
+    except FileNotFoundError:
+        await stack.aclose()
+        return mlflow_error(404, "the file not found: it was deleted this moment")
+    except ClientDisconnect:
+        await stack.aclose()
+        return mlflow_error(400, "the file did not arrive whole")
     except BaseException:
         await stack.aclose()
         raise
     return Stream(
-        answer.aiter_raw(),
-        answer.status_code,
-        headers=passing.returned(answer.headers, path),
-        background=BackgroundTask(stack.aclose),
+        content, answer.status_code, headers=returned, background=BackgroundTask(stack.aclose)
     )
 
 

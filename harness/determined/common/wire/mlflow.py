@@ -12,6 +12,15 @@ TRACKING_URI = "MLFLOW_TRACKING_URI"
 TRACKING_TOKEN = "MLFLOW_TRACKING_TOKEN"
 RUN_ID = "MLFLOW_RUN_ID"
 
+BODY_FILE_HEADER = "x-determined-body-file"
+"""From the service to MLflow's server: the path (quoted) of a file with the request's body, which is empty
+then. Whoever gets it may move the file away."""
+TAKES_PATH_HEADER = "x-determined-takes-path"
+"""From the service to MLflow's server: a file may be answered by its path alone."""
+PATH_HEADER = "x-determined-path"
+"""From MLflow's server to the service: the path (quoted) of the file that is the answer, whose body is empty
+then."""
+
 
 def experiment(
     experiment_id: int, metric: str | None = None, smaller_is_better: bool = True
