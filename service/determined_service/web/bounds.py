@@ -40,8 +40,12 @@ _LARGER = (
     (re.compile(r"/api/v1/task/logs|/task-logs"), limits.CHECKPOINT_BYTES),
     (re.compile(r"/api/v1/checkpoints"), limits.CHECKPOINT_BYTES),
     (
-        re.compile(r"/mlflow/(ajax-)?api/2\.0/mlflow(-artifacts/artifacts/.*|/upload-artifact)"),
+        re.compile(r"/mlflow/(ajax-)?api/2\.0/mlflow-artifacts/artifacts/.*"),
         limits.MLFLOW_FILE_BYTES,
+    ),
+    (
+        re.compile(r"/mlflow/(ajax-)?api/2\.0/mlflow/upload-artifact"),
+        limits.MLFLOW_PAGE_FILE_BYTES,
     ),
     # MLflow's own limit for its clients is 1 MB, and JSON of Python's is longer than it must be.
     (re.compile(r"/mlflow/.+|/api/v1/mlflow/runs/[^/]+/batch"), limits.METRICS_BYTES),
