@@ -66,9 +66,11 @@ def check_int(value: Any, path: str, least: int = 0, most: int = limits.INT64) -
     return value
 
 
-def check_time(moment: datetime.datetime, path: str) -> datetime.datetime:
-    """``moment``, if its year is one that everybody can read; raises BadRequest."""
-    first, last = limits.YEARS
+def check_time(
+    moment: datetime.datetime, path: str, years: tuple[int, int] = limits.YEARS
+) -> datetime.datetime:
+    """``moment``, if it lies in ``years``, the last one included; raises BadRequest."""
+    first, last = years
     if not first <= moment.year <= last:
         raise BadRequest(
             f"{path}: expected a time from {first} to {last}, found {moment.isoformat()}"

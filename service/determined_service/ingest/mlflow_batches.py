@@ -6,18 +6,25 @@ import math
 import posixpath
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeGuard
 from uuid import UUID
 
 from determined.common.wire import limits
 from determined_registry.mlflow.names import checkpoint_of
-from determined_service.base.checks import check_text, show
+from determined_service.base.checks import check_int, check_text, show
 from determined_service.base.errors import BadRequest, NotFound
 
 METRICS, PARAMS, TAGS = 1000, 100, 100
 """Of one request, as MLflow's own server takes them."""
 _KEY = re.compile(r"[/\w.\- :]{1,250}")
 _NUMBER = re.compile(r"[+-]?(?:\d+[.]?\d*|[.]\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+_FIRST_YEAR, _LAST_YEAR = limits.REPORT_YEARS
+_MOMENTS = tuple(
+    int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 1000 - less
+    for year, less in ((_FIRST_YEAR, 0), (_LAST_YEAR + 1, 1))
+)
 
 Point = tuple[str, float | str, int, int]
 """Of a metric: its key, its value, milliseconds since 1970, its step."""
@@ -89,6 +96,8 @@ def _metric(one: Any) -> Point:
         ) from None
     if not _is_key(key):
         raise BadRequest(f"metrics: {str(key)[:80]!r} is not the name of a metric")
+    check_int(step, f"metrics: the step of {key[:80]!r}", -limits.INT64, limits.INT64)
+    check_int(moment, f"metrics: the timestamp of {key[:80]!r}, in ms since 1970", *_MOMENTS)
     return key, _number(key, value), moment, step
 
 

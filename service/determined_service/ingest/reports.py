@@ -145,7 +145,7 @@ def _moment(text: str | None) -> bytes:
         raise BadRequest(f"end_time must be an ISO 8601 time, not {show(text)}") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
-    return check_time(moment, "end_time").isoformat().encode()
+    return check_time(moment, "end_time", limits.REPORT_YEARS).isoformat().encode()
 
 
 def _reports(body: dict[str, Any]) -> Iterator[dict[str, Any]]:

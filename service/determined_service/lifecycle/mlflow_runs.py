@@ -12,7 +12,7 @@ import hashlib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -39,6 +39,7 @@ from determined_service.lifecycle import unmanaged
 from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.state.change import Change
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STREAMS = uuid.UUID("8b1d4a39-6ed7-4f1c-9a7e-5c1f0b7a9a44")
 GROUPS = ("training", "validation", "system")
 _VALIDATION = (
@@ -358,7 +359,4 @@ def batch(trial_id: int, of: Facts, metrics: Collection[Point], sent: bytes) -> 
 
 
 def _iso(millis: int) -> str:
-    try:
-        return datetime.fromtimestamp(millis / 1000, UTC).isoformat()
-    except (OverflowError, OSError, ValueError):
-        raise BadRequest(f"timestamp: {millis} is no number of milliseconds since 1970") from None
+    return (_EPOCH + timedelta(milliseconds=millis)).isoformat()

@@ -66,6 +66,9 @@ def test_the_pages_upload_files(cluster: Cluster) -> None:
             assert sent.status_code == 200, sent.text
             got = api.get(f"{ARTIFACTS}/trials/{run}/{path}")
             assert (got.status_code, got.text) == (200, path)
+        # MLflow's server holds it in memory.
+        sent = api.post(f"{PAGES}/upload-artifact", params=given, content=bytes(10 * 2**20 + 1))
+        assert sent.status_code == 413, sent.text
 
 
 def test_values_and_names_of_metrics(cluster: Cluster) -> None:
@@ -97,6 +100,40 @@ def test_values_and_names_of_metrics(cluster: Cluster) -> None:
         got = api.get(f"{API}/runs/get", params={"run_id": run}).json()["run"]["data"]["metrics"]
         kept = {one["key"]: one["value"] for one in got}
     assert kept == {"a/b": 1, "c": 1.5, "d": -2000, "e": "Infinity"}
+
+
+def test_steps_and_times_of_metrics(cluster: Cluster) -> None:
+    """Any of 64 bits, and any year that is a date; where a model is named, its points are looked up, too."""
+    in_3500, in_9998 = 48_282_000_000_000, 253_370_764_799_999
+    most = 2**63 - 1
+    with cluster.api() as api:
+        experiment, run = _run(api, "steps and times")
+        made = api.post(
+            f"{API}/logged-models",
+            json={"experiment_id": experiment, "name": "m", "source_run_id": run},
+        ).raise_for_status()
+        model = made.json()["model"]["info"]["model_id"]
+        for more in ({}, {"model_id": model}):
+            for step, moment, status, said in (
+                (most, 1, 200, ""),
+                (-most, in_3500, 200, ""),
+                (0, in_9998, 200, ""),
+                (most + 1, 1, 400, "metrics: the step of 'a': expected a whole number from -9223"),
+                (-(10**30), 1, 400, "metrics: the step of 'a'"),
+                (0, in_9998 + 1, 400, "metrics: the timestamp of 'a', in ms since 1970"),
+                (0, 10**40, 400, "metrics: the timestamp of 'a'"),
+            ):
+                point = {"key": "a", "value": 1, "timestamp": moment, "step": step, **more}
+                body = {"run_id": run, "metrics": [point]}
+                answer = api.post(f"{API}/runs/log-batch", json=body)
+                assert answer.status_code == status, (more, step, moment, answer.text)
+                assert status == 200 or said in answer.json()["message"], answer.text
+        params = {"run_id": run, "metric_key": "a"}
+        history = api.get(f"{API}/metrics/get-history", params=params).raise_for_status().json()
+        found = api.get(f"{API}/logged-models/{model}").raise_for_status().json()
+    points = {(one["step"], one["timestamp"]) for one in history["metrics"]}
+    assert points == {(most, 1), (-most, in_3500), (0, in_9998)}
+    assert found["model"]["data"]["metrics"]
 
 
 def test_what_is_no_id_and_what_is_not_found(cluster: Cluster) -> None:

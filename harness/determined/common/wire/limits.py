@@ -72,6 +72,9 @@ INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 YEARS = (1900, 2999)
 """Of times that are sent."""
+REPORT_YEARS = (1900, 9998)
+"""Of a report's time: MLflow's clients log any number as one. Later years are not dates in Python, or not in
+every time zone."""
 
 # Texts, in characters.
 NAME_CHARS = 1_024
