@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import Query
+from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
@@ -21,6 +21,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import ndjson
 from determined_service.base.streams import Stream
+from determined_service.public import curve_filter
 from determined_service.views.checkpoints import checkpoint_workload, select_workloads
 from determined_service.views.lists import answer_list, weight
 from determined_service.views.metrics import WEIGHT as REPORT_WEIGHT
@@ -212,6 +213,7 @@ async def _reported(
 @router.get("/trials/time-series")
 async def compare_trials(
     user: TrialReader,
+    request: Request,
     db: Db,
     trialIds: TrialIds,
     metricNames: Annotated[ManyNames, Query(default_factory=list)],
@@ -226,11 +228,15 @@ async def compare_trials(
     10,000).
 
     A trial has one curve for each group: that of `metricNames` in `group` (or `metricType`; else "training"),
-    and those of `metricIds`, each `group.name`. Where neither is given, all metrics of the group."""
+    and those of `metricIds`, each `group.name`. Where neither is given, all metrics of the group.
+
+    `timeSeriesFilter.integerRange.…` (`lt`, `lte`, `gt`, `gte`, `incl`, `notIn`) and `.doubleRange.…` choose
+    points by their batches; with `timeSeriesFilter.name=time`, `timeSeriesFilter.timeRange.…` by their times.
+    """
     check_int(maxDatapoints, "maxDatapoints", most=limits.POINTS_OF_CURVE)
     points = maxDatapoints if maxDatapoints > 1 else limits.POINTS_OF_CURVE
     of_groups = _names_of_groups(group or _group_of_type(metricType), metricNames, metricIds)
-    chosen = [~m.archived]
+    chosen = [~m.archived, *curve_filter.conditions(request.query_params.multi_items())]
     if startBatches:
         chosen.append(m.steps_completed >= startBatches)
     if endBatches:

@@ -239,6 +239,43 @@ async def test_curves_of_metrics_by_their_ids(world: World, user: httpx.AsyncCli
     assert (many.status_code, "21 groups" in many.text) == (400, True)
 
 
+async def test_points_of_curves_are_filtered(world: World, user: httpx.AsyncClient) -> None:
+    leg = await world.leg()
+    await leg.store(*(report(step, loss=1.0) for step in range(1, 11)))
+
+    async def ask(**given: Any) -> httpx.Response:
+        found = {f"timeSeriesFilter.{key.replace('__', '.')}": one for key, one in given.items()}
+        params = {"trialIds": leg.trial_id, "maxDatapoints": 4, **found}
+        return await user.get("/api/v1/trials/time-series", params=params)
+
+    async def batches(**given: Any) -> list[int]:
+        ((curve,),) = [one["metrics"] for one in (await ask(**given)).json()["trials"]]
+        return [point["batches"] for point in curve["data"]]
+
+    assert await batches(integerRange__gte=8) == [8, 9, 10]
+    assert await batches(name="batches", integerRange__gt=4, integerRange__lt=8) == [5, 6, 7]
+    assert await batches(doubleRange__gt="8.5", doubleRange__lte="1e1") == [9, 10]
+    assert await batches(integerRange__incl=[2, 5]) == [2, 5]
+    assert await batches(integerRange__notIn=list(range(1, 10))) == [10]
+    assert await batches(name="time", timeRange__lt="2000-01-01T00:00:00Z") == []
+    assert len(await batches(name="time", timeRange__gt="2000-01-01T00:00:00Z")) == 4
+    params = {"trialIds": leg.trial_id, "timeSeriesFilter_integerRange_lte": 1}
+    answer = await user.get("/api/v1/trials/time-series", params=params)
+    ((curve,),) = [one["metrics"] for one in answer.json()["trials"]]
+    assert len(curve["data"]) == 1
+    for given, said in (
+        ({"name": "epoch", "integerRange__lt": 1}, "give batches or time"),
+        ({"integerRange__less": 1}, "give timeSeriesFilter.integerRange.lt"),
+        ({"timeRange__lt": "2000-01-01"}, "timeSeriesFilter.timeRange.lt is not known"),
+        ({"integerRange__lt": "1.5"}, "timeSeriesFilter.integerRange.lt: expected a whole number"),
+        ({"integerRange__lt": str(2**63)}, "expected a whole number"),
+        ({"doubleRange__lt": "many"}, "expected a number, found 'many'"),
+        ({"name": "time", "timeRange__lt": "soon"}, "must be an ISO 8601 time"),
+    ):
+        refused = await ask(**given)
+        assert (refused.status_code, said in refused.text) == (400, True), refused.text
+
+
 async def test_model_definition(world: World, user: httpx.AsyncClient) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
@@ -369,7 +406,6 @@ async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> No
 @pytest.mark.parametrize(
     ("method", "path", "instead"),
     [
-        ("GET", "/api/v1/master/logs", "det deploy local logs service"),
         ("PUT", "/api/v1/master/cluster_message", "tell them in another way"),
         ("GET", "/oauth2/clients", "there are no OAuth clients"),
         ("DELETE", "/oauth2/clients/x", "there are no OAuth clients"),
