@@ -1,7 +1,8 @@
 """The service: :func:`create_app`.
 
 ``app.state`` holds what routes need: ``settings``, ``db`` (:class:`~determined_service.base.db.Database`),
-``hub`` (:class:`~determined_service.base.hub.Hub`), ``auth`` and ``owners`` (who asks, and what belongs to
+``hub`` (:class:`~determined_service.base.hub.Hub`), ``own_log``
+(:class:`~determined_service.base.own_log.OwnLog`), ``auth`` and ``owners`` (who asks, and what belongs to
 whom), ``login_throttle`` (who guesses passwords), ``requests`` (how many of each
 user are under way), ``snapshots`` (what schedulers see, and which one serves which pool:
 :class:`~determined_service.scheduling.reading.SnapshotReader`), the schedulers' ``queue``
@@ -26,9 +27,10 @@ from determined_service import internal, public
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.targets import Owners
 from determined_service.access.throttle import LoginThrottle
-from determined_service.base import errors
+from determined_service.base import errors, topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
+from determined_service.base.own_log import OwnLog
 from determined_service.base.settings import Settings
 from determined_service.base.shares import Requests
 from determined_service.bootstrap import bootstrap
@@ -64,14 +66,29 @@ async def _let_mlflow_read(settings: Settings) -> None:
         logger.warning("the role %s of mlflow_db_url cannot be given its rights: %s", role, error)
 
 
+def _wake_with(own_log: OwnLog, hub: Hub) -> None:
+    """Whoever follows the log wakes up at each line, which any thread may write."""
+    loop = asyncio.get_running_loop()
+
+    def tell() -> None:
+        # At its end the loop is closed before everything is said.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(hub.wake, topics.SERVICE_LOG)
+
+    own_log.tell = tell
+
+
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
-    await asyncio.to_thread(migrate.upgrade, settings.db_url)
-    await _let_mlflow_read(settings)
-    db = Database(settings.db_url)
-    hub = Hub(settings.db_url)
+    own_log: OwnLog = app.state.own_log
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(own_log.installed())
+        await asyncio.to_thread(migrate.upgrade, settings.db_url)
+        await _let_mlflow_read(settings)
+        db = Database(settings.db_url)
+        hub = Hub(settings.db_url)
+        _wake_with(own_log, hub)
         stack.push_async_callback(db.close)
         cluster_id = await bootstrap(db, settings)
         app.state.settings = settings.model_copy(update={"cluster_id": str(cluster_id)})
@@ -108,6 +125,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     app.state.requests = Requests(limits.REQUESTS_AT_ONCE)
+    app.state.own_log = OwnLog()
     app.state.started = False
     app.add_middleware(Bounds)
     app.add_middleware(OwnHosts, settings=settings)

@@ -29,7 +29,6 @@ _CHANGED = "use the Python SDK as an administrator: client.get_user_by_name(NAME
 _GROUPS = "there are users and administrators: det user list shows who is which"
 _WORKSPACES = f"there is one workspace with one project; {_LABELS}"
 _POLICIES = "set the fields in the YAML files; det e validate FILE checks them"
-_MASTER_LOGS = "det deploy local logs service, on the machine of a local cluster"
 _MASTER_CONFIG = "change the file, and run det deploy local cluster-up --config FILE"
 _CLOUD = "start the cluster on the machine itself: det deploy local cluster-up"
 _PARTS = "det deploy local cluster-up starts the whole cluster, cluster-down stops it, status shows its parts"
@@ -81,7 +80,6 @@ TREE: Tree = {
     "master": {
         "cluster-message": _all("clear get set", "tell the users in another way"),
         "config": _all("set", _MASTER_CONFIG),
-        "logs": _MASTER_LOGS,
     },
     "dev": {
         **_all("curl|c", _REST),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from determined.cli.arguments.options import Json
 from determined.cli.errors import talk
 from determined.cli.groups import group
-from determined.cli.output import render
+from determined.cli.output import log_lines, render
 from determined.cli.printing import echo
 from determined.cli.state import state
 
@@ -42,6 +42,32 @@ def info(
     records = [{"name": name, "value": value} for name, value in found.items()]
     columns = (render.Column("Name", "name"), render.Column("Value", "value"))
     render.show(columns, records, render.Format.TABLE)
+
+
+@app.command("logs")
+def logs(
+    ctx: typer.Context,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="keep printing, like tail -f")
+    ] = False,
+    tail: log_lines.Tail = None,
+    json: log_lines.JsonLines = False,
+) -> None:
+    """Print the service's own log, as far as it is still in its memory; for administrators."""
+    asked = {"follow": follow, "offset": 0 if tail is None else -tail}
+    batches = state(ctx).session.stream_batches("/api/v1/master/logs", params=asked)
+    found = ([one["logEntry"] for one in batch] for batch in batches)
+    log_lines.show((entries if json else _readable(entries) for entries in found), json)
+
+
+def _readable(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries as a log file has them."""
+    return [
+        {
+            "message": f"{one['timestamp']} [{one['level'].removeprefix('LOG_LEVEL_')}]: {one['message']}"
+        }
+        for one in entries
+    ]
 
 
 @config.command("show")

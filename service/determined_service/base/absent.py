@@ -6,7 +6,6 @@ import re
 
 _ADVICE = {
     r"/api/v1/master/cluster_message": "messages to all users are not kept; tell them in another way",
-    r"/api/v1/master/logs": "the service's log is on its machine: det deploy local logs service",
     r"/oauth2/.*": "log in with name and password (det user login NAME); there are no OAuth clients",
     r"/api/v1/tokens?(/.*)?": "log in with det user login NAME; there are no access tokens",
     r"/api/v1/templates?(/.*)?": "put the template's fields into the configuration; templates are not kept",

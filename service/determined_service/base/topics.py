@@ -15,6 +15,9 @@ RETRAININGS = "retrainings"
 PIPELINES = "pipelines"
 """A pipeline of experiments is new, or has changed."""
 
+SERVICE_LOG = "service log"
+"""Of one process alone, which announces it to itself: there is a new line in its log."""
+
 CLUSTER = "cluster"
 """Another cluster configuration is in force."""
 

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
+
+from fastapi import Query, Request
+from starlette.responses import Response
 
 from determined import expconf
 from determined.__version__ import __version__
 from determined.common import cluster_config
+from determined.common.wire import limits
 from determined_service.access.dependencies import may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base import topics
+from determined_service.base.bounds import BigCount
+from determined_service.base.db import Database
+from determined_service.base.errors import ApiError, Unavailable, ndjson_error
+from determined_service.base.hub import Hub, wait_at_most
+from determined_service.base.json import ndjson
+from determined_service.base.own_log import Line, OwnLog
+from determined_service.base.streams import Stream
+from determined_service.views.values import moment
 from determined_service.web.router import Router
-from determined_service.web.state import SettingsOf
+from determined_service.web.state import Db, HubOf, SettingsOf
 
 router = Router("Cluster")
+
+CHUNK = 500
+RECHECK_S = 30.0
+_LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"})
 
 DETERMINED = "0.38.1"
 """The release of Determined whose interfaces these are. Its `det` compares this with its own version at every
@@ -63,6 +82,61 @@ async def get_config(
     if settings.checkpoint_storage is not None and "checkpoint_storage" not in config:
         config |= expconf.masked_to_share({"checkpoint_storage": settings.checkpoint_storage})
     return {"config": {**config, "feature_switches": []}, "refusal": settings.cluster_refusal}
+
+
+@router.get("/api/v1/master/logs")
+async def read_logs(
+    user: Annotated[Principal, may(Action.ADMINISTER, Kind.CLUSTER, "read the service's log of")],
+    request: Request,
+    db: Db,
+    hub: HubOf,
+    offset: Annotated[
+        int, Query(ge=-limits.INT64, le=limits.INT64, description="below 0: the last so many lines")
+    ] = 0,
+    limit: Annotated[BigCount, Query(description="The most lines to return; 0: all.")] = 0,
+    follow: bool = False,
+) -> Response:
+    """The log of the service process that answers, each line as `{"result": {"logEntry": …}}`: what it still
+    has in memory, 1 MiB, and with `follow` what comes. `id` counts lines since the process began."""
+    own_log: OwnLog = request.app.state.own_log
+    first = offset if offset >= 0 else own_log.before_end(-offset)
+    rows = _followed(own_log, db, hub, first, limit, follow=follow)
+    return Stream(rows, media_type="application/x-ndjson")
+
+
+async def _followed(
+    own_log: OwnLog, db: Database, hub: Hub, first: int, limit: int, *, follow: bool
+) -> AsyncIterator[bytes]:
+    left = limit or limits.INT64
+    try:
+        with hub.subscribe([topics.SERVICE_LOG]) as event:
+            while True:
+                event.clear()
+                while left and (found := own_log.lines(first, min(left, CHUNK))):
+                    async with db.answers.hold(sum(len(line.message) for line in found)):
+                        yield b"".join(ndjson({"logEntry": _entry(line)}) for line in found)
+                    left -= len(found)
+                    first = found[-1].number + 1
+                if not (follow and left):
+                    return
+                if hub.closed:
+                    raise Unavailable("the service is stopping: follow its log again in a moment")
+                await wait_at_most(event, RECHECK_S)
+    except ApiError as error:
+        # The answer has begun; its last line is how it can still fail.
+        yield ndjson_error(error)
+
+
+def _entry(line: Line) -> dict[str, Any]:
+    """``v1LogEntry``."""
+    level = line.level if line.level in _LEVELS else "UNSPECIFIED"
+    at = datetime.datetime.fromtimestamp(line.time, datetime.UTC)
+    return {
+        "id": line.number,
+        "timestamp": moment(at),
+        "level": f"LOG_LEVEL_{level}",
+        "message": line.message,
+    }
 
 
 @router.get("/info")

@@ -344,6 +344,17 @@ def test_master_info(det: Det, service: FakeService) -> None:
     assert service.called("POST", "/api/v1/auth/login") == 0
 
 
+def test_master_logs(det: Det, service: FakeService) -> None:
+    entry = {"id": 7, "timestamp": "2026-11-27T08:00:00Z", "level": "LOG_LEVEL_WARNING"}
+    service.own_log = [{"logEntry": {**entry, "message": "said\x1b[2J"}}]
+    found = det("master", "logs", "--tail", 5)
+    assert found.exit_code == 0, found.stderr
+    assert found.stdout == "2026-11-27T08:00:00Z [WARNING]: said\\x1b[2J\n"
+    assert (service.params[-1]["offset"], service.params[-1]["follow"]) == ("-5", "false")
+    assert json.loads(det("master", "logs", "-f", "--json").stdout)["id"] == 7
+    assert (service.params[-1]["offset"], service.params[-1]["follow"]) == ("0", "true")
+
+
 def test_version(det: Det, service: FakeService) -> None:
     assert det("version").stdout == f"client: {__version__}\nmaster: {__version__} ({URL})\n"
     service.away = True

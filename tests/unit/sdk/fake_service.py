@@ -225,6 +225,7 @@ class FakeService:
         self.model_def = b""
         self.warnings: list[str] = []
         self.remarks: list[str] = []
+        self.own_log: list[Any] = []
         self.jobs: list[Any] = []
         self.waiting: list[Any] = []
         # The model that every name means, its versions, and the moves of its aliases.
@@ -248,6 +249,7 @@ class FakeService:
             ("GET", r"/api/v1/users/(.+)/by-username", self._user_by_name),
             ("PATCH", r"/api/v1/users/(\d+)", self._patch_user),
             ("GET", r"/api/v1/master/config", lambda r: self.cluster_config),
+            ("GET", r"/api/v1/master/logs", lambda r: self._stream(self.own_log)),
             ("POST", r"/api/v1/agents/[^/]+(?:/slots/\d+)?/(?:enable|disable)", lambda r: {}),
             ("GET", r"/api/v1/agents", lambda r: self._page(r, "agents", self.agents)),
             (
