@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 logger = logging.getLogger("determined.core")
@@ -35,7 +37,8 @@ class Freezer:
 
     NaN and infinities become ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, which the service stores as such.
     Scalars and arrays of numpy, torch and similar libraries are recognised by their ``item()`` and
-    ``tolist()``, so no such library is imported here.
+    ``tolist()``, so no such library is imported here. Other numbers (Decimal, Fraction) become the nearest
+    float, a masked value NaN.
     """
 
     def __init__(self) -> None:
@@ -113,11 +116,33 @@ def _convert_all(value: Mapping[Any, Any], depth: int) -> tuple[Any, int]:
 
 def _convert_foreign(value: Any, depth: int) -> tuple[Any, int]:
     scalar = getattr(value, "ndim", 0) == 0
+    if scalar and _is_masked(value):
+        return "NaN", 1
     for name in ("item", "tolist") if scalar else ("tolist",):
         method = getattr(value, name, None)
         if callable(method):
             try:
-                return _convert(method(), depth + 1)
+                found = method()
+                if type(found) is type(value):  # numpy's longdouble
+                    continue
+                return _convert(found, depth + 1)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise Unsupported(f"{type(value).__name__}.{name}() failed: {error}") from error
+    if isinstance(value, Decimal | Real):
+        return _real(value), 1
     raise Unsupported(f"its type, {type(value).__name__}, is not a number, text, list or dict")
+
+
+def _is_masked(scalar: Any) -> bool:
+    """Whether it is numpy's masked value, such as the mean of nothing, whose ``item()`` is 0.0."""
+    mask = getattr(scalar, "mask", None)
+    return getattr(mask, "shape", None) == () and bool(mask)
+
+
+def _real(value: Decimal | Real) -> float | str:
+    try:
+        return _float(float(value))
+    except OverflowError:
+        return "Infinity" if value > 0 else "-Infinity"
+    except ValueError as error:
+        raise Unsupported(str(error)) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,15 @@ torch = pytest.importorskip("torch")
         (torch.tensor([1.0, math.inf]), [1.0, "Infinity"]),
         (torch.tensor(0.5, requires_grad=True), 0.5),
         (torch.tensor([2.0], dtype=torch.bfloat16), [2.0]),
+        (Decimal("0.5"), 0.5),
+        (Decimal("NaN"), "NaN"),
+        (Fraction(1, 4), 0.25),
+        (Fraction(-(10**400)), "-Infinity"),
+        (np.longdouble(1.5), 1.5),
+        (np.array([1.5], dtype=np.longdouble), [1.5]),
+        (np.ma.masked, "NaN"),
+        (np.ma.array([1.0], mask=[True]).mean(), "NaN"),
+        (np.ma.array(2.0), 2.0),
     ],
 )
 def test_values(value: Any, expected: Any) -> None:
@@ -49,7 +60,9 @@ def test_values(value: Any, expected: Any) -> None:
     assert size >= 1
 
 
-@pytest.mark.parametrize("value", [object(), 1j, {1, 2}, b"x", [1, [object()]], print])
+@pytest.mark.parametrize(
+    "value", [object(), 1j, {1, 2}, b"x", [1, [object()]], print, Decimal("sNaN")]
+)
 def test_what_cannot_be_stored_is_dropped_with_one_warning(
     value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -61,6 +74,11 @@ def test_what_cannot_be_stored_is_dropped_with_one_warning(
     assert "'bad'" in caplog.text
     with pytest.raises(Unsupported):
         plain(value)
+
+
+def test_a_number_that_gives_itself_is_not_nested(caplog: pytest.LogCaptureFixture) -> None:
+    assert Freezer().freeze({"m": np.clongdouble(1)})[0] == {}
+    assert "its type, clongdouble, is not a number" in caplog.text
 
 
 def test_none_is_a_mistake() -> None:
