@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import logging
 import os
 import socket
@@ -120,10 +122,7 @@ class EventFiles:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         self._directory.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads a directory's files in the order of their names.
-        place = f"{socket.gethostname()}.{os.getpid()}.{self._count:06d}"
-        path = self._directory / f"events.out.tfevents.{int(time.time()):010d}.{place}"
-        self._file = path.open("xb")
+        self._file = self._create()
         version = Event(wall_time=time.time(), file_version="brain.Event:2")
         self._file.write(record(version.SerializeToString()))
         if self._begin_after is not None and self._count == 0:
@@ -132,6 +131,15 @@ class EventFiles:
             self._file.write(record(event.SerializeToString()))
         self._count += 1
         return self._file
+
+    def _create(self) -> BinaryIO:
+        # TensorBoard reads a directory's files in the order of their names.
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        for number in itertools.count(self._count):
+            # Another context of this process may have made one in this second.
+            with contextlib.suppress(FileExistsError):
+                return (self._directory / f"{name}.{number:06d}").open("xb")
+        raise AssertionError("unreachable")
 
 
 def _event(group: str, *names: str) -> tuple[Any, list[Any]]:

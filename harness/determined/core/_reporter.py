@@ -40,7 +40,8 @@ class Reporter:
     is away. ``urgent`` is the group whose reports are sent at once.
 
     When the service refuses a report, the next call of any method raises the refusal. Thread-safe. After a
-    fork the child has a stream of its own.
+    fork the child has a stream of its own, and :meth:`report` returns there when the report is stored: such
+    a process may end at once (``multiprocessing`` ends it by ``os._exit``, a pool by SIGTERM).
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Reporter:
         self._patience = patience
         self._urgent_group = urgent
         self._freezer = Freezer()
+        self._forked = False
         self._start_over()
 
     def _start_over(self) -> None:
@@ -105,12 +107,16 @@ class Reporter:
         metrics: Mapping[str, Any],
         batch_metrics: Sequence[Mapping[str, Any]] | None = None,
     ) -> dict[str, Any]:
-        """Accept a report and return its frozen metrics; blocks only when ``capacity`` is reached.
+        """Accept a report and return its frozen metrics; blocks only when ``capacity`` is reached, and in a
+        forked process.
 
         Raises errors.ReportRefused for an earlier report, errors.AllocationEnded.
         """
         self._check()
-        return self._accept(group, steps_completed, metrics, batch_metrics)
+        frozen = self._accept(group, steps_completed, metrics, batch_metrics)
+        if self._forked:
+            self.flush()
+        return frozen
 
     def _accept(
         self,
@@ -211,6 +217,7 @@ class Reporter:
 
     def _check(self) -> None:
         if self._pid != os.getpid():
+            self._forked = True
             self._start_over()
         self._connection.check()
         if self._broken is not None:

@@ -85,6 +85,7 @@ class TensorboardFiles:
     ``automatic``: reported metrics are written too, and a thread uploads, from the first report or the
     first call of :meth:`get_path` until :meth:`close`. ``temporary``: :meth:`close` removes the directory.
     ``check`` raises errors.AllocationEnded once another process runs the trial and writes the files.
+    A forked process writes its reports at once, to a file of its own, and its parent uploads it.
     """
 
     def __init__(
@@ -113,6 +114,8 @@ class TensorboardFiles:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._last_problem = ""
+        self._pid = os.getpid()
+        self._forked = False
         self.logs_metrics = automatic
 
     def get_path(self) -> Path:
@@ -124,11 +127,24 @@ class TensorboardFiles:
     def log(self, group: str, steps: int, metrics: Mapping[str, Any]) -> None:
         """Queue frozen metrics for writing, in the mode AUTO and unless ``logs_metrics`` is off."""
         if self.logs_metrics:
+            forked = self._is_forked()
             self._events.add(group, steps, metrics)
-            if self._thread is None:
+            if forked:
+                self._events.write()
+            elif self._thread is None:
                 self._start()
 
+    def _is_forked(self) -> bool:
+        if self._pid != os.getpid():
+            # The thread is not here, and it may have held the lock.
+            self._pid, self._forked = os.getpid(), True
+            self._lock, self._thread = threading.Lock(), None
+            self._events = EventFiles(self._path)
+        return self._forked
+
     def _start(self) -> None:
+        if self._is_forked():
+            return
         if self._automatic and self._thread is None and not self._stop.is_set():
             self._thread = threading.Thread(
                 target=self._run, name="determined-tensorboard", daemon=True
@@ -145,7 +161,7 @@ class TensorboardFiles:
         """Write and upload the files, in the mode AUTO. Errors are only logged, since charts are not worth
         losing a training.
         """
-        if not self._automatic:
+        if not self._automatic or self._is_forked():
             return
         try:
             with files.explained("write", self._path):
@@ -172,6 +188,7 @@ class TensorboardFiles:
 
         Raises errors.StorageError, errors.AllocationEnded.
         """
+        self._is_forked()
         with self._lock:
             self._sync(selector, mangler, rank)
 
@@ -202,7 +219,9 @@ class TensorboardFiles:
         return found
 
     def close(self) -> None:
-        """Upload the rest and end the thread; may be called twice."""
+        """Upload the rest and end the thread; may be called twice. Not for a forked process."""
+        if self._is_forked():
+            return
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

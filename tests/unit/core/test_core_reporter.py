@@ -309,6 +309,26 @@ def test_a_forked_child_does_not_send_its_parents_reports(
     assert [r["steps_completed"] for r in service.reports] == [1]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_what_a_forked_child_reports_is_stored_when_it_goes_on(
+    service: FakeService, connection: Connection
+) -> None:
+    """It may end without a last word: a data loader's worker, a process of a pool."""
+    reporter = Reporter(connection, 7, 2, interval=60)
+    reporter.report("training", 1, {"x": 1.0})
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for step in (2, 3):
+            reporter.report("training", step, {"x": 1.0})
+        os.write(write, orjson.dumps([r["steps_completed"] for r in service.reports]))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert orjson.loads(os.read(read, 1000)) == [2, 3]
+    assert service.reports == []
+    reporter.close()
+
+
 def test_a_report_costs_the_loop_little(service: FakeService, connection: Connection) -> None:
     """It sends nothing itself, and it does no more when many others wait to be sent."""
     senders: set[int] = set()

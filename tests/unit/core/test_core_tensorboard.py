@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -188,3 +189,31 @@ def test_files_of_a_run_that_has_ended_stay_where_they_are(tmp_path: Path) -> No
         made.sync()
     assert list((tmp_path / "run").rglob("*tfevents*"))
     assert not (tmp_path / "storage").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_reports_of_a_forked_child_become_charts(make_context: Make, tmp_path: Path) -> None:
+    with make_context() as context:
+        context.train.report_training_metrics(1, {"loss": 0.5})
+        context.train._tensorboard.upload()
+        # As if the thread were uploading just then.
+        with context.train._tensorboard._lock:
+            child = os.fork()
+            if child == 0:
+                context.train.report_training_metrics(2, {"loss": 0.25})
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        context.train.report_training_metrics(3, {"loss": 0.125})
+    charts = scalars(stored(tmp_path))["Determined/loss"]
+    assert sorted(charts) == [(1, 0.5), (2, 0.25), (3, 0.125)]
+
+
+def test_two_contexts_of_a_process_in_one_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_events.time, "time", lambda: 1_800_000_000.0)
+    first, second = EventFiles(tmp_path), EventFiles(tmp_path)
+    for step, files in enumerate((first, second), 1):
+        files.add("training", step, {"loss": step / 2})
+        files.close()
+    assert scalars(tmp_path) == {"Determined/loss": [(1, 0.5), (2, 1.0)]}
