@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import typer
 
@@ -45,7 +46,17 @@ def explain(error: BaseException, origin: str | None = None) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, FileNotFoundError) and not _has_directory():
+        return "the current directory does not exist any more: change to one that does"
     return None
+
+
+def _has_directory() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _where_to_look(origin: str | None) -> str:

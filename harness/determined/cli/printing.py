@@ -7,7 +7,11 @@ Names, reasons, labels and log lines come from other people. Everything that com
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 from determined.common.printable import (
@@ -22,6 +26,7 @@ from determined.common.printable import (
 __all__ = [
     "cut",
     "echo",
+    "flush",
     "is_terminal",
     "json_text",
     "log_text",
@@ -39,14 +44,14 @@ MAX_LINE = 4000
 def echo(text: str = "", *, end: str = "\n", file: TextIO | None = None) -> None:
     """Prints data, to stdout if ``file`` is None."""
     write(plain(text) + end, file)
-    (sys.stdout if file is None else file).flush()
+    flush(file)
 
 
 def talk(message: str = "") -> None:
     """Prints a message for the person at the terminal, to stderr. Very long lines are cut."""
     lines = plain(message).split("\n")
     write("\n".join(cut(line, MAX_LINE) for line in lines) + "\n", sys.stderr)
-    sys.stderr.flush()
+    flush(sys.stderr)
 
 
 def is_terminal(out: TextIO) -> bool:
@@ -57,9 +62,32 @@ def is_terminal(out: TextIO) -> bool:
 def write(safe: str, file: TextIO | None = None) -> None:
     """Writes text that has passed a function of this module."""
     out = sys.stdout if file is None else file
+    with _named(out):
+        try:
+            out.write(safe)
+        except UnicodeEncodeError:
+            # A terminal of another encoding, such as LANG=C.
+            encoding = out.encoding or "ascii"
+            out.write(safe.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def flush(file: TextIO | None = None) -> None:
+    """Hands over what has been written, to stdout if ``file`` is None."""
+    out = sys.stdout if file is None else file
+    with _named(out):
+        out.flush()
+
+
+@contextlib.contextmanager
+def _named(out: TextIO) -> Iterator[None]:
+    """The OSError of a full disk says what could not be written; who reads a pipe may go."""
     try:
-        out.write(safe)
-    except UnicodeEncodeError:
-        # A terminal of another encoding, such as LANG=C.
-        encoding = out.encoding or "ascii"
-        out.write(safe.encode(encoding, "backslashreplace").decode(encoding))
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if out is not sys.stdout:
+            raise
+        # The interpreter would try again when it ends, and complain.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        raise OSError(error.errno, error.strerror, "standard output") from None

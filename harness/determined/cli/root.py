@@ -8,7 +8,7 @@ import typer
 
 from determined.cli import errors
 from determined.cli.groups import LazyGroup, refuse_option
-from determined.cli.printing import echo
+from determined.cli.printing import echo, flush
 from determined.cli.state import State
 
 
@@ -67,7 +67,9 @@ class Root(LazyGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            flush()
+            return result
         except (typer.Exit, typer.Abort, KeyboardInterrupt):
             raise
         except Exception as error:
