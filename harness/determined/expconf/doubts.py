@@ -12,16 +12,33 @@ _HUGE = 1e30
 """No hyperparameter is as large."""
 _NARROW = 1.5
 _SMALL = 0.1
+_RANGES = ("int", "double", "log")
+_RANGE = "{type: double, minval: …, maxval: …}, or type int or log"
+_CHOICE = "{type: categorical, vals: […]}"
+_UNTYPED = {frozenset({"minval", "maxval"}): _RANGE, frozenset({"vals"}): _CHOICE}
+"""What somebody means who writes these fields and forgets the type."""
+_FOREIGN = {frozenset({"min", "max"}): _RANGE, frozenset({"values"}): _CHOICE}
+"""The same of other tools' search spaces. In a single trial they may be anything."""
 
 
 def doubts(config: Mapping[str, Any]) -> list[str]:
     """A sentence for each value of the (complete) ``config`` that probably means something else."""
-    found = list(_log_ranges(config.get("hyperparameters") or {}, "hyperparameters"))
+    space = config.get("hyperparameters") or {}
+    alone = (config.get("searcher") or {}).get("name") == "single"
+    meant = _UNTYPED if alone else _UNTYPED | _FOREIGN
+    path = "hyperparameters"
+    return [
+        *_first(list(_log_ranges(space, path)), "log range"),
+        *_first(list(_constants(space, path, meant)), "constant"),
+    ]
+
+
+def _first(found: list[str], kind: str) -> list[str]:
     more = len(found) - MOST
-    rest = (
-        f"{more} more log ranges are like these" if more > 1 else "1 more log range is like these"
-    )
-    return [*found[:MOST], rest] if more > 0 else found
+    if more <= 0:
+        return found
+    rest = f"{more} more {kind}s are like these" if more > 1 else f"1 more {kind} is like these"
+    return [*found[:MOST], rest]
 
 
 def _log_ranges(space: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -62,3 +79,45 @@ def _exponents(given: Mapping[str, Any], path: str) -> str:
     return (
         f"{words}; for values from {low:g} to {high:g} write minval: {meant[0]}, maxval: {meant[1]}"
     )
+
+
+def _constants(
+    space: Mapping[str, Any], path: str, meant: Mapping[frozenset[str], str]
+) -> Iterator[str]:
+    """Of what looks like a range or a choice, and is handed to the trials as it is written."""
+    for name, value in space.items():
+        here = f"{path}.{name}"
+        if isinstance(value, Mapping) and "type" in value:
+            inner = {"const": "val", "categorical": "vals"}.get(value["type"])
+            if inner is not None:
+                yield from _in_lists(value.get(inner), f"{here}.{inner}")
+        elif isinstance(value, Mapping):
+            written = next((fields for fields in meant if fields <= value.keys()), None)
+            if written is None or any(isinstance(one, Mapping) for one in value.values()):
+                yield from _constants(value, here, meant)
+                continue
+            fields = ", ".join(one for one in value if one in written)
+            yield (
+                f"{here}: a mapping without type is a group of constants, and nothing is searched in it; if "
+                f"{fields} say what to search, write {meant[written]}"
+            )
+        else:
+            yield from _in_lists(value, here)
+
+
+def _in_lists(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _in_lists(item, f"{path}[{index}]")
+    elif isinstance(value, Mapping) and _is_searched(value):
+        yield (
+            f"{path}: nothing is searched inside of lists and constants: each trial gets the mapping "
+            f"{{type: {value['type']}, …}} itself; give this hyperparameter a name outside of it"
+        )
+
+
+def _is_searched(value: Mapping[str, Any]) -> bool:
+    """Whether a mapping would be a range or a choice where those are read."""
+    if value.get("type") == "categorical":
+        return "vals" in value
+    return value.get("type") in _RANGES and {"minval", "maxval"} <= value.keys()

@@ -209,7 +209,10 @@ def _no_member(
     else:
         finding = wrong_choice((*path, key), value[key], allowed)
         if path[0] == "hyperparameters":
-            note = "; a group of hyperparameters cannot have a member called 'type'"
+            note = (
+                "; a group of hyperparameters cannot have a member called 'type': {type: const, val: "
+                "{type: …}} hands such a mapping to the trials as it is"
+            )
             finding = replace(finding, message=finding.message + note)
         yield finding
     if path[0] != "hyperparameters":

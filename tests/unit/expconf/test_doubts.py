@@ -59,3 +59,56 @@ def test_many_of_them_are_counted() -> None:
     found = doubts({"hyperparameters": space})
     assert len(found) == 6
     assert found[-1] == "995 more log ranges are like these"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"minval": 0, "maxval": 1, "count": 3},
+            "x: a mapping without type is a group of constants, and nothing is searched in it; if minval, "
+            "maxval say what to search, write {type: double, minval: …, maxval: …}, or type int or log",
+        ),
+        ({"vals": [1, 2]}, "if vals say what to search, write {type: categorical, vals: […]}"),
+        ({"distribution": "uniform", "min": 0, "max": 1}, "if min, max say"),
+        ({"group": {"values": [16, 32]}}, "x.group: a mapping without type"),
+        (
+            [1, {"type": "int", "minval": 1, "maxval": 4}],
+            "x[1]: nothing is searched inside of lists and constants: each trial gets the mapping "
+            "{type: int, …} itself; give this hyperparameter a name outside of it",
+        ),
+        (
+            {"type": "categorical", "vals": ["a", {"type": "categorical", "vals": [1]}]},
+            "x.vals[1]: nothing is searched",
+        ),
+        ({"type": "const", "val": log(-4, -1)}, "x.val: nothing is searched"),
+    ],
+)
+def test_constants_that_look_like_something_to_search(given: Any, words: str) -> None:
+    (found,) = doubts({"hyperparameters": {"x": given}, "searcher": {"name": "random"}})
+    assert found.startswith("hyperparameters.x")
+    assert words in found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [1, {"a": 2}],
+        {"values": {"type": "int", "minval": 1, "maxval": 4}},
+        {"type": "const", "val": {"type": "adam", "lr": 0.1}},
+        {"type": "categorical", "vals": [{"type": "adam"}, {"type": "log"}]},
+        {"min": 3},
+    ],
+)
+def test_constants_need_no_word(given: Any) -> None:
+    assert doubts({"hyperparameters": {"x": given}, "searcher": {"name": "random"}}) == []
+
+
+def test_a_single_trial_may_have_limits() -> None:
+    clip = {"hyperparameters": {"clip": {"min": 0, "max": 1}}, "searcher": {"name": "single"}}
+    assert doubts(clip) == []
+
+
+def test_many_constants_are_counted() -> None:
+    found = doubts({"hyperparameters": {f"x{number}": {"vals": [1]} for number in range(7)}})
+    assert (len(found), found[-1]) == (6, "2 more constants are like these")

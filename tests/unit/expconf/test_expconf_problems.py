@@ -102,7 +102,8 @@ def problems(text: str, template: dict | None = None) -> list[str]:
                 "'count'? (allowed: type, base, minval, maxval, count)",
                 "c.yaml:4: hyperparameters.lr.minval: minval must be less than maxval, found -1 and -5",
                 "c.yaml:6: hyperparameters.opt.type: found 'adam' (allowed: const, int, double, log, "
-                "categorical); a group of hyperparameters cannot have a member called 'type'",
+                "categorical); a group of hyperparameters cannot have a member called 'type': {type: const, "
+                "val: {type: …}} hands such a mapping to the trials as it is",
                 "c.yaml:7: hyperparameters.n.minval: expected an integer, found 0.5",
                 "c.yaml:8: hyperparameters.v.vals: must not be empty",
                 "c.yaml:10: hyperparameters.g.d.minval: required field is missing",
