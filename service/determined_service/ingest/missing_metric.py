@@ -63,6 +63,28 @@ _INSTEAD = sa.text(
 )
 
 
+# A trial that goes on may still validate.
+_ONLY_TRAINING = sa.text(
+    """
+    SELECT s.metric
+    FROM (SELECT id FROM trials WHERE experiment_id = :id AND state = 'COMPLETED' ORDER BY id LIMIT 20) t
+    JOIN metric_summaries s ON s.trial_id = t.id
+    WHERE s.group_name = 'training'
+    GROUP BY s.metric ORDER BY s.metric <> :metric, s.metric LIMIT :most
+    """
+)
+_OF_TRIAL = sa.text(
+    """
+    SELECT e.config -> 'searcher' ->> 'metric' AS metric,
+           array(SELECT s.metric FROM metric_summaries s
+                 WHERE s.trial_id = t.id AND s.group_name = 'training'
+                 ORDER BY s.metric <> e.config -> 'searcher' ->> 'metric', s.metric LIMIT :most) AS names
+    FROM trials t JOIN experiments e ON e.id = t.experiment_id
+    WHERE t.id = :id AND t.latest_validation_id IS NULL AND NOT e.unmanaged
+    """
+)
+
+
 def lacks(metrics: Mapping[str, Any], name: str) -> bool:
     """Whether a validation's ``metrics`` have no number (NaN and infinities are) of this name."""
     return name not in metrics or type_name(metrics[name]) != "number"
@@ -149,14 +171,20 @@ async def note_missing(
 
 async def never_reported(conn: AsyncConnection, experiment_id: int) -> str | None:
     """In words, that no trial of the experiment ever reported its searcher's metric, although they
-    validated; else None."""
+    validated, or trained to their end without; else None."""
     row = (await conn.execute(_REPORTED, {"id": experiment_id})).first()
     if row is None or not row.metric or row.reported:
         return None
     given = {"id": experiment_id, "most": COMPARED}
     names = list((await conn.execute(_INSTEAD, given)).scalars())
     if not names:
-        return None
+        given["metric"] = row.metric
+        trained = list((await conn.execute(_ONLY_TRAINING, given)).scalars())
+        return (
+            f"no trial ever reported a validation{_trained(row.metric, trained)}"
+            if trained
+            else None
+        )
     metric = repr(_cut(row.metric))
     if row.metric in names:
         return f"no trial ever reported a number as {metric} (searcher.metric)"
@@ -164,3 +192,21 @@ async def never_reported(conn: AsyncConnection, experiment_id: int) -> str | Non
         f"no trial ever reported {metric} (searcher.metric); they reported {_named(names)}"
         f"{_nearest(row.metric, names)}"
     )
+
+
+async def note_no_validation(conn: AsyncConnection, trial_id: int, leg: str, task_id: str) -> None:
+    """Warns in the log of a trial that has trained to its end and reported no validation."""
+    row = (await conn.execute(_OF_TRIAL, {"id": trial_id, "most": COMPARED})).first()
+    if row is not None and row.metric and row.names:
+        text = f"this trial has reported no validation{_trained(row.metric, row.names)}"
+        await logs.add_line(conn, task_id, leg, text, "WARNING")
+
+
+def _trained(metric: str, names: Sequence[str]) -> str:
+    """What training reports have, the searcher's ``metric`` first if it is one of the ``names``."""
+    name = repr(_cut(metric))
+    if names[0] == metric:
+        found = f"training reports have {name} (searcher.metric)"
+    else:
+        found = f"training reports have {_named(names)}, searcher.metric is {name}"
+    return f": {found}, and the searcher goes by validations (core_context.train.report_validation_metrics)"

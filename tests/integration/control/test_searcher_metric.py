@@ -59,6 +59,38 @@ async def test_training_reports_alone_have_it(world: World) -> None:
     assert "; training reports have 'loss', but the searcher goes by validations. Until" in warning
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "loss",
+            "training reports have 'loss' (searcher.metric), and the searcher goes by validations",
+        ),
+        (
+            "train_loss",
+            "training reports have batches, train_loss, searcher.metric is 'loss', and the",
+        ),
+    ],
+)
+async def test_trainings_without_a_validation(world: World, name: str, words: str) -> None:
+    await world.register(slots=1)
+    driver = await world.started(RANDOM)
+    for done in range(4):
+        trial = await world.launched()
+        ok(await trial.started())
+        await report(trial, 1, 2, group="training", **{name: 0.5})
+        path = f"/api/v1/experiments/{driver.experiment_id}?remarks=true"
+        remarks = (await world.user.get(path)).json()["remarks"]
+        assert any(words in one for one in remarks) == (done > 0)
+        ok(await trial.exited())
+        await driver.step()
+        (warning,) = await warnings(world, trial)
+        assert warning.startswith(f"this trial has reported no validation: {words}")
+    ended = await world.experiment(driver.experiment_id)
+    start = "the search is complete; but no trial ever reported a validation: "
+    assert ended["reason"].startswith(start + words)
+
+
 async def test_a_metric_that_is_no_number(world: World) -> None:
     await world.register(slots=1)
     await world.started(SINGLE)

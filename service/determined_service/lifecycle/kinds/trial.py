@@ -16,7 +16,7 @@ from determined_service.base import pages, topics
 from determined_service.base.errors import NotFound
 from determined_service.base.json import by_name
 from determined_service.deleting.damage import checkpoint_facts
-from determined_service.ingest import logs, past_target
+from determined_service.ingest import logs, missing_metric, past_target
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import giving_up, log_actions, surroundings, trial_queue
 from determined_service.lifecycle import trials as trialing
@@ -292,6 +292,10 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
     match decision.next:
         case Next.END:
             assert decision.trial_state is not None
+            if decision.trial_state == states.COMPLETED:
+                await missing_metric.note_no_validation(
+                    change.conn, row.trial_id, row.id, row.task_id
+                )
             await end_trial(change, trial, decision.trial_state, decision.reason, decision.event)
             if decision.trial_state == states.ERROR:
                 await giving_up.give_up_if_hopeless(change, trial.experiment_id, trial.id)
