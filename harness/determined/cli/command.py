@@ -52,7 +52,7 @@ def run(
         raise typer.BadParameter("give the program to run, or --config-file with an entrypoint")
     start.refuse_unattended(publish, detach)
     shared = state(ctx)
-    with Published(publish or ()) as local:
+    with Published(publish or (), shared) as local:
         given = start.configuration(
             config_file, config, volume, entrypoint or (), ports=local.ports
         )
@@ -62,7 +62,7 @@ def run(
             echo(task_id)
             return
         talk(f"command {task_id}")
-        local.start(shared.session, task_id)
+        local.start(task_id)
         follow.exit_as(follow.follow(shared.session, COMMAND, task_id))
 
 

@@ -64,7 +64,7 @@ def start_notebook(
     start.refuse_absent(template, workspace_name)
     shared = state(ctx)
     start.refuse_unattended(publish, detach)
-    with Published(publish or ()) as local:
+    with Published(publish or (), shared) as local:
         given = start.configuration(
             config_file, config, volume, kind="NotebookConfig", ports=local.ports
         )
@@ -86,7 +86,7 @@ def start_notebook(
             return
         talk(f"notebook {task_id}")
         opening.show(shared.session, NOTEBOOK, task_id, browser=not no_browser)
-        local.start(shared.session, task_id)
+        local.start(task_id)
         local.hold(f"notebook {task_id}")
 
 

@@ -84,7 +84,7 @@ def run(
     if pool is not None:
         chosen.append(f"resources.resource_pool={pool}")
     directory = Path.cwd()
-    with Published(publish or ()) as local:
+    with Published(publish or (), shared) as local:
         given: dict[str, Any] = start.configuration(
             config_file, chosen, volume, program or (), ports=local.ports
         )
@@ -94,7 +94,7 @@ def run(
             echo(task_id)
             return
         talk(f"command {task_id}")
-        local.start(shared.session, task_id)
+        local.start(task_id)
         code = follow.follow(shared.session, COMMAND, task_id)
     if code == follow.DETACHED and not follow.has_ended(shared.session, COMMAND, task_id):
         talk(f"its files, when it has ended: det run --fetch {task_id}")

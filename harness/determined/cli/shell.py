@@ -55,7 +55,7 @@ def start_shell(
     start.refuse_absent(template, workspace_name)
     shared = state(ctx)
     start.refuse_unattended(publish, detach)
-    with Published(publish or ()) as local:
+    with Published(publish or (), shared) as local:
         given = start.configuration(
             config_file, config, volume, kind="ShellConfig", ports=local.ports
         )
@@ -65,7 +65,7 @@ def start_shell(
             echo(shell_id)
             return
         talk(f"shell {shell_id}")
-        local.start(shared.session, shell_id)
+        local.start(shell_id)
         _open(shared, shell_id, ssh_opts or [], show_ssh_command, no_ssh)
 
 
@@ -84,8 +84,8 @@ def open_shell(
     """
     shared = state(ctx)
     whole = whole_id(shared.session, SHELL, shell_id)
-    with Published(publish or ()) as local:
-        local.start(shared.session, whole)
+    with Published(publish or (), shared) as local:
+        local.start(whole)
         _open(shared, whole, ssh_opts or [], show_ssh_command, no_ssh)
 
 

@@ -79,7 +79,7 @@ def start_tensorboard(
         raise typer.BadParameter("name experiments, or trials with -t")
     shared = state(ctx)
     start.refuse_unattended(publish, detach)
-    with Published(publish or ()) as local:
+    with Published(publish or (), shared) as local:
         given = start.configuration(
             config_file, config, None, kind="TensorboardConfig", ports=local.ports
         )
@@ -91,7 +91,7 @@ def start_tensorboard(
             return
         talk(f"TensorBoard {task_id}")
         opening.show(shared.session, TENSORBOARD, task_id, browser=not no_browser)
-        local.start(shared.session, task_id)
+        local.start(task_id)
         local.hold(f"TensorBoard {task_id}")
 
 

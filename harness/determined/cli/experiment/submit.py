@@ -65,7 +65,7 @@ def create(
             " without a cluster"
         )
     shared = state(ctx)
-    with Published(publish or ()) as ports:
+    with Published(publish or (), shared) as ports:
         planned = submit.plan(
             config_file,
             model_def,
@@ -91,7 +91,7 @@ def create(
             follow_first_trial(
                 shared,
                 experiment,
-                begun=(lambda task_id: ports.start(shared.session, task_id)) if publish else None,
+                begun=ports.start if publish else None,
             )
 
 

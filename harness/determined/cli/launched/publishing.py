@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from determined.cli.errors import CliError, talk
 
 if TYPE_CHECKING:
-    from determined.common.api import Session
+    from determined.cli.state import State
     from determined.common.tunnel import Listener, Tunnel
 
 MOST = 100
@@ -30,15 +32,17 @@ def with_ports(config: Mapping[str, Any], ports: Sequence[int]) -> dict[str, Any
 class Published:
     """The ports of this machine, taken at once: what cannot be had is said before a task is launched.
 
-    A context manager that gives them back. Raises CliError for words that name no ports, and for a port that
-    another program has.
+    A context manager that gives them back. Where an agent of the cluster runs on this machine, a task may
+    need the very port: it is left to the task then, and another one leads there. Raises CliError for words
+    that name no ports, and for a port that another program has.
     """
 
-    def __init__(self, given: Iterable[str]) -> None:
+    def __init__(self, given: Iterable[str], shared: State) -> None:
         self.ports: list[int] = []
         """The task's."""
         self._listeners: list[Listener] = []
-        self._session: Session | None = None
+        self._left: set[int] = set()
+        self._shared = shared
         self._task_id = ""
         self._told: set[str] = set()
         try:
@@ -63,6 +67,11 @@ class Published:
             raise CliError(f"--publish: at most {MOST} ports")
         try:
             found = tunnel.Listener(local, lambda: self._opened(remote), self._failed)
+            if local == remote and self._shares_this_machine:
+                # Only now it is known to be free for the task.
+                found.close()
+                found = tunnel.Listener(0, lambda: self._opened(remote), self._failed)
+                self._left.add(remote)
         except OSError as error:
             raise CliError(
                 f"--publish {words}: port {local} of this machine cannot be had ({error.strerror or error});"
@@ -70,6 +79,13 @@ class Published:
             ) from None
         self.ports.append(remote)
         self._listeners.append(found)
+
+    @cached_property
+    def _shares_this_machine(self) -> bool:
+        from determined.common.api import pages
+
+        agents = pages.read(self._shared.session, "/api/v1/agents", "agents")
+        return any(socket.gethostname() in agent["addresses"] for agent in agents)
 
     def __enter__(self) -> Published:
         return self
@@ -82,12 +98,14 @@ class Published:
     ) -> None:
         self.close()
 
-    def start(self, session: Session, task_id: str) -> None:
+    def start(self, task_id: str) -> None:
         """From now on they lead to the task."""
-        self._session, self._task_id = session, task_id
+        self._task_id = task_id
         for listener, remote in zip(self._listeners, self.ports, strict=True):
             listener.start()
-            talk(f"localhost:{listener.port} is port {remote} of {task_id}")
+            why = f" ({remote} itself is left to the task: an agent runs on this machine)"
+            left = why if remote in self._left else ""
+            talk(f"localhost:{listener.port} is port {remote} of {task_id}{left}")
 
     def hold(self, what: str) -> None:
         """Waits for Ctrl-C, if there are any."""
@@ -107,9 +125,9 @@ class Published:
     def _opened(self, remote: int) -> Tunnel:
         from determined.common import tunnel
 
-        assert self._session is not None
         key = f"{self._task_id}:{remote}"
-        return tunnel.connect(self._session.master, self._session.token, key)
+        session = self._shared.session
+        return tunnel.connect(session.master, session.token, key)
 
     def _failed(self, error: Exception) -> None:
         # A browser asks again and again.
