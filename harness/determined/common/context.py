@@ -8,6 +8,7 @@ trial runs. The same tree gives the same list, in the same order.
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pathspec
+
+from determined.common.printable import one_line
+
+logger = logging.getLogger("determined.context")
 
 IGNORE_FILE = ".detignore"
 
@@ -43,6 +48,9 @@ BUILT_IN_IGNORES = (
 
 # Base64 of it, with the rest of the request, stays below 128 MiB.
 LIMIT_BYTES = 95 * 1024 * 1024
+
+NAMED = 3
+"""So many files are named in a warning."""
 
 _REGULAR = ord("0")
 _DIRECTORY = ord("5")
@@ -125,7 +133,26 @@ def pack(
             _add(found, _one(path, name))
     _check_size(found, limit)
     # "/" sorts before what a name may begin with, so that "a/x" comes right after "a".
-    return [_read(*item) for item in sorted(found.items(), key=lambda item: item[0].split("/"))]
+    items = [_read(*item) for item in sorted(found.items(), key=lambda item: item[0].split("/"))]
+    if (scripts := [item.path for item in items if _is_a_windows_script(item)]) != []:
+        more = f" and {len(scripts) - NAMED} more" if len(scripts) > NAMED else ""
+        logger.warning(
+            "%s%s: the lines end in CR LF, as on Windows, and shells take the CR for part of the last word; "
+            "save it with LF (sed -i 's/\\r$//' FILE)",
+            ", ".join(one_line(one) for one in scripts[:NAMED]),
+            more,
+        )
+    return items
+
+
+def _is_a_windows_script(item: ContextItem) -> bool:
+    """Whether a shell, or the kernel, reads a file whose lines end in CR LF."""
+    if not item.content:
+        return False
+    first = item.content.partition(b"\n")[0]
+    if item.path.endswith(".sh") or (first.startswith(b"#!") and b"sh" in first):
+        return b"\r\n" in item.content
+    return first.startswith(b"#!") and first.endswith(b"\r") and bool(item.mode & stat.S_IXUSR)
 
 
 def regular_files(root: Path) -> Iterator[tuple[str, Path, int]]:

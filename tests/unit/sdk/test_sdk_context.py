@@ -226,3 +226,32 @@ def test_two_sources_of_one_path_are_refused(tmp_path: Path) -> None:
 def test_what_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ContextError, match="missing: no such file"):
         context.pack(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "mode"),
+    [
+        ("startup-hook.sh", b"export X=1\r\n", 0o644),
+        ("run", b"#!/usr/bin/env bash\r\necho\r\n", 0o644),
+        ("tool", b"#!/usr/bin/env python3\r\n", 0o755),
+    ],
+)
+def test_scripts_with_the_line_ends_of_windows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: bytes, mode: int
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / name).chmod(mode)
+    (tmp_path / "train.py").write_bytes(b"#!/usr/bin/env python3\r\nprint()\r\n")
+    (tmp_path / "unix.sh").write_bytes(b"#!/bin/sh\necho 'a\\r'\n")
+    assert len(context.pack(tmp_path)) == 3
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{name}: the lines end in CR LF, as on Windows, ")
+
+
+def test_many_scripts_of_windows_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.sh").write_bytes(b"true\r\n")
+    context.pack(tmp_path)
+    assert caplog.messages[0].startswith("0.sh, 1.sh, 2.sh and 2 more: ")
