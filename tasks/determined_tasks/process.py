@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -208,11 +209,30 @@ def _execute(
             f"the process cannot be put under its limits or its account: {error}"
         ) from error
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise EntrypointError(f"entrypoint cannot be started: {argv[0]}: {reason}") from error
+        raise EntrypointError(
+            f"entrypoint cannot be started: {argv[0]}: {_why(error, workdir / argv[0])}"
+        ) from error
     # Reaped with everything else in UserProcess.reap; Popen must not warn that nobody waited.
     process.returncode = 0
     return process.pid
+
+
+def _why(error: OSError, program: Path) -> str:
+    """The kernel speaks of the script where it means the interpreter of the script's first line."""
+    words = error.strerror or str(error)
+    if error.errno not in (errno.ENOENT, errno.ENOEXEC):
+        return words
+    try:
+        with program.open("rb") as file:
+            first = file.readline(256).removesuffix(b"\n")
+    except OSError:
+        return words
+    if not first.startswith(b"#!"):
+        return f"{words}: its first line names no interpreter (#!/bin/sh, for instance)"
+    name = first[2:].strip().decode(errors="backslashreplace")
+    if first.endswith(b"\r"):
+        return f"its first line, #!{name}, ends in CR LF, as on Windows: save the file with LF"
+    return f"{words}: the interpreter of its first line, {name}"
 
 
 def _become(

@@ -25,8 +25,8 @@ _LOST_OTHERS = re.compile(
     r"WorkerLost\b|[Cc]onnection (was )?(likely )?(closed|reset)|[Bb]roken ?[Pp]ipe|remote process exited"
     r"|DistNetworkError|DistStoreError|HorovodInternalError|pair closure|Timed out waiting"
 )
-# Says nothing about the end: progress bars, warnings, glog's remarks.
-_NOISE = re.compile(r"\d%\||Warning: |\[?[WI]\d{4} ")
+# Says nothing about the end: progress bars, warnings, remarks of glog and of env.
+_NOISE = re.compile(r"\d%\||Warning: |\[?[WI]\d{4} |env: use -\[v\]S to pass options")
 _QUIET = ("TRACE", "DEBUG", "INFO", "WARNING")
 _FRAMES = "│╭╰╮╯─ \n\r"
 

@@ -123,6 +123,29 @@ def test_entrypoint_that_does_not_exist(
     assert reason in service.text("stderr", "agent")
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (
+            "#!/bin/sh\r\n",
+            "its first line, #!/bin/sh, ends in CR LF, as on Windows: save the file with LF",
+        ),
+        (
+            "#!/bin/no-sh -e\n",
+            "No such file or directory: the interpreter of its first line, /bin/no-sh -e",
+        ),
+        (
+            "true\n",
+            "Exec format error: its first line names no interpreter (#!/bin/sh, for instance)",
+        ),
+    ],
+)
+def test_a_script_without_its_interpreter(legs: LegRunner, content: str, reason: str) -> None:
+    ended = legs.run({"run.sh": content}, entrypoint="./run.sh")
+    assert ended["kind"] == "failed_to_start"
+    assert ended["reason"] == f"entrypoint cannot be started: ./run.sh: {reason}"
+
+
 def test_startup_hook_that_fails(legs: LegRunner) -> None:
     files: dict[str, str | bytes] = {"train.py": "print(1)", "startup-hook.sh": "false\nexport A=1"}
     ended = legs.run(files)

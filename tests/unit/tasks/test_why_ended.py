@@ -141,6 +141,11 @@ PRINTED = {
         "print('INFO: [7] root: hello', file=sys.stderr)\nsys.exit(1)",
         "last line of stderr: no data",
     ),
+    "env": (
+        r"""import sys
+sys.exit("env: 'bash\\r': No such file or directory\nenv: use -[v]S to pass options in shebang lines")""",
+        r"last line of stderr: env: 'bash\r': No such file or directory",
+    ),
     "subprocess": (
         "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'raise KeyError'], check=True)",
         "subprocess.CalledProcessError: Command '[",
