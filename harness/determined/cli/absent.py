@@ -24,8 +24,6 @@ _POOLS = "every user may use every pool; det a list shows the pools of the agent
 _TEMPLATE = "keep shared fields in the YAML file, and set others with --config A.B=VALUE"
 _SSO = "log in with name and password: det user login NAME"
 _TOKENS = "log in with det user login NAME, or set DET_USER and DET_PASS for one command"
-_USERS = "use the Python SDK as an administrator: client.create_user(NAME, admin=False, password=PASSWORD)"
-_CHANGED = "use the Python SDK as an administrator: client.get_user_by_name(NAME), then {0}"
 _GROUPS = "there are users and administrators: det user list shows who is which"
 _WORKSPACES = f"there is one workspace with one project; {_LABELS}"
 _POLICIES = "set the fields in the YAML files; det e validate FILE checks them"
@@ -52,13 +50,6 @@ TREE: Tree = {
     "auth": _all("list-providers login", _SSO),
     "oauth": {"client": _all("add list|ls remove", _SSO)},
     "token|tkn": _all("create describe edit list|ls login revoke", _TOKENS),
-    "user|u": {
-        "activate": _CHANGED.format("User.activate()"),
-        "deactivate": _CHANGED.format("User.deactivate()"),
-        "rename": _CHANGED.format("User.rename(NAME)"),
-        "edit": _CHANGED.format("User.rename, change_display_name, activate or deactivate"),
-        "create": _USERS,
-    },
     "user-group": _all("add-user change-name create delete describe list|ls remove-user", _GROUPS),
     "rbac": _all(
         "assign-role describe-role list-groups-roles list-roles list-users-roles my-permissions"
@@ -95,6 +86,7 @@ TREE: Tree = {
 
 _LISTED = "det a list --json, or --csv, shows the agents as they are then"
 _CONTAINERS = "the parts of a cluster are processes here, of the installed version; leave it out"
+_PASSWORDS = "every user logs in with a name and a password here; leave it out"
 _AT_ONCE = "cluster-up waits until the cluster answers, and says what is wrong; leave it out"
 
 #: Of commands that are here (and groups): the option, and what to do.
@@ -103,6 +95,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "experiment create": dict.fromkeys(
         ("-g", "--git"), "write the commit into the labels: --config labels=[COMMIT]"
     ),
+    **{key: {"--remote": _PASSWORDS} for key in ("user create", "user edit")},
     "shell start": {
         "--passphrase": "its key is made for this one shell and kept by det, so none is asked for"
     },

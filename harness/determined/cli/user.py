@@ -5,7 +5,9 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from enum import StrEnum
+from json import dumps as json_text
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -100,6 +102,106 @@ def logout(
         with Session(url, token, transport=shared.transport) as session:
             authentication.logout(session, one, store)
         talk(f"logged out {one} from {url}")
+
+
+@app.command("create")
+def create(
+    ctx: typer.Context,
+    username: Annotated[str, typer.Argument(metavar="USERNAME")],
+    admin: Annotated[bool, typer.Option("--admin", help="make an administrator")] = False,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            "--password", help="default: asked for, so that no list of processes shows it"
+        ),
+    ] = None,
+) -> None:
+    """Create a user. For administrators.
+
+    Without a terminal and without --password, the password is the first line of standard input.
+    """
+    shared = state(ctx)
+    client = shared.client  # Logs in before the new password is asked for.
+    given = _new_password(username) if password is None else password
+    client.create_user(username, admin, given)
+    talk(f"created {username}" + (", an administrator" if admin else ""))
+
+
+class Truth(StrEnum):
+    """A value of an option that turns something on or off."""
+
+    TRUE = "true"
+    FALSE = "false"
+
+
+@app.command("edit")
+def edit(
+    ctx: typer.Context,
+    target_user: Annotated[
+        str, typer.Argument(metavar="TARGET_USER", autocompletion=completion.users)
+    ],
+    display_name: Annotated[str | None, typer.Option("--display-name", metavar="NAME")] = None,
+    username: Annotated[
+        str | None, typer.Option("--username", metavar="NAME", help="the new name to log in with")
+    ] = None,
+    admin: Annotated[
+        Truth | None, typer.Option("--admin", case_sensitive=False, help="an administrator, or not")
+    ] = None,
+    active: Annotated[
+        Truth | None, typer.Option("--active", case_sensitive=False, help="may log in, or not")
+    ] = None,
+) -> None:
+    """Change a user: for administrators, but for one's own display name."""
+    given = {
+        "displayName": display_name,
+        "username": username,
+        "admin": None if admin is None else admin is Truth.TRUE,
+        "active": None if active is None else active is Truth.TRUE,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        raise typer.BadParameter("give --display-name, --username, --admin or --active")
+    _change(ctx, target_user, changes)
+
+
+@app.command("activate")
+def activate(
+    ctx: typer.Context,
+    username: Annotated[str, typer.Argument(autocompletion=completion.users)],
+) -> None:
+    """Let a user log in again. For administrators."""
+    _change(ctx, username, {"active": True})
+
+
+@app.command("deactivate")
+def deactivate(
+    ctx: typer.Context,
+    username: Annotated[str, typer.Argument(autocompletion=completion.users)],
+) -> None:
+    """Forbid a user to log in, and end the user's shells and notebooks. For administrators."""
+    _change(ctx, username, {"active": False})
+
+
+@app.command("rename")
+def rename(
+    ctx: typer.Context,
+    target_user: Annotated[str, typer.Argument(autocompletion=completion.users)],
+    new_username: Annotated[str, typer.Argument()],
+) -> None:
+    """Give a user another name to log in with. For administrators."""
+    _change(ctx, target_user, {"username": new_username})
+
+
+def _change(ctx: typer.Context, username: str, changes: dict[str, Any]) -> None:
+    session = state(ctx).session
+    user = _named(session, username)
+    answer = session.patch(f"/api/v1/users/{user.user_id}", json=changes)
+    words = ", ".join(f"{name} is now {json_text(value)}" for name, value in changes.items())
+    talk(f"changed {username}: {words}")
+    going_on = answer.get("stillRunning") or {}
+    for kind, command in (("experiments", "det e kill"), ("tasks", "det task kill")):
+        if ids := " ".join(map(str, going_on.get(kind) or ())):
+            talk(f"note: {kind} of {username} go on until somebody ends them: {command} {ids}")
 
 
 @app.command("change-password")

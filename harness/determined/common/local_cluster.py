@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,9 +38,9 @@ class LocalCluster:
     """The service, ``http://127.0.0.1:<port>``."""
     prefect_url: str
     """Prefect's UI, ``http://127.0.0.1:<port>``."""
-    username: str
-    password: str = field(repr=False)
-    """The password the user got when the cluster was made; a later change is not seen here."""
+    passwords: Mapping[str, str] = field(repr=False)
+    """The passwords that the first users (``determined``, ``admin``) got when the cluster was made; a later
+    change is not seen here."""
     prefect_auth: str | None = field(default=None, repr=False)
     """``user:password`` of Prefect's API (`PREFECT_API_AUTH_STRING`)."""
 
@@ -69,8 +70,7 @@ def read(directory: str | os.PathLike[str] | None = None) -> LocalCluster | None
             cluster_name=record["cluster_name"],
             master_url=record["master_url"],
             prefect_url=record["prefect_url"],
-            username="determined",
-            password=record["passwords"]["determined"],
+            passwords=dict(record["passwords"]),
             prefect_auth=record["prefect_auth"],
         )
     except (ValueError, KeyError, TypeError) as error:

@@ -101,7 +101,6 @@ def test_every_absent_command_is_one_of_determineds() -> None:
         ("tpl --help", "template", "--config"),
         ("e set log-retention 3 --forever", "experiment set log-retention", "det e delete"),
         ("e move 1 w p", "experiment move", "label"),
-        ("u create ann", "user create", "create_user"),
         ("master config set", "master config set", "cluster-up --config FILE"),
         ("deploy aws up", "deploy aws up", "det deploy local cluster-up"),
         ("deploy local agent-up host", "deploy local agent-up", "cluster-up"),
@@ -169,6 +168,7 @@ def test_what_is_said_of_absent_options_is_of_determineds_and_not_here(
         ("exp create c.yaml . -g", "-g", "experiment create"),
         ("shell start --passphrase", "--passphrase", "shell start"),
         ("a disable a1 --json", "--json", "agent disable"),
+        ("u create ann --remote", "--remote", "user create"),
         ("deploy local cluster-up --no-autorestart", "--no-autorestart", "deploy local cluster-up"),
         (
             "deploy local cluster-up --det-version=0.38.1",

@@ -323,7 +323,7 @@ def test_not_logged_in_is_a_warning(
 
 
 def test_prefects_own_word(tmp_path: Path) -> None:
-    record = LocalCluster(tmp_path, "c", "n", "http://m", "http://p", "u", "x", "user:secret")
+    record = LocalCluster(tmp_path, "c", "n", "http://m", "http://p", {}, "user:secret")
 
     def answer(request: httpx.Request) -> httpx.Response:
         assert request.url == "http://p/api/ready"

@@ -14,6 +14,7 @@ import yaml
 
 from determined import storage
 from determined.__version__ import __version__
+from determined.common.api.authentication import salt_and_hash
 from determined.common.api.token_store import TokenStore
 from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import (
@@ -229,6 +230,43 @@ def test_a_user_is_linked_with_an_account(det: Det, service: FakeService) -> Non
     assert "--agent-group" in missing.stderr
     nobody = det("u", "link-with-agent-user", "bob", *account, "--agent-group", "staff")
     assert (nobody.exit_code, nobody.stderr) == (1, "error: user 'bob' does not exist\n")
+
+
+def test_a_user_is_created(det: Det, service: FakeService) -> None:
+    made = det("user", "create", "eve", "--admin", input="eve's\n")
+    assert (made.exit_code, made.stdout) == (0, ""), made.stderr
+    assert made.stderr == "created eve, an administrator\n"
+    assert service.bodies[-1] == {
+        "user": {"username": "eve", "admin": True, "active": True, "remote": False},
+        "password": salt_and_hash("eve's"),
+        "isHashed": True,
+    }
+    # Nobody gets a blank password because nothing was typed.
+    asked = service.called("POST", "/api/v1/users")
+    nothing = det("user", "create", "bob", input="")
+    assert (nothing.exit_code, service.called("POST", "/api/v1/users")) == (1, asked)
+    assert "no new password" in nothing.stderr
+    assert det("user", "create", "bob", "--password", "b").stderr == "created bob\n"
+
+
+def test_a_user_is_changed(det: Det, service: FakeService) -> None:
+    done = det("u", "edit", "ann", "--display-name", "Ann", "--admin", "True", "--active", "false")
+    assert done.exit_code == 0, done.stderr
+    assert service.bodies[-1] == {"displayName": "Ann", "admin": True, "active": False}
+    assert done.stderr.splitlines() == [
+        'changed ann: displayName is now "Ann", admin is now true, active is now false',
+        "note: experiments of ann go on until somebody ends them: det e kill 3 5",
+    ]
+    for args, body in (
+        (("rename", "ann", "anna"), {"username": "anna"}),
+        (("activate", "ann"), {"active": True}),
+        (("deactivate", "ann"), {"active": False}),
+    ):
+        assert det("user", *args).exit_code == 0
+        assert service.bodies[-1] == body
+    assert det("user", "edit", "ann").exit_code == 2
+    assert det("user", "edit", "ann", "--admin", "perhaps").exit_code == 2
+    assert "user 'bob' does not exist" in det("user", "edit", "bob", "--active", "true").stderr
 
 
 def test_user_list(det: Det, service: FakeService) -> None:

@@ -43,9 +43,10 @@ def test_clients_read_what_the_cluster_wrote(layout):
     assert found is not None
     assert found.master_url == "http://127.0.0.1:8123"
     assert found.prefect_api_url == "http://127.0.0.1:4321/api"
-    assert (found.username, found.password) == ("determined", state.passwords["determined"])
+    assert found.passwords == state.passwords
+    assert found.passwords.keys() == {"determined", "admin"}
     assert found.cluster_id == state.cluster_id
-    assert found.password not in repr(found)
+    assert not any(password in repr(found) for password in found.passwords.values())
     assert state.prefect_auth not in repr(found)
 
 

@@ -246,6 +246,7 @@ class FakeService:
             ("POST", r"/api/v1/auth/logout", self._logout),
             ("GET", r"/api/v1/me", self._me),
             ("GET", r"/api/v1/users", self._users),
+            ("POST", r"/api/v1/users", self._create_user),
             ("GET", r"/api/v1/users/(.+)/by-username", self._user_by_name),
             ("PATCH", r"/api/v1/users/(\d+)", self._patch_user),
             ("GET", r"/api/v1/master/config", lambda r: self.cluster_config),
@@ -444,8 +445,15 @@ class FakeService:
             raise Refused(404, f"user {name!r} does not exist")
         return {"user": self._user_json(name)}
 
+    def _create_user(self, request: httpx.Request) -> Any:
+        return {"user": self._user_json(json.loads(request.content)["user"]["username"])}
+
     def _patch_user(self, request: httpx.Request, _: str) -> Any:
-        return {"user": self._user_json("ann") | json.loads(request.content)}
+        changes = json.loads(request.content)
+        answer: dict[str, Any] = {"user": self._user_json("ann") | changes}
+        if changes.get("active") is False:
+            answer["stillRunning"] = {"experiments": [3, 5], "tasks": []}
+        return answer
 
     def _page(self, request: httpx.Request, key: str, items: Iterable[Any]) -> Any:
         listed = list(items)

@@ -17,7 +17,8 @@ from tests.unit.sdk.fake_service import URL, FakeService
 
 
 def address(local: bool = False) -> MasterAddress:
-    record = LocalCluster(Path(), "c-1", "n", URL, "http://p", "determined", "secret")
+    passwords = {"determined": "secret", "admin": "the admin's"}
+    record = LocalCluster(Path(), "c-1", "n", URL, "http://p", passwords)
     return MasterAddress(URL, Source.LOCAL_CLUSTER, record if local else None)
 
 
@@ -126,6 +127,15 @@ def test_a_dead_token_is_dropped_and_the_local_cluster_logs_in_by_itself(
     TokenStore().set_token(URL, "determined", "dead")
     assert user_of(service, address=address(local=True)) == "determined"
     assert TokenStore().token(URL) in service.tokens
+
+
+def test_the_local_cluster_logs_in_each_user_of_its_record(service: FakeService) -> None:
+    service.passwords["admin"] = "the admin's"
+    assert user_of(service, address=address(local=True), user="admin") == "admin"
+    # Named once: later programs are `determined` again.
+    assert user_of(service, address=address(local=True)) == "determined"
+    with pytest.raises(errors.UnauthenticatedException, match="not logged in"):
+        user_of(service, address=address(local=True), user="ann")
 
 
 def test_the_local_clusters_password_is_not_sent_elsewhere(service: FakeService) -> None:

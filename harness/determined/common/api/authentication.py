@@ -8,7 +8,8 @@ The order, first match wins:
 4. ``$DET_SESSION_TOKEN`` of the task we run in, when it belongs to this service;
 5. the token kept from an earlier login to this service (of the user named, else the active one),
    if the service still takes it;
-6. the local cluster's own credentials, when that is what is asked;
+6. the passwords in the local cluster's record, when that is what is asked (of the user named, else
+   ``determined``);
 7. a password prompt, if the program is interactive.
 
 What the environment gives counts for this program only: it is not kept. The token of a user who is named
@@ -229,7 +230,8 @@ def _credentials(
     # Whoever is named, by an option or a variable, is named for this program only.
     active_now = user is None
     local = address.local
-    if local is not None and user in (None, local.username):
+    name = user or DEFAULT_USER
+    if local is not None and name in local.passwords:
         if not _runs_at(address, transport):
             # Its password is not for others.
             raise errors.MasterNotFoundException(
@@ -237,7 +239,7 @@ def _credentials(
                 "start it with `det deploy local cluster-up`"
             )
         # The password may have been changed since the cluster was made: then somebody is asked.
-        yield _Login(local.username, local.password, active=active_now, last=ask is None)
+        yield _Login(name, local.passwords[name], active=active_now, last=ask is None)
     # Before a password is asked for: a login does not help if there is no service.
     check_service(address, transport)
     if ask is not None:
