@@ -34,6 +34,7 @@ from determined_deployments.agent.service_client import ServiceClient
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = (0.2, 3.0)
+SIGN_OFF_SECONDS = 3.0
 
 
 class AgentRefused(Exception):
@@ -90,7 +91,9 @@ class Agent:
             work.cancel()
             # Legs that an agent before this one left here may go on: another release may take them over.
             await asyncio.gather(
-                _nothing() if refused else legs.stop(), prefect.stop() if prefect else _nothing()
+                _nothing() if refused else self._sign_off(service),
+                _nothing() if refused else legs.stop(),
+                prefect.stop() if prefect else _nothing(),
             )
             for task in loops:
                 task.cancel()
@@ -155,6 +158,14 @@ class Agent:
                     prefect.poll_now()
             if answer.kill and not answer.launch:
                 await legs.settle_kills()
+
+    async def _sign_off(self, service: ServiceClient) -> None:
+        """Tells the service that no more work is taken here. Without it the agent counts as lost later."""
+        try:
+            async with asyncio.timeout(SIGN_OFF_SECONDS):
+                await service.sign_off(self._config.agent_id, self._session)
+        except (TimeoutError, errors.APIException) as error:
+            logger.info("not signed off: %s", error or "no answer")
 
     async def _register(self, service: ServiceClient, launcher: Launcher, legs: Legs) -> str:
         """Returns the cluster's id."""

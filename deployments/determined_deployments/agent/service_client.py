@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any
+from uuid import UUID
 
 import httpx
 import orjson
@@ -13,7 +14,7 @@ from determined.common.api import errors
 from determined.common.api.session import error_message
 from determined.common.backoff import Backoff
 from determined.common.wire import paths
-from determined.common.wire.agents import Registered, Registration, Work, WorkRequest
+from determined.common.wire.agents import Registered, Registration, SignOff, Work, WorkRequest
 from determined.common.wire.message import Message
 
 logger = logging.getLogger(__name__)
@@ -91,3 +92,7 @@ class ServiceClient:
         """Long poll for what is to be started and killed."""
         path = paths.WORK.format(agent_id=agent_id)
         return Work.from_json(await self.post(path, request))
+
+    async def sign_off(self, agent_id: str, session: UUID) -> None:
+        """The agent takes no more work."""
+        await self.post(paths.SIGN_OFF.format(agent_id=agent_id), SignOff(session))

@@ -79,6 +79,8 @@ def is_registered(state: ClusterState, since: float) -> bool:
     agents = answer.get("agents", []) if isinstance(answer, dict) else []
     return any(
         agent["id"] == state.agent_id
+        # The process before it may have ended within CLOCK_STEP.
+        and agent.get("state") == "STATE_ALIVE"
         and agent.get("resourcePools") == [state.pool]
         and _last_heard_of(agent) >= since - CLOCK_STEP
         for agent in agents

@@ -31,6 +31,8 @@ def _labels(record: Record) -> str:
 
 AGENTS = (
     Column("Agent ID", "id"),
+    Column("State", lambda record: (record.get("state") or "").removeprefix("STATE_")),
+    Column("Last Heartbeat", f.field("lastHeartbeat", f.time)),
     Column("Version", "version"),
     Column("Registered", f.field("registeredTime", f.time)),
     Column("Slots Used", _slots),
@@ -44,7 +46,7 @@ AGENTS = (
 
 @app.command("list|ls")
 def list_agents(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
-    """List the agents."""
+    """List the agents, also those of which nothing is heard (SILENT) and those that have ended (ENDED)."""
     from determined.common.api import pages
 
     found = pages.read(state(ctx).session, "/api/v1/agents", "agents")
@@ -76,6 +78,19 @@ def disable(
         path = f"/api/v1/agents/{quote(one, safe='')}/disable"
         state(ctx).session.post(path, json={"drain": drain})
         talk(f"agent {one} is disabled" + (", and drains" if drain else ""))
+
+
+@app.command("remove|rm")
+def remove(
+    ctx: typer.Context,
+    agent_ids: Annotated[
+        list[str], typer.Argument(metavar="AGENT_ID...", autocompletion=completion.agents)
+    ],
+) -> None:
+    """Take agents that are gone off the list; what they ran starts again elsewhere. For administrators."""
+    for one in agent_ids:
+        state(ctx).session.delete(f"/api/v1/agents/{quote(one, safe='')}")
+        talk(f"agent {one} is removed")
 
 
 def _chosen(ctx: typer.Context, agent_id: str | None, every: bool) -> list[str]:

@@ -19,6 +19,7 @@ app = group("The GPUs or CPU cores of the agents.", default="list")
 
 SLOTS = (
     Column("Agent ID", "agent_id"),
+    Column("Agent State", "agent_state"),
     Column("Resource Pool", "resource_pool"),
     Column("Slot ID", "slot_id"),
     Column("Enabled", "enabled"),
@@ -33,6 +34,7 @@ def _record(agent: dict[str, Any], slot: dict[str, Any]) -> dict[str, Any]:
     container, device = slot.get("container") or {}, slot.get("device") or {}
     return {
         "agent_id": agent["id"],
+        "agent_state": (agent.get("state") or "").removeprefix("STATE_"),
         "resource_pool": ", ".join(agent.get("resourcePools") or ()),
         "slot_id": slot["id"],
         "enabled": slot.get("enabled"),

@@ -6,7 +6,14 @@ from fastapi import Request
 from starlette.responses import Response
 
 from determined.common.wire import paths
-from determined.common.wire.agents import Claim, Registered, Registration, Work, WorkRequest
+from determined.common.wire.agents import (
+    Claim,
+    Registered,
+    Registration,
+    SignOff,
+    Work,
+    WorkRequest,
+)
 from determined.common.wire.times import HEARTBEAT_S
 from determined.common.wire.version import VERSION
 from determined_service.access.dependencies import AgentAuth
@@ -15,7 +22,7 @@ from determined_service.base.bounds import Id, Name
 from determined_service.base.errors import Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import agents as agenting
-from determined_service.lifecycle import claims
+from determined_service.lifecycle import claims, gone_agents
 from determined_service.lifecycle.launch import leg_specs
 from determined_service.state.change import changing, reader
 from determined_service.state.task_kinds import TRIAL
@@ -70,6 +77,8 @@ async def work(
     awaited = [topics.agent(agent_id), topics.pool(pool)]
     timeout = wait_seconds(given.timeout_s, limit=HEARTBEAT_S * 2)
     found = await poll(request, hub, awaited, check, timeout)
+    if found is None and await request.is_disconnected():
+        await heartbeats.suspect(db, agent_id, given.session)
     if last is None:
         return JsonResponse({})  # it hung up before there was an answer
     reminders.note(given.session, _repeated(last))
@@ -79,6 +88,13 @@ async def work(
 def _repeated(work: Work) -> list[str]:
     """What the agent is told again and again, until it is done."""
     return [*work.kill, *(f"door {key}" for key in work.doors)]
+
+
+@router.post(paths.SIGN_OFF)
+async def sign_off(agent_id: Name, given: SignOff, agent: AgentAuth, db: Db) -> Response:
+    """The agent takes no more work. A session that is not its own (any more) changes nothing."""
+    await gone_agents.sign_off(db, agent_id, given.session)
+    return JsonResponse({})
 
 
 @router.post(paths.CLAIM)

@@ -31,7 +31,7 @@ from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.launch import leg_specs
 from determined_service.lifecycle.legs import end_leg
 from determined_service.lifecycle.pools import require_pool
-from determined_service.state import states
+from determined_service.state import presence, states
 from determined_service.state.change import Change, changing, reader
 from determined_service.state.nodes import NODES
 
@@ -91,11 +91,11 @@ def _require_labels(labels: Mapping[str, str]) -> None:
 
 
 _OTHER_TYPE = sa.text(
-    """
+    f"""
     SELECT p.worker_type, g.id
     FROM pools p JOIN agents g ON g.resource_pool = p.name
     WHERE p.name = :pool AND p.worker_type <> :worker_type AND g.id <> :agent_id
-      AND g.last_heartbeat > now() - make_interval(secs => :alive_s)
+      AND {presence.is_alive(":alive_s")}
     ORDER BY g.id LIMIT 1
     """
 )
@@ -136,6 +136,7 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
         "session": facts.session,
         "registered_at": sa.func.now(),
         "last_heartbeat": sa.func.now(),
+        "away": None,
     }
     await conn.execute(
         insert(agents)
@@ -174,15 +175,18 @@ async def _held(conn: AsyncConnection, agent_id: str) -> dict[str, sa.Row[Any]]:
     return {row.id: row for row in found}
 
 
-# The slots of an agent that was silent for long are there again.
+# The slots of an agent that was silent for long, or hung up, are there again. One that has ended registers
+# before it speaks again.
 _BEAT = sa.text(
-    """
-    WITH before AS (SELECT last_heartbeat FROM agents WHERE id = :id), beat AS (
-        UPDATE agents SET last_heartbeat = now() WHERE id = :id AND session = :session
+    f"""
+    WITH before AS (SELECT last_heartbeat, away FROM agents WHERE id = :id), beat AS (
+        UPDATE agents SET last_heartbeat = now(), away = NULL
+        WHERE id = :id AND session = :session AND away IS DISTINCT FROM '{presence.ENDED}'
         RETURNING resource_pool
     )
     SELECT beat.resource_pool,
            CASE WHEN before.last_heartbeat < now() - make_interval(secs => :silent_s)
+                  OR before.away IS NOT NULL
                 THEN pg_notify(:channel, :topic) END
     FROM beat, before
     """
@@ -216,6 +220,20 @@ class Heartbeats:
             raise unknown_session(agent_id)
         self._written[agent_id] = (session, now, row.resource_pool)
         return str(row.resource_pool)
+
+    async def suspect(self, db: Database, agent_id: str, session: uuid.UUID) -> None:
+        """The agent hung up while it waited for work, so it may have been killed.
+
+        It gets no work until it speaks again. What it runs is left alone.
+        """
+        self._written.pop(agent_id, None)
+        async with reader(db).connect() as conn:
+            await conn.execute(
+                sa.update(agents)
+                .where(agents.c.id == agent_id, agents.c.session == session)
+                .where(agents.c.away.is_(None))
+                .values(away=presence.HUNG_UP)
+            )
 
 
 def unknown_session(agent_id: str) -> Conflict:
@@ -340,25 +358,3 @@ async def kill_unstarted(db: Database, agent_id: str, running: Sequence[str]) ->
                 if row.nodes > 1:  # Not lost: it is another node's end that counts.
                     end = Exit(ExitKind.EXITED, exit_signal=signal.SIGKILL, reason=UNSTARTED)
                 await end_leg(change, row.id, end, agent_id=agent_id)
-
-
-_LOST = sa.text(
-    f"""
-    SELECT n.id, g.id AS agent_id, extract(epoch FROM now() - g.last_heartbeat)::float8 AS silent_s
-    FROM {NODES} AS n JOIN agents g ON g.id = n.agent_id
-    WHERE n.state <> 'TERMINATED' AND g.last_heartbeat < now() - make_interval(secs => :timeout)
-    ORDER BY n.id, g.id
-    """
-)
-
-
-async def end_lost(db: Database, agent_timeout_s: float) -> list[str]:
-    """Ends what ran on agents without a sign of life; returns those allocations."""
-    async with reader(db).connect() as conn:
-        lost = list(await conn.execute(_LOST, {"timeout": agent_timeout_s}))
-    for row in lost:
-        async with changing(db) as change:
-            reason = f"agent {row.agent_id} lost for {row.silent_s:.0f} s"
-            end = Exit(ExitKind.INFRASTRUCTURE, reason=reason)
-            await end_leg(change, row.id, end, agent_id=row.agent_id)
-    return [row.id for row in lost]

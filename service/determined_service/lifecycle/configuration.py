@@ -24,7 +24,7 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
-from determined_service.state import states
+from determined_service.state import presence, states
 from determined_service.state.change import changing, reader
 
 logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ _WORK = sa.text(
          WHERE a.resource_pool = :pool AND a.state <> 'TERMINATED' AND a.experiment_id IS NULL) AS tasks,
         (SELECT coalesce(array_agg(g.id ORDER BY g.id), '{{}}') FROM agents g
          WHERE g.resource_pool = :pool AND g.id <> ALL(:local)
-           AND g.last_heartbeat > now() - make_interval(secs => :timeout)) AS agents
+           AND {presence.is_alive()}) AS agents
     """
 )
 _UNFINISHED_EXPERIMENTS = sa.text(f"SELECT e.id FROM experiments e WHERE {_UNFINISHED} ORDER BY 1")

@@ -1,4 +1,4 @@
-"""Agents and slots taken out of use, and put back: what an administrator says."""
+"""Agents and slots taken out of use, put back, and removed: what an administrator says."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import sqlalchemy as sa
 from determined_registry.database.tables import agents, slots
 from determined_service.base import topics
 from determined_service.base.db import Database
-from determined_service.base.errors import NotFound
+from determined_service.base.errors import Conflict, NotFound
 from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.legs import end_leg
+from determined_service.state import presence
 from determined_service.state.change import changing
 from determined_service.state.nodes import NODES
 
@@ -48,6 +49,42 @@ async def use_slot(
         change.notify(topics.SCHEDULER)
     if not enabled and not drain:
         await _end(db, agent_id, slot_id, f"slot {slot_id} of agent {agent_id} was disabled")
+
+
+async def remove_agent(db: Database, agent_id: str, agent_timeout_s: float) -> None:
+    """Removes an agent that is gone. What it ran ends, uncounted, and starts again elsewhere.
+
+    ``agent_timeout_s``: how long an agent may be silent. Raises NotFound, and Conflict for one that is alive.
+    """
+    async with changing(db) as change:
+        given = {"id": agent_id, "timeout": agent_timeout_s}
+        row = (await change.conn.execute(_IS_HERE, given)).first()
+        if row is None:
+            raise NotFound(f"agent {agent_id!r} does not exist")
+        if row.is_here:
+            raise _alive(agent_id)
+        await change.conn.execute(
+            sa.update(agents).where(agents.c.id == agent_id).values(away=presence.ENDED)
+        )
+    await _end(db, agent_id, None, f"agent {agent_id} was removed")
+    async with changing(db) as change:
+        done = await change.conn.execute(
+            sa.delete(agents).where(agents.c.id == agent_id, agents.c.away == presence.ENDED)
+        )
+        if not done.rowcount:  # It has registered meanwhile.
+            raise _alive(agent_id)
+
+
+def _alive(agent_id: str) -> Conflict:
+    return Conflict(
+        f"agent {agent_id!r} is alive: end its process first (Ctrl-C or SIGTERM), or disable it"
+        f" (det agent disable {agent_id})"
+    )
+
+
+_IS_HERE = sa.text(
+    f"SELECT {presence.takes_work()} AS is_here FROM agents g WHERE g.id = :id FOR UPDATE"
+)
 
 
 async def _end(db: Database, agent_id: str, slot_id: int | None, reason: str) -> None:

@@ -5,6 +5,7 @@
   invalid: killed;
 * searches whose driver is gone: their Prefect run is scheduled again;
 * allocations that their agent does not start: they go back into the queue;
+* agents that are gone for a week: forgotten;
 * experiments whose pool has no slots for them: they go to a fallback pool;
 * unmanaged trials without a heartbeat: set to ERROR;
 * runs that somebody cancels in Prefect's UI, or that are stuck there (`prefect.watch`);
@@ -24,9 +25,9 @@ import sqlalchemy as sa
 from determined.common.backoff import Backoff
 from determined.common.wire.times import UNMANAGED_HEARTBEAT_S
 from determined_service.base.db import Database
-from determined_service.lifecycle import agents, idle, task_files, trial_queue, unmanaged
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import experiments as experimenting
+from determined_service.lifecycle import gone_agents, idle, task_files, trial_queue, unmanaged
 from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.legs import end_leg
@@ -39,7 +40,7 @@ from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.queue import Queue
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.search.drivers import DRIVER_LOST_S, DRIVER_QUIET_S
-from determined_service.state import prefect_states, states
+from determined_service.state import prefect_states, presence, states
 from determined_service.state.change import changing, reader
 from determined_service.state.nodes import NODES
 from determined_service.state.prefect_states import EXPERIMENT_ENTITY, TASK_ENTITY
@@ -56,6 +57,7 @@ INVALID_HP_GRACE_S = 10.0
 MAX_REVIVALS = 10
 """After this many restarts of its run in a row, an experiment is given up."""
 FORGET_S = 600.0
+FORGET_AGENTS_S = 7 * 86400.0
 
 _TO_KILL = sa.text(
     """
@@ -79,9 +81,11 @@ _INVALID = sa.text(
 )
 _UNSTARTED = sa.text(
     f"""
-    SELECT n.id, n.agent_id, extract(epoch FROM now() - n.assigned_at)::float8 AS waited_s
-    FROM {NODES} AS n
-    WHERE n.state = 'ASSIGNED' AND n.assigned_at < now() - make_interval(secs => :timeout)
+    SELECT n.id, n.agent_id, extract(epoch FROM now() - n.assigned_at)::float8 AS waited_s,
+           g.away IS NOT DISTINCT FROM '{presence.ENDED}' AS agent_ended
+    FROM {NODES} AS n LEFT JOIN agents g ON g.id = n.agent_id
+    WHERE n.state = 'ASSIGNED'
+      AND (g.away = '{presence.ENDED}' OR n.assigned_at < now() - make_interval(secs => :timeout))
     ORDER BY n.id, n.agent_id
     """
 )
@@ -211,8 +215,10 @@ class Reconciler:
         # Agents could not show themselves while no service ran.
         if time.monotonic() - self._began < self._agent_timeout_s:
             return
-        for lost in await agents.end_lost(self._db, self._agent_timeout_s):
+        for lost in await gone_agents.end_lost(self._db, self._agent_timeout_s):
             logger.warning("allocation %s ended: its agent is lost", lost)
+        for gone in await gone_agents.forget(self._db, FORGET_AGENTS_S):
+            logger.info("agent %s is forgotten: nothing was heard of it for a week", gone)
 
     async def _give_up_unmanaged(self) -> None:
         # Their processes could not show themselves while no service ran.
@@ -238,11 +244,13 @@ class Reconciler:
                     self._warned.add((row.id, row.idle_since))
 
     async def _end_unstarted(self) -> None:
-        # Agents could start nothing while no service told them to.
-        if time.monotonic() - self._began < self._agent_timeout_s:
-            return
+        early = time.monotonic() - self._began < self._agent_timeout_s
         for row in await self._select(_UNSTARTED, timeout=self._start_timeout_s):
             reason = f"agent {row.agent_id} did not start it within {row.waited_s:.0f} s"
+            if row.agent_ended:
+                reason = f"agent {row.agent_id} ended before it started it"
+            elif early:  # Agents could start nothing while no service told them to.
+                continue
             logger.warning("allocation %s goes back into the queue: %s", row.id, reason)
             async with changing(self._db) as change:
                 # Its agent is told to kill it, should it be about to start it.

@@ -12,15 +12,16 @@ from fastapi import Path
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import agents, slots
+from determined_registry.database.tables import slots
 from determined_service.access.dependencies import ClusterAdmin, ClusterReader
 from determined_service.base.errors import NotFound
-from determined_service.lifecycle.machines import use_agent, use_slot
+from determined_service.lifecycle.machines import remove_agent, use_agent, use_slot
+from determined_service.state import presence
 from determined_service.state.nodes import NODES
 from determined_service.views.paging import Limit, Offset, pagination, window
 from determined_service.views.values import moment
 from determined_service.web.router import Router
-from determined_service.web.state import Db
+from determined_service.web.state import Db, SettingsOf
 
 SlotId = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
@@ -86,14 +87,27 @@ def _stats(found: list[dict[str, Any]], key: str) -> dict[str, Any]:
     }
 
 
-async def read_agents(conn: AsyncConnection, where: sa.ColumnElement[bool]) -> list[dict[str, Any]]:
-    """The agents that match, with their slots and what those run."""
+_AGENTS = sa.text(
+    f"""
+    SELECT g.*, {presence.state()} AS state FROM agents g
+    WHERE cast(:id AS text) IS NULL OR g.id = :id ORDER BY g.id
+    """
+)
+
+
+async def read_agents(
+    conn: AsyncConnection, timeout_s: float, agent_id: str | None = None
+) -> list[dict[str, Any]]:
+    """Every agent, or the one of that name, with its state, its slots and what those run.
+
+    ``timeout_s``: how long an agent may be silent.
+    """
     live = await _live_allocations(conn)
     by_agent: dict[str, list[sa.Row[Any]]] = defaultdict(list)
     for slot in await conn.execute(sa.select(slots).order_by(slots.c.slot_id)):
         by_agent[slot.agent_id].append(slot)
     found = []
-    for agent in await conn.execute(sa.select(agents).where(where).order_by(agents.c.id)):
+    for agent in await conn.execute(_AGENTS, {"id": agent_id, "timeout": timeout_s}):
         mine = live.get(agent.id, [])
         held = {slot_id: one for one in mine for slot_id in one.slot_ids}
         its_slots = [_slot_json(slot, agent, held) for slot in by_agent[agent.id]]
@@ -102,6 +116,7 @@ async def read_agents(conn: AsyncConnection, where: sa.ColumnElement[bool]) -> l
                 "id": agent.id,
                 "registeredTime": moment(agent.registered_at),
                 "lastHeartbeat": moment(agent.last_heartbeat),
+                "state": agent.state,
                 "addresses": [agent.host] if agent.host else [],
                 "resourcePools": [agent.resource_pool],
                 "labels": dict(sorted(agent.labels.items())),
@@ -123,14 +138,19 @@ async def read_agents(conn: AsyncConnection, where: sa.ColumnElement[bool]) -> l
 async def list_agents(
     user: ClusterReader,
     db: Db,
+    settings: SettingsOf,
     offset: Offset = 0,
     limit: Limit = -1,
     excludeSlots: bool = False,
     excludeContainers: bool = False,
 ) -> dict[str, Any]:
-    """Every agent that has ever registered and was not removed, with its slots and their work."""
+    """Every agent, with its state, its slots and their work.
+
+    `state`: `STATE_ALIVE`; `STATE_SILENT`: nothing is heard of it; `STATE_ENDED`: its process has said so.
+    Those that are gone leave the list after a week, or when somebody removes them.
+    """
     async with db.tx() as conn:
-        found = await read_agents(conn, sa.true())
+        found = await read_agents(conn, settings.agent_timeout_s)
     for agent in found:
         if excludeSlots:
             agent["slots"] = {}
@@ -141,26 +161,32 @@ async def list_agents(
 
 
 @router.get("/agents/{agent_id}")
-async def get_agent(agent_id: str, user: ClusterReader, db: Db) -> dict[str, Any]:
+async def get_agent(
+    agent_id: str, user: ClusterReader, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
     """One agent."""
     async with db.tx() as conn:
-        found = await read_agents(conn, agents.c.id == agent_id)
+        found = await read_agents(conn, settings.agent_timeout_s, agent_id)
     if not found:
         raise NotFound(f"agent {agent_id!r} does not exist")
     return {"agent": found[0]}
 
 
 @router.get("/agents/{agent_id}/slots")
-async def list_slots(agent_id: str, user: ClusterReader, db: Db) -> dict[str, Any]:
+async def list_slots(
+    agent_id: str, user: ClusterReader, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
     """One agent's slots."""
-    found = await get_agent(agent_id, user, db)
+    found = await get_agent(agent_id, user, db, settings)
     return {"slots": list(found["agent"]["slots"].values())}
 
 
 @router.get("/agents/{agent_id}/slots/{slot_id}")
-async def get_slot(agent_id: str, slot_id: str, user: ClusterReader, db: Db) -> dict[str, Any]:
+async def get_slot(
+    agent_id: str, slot_id: str, user: ClusterReader, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
     """One slot of an agent."""
-    found = (await get_agent(agent_id, user, db))["agent"]["slots"]
+    found = (await get_agent(agent_id, user, db, settings))["agent"]["slots"]
     if slot_id not in found:
         has = f"its slots are {', '.join(found)}" if found else "it has none"
         raise NotFound(f"agent {agent_id!r} has no slot {slot_id!r}: {has}")
@@ -174,38 +200,65 @@ class Disable(BaseModel):
 
 
 @router.post("/agents/{agent_id}/enable")
-async def enable_agent(agent_id: str, user: ClusterAdmin, db: Db) -> dict[str, Any]:
+async def enable_agent(
+    agent_id: str, user: ClusterAdmin, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
     """Gives the agent work again."""
     await use_agent(db, agent_id, enabled=True)
-    return await get_agent(agent_id, user, db)
+    return await get_agent(agent_id, user, db, settings)
 
 
 @router.post("/agents/{agent_id}/disable")
 async def disable_agent(
-    agent_id: str, user: ClusterAdmin, db: Db, given: Disable | None = None
+    agent_id: str,
+    user: ClusterAdmin,
+    db: Db,
+    settings: SettingsOf,
+    given: Disable | None = None,
 ) -> dict[str, Any]:
     """Gives the agent no more work. What runs there starts again elsewhere, unless it may finish."""
     await use_agent(db, agent_id, enabled=False, drain=given is not None and given.drain)
-    return await get_agent(agent_id, user, db)
+    return await get_agent(agent_id, user, db, settings)
+
+
+@router.delete("/agents/{agent_id}")
+async def delete_agent(
+    agent_id: str, user: ClusterAdmin, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
+    """Removes an agent that has ended or is silent. What it ran starts again elsewhere.
+
+    409 for one that is alive. One that comes back registers anew, and is enabled.
+    """
+    await remove_agent(db, agent_id, settings.agent_timeout_s)
+    return {}
 
 
 @router.post("/agents/{agent_id}/slots/{slot_id}/enable")
-async def enable_slot(agent_id: str, slot_id: SlotId, user: ClusterAdmin, db: Db) -> dict[str, Any]:
+async def enable_slot(
+    agent_id: str, slot_id: SlotId, user: ClusterAdmin, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
     """Gives the slot work again."""
     await use_slot(db, agent_id, slot_id, enabled=True)
-    return await _slot(agent_id, slot_id, user, db)
+    return await _slot(agent_id, slot_id, user, db, settings)
 
 
 @router.post("/agents/{agent_id}/slots/{slot_id}/disable")
 async def disable_slot(
-    agent_id: str, slot_id: SlotId, user: ClusterAdmin, db: Db, given: Disable | None = None
+    agent_id: str,
+    slot_id: SlotId,
+    user: ClusterAdmin,
+    db: Db,
+    settings: SettingsOf,
+    given: Disable | None = None,
 ) -> dict[str, Any]:
     """Gives the slot no more work. What it runs starts again elsewhere, unless it may finish."""
     drain = given is not None and given.drain
     await use_slot(db, agent_id, slot_id, enabled=False, drain=drain)
-    return await _slot(agent_id, slot_id, user, db)
+    return await _slot(agent_id, slot_id, user, db, settings)
 
 
-async def _slot(agent_id: str, slot_id: int, user: ClusterAdmin, db: Db) -> dict[str, Any]:
-    found = await get_agent(agent_id, user, db)
+async def _slot(
+    agent_id: str, slot_id: int, user: ClusterAdmin, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
+    found = await get_agent(agent_id, user, db, settings)
     return {"slot": found["agent"]["slots"][str(slot_id)]}

@@ -21,6 +21,7 @@ from determined_service.base.settings import Settings
 from determined_service.loops.runtime import LEADER_KEY
 from determined_service.public.health import prefect_get
 from determined_service.search.drivers import DRIVER_LOST_S
+from determined_service.state import presence
 from determined_service.state.nodes import NODES
 from determined_service.views.values import moment
 from determined_service.web.router import Router
@@ -47,6 +48,7 @@ _POSTGRES = sa.text(
 _AGENTS = sa.text(
     f"""
     SELECT g.id, g.resource_pool, g.version, g.enabled, g.draining,
+           {presence.state()} AS state,
            extract(epoch FROM clock_timestamp() - g.last_heartbeat)::float8 AS silent_s,
            (SELECT count(*) FROM slots s WHERE s.agent_id = g.id) AS slots,
            (SELECT count(*) FROM {NODES} AS n
@@ -105,7 +107,7 @@ async def health_report(user: ClusterReader, db: Db, settings: SettingsOf) -> di
     """Times, versions, disks, agents, and things that are stuck. Ages are in seconds, sizes in bytes."""
     async with db.tx() as conn:
         postgres = await _postgres(conn)
-        agents = await _rows(conn, _AGENTS)
+        agents = await _rows(conn, _AGENTS, timeout=settings.agent_timeout_s)
         outbox = (await _rows(conn, _OUTBOX))[0]
         stuck = {
             "searches": await _rows(conn, _SILENT_SEARCHES, quiet=DRIVER_LOST_S, most=MOST),
@@ -132,6 +134,7 @@ async def health_report(user: ClusterReader, db: Db, settings: SettingsOf) -> di
                 "version": row["version"],
                 "enabled": row["enabled"],
                 "draining": row["draining"],
+                "state": row["state"],
                 "silentS": row["silent_s"],
                 "slots": row["slots"],
                 "allocations": row["allocations"],

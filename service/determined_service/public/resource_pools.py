@@ -78,9 +78,8 @@ def pool_json(
 
 
 async def _all(db: Db, settings: SettingsOf) -> list[dict[str, Any]]:
-    """Every pool of the configuration, in its order. Agents that count as lost do not count."""
+    """Every pool of the configuration, in its order. Only agents that are alive count."""
     cluster = settings.cluster
-    since = sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, settings.agent_timeout_s)
     async with db.tx() as conn:
         kinds = {
             row.name: row.worker_type
@@ -96,7 +95,9 @@ async def _all(db: Db, settings: SettingsOf) -> list[dict[str, Any]]:
             )
         }
         members: dict[str, list[dict[str, Any]]] = {}
-        for agent in await read_agents(conn, agents.c.last_heartbeat > since):
+        for agent in await read_agents(conn, settings.agent_timeout_s):
+            if agent["state"] != "STATE_ALIVE":
+                continue
             for name in agent["resourcePools"]:
                 members.setdefault(name, []).append(agent)
     return [

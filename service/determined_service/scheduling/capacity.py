@@ -131,7 +131,8 @@ def _none_admitted(pool: str, constraint: Constraint, here: Sequence[sa.Row[Any]
     names = sorted(row.id for row in here)
     labels = sorted({f"{key}={value}" for row in here for key, value in row.labels.items()})
     have = f"labels: {listed(labels)}" if labels else "no labels"
+    such = admitted(constraint).removeprefix("an ")
     return (
-        f"resources.placement: resource pool {pool!r} has never had {admitted(constraint)} (agents there: "
-        f"{listed(names)}; {have}); with `launch_error: false` in the cluster configuration it would wait"
+        f"resources.placement: resource pool {pool!r} knows no {such} (agents there: {listed(names)}; "
+        f"{have}); with `launch_error: false` in the cluster configuration it would wait"
     )

@@ -27,7 +27,7 @@ from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.scheduling import job_changes
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.pools import PoolSchedulers
-from determined_service.state import states
+from determined_service.state import presence, states
 from determined_service.state.change import changing, reader
 
 logger = logging.getLogger(__name__)
@@ -56,9 +56,9 @@ _WAITED = sa.text(
     """
 )
 _AGENTS = sa.text(
-    """
+    f"""
     SELECT g.id, g.resource_pool, g.labels, g.enabled AND NOT g.draining AS open,
-           g.last_heartbeat > now() - make_interval(secs => :timeout) AS alive,
+           {presence.is_alive()} AS alive,
            (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS slots
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     WHERE NOT p.removed

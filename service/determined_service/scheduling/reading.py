@@ -24,12 +24,12 @@ from determined_service.scheduling.snapshot import (
     Running,
     Snapshot,
 )
-from determined_service.state import states
+from determined_service.state import presence, states
 
 MOST_CONSTRAINTS = 1000
 
 _AGENTS = sa.text(
-    """
+    f"""
     SELECT coalesce(json_agg(
         json_build_array(g.id, g.resource_pool, g.labels, s.ids) ORDER BY g.id), '[]')::text
     FROM agents g
@@ -37,8 +37,7 @@ _AGENTS = sa.text(
         SELECT agent_id, array_agg(slot_id ORDER BY slot_id) AS ids
         FROM slots WHERE enabled GROUP BY agent_id
     ) s ON s.agent_id = g.id
-    WHERE g.enabled AND NOT g.draining
-      AND g.last_heartbeat > now() - make_interval(secs => :timeout)
+    WHERE g.enabled AND NOT g.draining AND {presence.takes_work()}
     """
 )
 

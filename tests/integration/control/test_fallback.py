@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from determined.common.cluster_config import ClusterConfig
-from determined_service.lifecycle import agents, configuration
+from determined_service.lifecycle import configuration, gone_agents
 from determined_service.scheduling.fallback import fall_back
 from tests.integration.control.test_jobs import update
 from tests.integration.control.test_preemption import single
@@ -106,7 +106,7 @@ async def test_a_pool_that_has_lost_its_agents_is_left_at_once(world: World) -> 
     ok(await trial.started())
     await lose(world, "a1")
     assert await pass_(world) == []  # its leg has not ended yet
-    await agents.end_lost(world.app.state.db, 30.0)
+    await gone_agents.end_lost(world.app.state.db, 30.0)
     assert await pass_(world) == [driver.experiment_id]
     again = await world.launched("b1")
     assert (again.id, again.spec["run_id"]) == (trial.id, 3)

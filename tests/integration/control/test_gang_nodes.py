@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from determined.common.wire.version import GANGS, VERSION
-from determined_service.lifecycle import agents
+from determined_service.lifecycle import gone_agents
 from determined_service.scheduling.placement import schedule_once
 from determined_service.views import usage
 from tests.integration.control.world import Trial, World, ok
@@ -61,7 +61,7 @@ class Node:
         silent = "UPDATE agents SET last_heartbeat = now() - interval '1 hour' WHERE id = :id"
         async with self.world.app.state.db.tx() as conn:
             await conn.execute(sa.text(silent), {"id": self.agent_id})
-        await agents.end_lost(self.world.app.state.db, 60)
+        await gone_agents.end_lost(self.world.app.state.db, 60)
 
 
 async def gang(world: World) -> tuple[Node, Node, Trial]:

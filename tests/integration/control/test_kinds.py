@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import tasks as tasking
-from determined_service.lifecycle.agents import end_lost
+from determined_service.lifecycle.gone_agents import end_lost
 from determined_service.lifecycle.kinds.base import SlotKind
 from determined_service.lifecycle.kinds.table import KINDS
 from determined_service.loops.reconciler import Reconciler

@@ -71,7 +71,7 @@ async def test_what_no_agent_ever_had_is_refused_and_what_one_had_waits(world: W
     await world.register(1, "a1", labels={"gpu": "v100"})
     words = await refusal(world, wanting("{labels: {gpu: a100}}"))
     assert words.endswith(
-        "resources.placement: resource pool 'default' has never had an agent with gpu=a100 (agents there: "
+        "resources.placement: resource pool 'default' knows no agent with gpu=a100 (agents there: "
         "a1; labels: gpu=v100); with `launch_error: false` in the cluster configuration it would wait"
     )
     await world.register(1, "a2", labels={"gpu": "a100"})
@@ -119,7 +119,7 @@ async def test_a_move_to_a_pool_without_such_agents_is_refused(world: World) -> 
     driver = await world.started(wanting("{labels: {gpu: a100}}"))
     answer = await update(world, {"jobId": str(driver.experiment_id), "resourcePool": "other"})
     assert answer.status_code == 400
-    assert "resource pool 'other' has never had an agent with gpu=a100" in answer.text
+    assert "resource pool 'other' knows no agent with gpu=a100" in answer.text
 
 
 async def test_labels_that_nobody_could_ask_for_are_refused(world: World) -> None:

@@ -120,4 +120,5 @@ async def test_what_is_stuck(service_app: FastAPI, user: httpx.AsyncClient, worl
     assert found["outbox"]["oldestS"] > 290
     (agent,) = found["agents"]
     assert agent["allocations"] == 2
+    assert agent["state"] == "STATE_SILENT"
     assert 120 <= agent["silentS"] < 220

@@ -275,6 +275,7 @@ REQUESTS: dict[Address, Asked] = {
         for slot in ("", "/slots/{slot_id}")
         for verb in ("enable", "disable")
     },
+    ("DELETE", f"{API}/agents/{{agent_id}}"): Asked(),
     ("PATCH", f"{API}/mlflow/experiments/{{experiment_id}}"): just({"tags": {"team": "other"}}),
     ("POST", f"{API}/mlflow/experiments/{{experiment_id}}/runs"): just({"name": "other"}),
     ("PATCH", f"{API}/mlflow/runs/{{trial_id}}"): just({"tags": {"team": "other"}}),

@@ -225,6 +225,30 @@ async def test_fork_server_that_dies_is_started_again(
     assert {ended["exit_code"] for ended in control.exits.values()} == {0}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_an_agent_that_is_told_to_end_signs_off(
+    config: AgentConfig, control: FakeControl, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start_agent(config, tmp_path)
+    try:
+        await control.until(lambda: control.polls)
+        process.send_signal(number)
+        assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert control.signed_off == [control.session]
+
+
+async def test_a_service_that_is_away_does_not_hold_up_an_agents_end(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    async with running(config):
+        await control.until(lambda: control.polls)
+        control.answers["sign-off"] = lambda body: (503, {"error": {"error": "away"}})
+    assert control.signed_off == []
+
+
 async def test_fault_in_a_loop_ends_the_agent(config: AgentConfig, control: FakeControl) -> None:
     """An answer that is not what a service sends: an agent that only seems to work is worse."""
     control.answers["work"] = lambda body: (200, {"launch": []})
@@ -252,6 +276,7 @@ async def test_an_agent_that_is_refused_ends_and_leaves_the_legs_that_it_found(
     with pytest.raises(AgentRefused, match=words):
         await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)
     assert control.exits == {}
+    assert control.signed_off == []
     go.touch()
     await control.until(lambda: control.exits)
     assert control.exits["7.abc.1"]["exit_code"] == 0

@@ -52,6 +52,7 @@ def report() -> dict[str, Any]:
                 "version": VERSION,
                 "enabled": True,
                 "draining": False,
+                "state": "STATE_ALIVE",
                 "silentS": 1.0,
                 "slots": 2,
                 "allocations": 1,
@@ -112,7 +113,7 @@ def test_nothing_ails_it() -> None:
         (["postgres", "aheadS"], -3600.0, "clocks", "WARNING", "Postgres' clock is 1h00m behind"),
         (["prefect", "problem"], "refused", "prefect", "FAILED", "http://p/api: refused"),
         (["agents"], [], "agent", "FAILED", "none of 0 agents is alive"),
-        (["agents", 0, "silentS"], 90.0, "agent a1", "WARNING", "no heartbeat for 1m30s"),
+        (["agents", 0, "state"], "STATE_SILENT", "agent a1", "WARNING", "nothing is heard of it"),
         (["agents", 0, "draining"], True, "agent a1", "WARNING", "draining"),
         (["agents", 0, "version"], "1.0", "versions", "WARNING", "agent a1 1.0"),
         (
@@ -175,9 +176,11 @@ def test_what_ails_it(path: list[Any], value: Any, check: str, status: str, word
 
 
 def test_an_agent_that_is_gone_for_good_is_not_spoken_of() -> None:
-    gone = {**report()["agents"][0], "id": "a2", "silentS": 90_000.0}
-    facts = changed("agents", to=[report()["agents"][0], gone])
-    assert "agent a2" not in [found.check for found in judge(facts)]
+    here = report()["agents"][0]
+    gone = {**here, "id": "a2", "state": "STATE_SILENT", "silentS": 90_000.0}
+    ended = {**here, "id": "a3", "state": "STATE_ENDED"}
+    facts = changed("agents", to=[here, gone, ended])
+    assert {"agent a2", "agent a3"}.isdisjoint(found.check for found in judge(facts))
     assert bad(facts) == {}
 
 

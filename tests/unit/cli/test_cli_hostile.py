@@ -162,6 +162,7 @@ SHOWING = {
     "agent disable": [EVIL],
     "agent enable": [EVIL],
     "agent list": [],
+    "agent remove": [EVIL],
     "checkpoint describe": ["u-1"],
     "command config": [COMMAND_ID],
     "command describe": [COMMAND_ID[:5]],
@@ -254,6 +255,11 @@ SHOWING = {
     "trial describe": ["3", "--metrics"],
     "trial logs": ["3"],
     "trial kill": ["3", "4"],
+    "user create": [EVIL, "--password=x"],
+    "user edit": [EVIL, f"--display-name={EVIL}"],
+    "user activate": [EVIL],
+    "user deactivate": [EVIL],
+    "user rename": [EVIL, EVIL],
     "user link-with-agent-user": [
         *(EVIL, "--agent-uid=1", f"--agent-user={EVIL}", "--agent-gid=1", "--agent-group=g")
     ],

@@ -197,6 +197,13 @@ def test_all_agents(det: Det, service: FakeService) -> None:
     assert det("a", "enable").exit_code == det("a", "enable", "one", "--all").exit_code == 2
 
 
+def test_agents_are_removed(det: Det, service: FakeService) -> None:
+    result = det("agent", "remove", "one", "t/o")
+    assert result.stderr == "agent one is removed\nagent t/o is removed\n", result.stdout
+    assert service.calls[-1] == ("DELETE", "/api/v1/agents/t%2Fo")
+    assert det("agent", "remove").exit_code == 2
+
+
 def test_users_of_variables_and_of_the_option_are_not_kept(
     det: Det, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +292,14 @@ def agents(service: FakeService) -> None:
     slots = {str(n): slot(n) for n in (10, 2)}
     slots["2"]["container"] = {"id": "a-1", "parent": "a-1"}
     service.agents = [
-        {"id": "agent", "enabled": True, "slots": slots, "resourcePools": ["default"]}
+        {
+            "id": "agent",
+            "state": "STATE_SILENT",
+            "lastHeartbeat": "2026-01-02T03:04:05Z",
+            "enabled": True,
+            "slots": slots,
+            "resourcePools": ["default"],
+        }
     ]
 
 
@@ -297,7 +311,9 @@ def test_agents_and_slots(det: Det) -> None:
         "1/2",
         "default",
     )
+    assert (row["State"], row["Last Heartbeat"]) == ("SILENT", "2026-01-02 03:04:05+0000")
     rows = list(csv.DictReader(io.StringIO(det("s", "ls", "--csv").stdout)))
+    assert {r["Agent State"] for r in rows} == {"SILENT"}
     assert [(r["Slot ID"], r["Allocation ID"], r["Type"]) for r in rows] == [
         ("2", "a-1", "cpu"),
         ("10", "FREE", "cpu"),

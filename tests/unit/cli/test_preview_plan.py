@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,13 @@ from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_preview_search import CONFIGS
 from tests.unit.sdk.fake_service import URL, FakeService, Refused
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
 
 def agent(slots: int, *, pool: str = "default", held: int = 0, **more: Any) -> dict[str, Any]:
     """An agent's JSON; ``held`` of its slots are taken."""
     return {
         "id": "agent",
         "resourcePools": [pool],
-        "lastHeartbeat": NOW.isoformat(),
+        "state": "STATE_ALIVE",
         "enabled": True,
         "draining": False,
         "slots": {
@@ -129,8 +126,8 @@ def test_agents_that_cannot_take_it_do_not_count(
 ) -> None:
     disabled = agent(2)
     disabled["slots"]["0"]["enabled"] = False
-    gone = (NOW - timedelta(minutes=6)).isoformat()
-    service.agents = [disabled, agent(4, draining=True), agent(8, lastHeartbeat=gone)]
+    gone = agent(8, state="STATE_SILENT")
+    service.agents = [disabled, agent(4, draining=True), gone, agent(8, state="STATE_ENDED")]
     found = plan(det, config)["cluster"]
     assert (found["slots"], found["free_slots"], found["trials_at_once"]) == (1, 1, 1)
     service.agents = []

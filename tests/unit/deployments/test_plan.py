@@ -288,6 +288,7 @@ def test_agent_counts_as_registered_only_when_heard_of_since_its_start(monkeypat
             {"id": "other", "registeredTime": "2026-01-01T00:00:30Z", "lastHeartbeat": None},
             {
                 "id": "me",
+                "state": "STATE_ALIVE",
                 "resourcePools": ["here"],
                 "registeredTime": "2026-01-01T00:00:00.000000Z",
                 "lastHeartbeat": "2026-01-01T00:00:10.500000Z",
@@ -300,5 +301,7 @@ def test_agent_counts_as_registered_only_when_heard_of_since_its_start(monkeypat
     assert not agent.is_registered(state, since=heard + 5)
     moved = state.model_copy(update={"pool": "there"})
     assert not agent.is_registered(moved, since=heard - 5)
+    answer["agents"][1]["state"] = "STATE_ENDED"
+    assert not agent.is_registered(state, since=heard - 5)
     monkeypatch.setattr(agent.probe, "get", lambda url, token: None)
     assert not agent.is_registered(state, since=0.0)

@@ -180,10 +180,13 @@ def _agents(facts: Facts) -> Iterator[Finding]:
         if down is None and _component(facts, "agent") is not None:
             yield Finding("agent", "OK", "its process is running")
         return
-    timeout = facts.report["agentTimeoutS"]
-    # An agent that was silent for a day is left out: its machine was taken away.
-    known = [agent for agent in facts.report["agents"] if agent["silentS"] < GONE_S]
-    alive = [agent for agent in known if agent["silentS"] <= timeout]
+    # One that has ended is left out, and one that was silent for a day: its machine was taken away.
+    known = [
+        agent
+        for agent in facts.report["agents"]
+        if agent["state"] != "STATE_ENDED" and agent["silentS"] < GONE_S
+    ]
+    alive = [agent for agent in known if agent["state"] == "STATE_ALIVE"]
     if not alive and down is None:
         advice = f"start one (`{UP}`, docs/agent.md); until then every trial waits"
         yield Finding("agent", "FAILED", f"none of {len(known)} agents is alive", advice)
@@ -193,9 +196,12 @@ def _agents(facts: Facts) -> Iterator[Finding]:
             f"{agent['slots']} slots in resource pool {agent['resourcePool']},"
             f" {agent['allocations']} allocations, last heartbeat {max(agent['silentS'], 0):.0f} s ago"
         )
-        if agent["silentS"] > timeout:
-            advice = "start it again (docs/agent.md); if its machine is gone, do nothing"
-            found = f"no heartbeat for {f.duration(agent['silentS'])}"
+        if agent["state"] == "STATE_SILENT":
+            advice = (
+                "start it again (docs/agent.md); if its machine is gone, an administrator takes it off the"
+                f" list: det agent remove {agent['id']}"
+            )
+            found = f"nothing is heard of it for {f.duration(max(agent['silentS'], 0))}"
             yield Finding(name, "WARNING", found, advice)
         elif not agent["enabled"] or agent["draining"]:
             how = "draining" if agent["draining"] else "disabled"
@@ -275,7 +281,7 @@ def _versions(facts: Facts) -> Iterator[Finding]:
         service = str(facts.master.get("version"))
         found[f"service {service}"] = service
     for agent in (facts.report or {}).get("agents", ()):
-        if agent["silentS"] <= (facts.report or {})["agentTimeoutS"] and agent["version"]:
+        if agent["state"] == "STATE_ALIVE" and agent["version"]:
             found[f"agent {agent['id']} {agent['version']}"] = agent["version"]
     text = ", ".join(found)
     if len(set(found.values())) > 1:

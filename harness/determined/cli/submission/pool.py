@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from determined.cli.state import State
@@ -11,9 +10,6 @@ from determined.cli.submission import bring_up
 
 if TYPE_CHECKING:
     from determined.experimental._submission import Submission
-
-# An agent is not counted if its last heartbeat is older than the newest one by more than this.
-_SILENT = timedelta(minutes=5)
 
 
 def ask(planned: Submission, resources: dict[str, Any], shared: State) -> dict[str, Any]:
@@ -77,18 +73,13 @@ def _slots(resources: dict[str, Any], shared: State) -> dict[str, Any]:
 
 
 def _agents(pool: str, shared: State) -> Iterator[tuple[int, int]]:
-    """The number of slots and of free slots of each live agent of the pool."""
+    """The number of slots and of free slots of each agent of the pool that takes work."""
     from determined.common.api import pages
 
-    agents = [
-        (datetime.fromisoformat(agent["lastHeartbeat"]), agent)
-        for agent in pages.read(shared.session, "/api/v1/agents", "agents")
-        if pool in (agent.get("resourcePools") or ())
-    ]
-    # Heartbeats are compared with each other, because this machine's clock may be wrong.
-    latest = max((heard for heard, _ in agents), default=None)
-    for heard, agent in agents:
-        if latest is None or latest - heard > _SILENT or agent.get("draining"):
+    for agent in pages.read(shared.session, "/api/v1/agents", "agents"):
+        if pool not in (agent.get("resourcePools") or ()) or agent.get("draining"):
+            continue
+        if agent.get("state") != "STATE_ALIVE":
             continue
         usable = [slot for slot in (agent.get("slots") or {}).values() if slot.get("enabled")]
         yield len(usable), sum(not slot.get("container") for slot in usable)

@@ -98,6 +98,14 @@ class Work(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
+class SignOff(Message):
+    """An agent that was told to end takes no more work. ``session``: that of its registration."""
+
+    session: UUID
+
+
+@checked
+@dataclass(frozen=True, slots=True)
 class Claim(Message):
     """The request for a trial's waiting leg, from a Prefect worker that executes the trial's run itself."""
 

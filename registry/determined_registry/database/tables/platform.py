@@ -81,6 +81,9 @@ agents = sa.Table(
     sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("registered_at", TS, nullable=False, server_default=now()),
     sa.Column("last_heartbeat", TS, nullable=False, server_default=now()),
+    # "ended": its process has said so; until it registers again. "hung_up": its connection broke; until it
+    # speaks again. None of them gets new work.
+    sa.Column("away", sa.Text),
 )
 
 slots = sa.Table(
