@@ -89,7 +89,9 @@ class LocalCluster:
                 cluster.end()
 
     def up(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return self.det("deploy", "local", "cluster-up", "--slots", "2", *args, timeout=TIMEOUT_S)
+        """With one agent, whatever pools there are, unless ``args`` say otherwise."""
+        options = ("--slots", "2", "--agents", "1", *args)
+        return self.det("deploy", "local", "cluster-up", *options, timeout=TIMEOUT_S)
 
     def down(self) -> subprocess.CompletedProcess[str]:
         return self.det("deploy", "local", "cluster-down", timeout=TIMEOUT_S)

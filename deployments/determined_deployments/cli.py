@@ -95,7 +95,13 @@ def cluster_up(
             "cluster's own again.",
         ),
     ] = None,
-    agents: Annotated[int, typer.Option(help="Number of agents; only 1 so far.")] = 1,
+    agents: Annotated[
+        str | None,
+        typer.Option(
+            metavar="each|1",
+            help="An agent for each resource pool (default), or 1: for the default compute pool only.",
+        ),
+    ] = None,
 ) -> None:
     """Start the cluster, or its missing components, and print its addresses."""
     from determined_deployments.local import Wishes
@@ -103,10 +109,10 @@ def cluster_up(
     from determined_deployments.local.report import Terminal
 
     with _failures_in_words():
-        if agents != 1:
+        if agents not in (None, "each", "1"):
             raise typer.BadParameter(
-                f"found {agents}; a local cluster starts with one agent, which offers all slots of the "
-                "machine (see --slots); `det agent start` adds others",
+                f"found {agents}; a local cluster starts an agent for each resource pool (each), or only one "
+                "(1), which offers all slots of the machine (see --slots); `det agent start` adds others",
                 param_hint="--agents",
             )
         wishes = Wishes(
@@ -118,6 +124,7 @@ def cluster_up(
             initial_user_password=initial_user_password,
             config=config,
             task_user=task_user,
+            one_agent=None if agents is None else agents == "1",
         )
         state = up(data_dir, wishes, reporter=Terminal(talk))
     typer.echo(f"service    {state.master_url}")
@@ -202,7 +209,8 @@ def status(
 @local.command("logs")
 def logs(
     component: Annotated[
-        str | None, typer.Argument(help="postgres, prefect, service or agent; default: all.")
+        str | None,
+        typer.Argument(help="postgres, prefect, service, agent or agent-POOL; default: all."),
     ] = None,
     data_dir: DataDir = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines.")] = False,
@@ -210,10 +218,9 @@ def logs(
 ) -> None:
     """Print the components' own logs."""
     from determined_deployments.local import read_logs
-    from determined_deployments.local.plan import ALL
 
     with _failures_in_words():
-        chosen = [component] if component else ALL
+        chosen = [component] if component else None
         try:
             for name, line in read_logs(data_dir, chosen, tail=tail, follow=follow):
                 # The parts' logs quote what users wrote, such as the names of experiments.

@@ -66,8 +66,8 @@ class Cluster:
     prefect_auth: str | None
     data_dir: Path
     checkpoint_dir: Path | None = None
-    agent_id: str | None = None
-    """Of the agent that a local cluster has by itself."""
+    agent_ids: tuple[str, ...] = ()
+    """Of the agents that a local cluster has by itself."""
 
     @classmethod
     def find(cls, master: str | None = None) -> Cluster | None:
@@ -84,7 +84,7 @@ class Cluster:
                 env.get("PREFECT_API_AUTH_STRING"),
                 local_cluster.data_dir(),
             )
-        from determined_deployments.local import state
+        from determined_deployments.local import agent, state
 
         try:
             found = state.load(layout.Layout.of())
@@ -104,7 +104,7 @@ class Cluster:
             found.prefect_auth,
             place.root,
             place.checkpoints,
-            found.agent_id,
+            tuple(agent.agent_ids(found)),
         )
 
 
@@ -119,7 +119,7 @@ def configure(wishes: Wishes) -> AgentConfig:
             f" address and {TOKEN_VARIABLE} to its agent_token"
         )
     name = wishes.name or f"{socket.gethostname()}-{wishes.pool}"
-    if name == cluster.agent_id:
+    if name in cluster.agent_ids:
         raise StartError(
             f"--name {name}: the local cluster's own agent has this name; choose another"
         )

@@ -11,7 +11,7 @@ from determined.common.cluster_config import ClusterConfig
 from determined.common.wire import paths
 from determined.common.wire.cluster import ProposedConfig
 from determined.expconf import ConfigError
-from determined_deployments.local import probe
+from determined_deployments.local import probe, storage
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.layout import Layout, write_private
 from determined_deployments.local.report import Reporter
@@ -52,6 +52,12 @@ def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
     if option is not None:
         for remark in remarks:
             reporter.note(str(remark))
+    if why := storage.problem(config):
+        what = f"checkpoint_storage: no trial could save a checkpoint there: {why}"
+        if option is not None:
+            raise ClusterError(f"--config cannot be used:\n{path}: {what}")
+        # It may be away for a while: what needs no checkpoint runs.
+        reporter.note(f"{path}: {what}")
     if text != current:
         _replace(layout, before, text)
     return Chosen(config, text, before)

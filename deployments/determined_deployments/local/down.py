@@ -53,8 +53,8 @@ def cluster_down(
 def _stop_all(layout: Layout, state: ClusterState | None, grace: float, reporter: Reporter) -> bool:
     stopped = False
     if state:
-        recovery.recover(layout, state.marker, reporter)
-    for name in reversed(plan.ALL):
+        recovery.recover(layout, state.marker, reporter, agent.other_names(state))
+    for name in reversed(plan.names(state)):
         reporter.waiting([name])
         process = daemon.running(layout, name)
         if process:
@@ -75,7 +75,7 @@ def _stop_all(layout: Layout, state: ClusterState | None, grace: float, reporter
 
 def _end_training(layout: Layout, state: ClusterState, grace: float, reporter: Reporter) -> int:
     """End all processes of the cluster that are not components. Returns how many there were."""
-    live = [daemon.running(layout, name) for name in plan.ALL]
+    live = [daemon.running(layout, name) for name in plan.names(state)]
     components = {process.pid for process in live if process}
 
     def is_training(process: psutil.Process) -> bool:
@@ -91,10 +91,12 @@ def _delete(layout: Layout, state: ClusterState | None, reporter: Reporter) -> N
     if state and state.external_db_url:
         databases.drop(databases.maintenance(state.external_db_url))
     # Prefect's home remembers what it wrote into the database that goes now.
-    for folder in (layout.postgres, layout.prefect_home, layout.agent_work):
+    others = state.other_pools if state else []
+    agents = [agent.work_dir(layout, state, pool) for pool in others] if state else []
+    for folder in (layout.postgres, layout.prefect_home, layout.agent_work, *agents):
         if folder.exists():
             shutil.rmtree(folder)
-    for name in ("service.json", "agent.json"):
+    for name in ("service.json", "agent.json", *(f"{agent.name_of(pool)}.json" for pool in others)):
         (layout.root / name).unlink(missing_ok=True)
     # A change of the configuration that was being applied is neither finished nor undone.
     layout.earlier_config.unlink(missing_ok=True)

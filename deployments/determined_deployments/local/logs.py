@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from determined_deployments.local import daemon, plan
+from determined_deployments.local import state as states
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.layout import Layout
 
@@ -16,19 +17,21 @@ POLL = 0.2
 
 def read_logs(
     data_dir: str | os.PathLike[str] | None = None,
-    components: Sequence[str] = plan.ALL,
+    components: Sequence[str] | None = None,
     *,
     tail: int = 100,
     follow: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[str, str]]:
-    """(component, line) pairs: the last ``tail`` lines of each log, then, with ``follow``, new
+    """(component, line) pairs: the last ``tail`` lines of each log (None: of all), then, with ``follow``, new
     lines as they come until ``stop()``. Raises ClusterError for an unknown name or when there is no
     log at all."""
     layout = Layout.of(data_dir)
-    unknown = [name for name in components if name not in plan.ALL]
+    known = plan.names(states.load(layout))
+    components = known if components is None else components
+    unknown = [name for name in components if name not in known]
     if unknown:
-        raise ClusterError(f"no component {unknown[0]!r}; there are {', '.join(plan.ALL)}")
+        raise ClusterError(f"no component {unknown[0]!r}; there are {', '.join(known)}")
     paths = {name: layout.log(name) for name in components}
     if not any(path.exists() for path in paths.values()):
         raise ClusterError(

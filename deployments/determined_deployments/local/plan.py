@@ -24,7 +24,13 @@ from determined_deployments.local.report import Reporter
 from determined_deployments.local.state import USERS, ClusterState
 
 ALL = (postgres.NAME, prefect_server.NAME, service.NAME, agent.NAME)
-"""In the order they are started; stopped in the reverse order."""
+"""Those of every cluster, in the order they are started; stopped in the reverse order."""
+
+
+def names(state: ClusterState | None) -> tuple[str, ...]:
+    """The components of the cluster (None: it has no record), in the same order."""
+    return ALL if state is None else (*ALL, *agent.other_names(state))
+
 
 STOP_SIGNALS = {
     postgres.NAME: postgres.STOP_SIGNALS,
@@ -56,6 +62,8 @@ class Wishes:
     initial_user_password: str | None = None
     config: str | None = None
     """The file of the cluster configuration; empty: none any more."""
+    one_agent: bool | None = None
+    """Whether only the default compute pool gets an agent; else each pool does."""
     task_user: str | None = None
     """``USER[:GROUP]``; empty: the agent's own user."""
 
@@ -83,6 +91,8 @@ def resolve(
             reporter.note(
                 "--initial-user-password works only at the first start, because the users exist already"
             )
+    if wishes.one_agent is not None:
+        state.one_agent = wishes.one_agent
     if wishes.task_user is not None:
         state.default_task = task_user.read(wishes.task_user)
     elif state.default_task is not None and (why := task_user.what_is_wrong(state.default_task)):
@@ -97,23 +107,31 @@ def resolve(
     return state
 
 
-def build(layout: Layout, state: ClusterState, names: Collection[str] = ALL) -> list[Component]:
-    """The components of ``names`` in starting order. With an external database there is no
+def build(
+    layout: Layout, state: ClusterState, chosen: Collection[str] | None = None
+) -> list[Component]:
+    """The components of ``chosen`` (None: all) in starting order. With an external database there is no
     ``postgres`` among them."""
-    unknown = sorted(set(names) - set(ALL))
+    known = names(state)
+    wanted = known if chosen is None else chosen
+    unknown = sorted(set(wanted) - set(known))
     if unknown:
-        raise ClusterError(f"no component {unknown[0]!r}; there are {', '.join(ALL)}")
+        raise ClusterError(f"no component {unknown[0]!r}; there are {', '.join(known)}")
     own_database = state.external_db_url is None
     after = (postgres.NAME,) if own_database else ()
     components: list[Component] = []
-    if own_database and postgres.NAME in names:
+    if own_database and postgres.NAME in wanted:
         components.append(postgres.component(layout, state))
-    if prefect_server.NAME in names:
+    if prefect_server.NAME in wanted:
         components.append(prefect_server.component(layout, state, after))
-    if service.NAME in names:
+    if service.NAME in wanted:
         components.append(service.component(layout, state, after))
-    if agent.NAME in names:
+    if agent.NAME in wanted:
         components.append(agent.component(layout, state, (*after, prefect_server.NAME)))
+    after_service = (*after, prefect_server.NAME, service.NAME, agent.NAME)
+    components += [
+        each for each in agent.of_other_pools(layout, state, after_service) if each.name in wanted
+    ]
     return components
 
 

@@ -6,6 +6,7 @@ Without this a second Prefect or a second agent would be started beside the firs
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 
 import psutil
@@ -24,9 +25,11 @@ KEYS = {
 so that alone does not tell the agent from them."""
 
 
-def recover(layout: Layout, marker: str, reporter: Reporter) -> None:
+def recover(
+    layout: Layout, marker: str, reporter: Reporter, other_agents: Iterable[str] = ()
+) -> None:
     """Writes the missing pid files of live components of the cluster ``marker``."""
-    for name in ("postgres", *KEYS):
+    for name in ("postgres", *KEYS, *other_agents):
         if daemon.running(layout, name):
             continue
         process = search(layout, marker, name)
@@ -54,7 +57,8 @@ def search(layout: Layout, marker: str, name: str) -> psutil.Process | None:
     found = []
     for process in daemon.members(marker):
         try:
-            if daemon.component_of(process) == name and KEYS[name] in process.cmdline():
+            key = KEYS.get(name, KEYS["agent"])
+            if daemon.component_of(process) == name and key in process.cmdline():
                 found.append((process.create_time(), process.pid, process))
         except psutil.Error:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from determined_deployments.local import configuration, databases, probe
+from determined_deployments.local import agent, configuration, databases, probe
 from determined_deployments.local.component import Component
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import HOST, ClusterState
@@ -28,7 +28,7 @@ def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
         "bootstrap_passwords": state.passwords,
         "agent_token": state.agent_token,
         "default_checkpoint_storage": {"type": "shared_fs", "host_path": str(layout.checkpoints)},
-        "local_agents": [state.agent_id],
+        "local_agents": agent.agent_ids(state),
     }
 
 

@@ -60,6 +60,10 @@ class ClusterState(BaseModel):
     """``--gpu`` / ``--no-gpu``, kept likewise."""
     pool: str = "default"
     """The resource pool that the agent joins."""
+    other_pools: list[str] = Field(default_factory=list)
+    """Those that have an agent of their own beside it."""
+    one_agent: bool = False
+    """``--agents 1``: no other pool gets an agent."""
     default_task: DefaultTask | None = None
     """``--task-user``: the account of trials; None: the agent's own."""
 

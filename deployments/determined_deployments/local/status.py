@@ -47,7 +47,7 @@ def cluster_status(data_dir: str | os.PathLike[str] | None = None) -> list[Compo
         return []
     if state.external_db_url is None and not layout.postgres.exists():
         # Recorded but never got as far as a database: nothing to ask.
-        return [ComponentStatus(name, "stopped") for name in plan.ALL]
+        return [ComponentStatus(name, "stopped") for name in plan.names(state)]
     components = plan.build(layout, state)
     processes = {each.name: _process(layout, state, each.name) for each in components}
     any_lives = any(processes.values())
@@ -70,7 +70,7 @@ def _row(
                 process.pid,
                 component.url,
                 process.memory_info().rss,
-                _memory(process, whole_tree=name != plan.agent.NAME),
+                _memory(process, whole_tree=not plan.agent.is_agent(name)),
                 time.time() - process.create_time(),
                 str(log),
             )

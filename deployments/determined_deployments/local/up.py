@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from determined.common.cluster_config import ClusterConfig
 from determined_deployments.local import (
     agent,
     configuration,
@@ -19,6 +21,7 @@ from determined_deployments.local import (
     lock,
     plan,
     ports,
+    probe,
     recovery,
     service,
 )
@@ -40,10 +43,11 @@ def cluster_up(
     data_dir: str | os.PathLike[str] | None = None,
     wishes: plan.Wishes | None = None,
     *,
-    components: Collection[str] = plan.ALL,
+    components: Collection[str] | None = None,
     reporter: Reporter | None = None,
 ) -> ClusterState:
-    """Brings the cluster of ``data_dir`` up and returns its state once every component is ready.
+    """Brings the cluster of ``data_dir`` up and returns its state once every component (or only
+    ``components``) is ready.
 
     Running components stay, dead ones are started again, and those that run with other settings than wanted
     now are restarted. When a component fails, the components started by this call are stopped again. Raises
@@ -65,16 +69,26 @@ def cluster_up(
         recorded = states.load(layout)
         refused = ""
         if recorded:
-            recovery.recover(layout, recorded.marker, reporter)
+            recovery.recover(layout, recorded.marker, reporter, agent.other_names(recorded))
             if configuration.refusal(recorded):
                 _stop(layout, service.NAME)  # so that it reads the file again
-            elif service.NAME in components:
+            elif components is None or service.NAME in components:
                 # One that runs is not disturbed by what it would refuse.
                 refused = configuration.objection(recorded, chosen)
         state = plan.resolve(layout, wishes, claims, reporter)
+        with_service = components is None or service.NAME in components
         pool = chosen.config.pool_of_flows
         if recorded is None:
             state.pool = pool
+        others_before = state.other_pools if recorded else None
+        if not refused:
+            state.other_pools = _other_pools(chosen.config, state)
+            for name in sorted(
+                {*map(agent.name_of, others_before or ())} - {*agent.other_names(state)}
+            ):
+                _stop(
+                    layout, name
+                )  # An agent of a pool that leaves would keep it in the configuration.
         states.save(layout, state)
         if state.external_db_url:
             databases.ensure(databases.maintenance(state.external_db_url))
@@ -87,22 +101,51 @@ def cluster_up(
 
             start(layout, state.marker, plan.build(layout, state, names), reporter, move)
 
-        if not refused and state.pool != pool and service.NAME in components:
-            # The agent follows once the service knows the pool; if it refuses, the agent stays where it is.
-            bring_up([name for name in components if name != agent.NAME])
+        def wanted() -> Collection[str]:
+            return plan.names(state) if components is None else components
+
+        moves = state.pool != pool or others_before not in (None, state.other_pools)
+        if not refused and moves and with_service:
+            # Agents follow once the service knows the pools; if it refuses, they stay where they are.
+            bring_up([name for name in wanted() if not agent.is_agent(name)])
             refused = configuration.refusal(state)
         if not refused:
             state.pool = pool
             states.save(layout, state)
-            bring_up(components)
-            refused = configuration.refusal(state) if service.NAME in components else ""
-            if not refused and service.NAME in components:
+            bring_up(wanted())
+            refused = configuration.refusal(state) if with_service else ""
+            if not refused and with_service:
                 configuration.settle(layout)
+                _say_without_agent(state, reporter)
         if refused:
             configuration.put_back(layout, chosen)
-            bring_up(components)
+            state.other_pools = others_before or []
+            states.save(layout, state)
+            bring_up(wanted())
             raise ClusterError(f"the cluster keeps the configuration that it had:\n{refused}")
     return state
+
+
+def _other_pools(config: ClusterConfig, state: ClusterState) -> list[str]:
+    """The pools that get an agent of their own beside that of the flows."""
+    names = [pool.pool_name for pool in config.resource_pools]
+    others = [name for name in names if name != config.pool_of_flows]
+    aux = config.default_pool(0)
+    # Tasks go to that one without being told to.
+    others.sort(key=lambda name: name != aux)
+    return [] if state.one_agent else others[: agent.MOST]
+
+
+def _say_without_agent(state: ClusterState, reporter: Reporter) -> None:
+    """Names the pools in which everything would wait."""
+    answer = probe.get(f"{state.master_url}/api/v1/resource-pools", token=state.agent_token)
+    for pool in answer.get("resourcePools", ()) if isinstance(answer, dict) else ():
+        if not pool["numAgents"]:
+            name = shlex.quote(pool["name"])
+            reporter.note(
+                f"resource pool {pool['name']} has no agent: what is sent there waits until you start one"
+                f" (det agent start --pool {name})"
+            )
 
 
 def _stop(layout: Layout, name: str) -> None:
@@ -110,6 +153,7 @@ def _stop(layout: Layout, name: str) -> None:
     process = daemon.alive(record) if record else None
     if process is not None:
         daemon.stop(process, TERMINATE)
+    layout.pid_file(name).unlink(missing_ok=True)
 
 
 Move = Callable[[str], Sequence[Component]]

@@ -66,6 +66,7 @@ from determined_service.public import (
     users,
     workspaces,
 )
+from determined_service.public.storage_check import CloudChecks
 from determined_service.scheduling.queue import Queue
 from determined_service.scheduling.waiting_times import WaitingTimes
 from determined_service.web.router import Router
@@ -149,6 +150,7 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     makes what the routes remember between requests."""
     app.state.progress_events = ProgressEvents()
     app.state.readers = Readers()
+    app.state.cloud_checks = CloudChecks()
     stack.push_async_callback(app.state.readers.close)
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.waiting_times = WaitingTimes(app.state.db)

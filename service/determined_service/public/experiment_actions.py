@@ -32,6 +32,7 @@ from determined_service.lifecycle.pools import require_pool
 from determined_service.plots import links
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
+from determined_service.scheduling.capacity import no_agent
 from determined_service.state.change import Change, changing, reader
 from determined_service.submission import continuation, submit
 from determined_service.views.experiments import get_experiment, planned_experiment
@@ -245,10 +246,7 @@ async def _remarks_on(
     """``waits``: until there is an agent on which its trials could run."""
     found = await surroundings.remarks(conn, config, pool, original=text)
     if waits:
-        found.append(
-            f"resource pool {pool!r} has no agent now on which a trial of this experiment could run: its "
-            "trials wait until one comes (det agent start --pool)"
-        )
+        found.append(no_agent(pool, "a trial of this experiment"))
     return found
 
 

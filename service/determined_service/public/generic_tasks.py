@@ -26,6 +26,7 @@ from determined_service.lifecycle.kinds.generic import GIVEN
 from determined_service.lifecycle.kinds.table import GENERIC
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
+from determined_service.scheduling.capacity import no_agent
 from determined_service.state import states
 from determined_service.state.change import changing, reader
 from determined_service.submission import launching
@@ -155,6 +156,8 @@ async def create_task(
         task_id = await launching.store(change, launch, planned, settings, user.user_id, user.task)
         pool = planned.config["resources"]["resource_pool"]
         remarks = await surroundings.remarks(change.conn, planned.config, pool, is_task=True)
+        if planned.warnings:
+            remarks.append(no_agent(pool, "it"))
     return JsonResponse({"taskId": task_id, "warnings": list(planned.warnings), "remarks": remarks})
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import secrets
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 import sqlalchemy as sa
+from fastapi import Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.__version__ import __version__
@@ -20,6 +18,7 @@ from determined_service.access.dependencies import ClusterReader
 from determined_service.base.settings import Settings
 from determined_service.loops.runtime import LEADER_KEY
 from determined_service.public.health import prefect_get
+from determined_service.public.storage_check import CloudChecks, disk_of, try_folder
 from determined_service.search.drivers import DRIVER_LOST_S
 from determined_service.state import presence
 from determined_service.state.nodes import NODES
@@ -54,6 +53,15 @@ _AGENTS = sa.text(
            (SELECT count(*) FROM {NODES} AS n
             WHERE n.agent_id = g.id AND n.state <> 'TERMINATED') AS allocations
     FROM agents g ORDER BY g.id
+    """
+)
+_POOLS = sa.text(
+    f"""
+    SELECT p.name,
+           (SELECT count(*) FROM agents g WHERE g.resource_pool = p.name AND {presence.is_alive()}) AS agents,
+           (SELECT count(*) FROM allocations a
+            WHERE a.resource_pool = p.name AND a.state = 'REQUESTED') AS waiting
+    FROM pools p WHERE NOT p.removed ORDER BY p.name
     """
 )
 _OUTBOX = sa.text(
@@ -103,11 +111,14 @@ _NOT_DELETED = sa.text(
 
 
 @router.get("/health-report")
-async def health_report(user: ClusterReader, db: Db, settings: SettingsOf) -> dict[str, Any]:
+async def health_report(
+    request: Request, user: ClusterReader, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
     """Times, versions, disks, agents, and things that are stuck. Ages are in seconds, sizes in bytes."""
     async with db.tx() as conn:
         postgres = await _postgres(conn)
         agents = await _rows(conn, _AGENTS, timeout=settings.agent_timeout_s)
+        pools = await _rows(conn, _POOLS, timeout=settings.agent_timeout_s)
         outbox = (await _rows(conn, _OUTBOX))[0]
         stuck = {
             "searches": await _rows(conn, _SILENT_SEARCHES, quiet=DRIVER_LOST_S, most=MOST),
@@ -118,8 +129,13 @@ async def health_report(user: ClusterReader, db: Db, settings: SettingsOf) -> di
     # Last, so that it is close to when the answer leaves.
     prefect = await _prefect(settings)
     section = settings.checkpoint_storage
-    storage = None if section is None else await _patiently(lambda: _storage(section))
-    disk = await _patiently(lambda: _disk(settings.data_dir))
+    checks: CloudChecks = request.app.state.cloud_checks
+    storage = None
+    if section is not None and section.get("type") in ("shared_fs", "directory"):
+        storage = await _patiently(lambda: try_folder(section))
+    elif section is not None:
+        storage = await checks.look(section)
+    disk = await _patiently(lambda: disk_of(settings.data_dir))
     return {
         "version": __version__,
         "agentTimeoutS": settings.agent_timeout_s,
@@ -141,6 +157,7 @@ async def health_report(user: ClusterReader, db: Db, settings: SettingsOf) -> di
             }
             for row in agents
         ],
+        "pools": pools,
         "outbox": {
             "waiting": outbox["waiting"],
             "oldestS": outbox["oldest_s"],
@@ -183,39 +200,6 @@ async def _prefect(settings: Settings) -> dict[str, Any] | None:
     except (httpx.HTTPError, ValueError) as error:
         found["problem"] = (str(error) or type(error).__name__).splitlines()[0]
     return found
-
-
-def _storage(section: dict[str, Any]) -> dict[str, Any]:
-    """The cluster's default storage, tested by the service if it is a folder that the service can see."""
-    kind = section.get("type")
-    root = section.get("host_path") if kind == "shared_fs" else section.get("container_path")
-    found = {"type": kind, "path": root, "tried": False, "problem": None, "disk": None}
-    if not root or (kind == "directory" and not Path(root).is_dir()):
-        return found
-    folder = Path(root) / (section.get("storage_path") or "")
-    problem = _probe(folder)
-    disk = _disk(folder) if problem is None else None
-    return {**found, "path": str(folder), "tried": True, "problem": problem, "disk": disk}
-
-
-def _probe(folder: Path) -> str | None:
-    """Write, read and delete a small file. Returns the error, if any."""
-    probe = folder / f".probe-{secrets.token_hex(8)}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            probe.write_bytes(b"determined")
-            found = probe.read_bytes()
-        finally:
-            probe.unlink(missing_ok=True)
-    except OSError as error:
-        return f"{error.filename or folder}: {error.strerror}"
-    return None if found == b"determined" else f"{probe}: what was written cannot be read back"
-
-
-def _disk(folder: Path) -> dict[str, Any]:
-    usage = shutil.disk_usage(folder)
-    return {"path": str(folder.absolute()), "freeBytes": usage.free, "totalBytes": usage.total}
 
 
 async def _patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.kinds.table import GENERIC, launched_kinds
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
+from determined_service.scheduling.capacity import no_agent
 from determined_service.scheduling.job_changes import set_task_priority
 from determined_service.state import task_kinds
 from determined_service.state.change import changing
@@ -251,7 +252,11 @@ def _add_routes(kind: LaunchedKind) -> None:
                 noun: launched_json(row, kind, viewer_of(user), alone=True),
                 "config": planned.config,
                 "warnings": list(planned.warnings),
-                "remarks": [*launching.remarks(planned.config), *remarks],
+                "remarks": [
+                    *launching.remarks(planned.config),
+                    *([no_agent(pool, "it")] if planned.warnings else []),
+                    *remarks,
+                ],
             }
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -78,7 +79,7 @@ async def check_slots(
     every = list(await conn.execute(_AGENTS, {"pool": pool}))
     here = [row for row in every if row.here]
     if not here:
-        return pool, (SLOTS_EXCEEDED,) if wanted else ()
+        return pool, (SLOTS_EXCEEDED,)
     if constraint is not None:
         known = [row for row in every if constraint.admits(row.id, row.labels)]
         if not known and cluster.launch_error:
@@ -116,14 +117,22 @@ async def check_task_slots(
         )
     await require_pool(conn, pool, _FIELD)
     here = [row for row in await conn.execute(_AGENTS, {"pool": pool}) if row.here]
-    if could_hold(slots, Counter(row.n for row in here), Spread.NONE) or not slots:
-        return pool, ()
     if not here:
         return pool, (SLOTS_EXCEEDED,)
+    if could_hold(slots, Counter(row.n for row in here), Spread.NONE) or not slots:
+        return pool, ()
     sizes = ", ".join(f"{row.id} {row.n}" for row in here[:NAMED])
     raise BadRequest(
         f"request unfulfillable: resources.slots: {slots} slots are more than any agent of the resource pool "
         f"{pool!r} has, and only trials run on several agents (agents and their slots: {sizes})"
+    )
+
+
+def no_agent(pool: str, whose: str) -> str:
+    """The remark about what waits in a pool because of :data:`SLOTS_EXCEEDED`. ``whose``: what must fit."""
+    return (
+        f"resource pool {pool!r} has no agent now on which {whose} could run: it waits until one comes"
+        f" (det agent start --pool {shlex.quote(pool)})"
     )
 
 

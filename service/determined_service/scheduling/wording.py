@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from determined_service.base.spread import Spread
@@ -35,7 +36,8 @@ def in_words(waiting: Waiting) -> str:
     match waiting.reason:
         case NoAgent():
             joint = "; the pool" if request.constraint else ", which"
-            return f"{wanted}{joint} has no agent that is alive and enabled"
+            start = f"det agent start --pool {shlex.quote(request.pool)}"
+            return f"{wanted}{joint} has no agent that is alive and enabled (`{start}` starts one)"
         case NoneAdmitted(agents, labels):
             have = f"labels there: {listed(labels)}" if labels else "none of them has a label"
             those = "the pool's only agent is not one" if agents == 1 else "the pool has none"

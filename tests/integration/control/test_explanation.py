@@ -22,11 +22,15 @@ async def test_waiting_for_a_flow_then_for_an_agent(world: World) -> None:
     experiment = await world.submit(SINGLE)
     item, trial = (await explain(world, experiment))["waiting"]
     assert item["trialId"] is None
-    assert trial["reason"].endswith("which has no agent that is alive and enabled")
+    assert trial["reason"].endswith(
+        "which has no agent that is alive and enabled (`det agent start --pool default` starts one)"
+    )
     assert "has not been given its run" in item["reason"] or "no flow drives" in item["reason"]
     driver = await world.started()
     (item,) = (await explain(world, driver.experiment_id))["waiting"][-1:]
-    assert item["reason"].endswith("which has no agent that is alive and enabled")
+    assert item["reason"].endswith(
+        "which has no agent that is alive and enabled (`det agent start --pool default` starts one)"
+    )
     assert (item["resourcePool"], item["slotsWanted"], item["slotsFree"]) == ("default", 1, 0)
 
 

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
 from determined_registry.database import migrate
 from determined_service.base.settings import Settings
+from determined_service.public import storage_check
 from tests.integration.service_api.world import World
+from tests.waiting import TIMEOUT_S
 
 PATH = "/api/v1/cluster/health-report"
 
@@ -63,11 +66,47 @@ async def test_a_storage_that_does_not_take_files(
     storage = (await ask(user))["checkpointStorage"]
     assert storage["tried"] is True
     assert str(tmp_path / "file") in storage["problem"]
-    cloud = {"type": "s3", "bucket": "b", "secret_key": "do-not-tell"}
-    service_app.state.settings = settings.model_copy(update={"default_checkpoint_storage": cloud})
-    answer = await user.get(PATH)
-    assert answer.json()["checkpointStorage"]["tried"] is False
-    assert "do-not-tell" not in answer.text
+
+
+async def test_a_storage_of_a_cloud_is_tried(
+    user: httpx.AsyncClient,
+    service_app: FastAPI,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nobody = {"endpoint_url": "http://127.0.0.1:9", "access_key": "a", "secret_key": "do-not-tell"}
+    for given, seconds, problem in (
+        ({"bucket": "b", **nobody}, 1.0, "it did not answer within 1 s"),
+        (
+            {"secret_key": "do-not-tell"},
+            TIMEOUT_S,
+            "checkpoint_storage.bucket must be the name of a bucket",
+        ),
+    ):
+        monkeypatch.setattr(storage_check, "TIMEOUT_S", seconds)
+        section = {"type": "s3", **given}
+        changed = settings.model_copy(update={"default_checkpoint_storage": section})
+        service_app.state.settings = changed
+        answer = await user.get(PATH)
+        found = answer.json()["checkpointStorage"]
+        assert (found["tried"], found["problem"]) == (True, problem)
+        assert "do-not-tell" not in answer.text
+    # Whoever asks again soon asks no cloud.
+    monkeypatch.setattr(storage_check, "_try", None)
+    assert (await ask(user))["checkpointStorage"]["problem"] == problem
+
+
+async def test_a_pool_without_an_agent(
+    user: httpx.AsyncClient, service_app: FastAPI, world: World
+) -> None:
+    assert (await ask(user))["pools"] == [{"name": "default", "agents": 0, "waiting": 0}]
+    await run(
+        service_app,
+        "INSERT INTO agents (id, resource_pool, session) VALUES ('a', 'default', gen_random_uuid())",
+        "INSERT INTO agents (id, resource_pool, session, away)"
+        " VALUES ('b', 'default', gen_random_uuid(), 'ended')",
+    )
+    assert (await ask(user))["pools"][0]["agents"] == 1
 
 
 async def test_a_prefect_that_is_away(

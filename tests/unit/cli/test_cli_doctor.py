@@ -58,6 +58,7 @@ def report() -> dict[str, Any]:
                 "allocations": 1,
             }
         ],
+        "pools": [{"name": "default", "agents": 1, "waiting": 0}],
         "outbox": {"waiting": 1, "oldestS": 0.5, "attempts": 0, "lastError": None},
         "stuck": {"searches": [], "notStarted": [], "notEnded": [], "notDeleted": []},
         "time": "2026-01-02T03:04:05Z",
@@ -173,6 +174,16 @@ def test_what_ails_it(path: list[Any], value: Any, check: str, status: str, word
     found = bad(changed(*path, to=value))
     assert (found[check].status, words in found[check].found) == (status, True), found
     assert found[check].advice or check.startswith("agent a1")
+
+
+def test_a_pool_without_an_agent_is_spoken_of() -> None:
+    pools = [*report()["pools"], {"name": "the small", "agents": 0, "waiting": 2}]
+    (found,) = [
+        one for one in judge(changed("pools", to=pools)) if one.check.startswith("resource")
+    ]
+    assert (found.check, found.status) == ("resource pool the small", "WARNING")
+    assert found.found == "it has no agent: what is sent there waits (2 wait now)"
+    assert found.advice == "start one: det agent start --pool 'the small'"
 
 
 def test_an_agent_that_is_gone_for_good_is_not_spoken_of() -> None:

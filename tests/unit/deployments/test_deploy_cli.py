@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -23,10 +24,10 @@ def run(tmp_path):
     return call
 
 
-def test_one_agent_only(run):
+def test_a_number_of_agents_that_is_not_there(run):
     result = run("cluster-up", "--agents", "2")
     assert result.exit_code == 2
-    assert "one agent" in result.stderr
+    assert "an agent for each resource pool (each)" in re.sub(r"[\s│]+", " ", result.stderr)
 
 
 def test_status_of_nothing(run, tmp_path):

@@ -281,6 +281,35 @@ def test_unknown_component_is_named(layout):
         plan.build(layout, ClusterState(), ["redis"])
 
 
+def test_each_pool_has_an_agent_with_a_name_and_folders_of_its_own(layout):
+    state = ClusterState(
+        agent_id="me", pool="gpus", other_pools=["small", "ÅB c/d"], postgres_port=1
+    )
+    state.slot_type, state.slots = "cuda", [states.Slot(id=0, device="GPU-1")]
+    made = {each.name: each for each in plan.build(layout, state)}
+    first, small, odd = (made[name] for name in plan.names(state)[3:])
+    assert (first.name, small.name) == ("agent", "agent-small")
+    assert re.fullmatch(r"agent-[A-Za-z0-9_.-]+", odd.name)
+    # They would be refused by a service that does not know their pools yet.
+    assert "service" in small.after
+    assert "service" not in first.after
+    given = [json.loads(text) for each in (first, small, odd) for text in each.files.values()]
+    assert [one["resource_pool"] for one in given] == ["gpus", "small", "ÅB c/d"]
+    assert len({one["work_dir"] for one in given}) == 3
+    assert [one["agent_id"] for one in given] == agent.agent_ids(state)
+    # A GPU has one agent.
+    assert [one["slot_type"] for one in given] == ["cuda", "cpu", "cpu"]
+    for one in given:
+        AgentConfig.model_validate(one)
+
+
+def test_whether_other_pools_get_agents_is_kept(layout):
+    assert not resolve(layout).one_agent
+    assert resolve(layout, one_agent=True).one_agent
+    assert resolve(layout).one_agent
+    assert not resolve(layout, one_agent=False).one_agent
+
+
 def test_agent_counts_as_registered_only_when_heard_of_since_its_start(monkeypatch):
     state = ClusterState(agent_id="me", pool="here")
     answer = {

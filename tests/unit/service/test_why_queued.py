@@ -119,7 +119,8 @@ def test_only_what_is_asked_for_is_put_into_words() -> None:
     found = why_queued(FirstInFirstOut(), snapshot, ["mine", "b"])
     assert found == {
         "mine": "it is being given slots now",
-        "b": "wants 1 slot of resource pool 'gpu', which has no agent that is alive and enabled",
+        "b": "wants 1 slot of resource pool 'gpu', which has no agent that is alive and enabled (`det agent "
+        "start --pool gpu` starts one)",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -33,7 +34,7 @@ def judge(facts: Facts) -> list[Finding]:
     """Every finding, in the order in which the parts depend on each other."""
     findings = [*_postgres(facts), *_prefect(facts), *_service(facts), *_agents(facts)]
     if facts.report is not None:
-        findings += [*_storage(facts.report), *_stuck(facts.report)]
+        findings += [*_pools(facts.report), *_storage(facts.report), *_stuck(facts.report)]
     return [*findings, *_versions(facts), *_clocks(facts), *_disks(facts)]
 
 
@@ -55,7 +56,7 @@ _NEEDS = {
 
 def _missing(facts: Facts, name: str) -> list[str]:
     """The processes that the local process ``name`` needs and that do not run."""
-    known = {need: _component(facts, need) for need in _NEEDS[name]}
+    known = {need: _component(facts, need) for need in _NEEDS.get(name, _NEEDS["agent"])}
     return [need for need, process in known.items() if process and process["state"] != "running"]
 
 
@@ -176,6 +177,10 @@ def _agents(facts: Facts) -> Iterator[Finding]:
     down = _down(facts, "agent")
     if down is not None:
         yield down
+    for each in (facts.local.components if facts.local else None) or ():
+        # Of the other resource pools of a local cluster.
+        if each["component"].startswith("agent-") and (other := _down(facts, each["component"])):
+            yield other
     if facts.report is None:
         if down is None and _component(facts, "agent") is not None:
             yield Finding("agent", "OK", "its process is running")
@@ -210,6 +215,20 @@ def _agents(facts: Facts) -> Iterator[Finding]:
             yield Finding(name, "OK", found)
 
 
+def _pools(report: dict[str, Any]) -> Iterator[Finding]:
+    """Pools without an agent; where no pool has one, :func:`_agents` has said so."""
+    if not any(pool["agents"] for pool in report["pools"]):
+        return
+    for pool in report["pools"]:
+        if pool["agents"]:
+            continue
+        found = "it has no agent: what is sent there waits"
+        if pool["waiting"]:
+            found += f" ({pool['waiting']} wait{'s' if pool['waiting'] == 1 else ''} now)"
+        advice = f"start one: det agent start --pool {shlex.quote(pool['name'])}"
+        yield Finding(f"resource pool {pool['name']}", "WARNING", found, advice)
+
+
 def _storage(report: dict[str, Any]) -> Iterator[Finding]:
     known = report["checkpointStorage"]
     name = "checkpoint storage"
@@ -219,12 +238,12 @@ def _storage(report: dict[str, Any]) -> Iterator[Finding]:
     elif known["problem"]:
         where = f"{known['path']}: " if known.get("path") else ""
         advice = (
-            "trials cannot save checkpoints: free some space, or give the service and the agents"
-            " write permission"
+            "trials cannot save checkpoints: install what is missing, free some space, or give the service"
+            " and the agents write permission"
         )
         yield Finding(name, "FAILED", f"{where}{known['problem']}", advice)
     elif not known["tried"]:
-        found = f"the service does not check {known['type']} storage; each trial checks it when it starts"
+        found = "the service's machine does not have it; each trial checks it when it starts"
         yield Finding(name, "OK", found)
     else:
         found = f"wrote, read and deleted a file in {known['path']} ({known['type']})"
