@@ -33,6 +33,8 @@ BACKOFF = {"determined.common.backoff"}
 PRINTABLE = {"determined.common.printable"}
 # Who imports Prefect.
 LEAN = {"determined.common.lean_jsonschema"}
+# From when on a disk counts as full.
+DISK = {"determined.common.disk"}
 # What both sides of the wire import.
 WIRE = {"determined.common.wire"}
 # The cluster's own configuration, which `det` checks before the service reads it.
@@ -59,6 +61,7 @@ ALLOWED: dict[str, set[str]] = {
     | PROMOTION
     | PIPELINE
     | LEAN
+    | DISK
     | WIRE
     # Of the service only the process that reads checkpoint files; see the test below.
     | STORAGE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import time
 from collections import Counter
@@ -19,9 +18,9 @@ from determined_deployments.local import (
     daemon,
     databases,
     lock,
+    notices,
     plan,
     ports,
-    probe,
     recovery,
     service,
 )
@@ -65,6 +64,7 @@ def cluster_up(
         quiet_end(reporter),
         ports.Claims() as claims,
     ):
+        notices.look_at_disk(layout, reporter)
         chosen = configuration.choose(layout, wishes.config, reporter)
         recorded = states.load(layout)
         refused = ""
@@ -116,7 +116,7 @@ def cluster_up(
             refused = configuration.refusal(state) if with_service else ""
             if not refused and with_service:
                 configuration.settle(layout)
-                _say_without_agent(state, reporter)
+                notices.say_without_agent(state, reporter)
         if refused:
             configuration.put_back(layout, chosen)
             state.other_pools = others_before or []
@@ -134,18 +134,6 @@ def _other_pools(config: ClusterConfig, state: ClusterState) -> list[str]:
     # Tasks go to that one without being told to.
     others.sort(key=lambda name: name != aux)
     return [] if state.one_agent else others[: agent.MOST]
-
-
-def _say_without_agent(state: ClusterState, reporter: Reporter) -> None:
-    """Names the pools in which everything would wait."""
-    answer = probe.get(f"{state.master_url}/api/v1/resource-pools", token=state.agent_token)
-    for pool in answer.get("resourcePools", ()) if isinstance(answer, dict) else ():
-        if not pool["numAgents"]:
-            name = shlex.quote(pool["name"])
-            reporter.note(
-                f"resource pool {pool['name']} has no agent: what is sent there waits until you start one"
-                f" (det agent start --pool {name})"
-            )
 
 
 def _stop(layout: Layout, name: str) -> None:

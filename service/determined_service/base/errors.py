@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import traceback
+from pathlib import Path
 
 import psycopg
 from fastapi import FastAPI, Request
@@ -19,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from determined.common.printable import one_line
+from determined_service.base import full_disk
 from determined_service.base.absent import advice
 from determined_service.base.json import JsonResponse, dumps
 from determined_service.base.refusals import ApiError as ApiError
@@ -50,6 +52,7 @@ _KINDS: dict[int, type[ApiError]] = {
 }
 
 MESSAGE_CHARS = 20_000
+NO_ANSWER = "the database does not answer; try again"
 
 # Classes of SQLSTATE that say "this value": data, integrity, a limit of the format (a row of an index).
 _BAD_VALUE = ("22", "23", "54")
@@ -64,12 +67,25 @@ def of_database(error: BaseException) -> ApiError | None:
             return BadRequest(f"a value cannot be stored: {_first_line(cause)}")
         if state == "57014":
             return BadRequest("the request took too long and was stopped: ask for less")
+        if isinstance(cause, psycopg.errors.DiskFull):
+            return Unavailable(
+                "the disk of the database is full: free some space there, then try again (`det cluster"
+                " doctor` says how much is left)"
+            )
         if isinstance(cause, psycopg.OperationalError):
-            return Unavailable("the database does not answer; try again")
+            return Unavailable(NO_ANSWER)
         return None
     if isinstance(error, SQLAlchemyError) and isinstance(cause, (ValueError, OverflowError)):
         return BadRequest(f"a value cannot be stored: {_first_line(cause)}")
     return None
+
+
+async def with_cause(refusal: ApiError, data_dir: Path) -> ApiError:
+    """The same refusal; of a database that does not answer, with the cause if that is the full disk of
+    ``data_dir``."""
+    if refusal.message == NO_ANSWER and (why := await full_disk.hint(data_dir)):
+        return Unavailable(NO_ANSWER.partition(";")[0] + why)
+    return refusal
 
 
 def _first_line(error: BaseException) -> str:
@@ -148,7 +164,7 @@ def install(app: FastAPI) -> None:
 
     async def api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        return refuse(error)
+        return refuse(await with_cause(error, request.app.state.settings.data_dir))
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -169,7 +185,7 @@ def install(app: FastAPI) -> None:
             return await fault(request, error)
         cause = error.orig if isinstance(error, StatementError) else error
         logger.warning("%s: %s", _asked(request), _log_line(str(cause)))
-        return refuse(refusal)
+        return refuse(await with_cause(refusal, request.app.state.settings.data_dir))
 
     async def fault(request: Request, error: Exception) -> Response:
         return unforeseen(request, error)

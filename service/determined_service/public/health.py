@@ -11,7 +11,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from determined_registry.database import migrate
-from determined_service.base.errors import of_database
+from determined_service.base.errors import of_database, with_cause
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
 from determined_service.web.router import Router
@@ -31,7 +31,9 @@ async def _database(request: Request) -> str | None:
             found = await conn.run_sync(migrate.current)
     except sa.exc.SQLAlchemyError as error:
         refusal = of_database(error)
-        return "the database does not answer" if refusal is None else refusal.message
+        if refusal is None:
+            return "the database does not answer"
+        return (await with_cause(refusal, request.app.state.settings.data_dir)).message
     wanted = migrate.head()
     if found != wanted:
         return f"the database is at revision {found}, but this service needs {wanted}"

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import threading
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from determined_deployments.agent.config import AgentConfig, DefaultTask
-from determined_deployments.local import agent, plan, ports, slots
+from determined_deployments.local import agent, notices, plan, ports, slots
 from determined_deployments.local import state as states
 from determined_deployments.local.daemon import PidFile
 from determined_deployments.local.errors import ClusterError
@@ -334,3 +335,29 @@ def test_agent_counts_as_registered_only_when_heard_of_since_its_start(monkeypat
     assert not agent.is_registered(state, since=heard - 5)
     monkeypatch.setattr(agent.probe, "get", lambda url, token: None)
     assert not agent.is_registered(state, since=0.0)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_disk_that_is_nearly_full_is_said(layout, monkeypatch, is_new):
+    def free(size):
+        usage = shutil._ntuple_diskusage(2**40, 2**40 - size, size)
+        monkeypatch.setattr(notices.shutil, "disk_usage", lambda folder: usage)
+
+    notes = Notes()
+    if not is_new:
+        resolve(layout)
+    free(3 * 2**30)
+    notices.look_at_disk(layout, notes)
+    assert notes.lines == []
+    free(2**30)
+    notices.look_at_disk(layout, notes)
+    assert f"only 1024 MiB are free at {layout.root}" in notes.lines.pop()
+    free(9 * 2**20)
+    if is_new:
+        with pytest.raises(
+            ClusterError, match=r"only 9 MiB are free .* a new cluster needs 200 MiB"
+        ):
+            notices.look_at_disk(layout, notes)
+    else:  # Somebody has to start it to delete something.
+        notices.look_at_disk(layout, notes)
+        assert "only 9 MiB" in notes.lines.pop()

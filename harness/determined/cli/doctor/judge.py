@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from determined.cli.doctor.facts import Facts
 from determined.cli.output import format as f
+from determined.common.disk import LITTLE_BYTES, TOO_LITTLE_BYTES
 
 Status = Literal["OK", "WARNING", "FAILED"]
 
 CLOCK_S = 2.0
 """If two clocks differ by more than this, the times of logs and metrics look wrong."""
-LITTLE_BYTES, TOO_LITTLE_BYTES = 2 * 2**30, 200 * 2**20
 OUTBOX_S = 60.0
 GONE_S = 86400.0
 UP = "det deploy local cluster-up"

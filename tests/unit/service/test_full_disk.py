@@ -1,0 +1,39 @@
+"""A full disk is named as the cause, where it is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from determined.common import disk
+from determined_service.base import errors, full_disk
+from determined_service.base.refusals import NotFound
+
+
+async def explained(error: Exception, folder: Path) -> str:
+    refusal = errors.of_database(error)
+    assert refusal is not None
+    assert refusal.status == 503
+    return (await errors.with_cause(refusal, folder)).message
+
+
+async def test_what_postgres_refuses_for_want_of_space(tmp_path: Path) -> None:
+    said = await explained(psycopg.errors.DiskFull("could not extend file"), tmp_path)
+    assert said.startswith("the disk of the database is full: free some space there")
+
+
+async def test_a_database_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = psycopg.OperationalError("connection refused")
+    assert await explained(away, tmp_path) == "the database does not answer; try again"
+    monkeypatch.setattr(disk, "FULL_BYTES", 1 << 60)
+    said = await explained(away, tmp_path)
+    assert said.startswith(f"the database does not answer: the disk at {tmp_path} is full (")
+    assert "free some space there" in said
+    # Other refusals have nothing to do with it, and a folder that is gone is not known to be full.
+    other = NotFound("trial 3 does not exist")
+    assert await errors.with_cause(other, tmp_path) is other
+    assert await full_disk.hint(tmp_path / "gone") == ""
