@@ -49,6 +49,7 @@ class Stored:
             "own": self.section,
             "resources": orjson.dumps(dict(self.manifest.resources)).decode(),
             "checksums": orjson.dumps(dict(self.manifest.checksums)).decode(),
+            "executable": orjson.dumps(sorted(self.manifest.executable)).decode(),
             "format": form,
         }
         if form == "bytes":

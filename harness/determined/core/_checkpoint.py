@@ -326,6 +326,7 @@ class CheckpointContext:
             # 64-bit numbers are strings in Determined's JSON.
             "resources": {path: str(size) for path, size in manifest.resources.items()},
             "checksums": dict(manifest.checksums),
+            "executable": sorted(manifest.executable),
             "metadata": metadata,
             "state": "STATE_COMPLETED",
         }

@@ -41,6 +41,7 @@ class _File:
     size: int
     offset: int
     checksum: str | None
+    executable: bool
     have: int = 0
     done: bool = False
     failures: int = 0
@@ -57,7 +58,13 @@ class _Listing:
         found = session.get(f"/api/v1/checkpoints/{uuid}/files")
         try:
             every = [
-                _File(one["path"], int(one["size"]), int(one["offset"]), one["checksum"])
+                _File(
+                    one["path"],
+                    int(one["size"]),
+                    int(one["offset"]),
+                    one["checksum"],
+                    bool(one.get("executable")),
+                )
                 for one in found["files"]
             ]
             return cls(found["version"], every, list(found["directories"]))
@@ -81,6 +88,7 @@ def fetch_through_service(
     stays away, errors.CheckpointCorrupted, errors.StorageError when ``target`` cannot be written.
     """
     from determined.experimental._download import is_there, move_into
+    from determined.storage.files import make_executable
 
     try:
         listing = _Listing.ask(session, uuid)
@@ -94,6 +102,9 @@ def fetch_through_service(
         with _part(target, uuid) as folder:
             _Download(session, uuid, listing, folder, sleep, clock).run()
             with _written(target):
+                for file in listing.files:
+                    if file.executable:
+                        make_executable(folder / file.path)
                 move_into(folder, target)
     except api.NotFoundException as error:
         raise errors.ProxiedDownloadFailed(

@@ -39,7 +39,8 @@ class Manifest:
 
     ``resources``: relative path → bytes; directories end in "/" and have 0. ``checksums``: relative
     path of each file → its :func:`~determined.storage.files.checksum`; empty when the checkpoint was not
-    written by a storage manager of this package.
+    written by a storage manager of this package. ``executable``: the files that their owner may execute, the
+    only permission that a checkpoint keeps.
 
     The other fields describe the storage, not the checkpoint. ``packs``: object → the small files in it
     (:mod:`determined.storage.packs`). ``going``: files that are being deleted; they still exist if the
@@ -50,6 +51,7 @@ class Manifest:
     checksums: Mapping[str, str]
     packs: Mapping[str, Pack] = dataclasses.field(default_factory=dict, compare=False)
     going: Collection[str] = dataclasses.field(default=(), compare=False)
+    executable: frozenset[str] = frozenset()
 
     def members(self) -> dict[str, tuple[str, int]]:
         """Path of each file in a pack → the pack's name, and the offset of the contents in it."""
@@ -61,7 +63,7 @@ class Manifest:
         }
 
     def to_json(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self)).encode()
+        return json.dumps(dataclasses.asdict(self), default=sorted).encode()
 
     @classmethod
     def from_json(cls, content: bytes, where: str) -> Manifest:
@@ -72,7 +74,9 @@ class Manifest:
                 name: Pack.from_json(one) for name, one in dict(found.get("packs", {})).items()
             }
             going = [str(path) for path in found.get("going", ())]
-            return cls(dict(found["resources"]), dict(found["checksums"]), packs, going)
+            executable = frozenset(str(path) for path in found.get("executable", ()))
+            resources, checksums = dict(found["resources"]), dict(found["checksums"])
+            return cls(resources, checksums, packs, going, executable)
         except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise errors.CheckpointCorrupted(f"{where} is damaged: {error}") from None
 
@@ -81,6 +85,7 @@ class Manifest:
             {**self.resources, **other.resources},
             {**self.checksums, **other.checksums},
             {**self.packs, **other.packs},
+            executable=self.executable | other.executable,
         )
 
 
@@ -103,7 +108,8 @@ class StorageManager(abc.ABC):
       the process dies anywhere in between, there is no checkpoint of this id and :meth:`download` says
       CheckpointNotFound. The remains of a dead process are invisible to every method here.
     - :meth:`restore_path`, :meth:`download`, :meth:`read`, :meth:`manifest` any number of times; they never
-      change the checkpoint. :meth:`download` verifies size and checksum of every file it delivers.
+      change the checkpoint. :meth:`download` verifies size and checksum of every file it delivers. A file
+      that its owner could execute when it was stored is executable again.
     - :meth:`verify` before a checkpoint is relied on: it reads every byte.
     - :meth:`delete` any number of times; deleting what is not there is no error (a collector may be
       killed and run again). A crash in a complete deletion never leaves a part that looks complete.
@@ -272,7 +278,13 @@ class StorageManager(abc.ABC):
         resources = {n: size for n, size in manifest.resources.items() if n not in gone}
         checksums = {n: value for n, value in manifest.checksums.items() if n not in gone}
         going = sorted(gone.union(manifest.going))
-        left = dataclasses.replace(manifest, resources=resources, checksums=checksums, going=going)
+        left = dataclasses.replace(
+            manifest,
+            resources=resources,
+            checksums=checksums,
+            going=going,
+            executable=manifest.executable - gone,
+        )
         self._delete_some(storage_id, left)
         return resources
 

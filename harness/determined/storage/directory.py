@@ -138,6 +138,7 @@ class DirectoryStorageManager(StorageManager):
             files.in_parallel(settle, [("copy", path) for path in copied], THREADS)
             for path in moved:
                 (src / path).rename(target / path)
+                files.drop_privileges(target / path)
             names += extra or {}
             # The disk is busy with one thing while the processor is with the other.
             steps = [(kind, path) for path in names for kind in ("sync", "hash")]
@@ -146,7 +147,9 @@ class DirectoryStorageManager(StorageManager):
             for directory in made:
                 files.sync(directory)
             resources = {path: (target / path).stat().st_size for path in names}
-        return Manifest({**resources, **dict.fromkeys(directories, 0)}, checksums)
+            executable = frozenset(path for path in names if files.is_executable(target / path))
+        everything = {**resources, **dict.fromkeys(directories, 0)}
+        return Manifest(everything, checksums, executable=executable)
 
     def finish(self, storage_id: str, manifest: Manifest) -> None:
         draft, final = self._draft(storage_id), self._path(storage_id)
@@ -334,6 +337,10 @@ class DirectoryStorageManager(StorageManager):
             if expected is not None and found != expected:
                 target.unlink()
                 raise _changed(storage_id, source / name, expected, found)
+            with files.explained("copy to", target):
+                # As the file itself says: older lists, and those of other tools, do not tell.
+                if files.is_executable(source / name):
+                    files.make_executable(target)
         return wanted
 
     def _delete_some(self, storage_id: str, left: Manifest) -> None:

@@ -6,8 +6,10 @@ import contextlib
 import errno
 import functools
 import hashlib
+import logging
 import os
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from determined import errors
+
+logger = logging.getLogger("determined.storage")
 
 T = TypeVar("T")
 
@@ -163,7 +167,10 @@ def _matches(parts: list[str], pattern: list[str]) -> bool:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file with its times and mode, by sharing its blocks where the file system can."""
+    """Copy a file with its times and permissions, by sharing its blocks where the file system can.
+
+    The copy has none of the bits that let a program act as another account.
+    """
     with source.open("rb") as reader, target.open("wb") as writer:
         try:
             while os.copy_file_range(reader.fileno(), writer.fileno(), 1 << 30):
@@ -174,6 +181,31 @@ def copy(source: Path, target: Path) -> None:
                 raise
             shutil.copyfileobj(reader, writer, _CHUNK)
     shutil.copystat(source, target)
+    drop_privileges(target)
+
+
+def drop_privileges(path: Path) -> None:
+    """Take the bits from the file that let a program act as another account. Raises OSError."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & ~0o777:
+        path.chmod(mode & 0o777)
+
+
+def is_executable(path: Path) -> bool:
+    """Whether the owner of the file may execute it; links are followed. Raises OSError."""
+    return bool(path.stat().st_mode & stat.S_IXUSR)
+
+
+def make_executable(path: Path) -> None:
+    """Whoever may read the file may execute it too, as Git has it. Raises OSError."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    wanted = mode | (mode & 0o444) >> 2
+    if wanted != mode:
+        try:
+            path.chmod(wanted)
+        except PermissionError as error:
+            # Of a file system without permissions (FAT, some network shares).
+            logger.warning("%s cannot be made executable: %s", path, error.strerror)
 
 
 def copy_tree(source: Path, paths: Iterable[str], target: Path) -> None:

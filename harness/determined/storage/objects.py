@@ -174,6 +174,9 @@ class ObjectStorageManager(StorageManager):
                         return False
                     file.write(part)
                     digest.update(part)
+            if path in manifest.executable:
+                with files.explained("write", dst / path):
+                    files.make_executable(dst / path)
             return True
 
         try:
@@ -262,7 +265,9 @@ class ObjectStorageManager(StorageManager):
     ) -> None:
         self._require_storage()
         manifest = self.manifest(storage_id)
-        known = dataclasses.replace(expected or manifest, packs=manifest.packs)
+        known = dataclasses.replace(
+            expected or manifest, packs=manifest.packs, executable=manifest.executable
+        )
         if self.copies is not None and copies.has_room(self.copies, known):
             with copies.draft(self.copies) as path:
                 self._copy(storage_id, known, path, stop)
@@ -305,7 +310,7 @@ class ObjectStorageManager(StorageManager):
                 members = itertools.chain.from_iterable(
                     contents.small_files(self.blobs, folder, part, stays) for part in parts
                 )
-                found[new] = sending.put_pack(self.blobs, folder + new, members)
+                found[new] = sending.put_pack(self.blobs, folder + new, members, left.executable)
         return dataclasses.replace(left, packs=found)
 
     def _delete_all(self, storage_id: str) -> None:

@@ -12,7 +12,7 @@ import io
 import secrets
 import tarfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, BinaryIO
 
 SMALL_BYTES = 1 << 20
@@ -74,14 +74,17 @@ def grouped(sizes: Mapping[str, int]) -> list[list[str]]:
     return [group for group in groups if len(group) > 1]
 
 
-def write(target: BinaryIO, contents: Iterable[tuple[str, bytes]]) -> Pack:
-    """Write an archive of these files (path, contents)."""
+def write(
+    target: BinaryIO, contents: Iterable[tuple[str, bytes]], executable: Collection[str] = ()
+) -> Pack:
+    """Write an archive of these files (path, contents); ``executable``: the paths of programs."""
     members = {}
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, content in contents:
             info = tarfile.TarInfo(path)
             info.size = len(content)
             info.mtime = int(time.time())
+            info.mode = 0o755 if path in executable else 0o644
             archive.addfile(info, io.BytesIO(content))
             members[path] = target.tell() - -(-len(content) // _BLOCK) * _BLOCK
     return Pack(target.tell(), members)

@@ -34,8 +34,10 @@ class Sending:
         self._src = src
         self._extra = extra
         self._directories = [path for path in paths if path.endswith("/")]
+        names = [path for path in paths if path[-1] != "/"]
         with files.explained("read", src):
-            self._sizes = {path: (src / path).stat().st_size for path in paths if path[-1] != "/"}
+            self._sizes = {path: (src / path).stat().st_size for path in names}
+            self._executable = frozenset(p for p in names if files.is_executable(src / p))
         self._sizes |= {path: len(content) for path, content in extra.items()}
         self._groups = packs.grouped(self._sizes) if pack else []
         self._checksums: dict[str, str] = {}
@@ -45,7 +47,7 @@ class Sending:
         """Returns when all is stored. Raises errors.StorageError."""
         files.in_parallel(lambda job: job(), self._jobs(), self._blobs.threads)
         resources = {**self._sizes, **dict.fromkeys(self._directories, 0)}
-        return Manifest(resources, self._checksums, self._packs)
+        return Manifest(resources, self._checksums, self._packs, executable=self._executable)
 
     def _jobs(self) -> list[Callable[[], None]]:
         """Largest files first; their checksums are computed while they are sent."""
@@ -82,7 +84,7 @@ class Sending:
     def _send_pack(self, paths: list[str]) -> None:
         name = packs.new_name()
         members = ((path, self._read(path)) for path in paths)
-        self._packs[name] = put_pack(self._blobs, self._folder + name, members)
+        self._packs[name] = put_pack(self._blobs, self._folder + name, members, self._executable)
 
     def _send(self, path: str) -> None:
         with files.explained("read", self._src / path):
@@ -95,12 +97,14 @@ class Sending:
             self._checksums[path] = files.checksum(self._src / path)
 
 
-def put_pack(blobs: BlobClient, key: str, members: Iterable[tuple[str, bytes]]) -> packs.Pack:
+def put_pack(
+    blobs: BlobClient, key: str, members: Iterable[tuple[str, bytes]], executable: Collection[str]
+) -> packs.Pack:
     """Store these files (path, contents) as one object. Raises errors.StorageError."""
     with files.scratch() as path:
         local = path / "pack.tar"
         with files.explained("write", local), local.open("wb") as file:
-            made = packs.write(file, members)
+            made = packs.write(file, members, executable)
         with files.explained("read", local):
             blobs.put_file(key, local)
     return made

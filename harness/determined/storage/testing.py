@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import stat
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -124,6 +125,52 @@ class StorageContract:
         }
         assert "hollow/" not in manifest.resources
         assert read_tree(source).keys() == {*TREE, "link.txt"}
+
+    def test_programs_stay_executable(
+        self, manager: StorageManager, storage_id: str, tmp_path: Path
+    ) -> None:
+        programs = {"run.sh", "sub/deep/tool", "link", "large"}
+        names = ("run.sh", "sub/deep/tool", "plain.txt")
+
+        def write(root: Path) -> None:
+            write_tree(root)
+            for name in names:
+                (root / name).write_text(name)
+            (root / "large").write_bytes(b"x" * (9 << 20))
+            (root / "run.sh").chmod(0o4755)
+            (root / "sub/deep/tool").chmod(0o700)
+            (root / "large").chmod(0o744)
+            (root / "link").symlink_to("run.sh")
+
+        def executable(root: Path) -> set[str]:
+            found = {path for path in root.rglob("*") if path.is_file()}
+            assert not any(path.stat().st_mode & 0o7000 for path in found)
+            return {
+                path.relative_to(root).as_posix()
+                for path in found
+                if path.stat().st_mode & stat.S_IXUSR
+            }
+
+        write(tmp_path / "source")
+        manifest = manager.upload(tmp_path / "source", storage_id, None, {"metadata.json": b"{}"})
+        other = str(uuid.uuid4())
+        with manager.store(other) as staging:
+            write(staging.path)
+        for stored in (storage_id, other):
+            assert manifest.executable == manager.manifest(stored).executable == programs
+            manager.download(stored, tmp_path / stored)
+            assert executable(tmp_path / stored) == programs
+            with manager.restore_path(stored) as path:
+                assert executable(path) >= programs - {"run.sh"}
+        # As a leg's supervisor leaves it for the training process.
+        manager.copies = tmp_path / "copies"
+        manager.verify(storage_id, Manifest(manifest.resources, manifest.checksums))
+        manager.download(storage_id, tmp_path / "again")
+        assert executable(tmp_path / "again") == programs
+        manager.delete(storage_id, ["run.sh"])
+        assert manager.manifest(storage_id).executable == programs - {"run.sh"}
+        manager.download(storage_id, tmp_path / "rest")
+        assert executable(tmp_path / "rest") == programs - {"run.sh"}
 
     def test_upload_of_a_missing_directory(
         self, manager: StorageManager, storage_id: str, tmp_path: Path

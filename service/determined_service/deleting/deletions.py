@@ -381,7 +381,7 @@ async def note_deleted(
     for row in list(found):
         values = values_of(row, left[row.uuid], looked=deletion.globs == [])
         if values["state"] == "DELETED":
-            values["checksums"] = {}
+            values |= {"checksums": {}, "executable": []}
         # Another deletion, which was requested since, has its part still to do.
         is_last = row.deletion_id in (None, deletion_id)
         if is_last:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ class File(NamedTuple):
     size: int
     offset: int
     checksum: str | None
+    executable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,16 @@ class Range:
         return self.end - self.start
 
 
-def files(resources: Mapping[str, int], checksums: Mapping[str, str]) -> list[File]:
+def files(
+    resources: Mapping[str, int], checksums: Mapping[str, str], executable: Collection[str]
+) -> list[File]:
     """The files of a checkpoint in order; directories end in "/" and are none."""
     found = []
     offset = 0
+    programs = frozenset(executable)
     for path in sorted(path for path in resources if not path.endswith("/")):
         size = int(resources[path])
-        found.append(File(path, size, offset, checksums.get(path)))
+        found.append(File(path, size, offset, checksums.get(path), path in programs))
         offset += size
     return found
 
@@ -78,10 +82,13 @@ def read_range(header: str | None, size: int) -> Range | None:
 
 
 def listing(
-    resources: Mapping[str, int], checksums: Mapping[str, str], version: str
+    resources: Mapping[str, int],
+    checksums: Mapping[str, str],
+    executable: Collection[str],
+    version: str,
 ) -> dict[str, Any]:
     """The answer to who asks for the files. Sizes are 64-bit numbers, which our JSON writes as strings."""
-    every = files(resources, checksums)
+    every = files(resources, checksums, executable)
     return {
         "version": version,
         "size": str(sum(file.size for file in every)),
@@ -91,6 +98,7 @@ def listing(
                 "size": str(file.size),
                 "offset": str(file.offset),
                 "checksum": file.checksum,
+                "executable": file.executable,
             }
             for file in every
         ],

@@ -122,12 +122,14 @@ def answer(question: dict[str, Any], frames: _Frames) -> None:
     """Writes the data that ``question`` asks for.
 
     Its fields: ``storage`` and ``own`` (sections, see :mod:`~determined_service.downloads.permitted`),
-    ``uuid``, ``resources`` and ``checksums`` (JSON in JSON), ``format``: ``bytes`` (with ``path`` for one
-    file, ``start`` and ``end``), ``tar``, ``tgz`` or ``zip``. Raises ApiError, errors.StorageError.
+    ``uuid``, ``resources``, ``checksums`` and ``executable`` (JSON in JSON), ``format``: ``bytes`` (with
+    ``path`` for one file, ``start`` and ``end``), ``tar``, ``tgz`` or ``zip``. Raises ApiError,
+    errors.StorageError.
     """
     uuid = question["uuid"]
     resources = orjson.loads(question["resources"])
-    every = layout.files(resources, orjson.loads(question["checksums"]))
+    checksums, executable = (orjson.loads(question[key]) for key in ("checksums", "executable"))
+    every = layout.files(resources, checksums, executable)
     for path in resources:
         if not is_inside(path):
             raise Conflict(f"checkpoint {uuid}: the path {path!r} leads out of the checkpoint")
@@ -152,6 +154,10 @@ def answer(question: dict[str, Any], frames: _Frames) -> None:
         write(frames, resources, every, source)
 
 
+def _mode(file: layout.File) -> int:
+    return 0o755 if file.executable else 0o644
+
+
 def _tar(
     target: Any, resources: dict[str, int], every: list[layout.File], source: _Contents
 ) -> None:
@@ -168,7 +174,7 @@ def _tar(
         for file in every:
             source.begin(file)
             info = tarfile.TarInfo(file.path)
-            info.size, info.mtime = file.size, now
+            info.size, info.mtime, info.mode = file.size, now, _mode(file)
             archive.addfile(info, source)
             source.require_unchanged()
 
@@ -185,7 +191,7 @@ def _zip(
         for file in every:
             source.begin(file)
             info = zipfile.ZipInfo(file.path, now)
-            info.external_attr = 0o100644 << 16
+            info.external_attr = (0o100000 | _mode(file)) << 16
             info.file_size = file.size
             with archive.open(info, "w", force_zip64=True) as member:
                 while piece := source.read(FRAME_BYTES):

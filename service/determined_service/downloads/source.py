@@ -20,6 +20,7 @@ c = checkpoints.c
 # As text: they may list 50,000 files, and only another process or thread looks at these.
 _RESOURCES = sa.cast(c.resources, sa.Text)
 _CHECKSUMS = sa.cast(c.checksums, sa.Text)
+_EXECUTABLE = sa.cast(c.executable, sa.Text)
 _FILE = sa.func.jsonb_each_text(c.resources).table_valued("key", "value").alias("file")
 _SIZE = (
     sa.select(sa.func.coalesce(sa.func.sum(sa.cast(_FILE.c.value, sa.BigInteger)), 0))
@@ -35,7 +36,8 @@ _VERSION = sa.func.encode(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """``section``: its storage; ``own``: the cluster's. ``resources`` and ``checksums``: JSON.
+    """``section``: its storage; ``own``: the cluster's. ``resources``, ``checksums``
+    and ``executable``: JSON.
 
     ``size``: bytes of all files; ``file_size``: of the one that was asked for. ``version`` changes with the
     list of files.
@@ -46,6 +48,7 @@ class Source:
     own: Mapping[str, Any] | None
     resources: str
     checksums: str
+    executable: str
     size: int
     file_size: int | None
     version: str
@@ -58,6 +61,7 @@ class Source:
             "own": self.own,
             "resources": self.resources,
             "checksums": self.checksums,
+            "executable": self.executable,
             "format": form,
             **more,
         }
@@ -84,6 +88,7 @@ async def find_source(
             experiments.c.submitted_by,
             _RESOURCES.label("resources"),
             _CHECKSUMS.label("checksums"),
+            _EXECUTABLE.label("executable"),
             _SIZE.label("size"),
             (sa.null() if size_of_file is None else size_of_file).label("file_size"),
             _VERSION.label("version"),
@@ -108,6 +113,7 @@ async def find_source(
         own,
         row.resources,
         row.checksums,
+        row.executable,
         int(row.size),
         row.file_size,
         row.version,

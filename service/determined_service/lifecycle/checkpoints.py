@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -32,7 +32,8 @@ _USABLE = c.state.in_(STORED) & c.deletion_id.is_(None)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A checkpoint whose files are in storage. ``storage``: where, if not in the experiment's."""
+    """A checkpoint whose files are in storage. ``storage``: where, if not in the experiment's.
+    ``executable``: those of the files that are programs."""
 
     uuid: UUID
     state: str
@@ -40,6 +41,7 @@ class Report:
     resources: Mapping[str, int]
     checksums: Mapping[str, str]
     metadata: Mapping[str, Any]
+    executable: Sequence[str] = ()
     storage: Mapping[str, Any] | None = None
     report_time: datetime.datetime | None = None
     # The allocation that made it. One of an unmanaged trial has none, and is of a task.
@@ -74,6 +76,7 @@ async def report(change: Change, given: Report, principal: Principal) -> None:
         "resources": given.resources,
         "size": sum(given.resources.values()),
         "checksums": given.checksums,
+        "executable": list(given.executable),
         "user_metadata": given.metadata,
         "storage": given.storage,
     }

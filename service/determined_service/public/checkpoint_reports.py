@@ -43,6 +43,7 @@ _CHECKPOINT = {
     "reportTime": "2026-11-21T13:00:00.000000Z",
     "resources": {"model.pt": "1000"},
     "checksums": {"model.pt": "sha256:<hex>"},
+    "executable": [],
     "metadata": {"steps_completed": 100},
     "state": "STATE_COMPLETED",
 }
@@ -56,7 +57,7 @@ async def report_checkpoint(
     settings: SettingsOf,
 ) -> Response:
     """Stores the record of a checkpoint whose files are in storage (`v1Checkpoint`, with the additional
-    fields `checksums`, and `storage` if it is not the experiment's).
+    fields `checksums`, `executable`: the paths of programs, and `storage` if it is not the experiment's).
 
     The report may be repeated. Reported by a trial's allocation, the checkpoint becomes the trial's latest,
     from which the next leg starts.
@@ -82,12 +83,14 @@ def _read(given: Any) -> checkpointing.Report:
     if storage is not None and not isinstance(storage, dict):
         raise BadRequest(f"storage must be a checkpoint_storage section, not {show(storage)}")
     time = given.get("reportTime")
+    resources = _sizes(given.get("resources"))
     return checkpointing.Report(
         uuid=parse_uuid(str(given["uuid"]), "checkpoint"),
         state=state,
         steps_completed=steps,
-        resources=_sizes(given.get("resources")),
+        resources=resources,
         checksums=_checksums(given.get("checksums")),
+        executable=_executable(given.get("executable"), resources),
         metadata=metadata,
         storage=None if storage is None else replace_nul(storage),
         report_time=parse_time(time, "reportTime") if time else None,
@@ -154,6 +157,16 @@ def _checksums(given: Any) -> dict[str, str]:
             f"checksums: {len(given)} files found, at most {limits.CHECKPOINT_FILES} are allowed"
         )
     return dict(replace_nul(given or {}))
+
+
+def _executable(given: Any, resources: dict[str, int]) -> list[str]:
+    paths = replace_nul(given or [])
+    if not isinstance(paths, list):
+        raise BadRequest(f"executable must be a list of paths, not {show(given)}")
+    for path in paths:
+        if not isinstance(path, str) or path not in resources or path.endswith("/"):
+            raise BadRequest(f"executable: {show(path)} is not the path of a file in resources")
+    return sorted(set(paths))
 
 
 def _metadata(given: Any, path: str) -> dict[str, Any]:

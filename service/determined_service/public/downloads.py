@@ -144,16 +144,16 @@ async def download_archive(
 
 
 def _listing(source: Source) -> dict[str, Any]:
-    resources, checksums = orjson.loads(source.resources), orjson.loads(source.checksums)
-    return layout.listing(resources, checksums, source.version)
+    found = (source.resources, source.checksums, source.executable)
+    return layout.listing(*map(orjson.loads, found), source.version)
 
 
 @router.get("/api/v1/checkpoints/{uuid}/files")
 async def list_files(wanted: Wanted) -> Response:
-    """The files that can be downloaded, with sizes, checksums, and where each begins in
-    `/api/v1/checkpoints/{uuid}/contents`."""
+    """The files that can be downloaded, with sizes, checksums, whether they are executable, and where each
+    begins in `/api/v1/checkpoints/{uuid}/contents`."""
     source = wanted.source
-    size = len(source.resources) + len(source.checksums)
+    size = len(source.resources) + len(source.checksums) + len(source.executable)
     return JsonResponse(await aside(size, _listing, source))
 
 

@@ -177,7 +177,7 @@ def _workloads(
         sa.literal(0),
         c.steps_completed,
         sa.literal(_CHECKPOINT),
-        weight(c.resources, c.checksums, c.user_metadata),
+        weight(c.resources, c.checksums, c.executable, c.user_metadata),
     ).where(c.trial_id == trial_id)
     if not deleted:
         of_trial = of_trial.where(c.state != "DELETED")

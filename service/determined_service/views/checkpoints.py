@@ -84,12 +84,15 @@ _RESOURCES = (
 _TEXTS = (
     _RESOURCES.label("resources_text"),
     sa.cast(c.checksums, sa.Text).label("checksums_text"),
+    sa.cast(c.executable, sa.Text).label("executable_text"),
 )
-_SMALL = [column for column in checkpoints.c if column.key not in ("resources", "checksums")]
+_LARGE = ("resources", "checksums", "executable")
+_SMALL = [column for column in checkpoints.c if column.key not in _LARGE]
 
 WEIGHT = weight(
     c.resources,
     c.checksums,
+    c.executable,
     c.user_metadata,
     c.storage,
     trials.c.hparams,
@@ -122,8 +125,8 @@ def select_checkpoints() -> sa.Select[Any]:
 
 
 def checkpoint_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
-    """``v1Checkpoint``, and ours: ``checksums``, ``stepsCompleted``, ``storage`` (None: the
-    experiment's), ``reason`` (of state ERROR)."""
+    """``v1Checkpoint``, and ours: ``checksums``, ``executable`` (paths of programs), ``stepsCompleted``,
+    ``storage`` (None: the experiment's), ``reason`` (of state ERROR)."""
     whose = (row.owner_id, row.experiment_id, row.submitted_by)
     return {
         "uuid": str(row.uuid),
@@ -133,6 +136,7 @@ def checkpoint_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
         "reportTime": moment(row.report_time),
         "resources": raw(row.resources_text),
         "checksums": raw(row.checksums_text),
+        "executable": raw(row.executable_text),
         "stepsCompleted": row.steps_completed,
         "storage": viewer.storage(row.storage, *whose),
         "storageId": row.storage_id,

@@ -48,6 +48,8 @@ def store(section: dict[str, Any], name: str, contents: dict[str, bytes]) -> Man
         for path, data in contents.items():
             (staging.path / path).parent.mkdir(exist_ok=True)
             (staging.path / path).write_bytes(data)
+            if path.endswith(".sh"):
+                (staging.path / path).chmod(0o750)
     assert staging.manifest is not None
     return staging.manifest
 
@@ -64,6 +66,7 @@ async def report(
         "allocationId": leg.allocation_id,
         "resources": dict(manifest.resources),
         "checksums": dict(manifest.checksums),
+        "executable": sorted(manifest.executable),
         "metadata": {"steps_completed": 1},
         "state": "STATE_COMPLETED",
         **more,
@@ -333,6 +336,53 @@ def test_a_damaged_file_breaks_the_archive_off(
             httpx.get(f"{url}/checkpoints/{name}", headers=headers)
         with pytest.raises(errors.CheckpointCorrupted, match=r"weights\.bin"):
             client.get_checkpoint(name).download(str(tmp_path / "out"), DownloadMode.MASTER)
+
+
+def test_programs_stay_executable(
+    settings: Settings, section: dict[str, Any], tmp_path: Path
+) -> None:
+    programs = {"serve.sh", "tools/convert.sh"}
+    files = dict.fromkeys((*programs, "weights.bin"), b"#!/bin/sh\n")
+    name = stored_before(settings, section, files)
+    with serve(create_app(settings)) as url:
+        client = Determined(url, "determined", "")
+        headers = {"Authorization": f"Bearer {client._session.token}"}
+
+        def get(path: str, accept: str = "*/*") -> httpx.Response:
+            answer = httpx.get(url + path, headers=headers | {"Accept": accept})
+            assert answer.status_code == 200, answer.text
+            return answer
+
+        checkpoint = get(f"/api/v1/checkpoints/{name}").json()["checkpoint"]
+        assert checkpoint["executable"] == sorted(programs)
+        listed = get(f"/api/v1/checkpoints/{name}/files").json()["files"]
+        assert {one["path"] for one in listed if one["executable"]} == programs
+        content = io.BytesIO(get(f"/checkpoints/{name}").content)
+        with tarfile.open(fileobj=content) as tar:
+            modes = {one.name: one.mode for one in tar if one.isfile()}
+        assert modes == dict.fromkeys(programs, 0o755) | {"weights.bin": 0o644}
+        content = io.BytesIO(get(f"/checkpoints/{name}", "application/zip").content)
+        with zipfile.ZipFile(content) as archive:
+            modes = {one.filename: one.external_attr >> 16 for one in archive.infolist()}
+        assert {path for path, mode in modes.items() if mode == 0o100755} == programs
+        for mode in (DownloadMode.MASTER, DownloadMode.DIRECT):
+            target = tmp_path / mode.name
+            client.get_checkpoint(name).download(str(target), mode)
+            found = {
+                path.relative_to(target).as_posix()
+                for path in target.rglob("*")
+                if path.is_file() and os.access(path, os.X_OK)
+            }
+            assert found == programs
+
+
+async def test_what_is_executable_is_a_file_of_the_checkpoint(world: World) -> None:
+    leg = await world.leg()
+    body = {"uuid": str(uuid.uuid4()), "resources": {"a": 1, "b/": 0}}
+    for given in (["../a"], ["b/"], ["a", 7], {"a": True}):
+        answer = await leg.client.post("/api/v1/checkpoints", json=body | {"executable": given})
+        assert answer.status_code == 400
+        assert "executable" in answer.json()["message"]
 
 
 class Process:

@@ -181,6 +181,7 @@ def test_store_path(service: FakeService, make_context: Make, tmp_path: Path) ->
         assert body["resources"] == {"sub/": "0", "sub/w": "5", "metadata.json": size}
         assert set(body["checksums"]) == {"sub/w", "metadata.json"}
         assert all(value.startswith("sha256:") for value in body["checksums"].values())
+        assert body["executable"] == []
         assert (body["taskId"], body["allocationId"]) == ("3.r", "3.r.2")
         assert (body["state"], body["metadata"]["late"]) == ("STATE_COMPLETED", True)
         assert context.checkpoint.get_metadata(uuid) == metadata

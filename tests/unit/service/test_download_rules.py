@@ -105,12 +105,12 @@ RESOURCES = {"b": 5, "a/": 0, "a/x": 3, "a-": 0, "z": 2}
 
 
 def test_files_follow_one_another() -> None:
-    found = layout.files(RESOURCES, {"z": "sha256:00"})
+    found = layout.files(RESOURCES, {"z": "sha256:00"}, ["a/x", "a file that was deleted"])
     assert found == [
-        ("a-", 0, 0, None),
-        ("a/x", 3, 0, None),
-        ("b", 5, 3, None),
-        ("z", 2, 8, "sha256:00"),
+        ("a-", 0, 0, None, False),
+        ("a/x", 3, 0, None, True),
+        ("b", 5, 3, None, False),
+        ("z", 2, 8, "sha256:00", False),
     ]
     assert layout.directories(RESOURCES) == ["a/"]
 
@@ -118,7 +118,7 @@ def test_files_follow_one_another() -> None:
 def test_spans_of_every_range() -> None:
     contents = {"a-": b"", "a/x": b"012", "b": b"34567", "z": b"89"}
     whole = b"0123456789"
-    every = layout.files(RESOURCES, {})
+    every = layout.files(RESOURCES, {}, [])
     for start in range(10):
         for end in range(start + 1, 11):
             found = layout.spans(every, Range(start, end))

@@ -66,6 +66,8 @@ checkpoints = sa.Table(
     sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
     # {relative path: "sha256:<hex>"}
     sa.Column("checksums", JSONB, nullable=False, server_default=json("{}")),
+    # The relative paths of the files that their owner may execute.
+    sa.Column("executable", JSONB, nullable=False, server_default=json("[]")),
     sa.Column("metadata", JSONB, key="user_metadata", nullable=False, server_default=json("{}")),
     # Why it is in state ERROR: which file is missing or differs.
     sa.Column("reason", sa.Text),
