@@ -8,7 +8,8 @@ from determined.expconf import legacy
 from determined.expconf.base import AlsoAccepts, Port, Section
 
 #: An empty name (before the "=") is a mistake; an empty value (after it) is allowed.
-Variable = Annotated[str, Field(pattern=r"^[^=]+=")]
+VARIABLE = r"^[^=]+="
+Variable = Annotated[str, Field(pattern=VARIABLE)]
 
 
 class Images(Section):

@@ -68,6 +68,7 @@ _HARMLESS = re.compile(
     r"|trace|detail|offline|online|disabled|enabled|/[\w./-]{0,200}(?::/[\w./-]{0,200}){0,20}",
     re.IGNORECASE,
 )
+_VARIABLE = re.compile(r"[A-Z]{1,30}(?:_[A-Z0-9]{1,30}){0,8}")
 _RANDOM = re.compile(r"[\w+/=.~-]{20,4096}")
 
 
@@ -87,6 +88,11 @@ def is_harmless(name: str, value: str) -> bool:
     if SECRET_NAME.search(name) is not None or masked_text(value) != value:
         return False
     return _HARMLESS.fullmatch(value) is not None
+
+
+def is_variable_name(text: str) -> bool:
+    """Whether the text is the name of an environment variable by its looks, and not a secret in its place."""
+    return _VARIABLE.fullmatch(text) is not None and not is_random(text)
 
 
 def is_random(value: str) -> bool:

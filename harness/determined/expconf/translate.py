@@ -10,12 +10,14 @@ from pydantic_core import ErrorDetails
 from determined.expconf import fields, steps
 from determined.expconf.base import BROKEN_RULE, MEMBER_MARK, NO_MEMBER, WRONG_SHAPE
 from determined.expconf.durations import DURATION_PATTERN
+from determined.expconf.environment import VARIABLE
 from determined.expconf.fields import EXPERIMENT, Format
 from determined.expconf.masking import SECRET_FIELDS
 from determined.expconf.paths import Path, render
 from determined.expconf.problems import MASK, nearest, show
 from determined.expconf.resources import SIZE_PATTERN
 from determined.expconf.searcher import plugin_names
+from determined.expconf.secret_text import is_variable_name
 
 #: Kinds of findings that callers treat differently; all others have the kind "value".
 MISSING, UNKNOWN = "missing", "unknown"
@@ -53,7 +55,7 @@ _BOUNDS = {
 }
 _PATTERNS = {
     r"^/": "an absolute path (one that begins with '/')",
-    r"^[^=]+=": "NAME=VALUE",
+    VARIABLE: "NAME=VALUE",
     r"^[rwm]+$": "a mode made of the letters r, w and m",
     DURATION_PATTERN: "a duration with its unit, such as '30s', '5m' or '1h30m'",
     SIZE_PATTERN: "a size such as 4294967296, '4G' or '1.5GiB'",
@@ -134,6 +136,8 @@ def _translate(error: ErrorDetails, data: dict[str, Any], form: Format) -> Itera
         allowed_text = f"{words} {show(context[key])}"
         message = f"must be {allowed_text}, found {shown}"
         yield Finding("value", path, message, shown, allowed_text)
+    elif kind == "string_pattern_mismatch" and context["pattern"] == VARIABLE and "=" not in value:
+        yield _variable_without_value(path, value)
     elif kind == "string_pattern_mismatch":
         yield _expected(path, _PATTERNS.get(context["pattern"], context["pattern"]), value, shown)
     elif kind in ("too_short", "string_too_short"):
@@ -227,6 +231,17 @@ def _expected(path: Path, expected: str, value: Any, shown: str) -> Finding:
     if expected == "text" and isinstance(value, bool | int | float) and shown != MASK:
         message += f"; put it in quotes: '{shown}'"
     return Finding("value", path, message, shown, expected)
+
+
+def _variable_without_value(path: Path, value: str) -> Finding:
+    """As of Docker's command line, which takes such a variable from where it is typed."""
+    name = value if is_variable_name(value) else None
+    message = (
+        f"expected NAME=VALUE, found {MASK if name is None else show(name)} without a value: what an agent "
+        f"has in its own environment is not passed on; write {name or 'NAME'}=VALUE, or "
+        f"{name or 'NAME'}= for an empty value"
+    )
+    return Finding("value", path, message, name or MASK, "NAME=VALUE")
 
 
 def _place(location: tuple[str | int, ...], data: Any, form: Format) -> tuple[Path, Any]:
