@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeVar
 from determined_searchers.errors import SearcherError
 from determined_searchers.metrics import decode_metric, encode_metric
 
+INT64 = range(-(2**63), 2**63)
+
 
 class Message:
     """One event or operation. ``type`` is its name in JSON."""
@@ -70,6 +72,8 @@ def text(value: Any) -> str:
 def whole_number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError("not a whole number")
+    if value not in INT64:
+        raise ValueError("does not fit into 64 bits")
     return value
 
 

@@ -138,8 +138,12 @@ FAILURES = {
     ),
     # Wrong use of the Core API.
     "refused-report": Failure(
-        script(with_context("core_context.train.report_training_metrics(-5, {'x': 1})")),
-        r"ReportRefused: .*steps_completed must be a whole number",
+        script(with_context("core_context.train.report_training_metrics(5, {'x' * 2000: 1})")),
+        r"ReportRefused: .*the name of the metric .*2000 bytes found",
+    ),
+    "steps": Failure(
+        script(with_context("core_context.train.report_training_metrics(2**63, {'x': 1})")),
+        r"ValueError: steps_completed must be a number of batches from 0 to 9223372036854775807",
     ),
     "no-value": Failure(
         script(with_context("core_context.train.report_training_metrics(1, {'x': None})")),

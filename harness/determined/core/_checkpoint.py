@@ -22,6 +22,7 @@ from determined.core._everybody import everybody
 from determined.core._metadata import METADATA_FILE, as_json, decoded, encoded
 from determined.core._reporter import Reporter
 from determined.core._sharded_store import ShardedStore
+from determined.core._train import check_steps
 from determined.storage import Manifest, StorageManager, files
 
 logger = logging.getLogger("determined.core")
@@ -310,6 +311,7 @@ class CheckpointContext:
                 "checkpoint metadata must contain the integer steps_completed, e.g. "
                 f"metadata={{'steps_completed': batches_trained}}; found {steps!r}"
             )
+        check_steps(steps)
 
     def _report_checkpoint(
         self, storage_id: str, manifest: Manifest, metadata: dict[str, Any]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from determined.common.wire import limits
 from determined.core._connection import Connection
 from determined.core._distributed import DistributedContext
 from determined.core._metrics import Freezer
@@ -239,9 +240,18 @@ def check_report(group: str, steps_completed: int, metrics: Mapping[str, Any]) -
         steps = operator.index(steps_completed)
     except TypeError:
         raise TypeError(f"steps_completed must be an integer, found {steps_completed!r}") from None
+    check_steps(steps)
     if not isinstance(metrics, Mapping):
         raise TypeError(f"metrics must be a dict, found {type(metrics).__name__}")
     return steps
+
+
+def check_steps(steps: int) -> None:
+    """Raises ValueError for a number of steps that no checkpoint and no report can have."""
+    if not 0 <= steps <= limits.INT64:
+        raise ValueError(
+            f"steps_completed must be a number of batches from 0 to {limits.INT64} (64 bits), found {steps}"
+        )
 
 
 def check_progress(progress: float) -> None:

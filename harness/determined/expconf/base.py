@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from determined.common.wire import limits
 from determined.expconf.masking import SECRET_FIELDS
 from determined.expconf.problems import MASK
 
@@ -79,6 +80,9 @@ WHOLE = BeforeValidator(_whole)
 Int = Annotated[int, WHOLE]
 Natural = Annotated[int, Field(ge=0), WHOLE]
 Positive = Annotated[int, Field(ge=1), WHOLE]
+#: Of slots, tries, seconds, and ids: as the database keeps and adds them.
+Count = Annotated[int, Field(ge=0, le=limits.INT32), WHOLE]
+PositiveCount = Annotated[int, Field(ge=1, le=limits.INT32), WHOLE]
 Port = Annotated[int, Field(ge=1, le=65535), WHOLE]
 Text = Annotated[str, Field(min_length=1)]
 AbsolutePath = Annotated[str, Field(pattern=r"^/")]

@@ -5,7 +5,17 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from determined.expconf import legacy
-from determined.expconf.base import WHOLE, AlsoAccepts, Natural, Positive, Section, by_shape, member
+from determined.expconf.base import (
+    WHOLE,
+    AlsoAccepts,
+    Count,
+    Natural,
+    Positive,
+    PositiveCount,
+    Section,
+    by_shape,
+    member,
+)
 from determined.expconf.environment import Environment
 from determined.expconf.hpc import Pbs, Slurm
 from determined.expconf.hyperparameters import Hyperparameter
@@ -85,13 +95,13 @@ class ExperimentConfig(Section):
     perform_initial_validation: bool = Field(False, description="validate before training")
     records_per_epoch: Natural = Field(0, description="records in an epoch")
     scheduling_unit: Positive = Field(100, description="batches between progress reports")
-    max_restarts: Natural = Field(5, description="how many times a failed trial is restarted")
-    max_failures: Positive | None = Field(
+    max_restarts: Count = Field(5, description="how many times a failed trial is restarted")
+    max_failures: PositiveCount | None = Field(
         10,
         description="after how many failed trials in a row the experiment ends in error, as long as no "
         "trial has reported a metric; null = never",
     )
-    preemption_timeout: Positive | None = Field(
+    preemption_timeout: PositiveCount | None = Field(
         None, description="seconds that a trial has to save its state before it is killed"
     )
     reproducibility: Reproducibility = Field(description="seeds")

@@ -9,6 +9,7 @@ from determined.expconf import legacy
 from determined.expconf.base import (
     WHOLE,
     AlsoAccepts,
+    Count,
     Natural,
     Section,
     Text,
@@ -78,7 +79,7 @@ class Fallback(Section):
     pools: Annotated[list[Text], Field(min_length=1, max_length=limits.FALLBACK_POOLS)] = Field(
         description="resource pools, in the order in which they are tried"
     )
-    after_seconds: Natural = Field(
+    after_seconds: Count = Field(
         300, description="how long all trials wait before they go to the next pool"
     )
 
@@ -91,8 +92,8 @@ FallbackField = Annotated[
 class Resources(Section):
     """The ``resources`` section."""
 
-    slots_per_trial: Natural = Field(1, description="slots (GPUs, else CPU slots) per trial")
-    max_slots: Natural | None = Field(None, description="slots that all trials together may use")
+    slots_per_trial: Count = Field(1, description="slots (GPUs, else CPU slots) per trial")
+    max_slots: Count | None = Field(None, description="slots that all trials together may use")
     weight: Annotated[float, Field(ge=0)] = Field(
         1.0, description="share of the slots, in pools that serve by fair shares"
     )

@@ -22,7 +22,7 @@ from determined.expconf import plugins
 from determined.expconf.base import (
     MEMBER_MARK,
     WHOLE,
-    Int,
+    Count,
     Natural,
     Positive,
     Section,
@@ -50,7 +50,7 @@ class BaseSearcher(Section):
 class WarmStart(BaseSearcher):
     """A searcher whose trials can start from an earlier checkpoint."""
 
-    source_trial_id: Int | None = Field(
+    source_trial_id: Count | None = Field(
         None, description="start all trials from the latest checkpoint of this trial"
     )
     source_checkpoint_uuid: str | None = Field(

@@ -18,8 +18,8 @@ from determined.expconf.base import (
     WHOLE,
     WRONG_SHAPE,
     AlsoAccepts,
-    Natural,
-    Positive,
+    Count,
+    PositiveCount,
     Section,
     Text,
     by_shape,
@@ -57,8 +57,8 @@ Duration = Annotated[str, BeforeValidator(_with_unit), Field(pattern=DURATION_PA
 class TaskResources(Section):
     """The ``resources`` section of a task."""
 
-    slots: Natural = Field(1, description="slots (GPUs, else CPU slots); 0 is allowed")
-    max_slots: Natural | None = Field(None, description="no longer used: `slots` is the number")
+    slots: Count = Field(1, description="slots (GPUs, else CPU slots); 0 is allowed")
+    max_slots: Count | None = Field(None, description="no longer used: `slots` is the number")
     weight: Annotated[float, Field(ge=0)] = Field(
         1.0, description="not heeded: a task has all of its slots or waits for them"
     )
@@ -77,7 +77,7 @@ class TaskResources(Section):
 class NoSlots(TaskResources):
     """The same, of what needs no slot unless it asks for one."""
 
-    slots: Natural = Field(0, description="slots (GPUs, else CPU slots)")
+    slots: Count = Field(0, description="slots (GPUs, else CPU slots)")
 
 
 class TaskConfig(Section):
@@ -145,7 +145,7 @@ class GenericConfig(TaskConfig):
     )
     workspace: str = Field("", description="workspace of the task")
     project: str = Field("", description="project of the task")
-    preemption_timeout: Positive | None = Field(
+    preemption_timeout: PositiveCount | None = Field(
         None,
         description="seconds that the process has to end by itself when the task is paused; default: none",
     )

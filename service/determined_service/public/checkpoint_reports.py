@@ -32,7 +32,7 @@ from determined_service.web.state import Db, SettingsOf, ViewerOf
 
 STATES = sorted(checkpointing.STATES)
 MOST_BYTES = 2**53
-"""Of one file. The sum of a checkpoint's files is a number of 64 bits too."""
+"""Of one file."""
 
 router = Router("Checkpoints", "/api/v1/checkpoints")
 
@@ -141,6 +141,7 @@ def _sizes(given: Any) -> dict[str, int]:
         if len(path) > limits.PATH_CHARS or not 0 <= size <= MOST_BYTES:
             check_text(path, "a path of resources", limits.PATH_CHARS)
             check_int(size, f"resources.{path[:80]}", most=MOST_BYTES)
+    check_int(sum(sizes.values()), "the sum of resources", most=limits.INT64)
     return sizes
 
 

@@ -20,7 +20,7 @@ from determined.common.wire import limits
 from determined.expconf.names import experiment_name
 from determined_registry.database.tables import tasks
 from determined_service.base.aside import LONG_BYTES, aside
-from determined_service.base.checks import check_int, check_text
+from determined_service.base.checks import check_text
 from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
@@ -130,7 +130,6 @@ def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[s
     except expconf.ConfigError as error:
         raise BadRequest(str(error)) from error
     resources = config["resources"]
-    check_int(resources["slots"], "resources.slots", most=limits.INT32)
     check_text(resources["resource_pool"], "resources.resource_pool", limits.POOL_NAME_CHARS)
     if not config["description"]:
         words = experiment_name().partition("(")[2].rstrip(")")

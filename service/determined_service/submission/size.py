@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from determined.common.wire import limits
-from determined_service.base.checks import check_int, check_text
+from determined_service.base.checks import check_text
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import dumps
 
@@ -19,8 +19,6 @@ _TEXTS = {
     "searcher.time_metric": limits.METRIC_NAME_BYTES // 4,
     "resources.resource_pool": limits.NAME_CHARS,
 }
-# Columns of the database that are narrower than the format's 64 bits.
-_INT32 = ("resources.slots_per_trial", "resources.max_slots", "max_restarts")
 
 
 def check_size(config: Mapping[str, Any]) -> None:
@@ -29,10 +27,6 @@ def check_size(config: Mapping[str, Any]) -> None:
         value = _at(config, path)
         if isinstance(value, str):
             check_text(value, path, most)
-    for path in _INT32:
-        value = _at(config, path)
-        if value is not None:
-            check_int(value, path, most=limits.INT32)
     _check_count(len(config.get("labels") or ()), limits.LABELS, "labels")
     for place, label in enumerate(config.get("labels") or ()):
         check_text(label, f"labels[{place}]")

@@ -54,6 +54,18 @@ async def test_a_checkpoint_and_what_was_reported_with_it(world: World) -> None:
     assert {one["group"] for one in reports} == {"training", "validation"}
 
 
+async def test_sizes_beyond_64_bits_are_refused(world: World) -> None:
+    leg = await world.leg()
+    for resources, path in (
+        ({"a": 2**53 + 1}, "resources.a"),
+        ({f"part-{number}": 2**53 for number in range(1025)}, "the sum of resources"),
+    ):
+        body = {"uuid": str(uuid.uuid4()), "resources": resources}
+        answer = await leg.client.post("/api/v1/checkpoints", json=body)
+        assert answer.status_code == 400
+        assert f"{path}: expected a whole number" in answer.json()["message"]
+
+
 async def test_each_storage_has_a_number(world: World) -> None:
     storage = {"type": "shared_fs", "host_path": "/data", "save_trial_best": 1}
     bucket = {"type": "s3", "bucket": "b", "secret_key": "k"}

@@ -70,6 +70,9 @@ def test_train_refuses_what_is_not_a_report(make_context: Make) -> None:
         train.report_training_metrics(1, {"loss": None})
     with pytest.raises(TypeError, match="steps_completed"):
         train.report_training_metrics(1.5, {"loss": 1.0})  # type: ignore[arg-type]
+    for steps in (-1, 2**63):
+        with pytest.raises(ValueError, match=f"steps_completed must be .* found {steps}$"):
+            train.report_training_metrics(steps, {"loss": 1.0})
     with pytest.raises(TypeError, match="dict"):
         train.report_training_metrics(1, [1.0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="group"):
@@ -223,7 +226,8 @@ def test_upload_and_download(service: FakeService, make_context: Make, tmp_path:
 
 def test_metadata_must_say_the_steps(service: FakeService, make_context: Make) -> None:
     checkpoint = make_context().checkpoint
-    for metadata in (None, {}, {"steps_completed": "3"}, {"steps_completed": True}):
+    wrong: list[Any] = ["3", True, -1, 2**63]
+    for metadata in (None, {}, *({"steps_completed": steps} for steps in wrong)):
         with (
             pytest.raises(ValueError, match="steps_completed"),
             checkpoint.store_path(metadata),

@@ -181,6 +181,23 @@ def problems(text: str, template: dict | None = None) -> list[str]:
             id="fewer slots than a trial needs",
         ),
         pytest.param(
+            OK.replace("metric: loss", "metric: loss, source_trial_id: 2147483648")
+            + "max_restarts: 2147483648\nmax_failures: 9007199254740992\npreemption_timeout: 1e12\n"
+            "resources: {slots_per_trial: 3000000000, max_slots: 4000000000,\n"
+            "  fallback: {pools: [b], after_seconds: 9223372036854775807}}\n",
+            [
+                "c.yaml:2: searcher.source_trial_id: must be at most 2147483647, found 2147483648",
+                "c.yaml:3: max_restarts: must be at most 2147483647, found 2147483648",
+                "c.yaml:4: max_failures: must be at most 2147483647, found 9007199254740992",
+                "c.yaml:5: preemption_timeout: must be at most 2147483647, found 1000000000000.0",
+                "c.yaml:6: resources.slots_per_trial: must be at most 2147483647, found 3000000000",
+                "c.yaml:6: resources.max_slots: must be at most 2147483647, found 4000000000",
+                "c.yaml:7: resources.fallback.after_seconds: must be at most 2147483647, found "
+                "9223372036854775807",
+            ],
+            id="more than the database keeps",
+        ),
+        pytest.param(
             OK + "checkpoint_storage:\n  type: S3\n  bucket: b\n",
             [
                 "c.yaml:4: checkpoint_storage.type: found 'S3'; did you mean 's3'? (allowed: "
@@ -256,15 +273,22 @@ def problems(text: str, template: dict | None = None) -> list[str]:
             id="bind mounts",
         ),
         pytest.param(
-            OK + "environment:\n  image: {gpu: 5, tpu: x}\n  environment_variables: [FOO, 3]\n"
+            OK
+            + "environment:\n  image: {gpu: 5, tpu: x}\n  environment_variables: [HF_TOKEN, 3, hunter2, =x]\n"
             "  ports: {a: 70000}\n  pod_spec: {metadata: {name: x}, spec: {containers: [{name: "
             "determined-container, image: y}]}}\n  proxy_ports: [{port: 1}]\n",
             [
                 "c.yaml:4: environment.image.gpu: expected text, found 5; put it in quotes: '5'",
                 "c.yaml:4: environment.image.tpu: unknown field; did you mean 'cpu'? (allowed: cpu, "
                 "cuda, rocm)",
-                "c.yaml:5: environment.environment_variables[0]: expected NAME=VALUE, found ********",
+                "c.yaml:5: environment.environment_variables[0]: expected NAME=VALUE, found 'HF_TOKEN' "
+                "without a value: what an agent has in its own environment is not passed on; write "
+                "HF_TOKEN=VALUE, or HF_TOKEN= for an empty value",
                 "c.yaml:5: environment.environment_variables[1]: expected text, found ********",
+                "c.yaml:5: environment.environment_variables[2]: expected NAME=VALUE, found ******** without "
+                "a value: what an agent has in its own environment is not passed on; write NAME=VALUE, or "
+                "NAME= for an empty value",
+                "c.yaml:5: environment.environment_variables[3]: expected NAME=VALUE, found ********",
                 "c.yaml:6: environment.ports.a: must be at most 65535, found 70000",
                 "c.yaml:7: environment.pod_spec.metadata.name: the platform chooses the pod's name and "
                 "namespace",

@@ -136,6 +136,7 @@ def test_events_that_are_none(data: Any, message: str) -> None:
         {"type": "create", "request_id": "a", "hparams": [], "seed": 1},
         {"type": "create", "request_id": "a", "hparams": {}, "seed": 1.5},
         {"type": "validate_after", "request_id": "a", "length": -1},
+        {"type": "validate_after", "request_id": "a", "length": 2**63},
     ],
 )
 def test_operations_that_are_none(data: Any) -> None:
