@@ -84,6 +84,9 @@ class WhyEnded:
         # Ranks by the time of their last exception.
         self._order: dict[int, None] = {}
         self._failed: int | None = None
+        # torchrun puts no rank before its workers' lines; it names the first that failed at its end.
+        self._of_torchrun: int | None = None
+        self._without_rank = 0
 
     def feed(self, line: ParsedLine, stream: str) -> None:
         found, text = without_ranks(line.log)
@@ -93,11 +96,15 @@ class WhyEnded:
             if len(self._processes) > MAX_RANKS:
                 return
             process = self._processes[rank] = _Process(self._workdir)
-        if process.feed(text, stream, line.level) and rank is not None:
-            self._order.pop(rank, None)
-            self._order[rank] = None
+        if process.feed(text, stream, line.level):
+            if rank is None:
+                self._without_rank += 1
+            else:
+                self._order.pop(rank, None)
+                self._order[rank] = None
         if rank is None and (failed := _FAILED.match(text)):
             self._failed = int(failed[1] or failed[2])
+            self._of_torchrun = None if failed[2] is None else self._failed
 
     @property
     def text(self) -> str | None:
@@ -107,7 +114,16 @@ class WhyEnded:
         """
         told = [f"rank {rank}: {words}" for rank, words in self._of_ranks()]
         first = next((words for words in told if not _LOST_OTHERS.search(words)), None)
-        return first or (told[0] if told else self._processes[None].words)
+        return first or (told[0] if told else self._words_without_rank())
+
+    def _words_without_rank(self) -> str | None:
+        words = self._processes[None].words
+        if words is None or self._of_torchrun is None:
+            return words
+        if self._without_rank == 1:
+            return f"rank {self._of_torchrun}: {words}"
+        # Whose the last one is, nobody says.
+        return f"{words}; rank {self._of_torchrun} failed first"
 
     def _of_ranks(self) -> Iterator[tuple[int, str]]:
         """The likeliest first."""
