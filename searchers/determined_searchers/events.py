@@ -76,7 +76,7 @@ class TrialReported(Message):
 
 @dataclass(frozen=True, slots=True)
 class MetricMissing(Message):
-    """Reports form: the trial goes on to report validations, and not one had the searcher's metric.
+    """Reports form: the trial has validated, and none of its validations had the searcher's metric.
 
     ``words``: a sentence for people, which names the metric and what the validations have instead.
     """

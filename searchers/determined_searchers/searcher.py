@@ -243,7 +243,7 @@ class Searcher:
         if self._method.needs_metric and self.form is Form.REPORTS:
             raise SearcherError(
                 f"{event.words}; the {self._name} searcher stops trials by this metric and cannot go on "
-                "without it"
+                "without it: report all metrics of a validation at once"
             )
         return []
 

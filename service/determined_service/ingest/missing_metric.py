@@ -30,8 +30,6 @@ COMPARED = 200
 _FACTS = sa.text(
     """
     SELECT t.id, t.task_id, t.latest_validation_id IS NULL AS fresh,
-           (SELECT min(m.steps_completed) FROM metrics m
-            WHERE m.trial_id = t.id AND m.group_name = 'validation' AND NOT m.archived) AS first_step,
            EXISTS (SELECT FROM metric_summaries s WHERE s.trial_id = t.id AND s.metric = given.metric
                    AND s.group_name = 'validation'
                    AND (s.type = 'number' OR s.finite_count > 0)) AS has_reported,
@@ -128,12 +126,12 @@ async def note_missing(
     facts: Mapping[int, TrialFacts],
     reported: Sequence[Reported],
 ) -> dict[int, list[MetricMissing]]:
-    """Warns in the log of each trial whose first validation lacks the metric; what to tell the searches,
-    by experiment: of trials that lack it at a later step too, if the search goes by reports.
+    """Warns in the log of each trial whose first validation lacks the metric; what to tell the searches that
+    go by reports, by experiment.
 
     ``reported``: validations that are rows and summaries now, but not yet among the trials' best and latest.
-    A script may report a validation in pieces, so a search is told
-    only when a step without the metric is followed by another one.
+    Whether the search is told must not depend on how reports come in batches: what comes after the first one
+    counts for no search.
     """
     lacking = [
         one
@@ -148,10 +146,12 @@ async def note_missing(
     given = {"ids": ids, "metrics": [facts[one].metric for one in ids]}
     events: dict[int, list[MetricMissing]] = {}
     for row in list(await conn.execute(_FACTS, given)):
-        if row.has_reported:
-            continue
         fact = facts[row.id]
         mine = [one for one in lacking if one.trial_id == row.id]
+        first = min((one for one in reported if one.trial_id == row.id), key=lambda one: one.row_id)
+        by_reports = fact.time_metric is not None
+        if row.has_reported and not (by_reports and row.fresh and first in mine):
+            continue
         if row.fresh:
             words = in_words(fact.metric, mine[0].validation, trains_with=row.trains_with)
             text = (
@@ -159,11 +159,8 @@ async def note_missing(
                 "no search can compare it: report the metric, or name another in the configuration"
             )
             await logs.add_line(conn, row.task_id, mine[0].allocation_id, text, "WARNING")
-        if fact.time_metric is None:
-            continue
-        later = next((one for one in mine if one.validation.steps > row.first_step), None)
-        if later is not None:
-            words = in_words(fact.metric, later.validation, trains_with=row.trains_with)
+        if by_reports:
+            words = in_words(fact.metric, mine[0].validation, trains_with=row.trains_with)
             event = MetricMissing(fact.request_id, f"trial {row.id}: {words}")
             events.setdefault(fact.experiment_id, []).append(event)
     return events

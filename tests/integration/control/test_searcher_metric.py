@@ -111,30 +111,44 @@ async def test_a_metric_that_is_there_needs_no_word(world: World, loss: Any) -> 
     assert await warnings(world, trial) == []
 
 
-async def test_asha_by_time_fails_when_the_second_validation_lacks_it_too(world: World) -> None:
+async def test_asha_by_time_fails_at_the_first_validation_that_lacks_it(world: World) -> None:
     await world.register(slots=1)
     driver = await world.started(ASHA)
     trial = await world.launched()
-    await report(trial, 1, val_loss=0.5)
-    await driver.step()
-    assert (await world.experiment(driver.experiment_id))["state"] == "ACTIVE"
-    await report(trial, 2, val_loss=0.25)
+    await report(trial, 2, val_loss=0.5)
     with pytest.raises(SearcherError) as failed:
         await driver.step()
     assert str(failed.value) == (
         f"trial {trial.id}: searcher.metric is 'loss', but the validation after 2 steps has no such metric; "
         "it has val_loss, batches (did you mean 'val_loss'?); the adaptive_asha searcher stops trials by "
-        "this metric and cannot go on without it"
+        "this metric and cannot go on without it: report all metrics of a validation at once"
     )
 
 
-async def test_a_validation_may_be_reported_in_pieces(world: World) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_pieces_of_a_validation_count_in_their_order(world: World, at_once: bool) -> None:
+    """However the harness puts them into batches."""
+    await world.register(slots=1)
+    driver = await world.started(ASHA)
+    trial = await world.launched()
+    pieces = [
+        {"group": "validation", "steps_completed": 1, "metrics": {name: 0.5, "batches": 1}}
+        for name in ("accuracy", "loss")
+    ]
+    for batch in [pieces] if at_once else [[one] for one in pieces]:
+        body = {"run_id": trial.spec["run_id"], "reports": batch}
+        ok(await trial.client.post(f"/api/v1/trials/{trial.id}/metrics/batch", json=body))
+    with pytest.raises(SearcherError, match="report all metrics of a validation at once"):
+        await driver.step()
+
+
+async def test_a_trial_that_has_reported_it_once_may_leave_it_out(world: World) -> None:
     await world.register(slots=1)
     driver = await world.started(ASHA)
     trial = await world.launched()
     for step in (1, 2, 3):
-        await report(trial, step, accuracy=0.5)
         await report(trial, step, loss=0.5)
+        await report(trial, step, accuracy=0.5)
         await driver.step()
     assert (await world.experiment(driver.experiment_id))["state"] == "ACTIVE"
 
