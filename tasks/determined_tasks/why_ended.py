@@ -86,7 +86,8 @@ class WhyEnded:
         self._failed: int | None = None
         # torchrun puts no rank before its workers' lines; it names the first that failed at its end.
         self._of_torchrun: int | None = None
-        self._without_rank = 0
+        self._exceptions = 0
+        self._is_lost = False
 
     def feed(self, line: ParsedLine, stream: str) -> None:
         found, text = without_ranks(line.log)
@@ -98,13 +99,15 @@ class WhyEnded:
             process = self._processes[rank] = _Process(self._workdir)
         if process.feed(text, stream, line.level):
             if rank is None:
-                self._without_rank += 1
+                self._exceptions += 1
             else:
                 self._order.pop(rank, None)
                 self._order[rank] = None
-        if rank is None and (failed := _FAILED.match(text)):
-            self._failed = int(failed[1] or failed[2])
-            self._of_torchrun = None if failed[2] is None else self._failed
+        if rank is None:
+            self._is_lost = self._is_lost or _LOST_OTHERS.search(text) is not None
+            if failed := _FAILED.match(text):
+                self._failed = int(failed[1] or failed[2])
+                self._of_torchrun = None if failed[2] is None else self._failed
 
     @property
     def text(self) -> str | None:
@@ -120,10 +123,10 @@ class WhyEnded:
         words = self._processes[None].words
         if words is None or self._of_torchrun is None:
             return words
-        if self._without_rank == 1:
+        if self._exceptions <= 1 and not self._is_lost:
             return f"rank {self._of_torchrun}: {words}"
-        # Whose the last one is, nobody says.
-        return f"{words}; rank {self._of_torchrun} failed first"
+        # Of several nobody says whose it is, and who lost another worker may have ended before that one.
+        return f"{words}; torchrun saw rank {self._of_torchrun} fail first"
 
     def _of_ranks(self) -> Iterator[tuple[int, str]]:
         """The likeliest first."""

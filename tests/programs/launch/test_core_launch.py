@@ -90,6 +90,12 @@ if dist.get_rank() == 1:
     END
 dist.barrier()
 """
+ALONE = """
+import os, time
+if os.environ["RANK"] == "1":
+    raise ValueError(7)
+time.sleep(600)
+"""
 OURS = [*LAUNCH, "--nproc_per_node=2", "--"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
 
@@ -105,7 +111,8 @@ EXITS = WITH_ONE.replace("END", "sys.exit('no data')")
         (OURS, EXITS, "rank 1: last line of stderr: no data"),
         (OURS, WITHOUT_A_GROUP, "rank 1: RuntimeError: rank one is broken (train.py, line 6: "),
         (TORCHRUN, RAISES, "rank 1: ValueError: 7 (train.py, line 6: "),
-        # Nothing says of which rank a line is.
+        # No line has a rank: torchrun says at its end which worker it saw fail first.
+        (TORCHRUN, ALONE, "rank 1: ValueError: 7 (train.py, line 4: raise ValueError(7))"),
         (TORCHRUN, WITHOUT_A_GROUP, "RuntimeError: rank one is broken (train.py, line 6: "),
     ],
 )

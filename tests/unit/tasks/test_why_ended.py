@@ -85,27 +85,16 @@ def test_the_launcher_knows_who_failed_first(launcher: list[bytes]) -> None:
     assert found == "rank 1: last line of stderr: no data for this rank"
 
 
-def test_torchrun_names_the_rank_of_workers_without_a_process_group(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import os, time\n"
-        "if os.environ['RANK'] == '1':\n    raise ValueError('no luck')\n"
-        "time.sleep(600)\n"
-    )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    ended = subprocess.run([*torchrun, str(script)], capture_output=True, cwd=tmp_path)
-    found = WhyEnded(tmp_path)
-    for line in ended.stderr.splitlines(keepends=True):
-        found.feed(parse(line), "stderr")
-    assert (
-        found.text == "rank 1: ValueError: no luck (train.py, line 3: raise ValueError('no luck'))"
-    )
+def test_torchrun_names_the_rank_of_workers_without_a_process_group() -> None:
+    assert why(*FAILING, *TORCHRUN) == RANK_1
 
 
 def test_of_several_exceptions_without_a_rank_nobody_knows_whose_the_last_is() -> None:
-    assert why(*FAILING, *LATER, *TORCHRUN) == (
-        "KeyError: 'lr' (train.py, line 9: gather()); rank 1 failed first"
-    )
+    seen = "; torchrun saw rank 1 fail first"
+    assert why(*FAILING, *LATER, *TORCHRUN) == f"KeyError: 'lr' (train.py, line 9: gather()){seen}"
+    # torchrun may see the end of who lost another worker before the end of that one.
+    lost = [*LATER[:3], b"determined.errors.WorkerLost: the worker of rank 0 is gone"]
+    assert why(*FAILING, *lost, *TORCHRUN) == RANK_1.removeprefix("rank 1: ") + seen
 
 
 def test_without_an_exception_of_a_rank_the_launchers_counts() -> None:
