@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,8 +19,8 @@ import os, pathlib, time
 import determined.core
 
 def waiting():
-    while not os.path.exists("go"):
-        time.sleep(0.1)
+    # On one line: wherever it is asked there, it is in that line.
+    while not os.path.exists("go"): time.sleep(0.1)
 
 with determined.core.init():
     pathlib.Path("made").mkdir()
@@ -35,6 +36,16 @@ raise SystemExit(7)
 def begin(cluster: LocalCluster, folder: Path) -> tuple[subprocess.Popen[str], str]:
     """A run of this program in the folder, once it has begun; and its task."""
     return cluster.begin_here(folder, "--slots", "0", "--", "python3", "train.py")
+
+
+def until_waiting(stacks: Callable[[], str]) -> str:
+    """The stacks once the program waits: it says that it has begun before it comes there."""
+
+    def said() -> str:
+        found = stacks()
+        return found if "waiting (train.py:7)" in found else ""
+
+    return until("the program waits", said)
 
 
 def test_a_program_of_this_directory_and_others_beside_it(
@@ -66,8 +77,9 @@ def test_a_program_of_this_directory_and_others_beside_it(
         timeout=TIMEOUT_S,
     )
     assert given.stdout == "typed\n"
-    stacks = cluster.det("exec", task_id, "--", "python3", "-P", "-m", "determined.exec.stacks")
-    assert "python3 train.py" in stacks.stdout and "waiting (train.py:7)" in stacks.stdout
+    stacks = ("exec", task_id, "--", "python3", "-P", "-m", "determined.exec.stacks")
+    said = until_waiting(lambda: cluster.det(*stacks).stdout)
+    assert "python3 train.py" in said
 
     # Who goes without a word takes the program with them.
     visitor = subprocess.Popen(
@@ -77,8 +89,10 @@ def test_a_program_of_this_directory_and_others_beside_it(
         text=True,
     )
     assert visitor.stdout is not None
+    # The shell's, until it becomes the other program.
     beside = int(visitor.stdout.readline())
-    assert psutil.Process(beside).cmdline() == ["sleep", "600"]
+    program = psutil.Process(beside)
+    until("the program beside the task", program.cmdline, equals=["sleep", "600"])
     visitor.kill()
     visitor.wait()
     until("it has ended", lambda: not psutil.pid_exists(beside))
@@ -146,6 +160,6 @@ def test_where_a_trial_is(cluster: LocalCluster, tmp_path: Path) -> None:
         return found if "begun" in cluster.det("t", "logs", found).stdout else ""
 
     trial_id = until("the trial has begun", begun)
-    dumped = cluster.det("trial", "dump", trial_id)
-    assert "waiting (train.py:7)" in dumped.stdout and "forking/python.py" not in dumped.stdout
+    dumped = until_waiting(lambda: cluster.det("trial", "dump", trial_id).stdout)
+    assert "forking/python.py" not in dumped
     cluster.det("e", "kill", experiment_id)
