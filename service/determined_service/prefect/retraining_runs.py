@@ -127,16 +127,14 @@ class RetrainingRuns:
             now = datetime.datetime.now(datetime.UTC)
             due_at = row.next_at if row.next_at is not None and row.next_at <= now else None
             happened = await events.happened(change.conn, row)
-            causes = [*(["schedule"] if due_at is not None else []), *happened.causes]
-            if not causes:
+            if due_at is None and not happened.causes:
                 return
+            causes = list(happened.causes)
             values: dict[str, Any] = {"marks": happened.marks}
             if due_at is not None:
-                try:
-                    following = Plan.model_validate(row.plan).next_after(now, row.created_at)
-                except ApiError:
-                    following = None  # its last time has come
+                following, why = _following(row, now)
                 values["next_at"] = following
+                causes.insert(0, why)
             await change.conn.execute(sa.update(retrainings).where(t.id == row.id).values(values))
             await runs.begin(change, row, "; ".join(causes), forced=happened.forced, due_at=due_at)
 
@@ -192,6 +190,19 @@ class RetrainingRuns:
 _ENDS = {runs.FAILED: ("FAILED", "Failed"), runs.CANCELED: ("CANCELLED", "Cancelled")}
 _STEP = r.state.in_(runs.OPEN)
 _HAS_OPEN_RUN = sa.exists().where(r.retraining_id == t.id, _STEP)
+
+
+def _following(row: sa.Row[Any], now: datetime.datetime) -> tuple[datetime.datetime | None, str]:
+    """When the schedule wants the run after this one, and the cause of this one, which says why there is
+    none."""
+    try:
+        plan = Plan.model_validate(row.plan)
+        return plan.next_after(now, row.created_at, stored=True), "schedule"
+    except ApiError as error:
+        logger.warning("retraining %s has no next time: %s", row.id, error.message)
+        return None, f"schedule, for the last time ({error.message})"
+
+
 _DUE = sa.select(t.id).where(~t.paused, t.next_at <= sa.func.now(), ~_HAS_OPEN_RUN)
 _WAITING_FOR_EVENTS = (
     sa.select(retrainings)

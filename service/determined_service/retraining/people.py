@@ -112,7 +112,7 @@ async def pause(change: Change, model_id: int, paused: bool) -> None:
     if not paused:
         now = datetime.datetime.now(datetime.UTC)
         plan = Plan.model_validate(row.plan)
-        values["next_at"] = plan.next_after(now, row.created_at)
+        values["next_at"] = plan.next_after(now, row.created_at, stored=True)
         values["marks"] = await events.first_marks(change.conn, plan, model_id, row.owner_id, {})
     await change.conn.execute(sa.update(retrainings).where(t.id == row.id).values(values))
     change.notify(topics.RETRAININGS)

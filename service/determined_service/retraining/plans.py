@@ -89,11 +89,11 @@ class Plan(BaseModel):
         return Rule.read(self.rule)
 
     def next_after(
-        self, moment: datetime.datetime, begun: datetime.datetime
+        self, moment: datetime.datetime, begun: datetime.datetime, *, stored: bool = False
     ) -> datetime.datetime | None:
-        """When the schedule wants the next run. Raises BadRequest."""
+        """When the schedule wants the next run; ``stored``: it was taken before. Raises BadRequest."""
         given = None if self.schedule is None else self.schedule.model_dump(exclude_none=True)
-        found = next_after(given, moment, begun)
+        found = next_after(given, moment, begun, stored=stored)
         if given is not None and found is None:
             raise BadRequest("schedule: it never comes true")
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import zoneinfo
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from determined_service.base.errors import BadRequest
@@ -32,10 +32,15 @@ _SECOND = datetime.timedelta(seconds=1)
 
 
 def next_after(
-    schedule: Mapping[str, Any] | None, moment: datetime.datetime, begun: datetime.datetime
+    schedule: Mapping[str, Any] | None,
+    moment: datetime.datetime,
+    begun: datetime.datetime,
+    *,
+    stored: bool = False,
 ) -> datetime.datetime | None:
     """The first time after ``moment``; None: never. ``begun``: from when intervals and rules count.
 
+    ``stored``: an earlier release may have taken it, which read six fields of cron, the first as seconds.
     However many times were missed before ``moment``, this is one. Raises BadRequest for a schedule that
     cannot be read.
     """
@@ -54,7 +59,9 @@ def next_after(
     # which shows an hour twice when it goes back.
     moment = moment.astimezone(datetime.UTC).replace(microsecond=0) + _SECOND
     begun = begun.astimezone(datetime.UTC).replace(microsecond=0)
-    return _cron(text, moment, zone) if given == ["cron"] else _rule(text, moment, begun, zone)
+    if given == ["cron"]:
+        return _cron(text, moment, zone, (5, 6) if stored else (5,))
+    return _rule(text, moment, begun, zone)
 
 
 def _interval(
@@ -78,12 +85,14 @@ def _zone(name: Any) -> zoneinfo.ZoneInfo:
         ) from None
 
 
-def _cron(text: str, moment: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime | None:
+def _cron(
+    text: str, moment: datetime.datetime, zone: datetime.tzinfo, lengths: Collection[int]
+) -> datetime.datetime | None:
     from cronsim import CronSim, CronSimError
 
     fields = _CRON_NAMES.get(text.strip().lower(), text)
     example = "'0 3 * * *' is three in the morning"
-    if len(fields.split()) != 5:
+    if len(fields.split()) not in lengths:
         raise BadRequest(
             f"schedule.cron: {text!r} cannot be read: expected minute, hour, day, month and weekday, or "
             f"one of {', '.join(_CRON_NAMES)}; {example}, and interval_s counts seconds"

@@ -292,6 +292,35 @@ async def test_what_was_missed_is_caught_up_once(again: Retraining, service_app:
     assert len(await again.world.rows(sa.select(retraining_runs.c.id))) == 1
 
 
+@pytest.mark.parametrize(
+    ("cron", "goes_on", "cause"),
+    [
+        ("0 0 3 * * *", True, "schedule"),
+        (
+            "every night",
+            False,
+            "schedule, for the last time (schedule.cron: 'every night' cannot be read: expected minute",
+        ),
+    ],
+    ids=["six fields", "what no release reads"],
+)
+async def test_a_schedule_of_an_earlier_release(
+    again: Retraining, service_app: FastAPI, cron: str, goes_on: bool, cause: str
+) -> None:
+    await again.put(schedule={"interval_s": 60})
+    async with again.world.db.tx() as conn:
+        long_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+        plan = dict((await conn.execute(sa.select(retrainings.c.plan))).scalar_one())
+        plan["schedule"] = {"cron": cron}
+        await conn.execute(sa.update(retrainings).values(plan=plan, next_at=long_ago))
+    passes = RetrainingRuns(again.world.db, NoPrefect(), service_app.state.settings)
+    await passes.run_pass()
+    (run,) = await again.world.rows(sa.select(retraining_runs))
+    (row,) = await again.world.rows(sa.select(retrainings))
+    assert run.cause.startswith(cause)
+    assert (row.next_at is not None) == goes_on
+
+
 class PrefectWithState(NoPrefect):
     def __init__(self) -> None:
         self.state, self.name = "RUNNING", "Running"

@@ -124,3 +124,11 @@ def test_no_next_time_is_in_the_past_when_clocks_go_back(schedule: dict[str, Any
 def test_a_schedule_that_cannot_be_read_is_refused(schedule: dict[str, Any], words: str) -> None:
     with pytest.raises(BadRequest, match=words):
         next_after(schedule, NOW, BEGUN)
+
+
+def test_six_fields_that_an_earlier_release_has_stored_are_still_read() -> None:
+    moment = datetime.datetime(2026, 1, 1, 4, tzinfo=datetime.UTC)
+    found = next_after({"cron": "30 0 3 * * *"}, moment, BEGUN, stored=True)
+    assert found is not None and found.isoformat() == "2026-01-02T03:00:30+00:00"
+    with pytest.raises(BadRequest, match="expected minute, hour"):
+        next_after({"cron": "0 0 0 3 * * *"}, moment, BEGUN, stored=True)
