@@ -20,26 +20,49 @@ _GPU = re.compile(r"device driver|nvidia", re.IGNORECASE)
 _NETWORK = re.compile(r"network \S+ not found", re.IGNORECASE)
 
 
-def not_created(status: int | None, words: str, image: str) -> LegResult:
-    """The engine refused to create or start the container. ``status``: of its HTTP answer."""
+NOT_STARTED = 125
+"""The exit code of ``docker run`` for a container that the engine failed to start."""
+
+
+def of_engine(status: int | None, words: str) -> str | None:
+    """Why the engine failed to start the container, where that is no fault of the configuration; else None.
+
+    ``status``: of its HTTP answer.
+    """
     said = words.strip()
     if _GPU.search(said):
-        return infrastructure(
+        return (
             f"the engine cannot give the container its GPUs ({said}): install the NVIDIA Container Toolkit on"
             " the agent's machine"
         )
+    if _refused(status, said):
+        return None
+    return f"the container cannot be started: {said}"
+
+
+def _refused(status: int | None, said: str) -> bool:
+    found = _NETWORK.search(said) or _SETUP.search(said)
+    return found is not None or (status is not None and 400 <= status < 500)
+
+
+def not_started(reason: str) -> LegResult:
+    """The engine has failed to start the container in several tries: a failure like the process' own."""
+    return LegResult(NOT_STARTED, None, ExitKind.EXITED, reason)
+
+
+def refused(words: str, image: str) -> LegResult:
+    """The engine refused to create or start the container as the configuration wants it."""
+    said = words.strip()
     if _NETWORK.search(said):
         return failed_to_start(
             f"the container of image {image} cannot be started: {said}; network_mode of the agent's container"
             " settings, or of task_container_defaults in the cluster configuration, names a network that the"
             " agent's machine does not have"
         )
-    if _SETUP.search(said) or (status is not None and 400 <= status < 500):
-        return failed_to_start(
-            f"the container of image {image} cannot be started: {said}; see bind_mounts, resources.devices,"
-            " environment.add_capabilities and the entrypoint of the configuration"
-        )
-    return infrastructure(f"the container cannot be started: {said}")
+    return failed_to_start(
+        f"the container of image {image} cannot be started: {said}; see bind_mounts, resources.devices,"
+        " environment.add_capabilities and the entrypoint of the configuration"
+    )
 
 
 def describe(

@@ -37,13 +37,23 @@ from determined_tasks import (
     returning,
     task_environment,
 )
-from determined_tasks.containers import accounts, ends, engine, frames, images, plan, rights
+from determined_tasks.containers import (
+    accounts,
+    ends,
+    engine,
+    frames,
+    images,
+    plan,
+    rights,
+    starting,
+)
 from determined_tasks.containers.engine import EngineUnavailable
 from determined_tasks.containers.images import ImageError, RegistryAway
 from determined_tasks.containers.log_pump import LogPump
 from determined_tasks.containers.plan import NetworkError
 from determined_tasks.containers.rights import RightsError
 from determined_tasks.containers.settings import ContainerSettings
+from determined_tasks.containers.starting import CannotStart
 from determined_tasks.context_dir import ModelDefinitionError
 from determined_tasks.exit_reason import LegResult, failed_to_start, infrastructure
 from determined_tasks.identity import Identity, IdentityError
@@ -180,7 +190,7 @@ class _Leg:
                 client = self._insist(self._connect)
                 command = self._found(client)
             else:
-                client = self._connect()
+                client = starting.patiently(self._reach, self._warn, self._rest)
             taken_over = command is not None
             if command is None:
                 command = self._begin(client)
@@ -203,13 +213,31 @@ class _Leg:
             return failed_to_start(str(error))
         except errors.NotFoundException as error:
             return failed_to_start(f"the model definition cannot be read: {error}")
+        except CannotStart as error:
+            return self.stopped or ends.not_started(
+                f"{error} (in {len(starting.RETRY_SECONDS) + 1} tries)"
+            )
         except APIError as error:
-            status = error.response.status_code if error.response is not None else None
-            return ends.not_created(status, str(error.explanation or error), self.image)
+            status, words = starting.answer(error)
+            reason = ends.of_engine(status, words)
+            if reason is not None:
+                return infrastructure(reason)
+            return ends.refused(words, self.image)
         except ports.PortsError as error:
             return infrastructure(str(error))
         except (RegistryAway, EngineUnavailable, OSError, errors.APIException) as error:
-            return infrastructure(f"the leg cannot be prepared: {error}")
+            return self.stopped or infrastructure(f"the leg cannot be prepared: {error}")
+
+    def _warn(self, text: str) -> None:
+        self.reporter.say(text, "WARNING")
+
+    def _rest(self, seconds: float) -> bool:
+        """Waits; False: the leg is stopped meanwhile."""
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(queue.Empty):
+            while self.stopped is None:
+                self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+        return self.stopped is None
 
     def _rung(self) -> None:
         # Only now: most legs are never entered.
@@ -223,6 +251,12 @@ class _Leg:
 
     def _connect(self) -> APIClient:
         return engine.connect(self.settings.api_version)
+
+    def _reach(self) -> APIClient:
+        """As :meth:`_connect`, and the engine answers: a connection alone does not ask it anything."""
+        client = self._connect()
+        engine.call(client, "GET", "/_ping", lines=True)
+        return client
 
     def _found(self, client: APIClient) -> list[str] | LegResult | None:
         """The command of the container that an earlier supervisor started; None: it started none."""
@@ -327,8 +361,7 @@ class _Leg:
         )
         begun = self.root / BEGUN
         begun.touch()
-        engine.call(client, "POST", "/containers/create", params={"name": self.name}, json=body)
-        engine.call(client, "POST", f"/containers/{self.name}/start")
+        starting.patiently(lambda: starting.start(client, self.name, body), self._warn, self._rest)
         begun.write_text(STARTED)
         return command
 

@@ -85,6 +85,17 @@ async def test_the_engines_end_is_no_fault_of_the_trial(
     assert legs.containers() == []
 
 
+async def test_a_leg_waits_for_an_engine_that_is_away(legs: ContainerLegs, engine: Engine) -> None:
+    await asyncio.to_thread(engine.stop)
+    held = await legs.start({}, entrypoint="echo here")
+    await until(legs, lambda: "it is tried again in 1 s" in legs.said())
+    await asyncio.to_thread(engine.start)
+    assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
+    await held.clean_up()
+    assert legs.service.exits["7.abc.1"]["exit_code"] == 0, legs.service.exits
+    assert legs.service.text("stdout") == "here\n"
+
+
 @pytest.mark.parametrize("options", [["--live-restore"]])
 async def test_with_live_restore_the_container_goes_on(legs: ContainerLegs, engine: Engine) -> None:
     held = await legs.start({"train.py": COUNT})

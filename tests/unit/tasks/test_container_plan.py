@@ -277,7 +277,7 @@ def test_the_agents_own_network_comes_first() -> None:
 
 
 def test_a_network_that_is_not_there() -> None:
-    ended = ends.not_created(404, "network lab not found", "x")
+    ended = ends.refused("network lab not found", "x")
     assert ended.kind is ExitKind.FAILED_TO_START
     assert "names a network that the agent's machine does not have" in str(ended.reason)
 
