@@ -1,14 +1,17 @@
-# Everything a newcomer needs: `make run` and `make test` on a machine with Python 3.11 and pip.
+# Everything a newcomer needs: `make run` and `make test` on a machine with Python 3.11 or newer (docs/install.md).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Says in one line that a Python is too old or that there is no network.
+FIRST := $(PYTHON) deployments/first_install.py
+PIP := $(FIRST) pip $(BIN)/pip --quiet --disable-pip-version-check
+INSTALL := $(PIP) install --no-compile -c constraints.txt
 # What `make run` needs, and what the tests need besides: a newcomer waits for the first only.
 LOCAL := $(VENV)/.local
 SOURCES := harness searchers registry service tasks flows deployments
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-all check bench chaos images clean setup
+.PHONY: run test test-all check bench chaos images wheel clean setup
 
 setup: $(STAMP)
 
@@ -18,9 +21,10 @@ setup: $(STAMP)
 # compiled, which pip ignores, too.
 COMPILE := $(BIN)/python -m compileall -qq -x 'site-packages/(.*/tests?|transformers/models)/' $(VENV)/lib
 define install
+@$(FIRST) python
 $(PYTHON) -m venv $(VENV)
-$(PIP) "torch==2.13.0"
-$(COMPILE) & $(PIP) -e ".[$(1)]"; installed=$$?; wait; exit $$installed
+$(INSTALL) "torch==2.13.0"
+$(COMPILE) & $(INSTALL) -e ".[$(1)]"; installed=$$?; wait; exit $$installed
 $(COMPILE) -j 0 || true
 touch $@
 endef
@@ -72,6 +76,13 @@ IMAGES ?= harness service agent
 
 images: $(STAMP) ## IMAGES from BASE, which is made from Debian's packages if it cannot be pulled (docs/images.md)
 	deployments/docker/build.sh $(BIN)/python $(BASE) $(IMAGES)
+
+wheel: ## dist/….whl, and the command that installs it elsewhere
+	@$(FIRST) python
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	rm -f dist/determined_prefect-*.whl
+	@$(PIP) wheel --no-deps --wheel-dir dist .
+	@echo "pip install -c constraints.txt '$$(ls dist/determined_prefect-*.whl)[local]'"
 
 clean: ## ends the local cluster (its data stay) and removes what make built
 	-test -x $(BIN)/det && $(BIN)/det deploy local cluster-down

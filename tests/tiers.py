@@ -64,6 +64,7 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "deployments/docker": (CONTAINERS,),
     "deployments/determined_deployments": (CLUSTERS,),
     "deployments/determined_deployments/agent": _LEGS,
+    "deployments/first_install.py": (),
     "flows": (CHAOS, CLUSTERS),
     "harness/determined": _TRAINING,
     "harness/determined/cli": (PUBLISHED,),

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import httpx
 
 from benchmarks.cluster import cluster
+from determined.common import installation
 
 ROUNDS = 5
 
@@ -50,7 +51,7 @@ def own_start() -> float:
 
 def main() -> None:
     if importlib.util.find_spec("jupyterlab") is None:
-        print("JupyterLab is not installed: pip install 'determined-prefect[notebook]'")
+        print(f"JupyterLab is not installed: {installation.command('notebook')}")
         return
     waits, own = [], []
     with cluster() as running:

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from determined.common import installation
 from determined.common.printable import log_text, plain
 
 app = typer.Typer(name="deploy", help="Start and stop clusters.", no_args_is_help=True)
@@ -104,6 +105,9 @@ def cluster_up(
     ] = None,
 ) -> None:
     """Start the cluster, or its missing components, and print its addresses."""
+    if (reason := installation.no_agents_here()) is not None:
+        talk.print(f"Error: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
     from determined_deployments.local import Wishes
     from determined_deployments.local import cluster_up as up
     from determined_deployments.local.report import Terminal

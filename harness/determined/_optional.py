@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+from determined.common import installation
+
 
 def require(package: str, extra: str, asker: str) -> None:
     """Import ``package``. Raises ImportError that names what to install for ``asker``."""
@@ -14,6 +16,6 @@ def require(package: str, extra: str, asker: str) -> None:
             # It is there; what it needs is not.
             raise
         raise ImportError(
-            f"{asker} needs the package {package}: pip install 'determined-prefect[{extra}]'",
+            f"{asker} needs the package {package}: {installation.command(extra)}",
             name=package,
         ) from error

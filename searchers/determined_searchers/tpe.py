@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from determined.common import installation
 from determined_searchers.adaptive_asha import AdaptiveASHA
 from determined_searchers.errors import SearcherError
 from determined_searchers.events import ExitReason
@@ -78,7 +79,7 @@ class TPE(SearchMethod):
         if importlib.util.find_spec("optuna") is None:
             raise SearcherError(
                 "searcher.name: tpe needs Optuna where the service and the experiments run: "
-                "pip install 'determined-prefect[tpe]'"
+                f"{installation.command('tpe')}"
             )
         model = TreeParzenModel(context, config.n_startup_trials, config.multivariate)
         suggesting = dataclasses.replace(context, suggest=model.suggest)

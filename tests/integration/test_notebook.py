@@ -13,6 +13,7 @@ import httpx
 import pytest
 import websockets.sync.client
 
+from determined.common import installation
 from tests.integration.browser import open_browser
 from tests.local_cluster import LocalCluster
 from tests.waiting import TIMEOUT_S, until
@@ -89,7 +90,7 @@ def kept(cluster: LocalCluster, task_id: str, name: str, words: str) -> bool:
 
 needs_jupyter = pytest.mark.skipif(
     importlib.util.find_spec("jupyterlab") is None,
-    reason="needs JupyterLab: pip install 'determined-prefect[notebook]'",
+    reason=f"needs JupyterLab: {installation.command('notebook')}",
 )
 
 

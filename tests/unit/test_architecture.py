@@ -31,6 +31,8 @@ CONFIG = {"determined.expconf", "determined.__version__"}
 BACKOFF = {"determined.common.backoff"}
 # Text of other people, on a terminal and in the service's log.
 PRINTABLE = {"determined.common.printable"}
+# What to install, in errors.
+INSTALLATION = {"determined.common.installation"}
 # Who imports Prefect.
 LEAN = {"determined.common.lean_jsonschema"}
 # From when on a disk counts as full.
@@ -49,13 +51,14 @@ STORAGE = {"determined.storage", "determined.errors"}
 
 ALLOWED: dict[str, set[str]] = {
     "determined": {"determined"},
-    "determined_searchers": {"determined_searchers"},
+    "determined_searchers": {"determined_searchers"} | INSTALLATION,
     # The limits on names, tags and metadata are the wire's. Files are read and written by the server of
     # MLflow's pages, a process of its own.
     "determined_registry": {"determined_registry"} | CONFIG | WIRE | STORAGE,
     "determined_service": {"determined_service", "determined_registry", "determined_searchers"}
     | CONFIG
     | BACKOFF
+    | INSTALLATION
     | PRINTABLE
     | CLUSTER
     | PROMOTION

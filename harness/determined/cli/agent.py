@@ -9,12 +9,14 @@ import typer
 
 from determined.cli import completion
 from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.errors import CliError
 from determined.cli.groups import group
 from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column, Record
 from determined.cli.printing import talk
 from determined.cli.state import state
+from determined.common import installation
 
 app = group("Agents: the machines that run trials.", default="list")
 
@@ -181,12 +183,12 @@ def start(
     rights = {"capabilities": capabilities, "devices": devices, "host_paths": host_paths}
     if kind != "docker" and any((*container.values(), *rights.values())):
         raise typer.BadParameter("--image, --network, --harness and --allow-… need --type docker")
+    if (reason := installation.no_agents_here()) is not None:
+        raise CliError(reason)
     points = metadata.entry_points(group=STARTER)
     if not points:
-        talk(
-            "error: the platform is not installed here; pip install 'determined-prefect[cluster]'"
-            " (with [docker], too, for --type docker)"
-        )
+        needed = ["cluster", *(["docker"] if kind == "docker" else [])]
+        talk(f"error: the platform is not installed here: {installation.command(*needed)}")
         raise typer.Exit(1)
     options = {
         "pool": pool,

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from determined.common import installation
+
 logger = logging.getLogger("determined.nvml")
 
 
@@ -17,7 +19,7 @@ def opened() -> Iterator[Any]:
         import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
         raise ImportError(
-            "nvidia-ml-py is not installed: pip install 'determined-prefect[gpu]'"
+            f"nvidia-ml-py is not installed: {installation.command('gpu')}"
         ) from error
     try:
         pynvml.nvmlInit()

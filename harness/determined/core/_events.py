@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from determined.common import installation
+
 logger = logging.getLogger("determined.core")
 
 # Files are uploaded whole each time they have grown: none grows for ever.
@@ -74,8 +76,8 @@ class EventFiles:
             self._write_all()
         except ImportError:
             logger.info(
-                "metrics are not written for TensorBoard, because its package is not installed: "
-                "pip install 'determined-prefect[tensorboard]'"
+                "metrics are not written for TensorBoard, because its package is not installed: %s",
+                installation.command("tensorboard"),
             )
             self._give_up()
         except OSError as error:

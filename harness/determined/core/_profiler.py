@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from determined.common import installation
 from determined.constants import SHARED_FS_CONTAINER_PATH
 from determined.core._distributed import DistributedContext
 from determined.core._reporter import Reporter
@@ -84,8 +85,8 @@ def gpu_sampler() -> Sampler | None:
         names = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     except ImportError:
         logger.debug(
-            "GPU metrics are not sampled, because nvidia-ml-py is not installed: pip install "
-            "'determined-prefect[gpu]'"
+            "GPU metrics are not sampled, because nvidia-ml-py is not installed: %s",
+            installation.command("gpu"),
         )
         return None
     except pynvml.NVMLError as error:

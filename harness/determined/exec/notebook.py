@@ -22,6 +22,7 @@ import httpx
 
 from determined import errors, storage
 from determined._info import ClusterInfo, get_cluster_info
+from determined.common import installation
 from determined.common.api import Session
 from determined.common.api.errors import APIException
 from determined.common.forking.process import tied_to_parent
@@ -172,7 +173,7 @@ def main() -> None:
         fail("determined.exec.notebook runs in tasks only: det notebook start")
     if importlib.util.find_spec("jupyterlab") is None:
         fail(
-            "JupyterLab is not installed where this task runs: pip install 'determined-prefect[notebook]' on "
+            f"JupyterLab is not installed where this task runs: {installation.command('notebook')} on "
             f"agent {info.agent_id}, or into the image that environment.image names"
         )
     directory = Path.cwd()

@@ -20,6 +20,7 @@ from typing import Any
 
 from determined import errors, storage
 from determined._info import get_cluster_info
+from determined.common import installation
 from determined.common.api import Session
 from determined.common.api.errors import APIException
 from determined.common.forking.process import tied_to_parent
@@ -162,8 +163,8 @@ def main(arguments: Sequence[str]) -> None:
         fail("determined.exec.tensorboard runs in tasks only: det tensorboard start EXPERIMENT")
     if importlib.util.find_spec("tensorboard") is None:
         fail(
-            "TensorBoard is not installed where this task runs: pip install 'determined-prefect[tensorboard]'"
-            f" on agent {info.agent_id}, or into the image that environment.image names"
+            f"TensorBoard is not installed where this task runs: {installation.command('tensorboard')} on "
+            f"agent {info.agent_id}, or into the image that environment.image names"
         )
     folder = Path(os.environ.get("DET_RUN_DIR") or ".").resolve() / "tensorboard"
     folder.mkdir(parents=True, exist_ok=True)

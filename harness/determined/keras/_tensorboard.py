@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from determined import core
+from determined.common import installation
 from determined.keras._summary import Summary
 
 logger = logging.getLogger("determined.keras")
@@ -36,7 +37,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         if not has_tensorflow:
             if importlib.util.find_spec("tensorboard") is None:
                 raise ImportError(
-                    "TensorBoard files need its package: pip install tensorboard",
+                    f"TensorBoard files need its package: {installation.command('tensorboard')}",
                     name="tensorboard",
                 )
             kwargs["write_graph"] = False

@@ -17,6 +17,7 @@ import shutil
 import sys
 
 from determined._info import get_cluster_info
+from determined.common import installation
 from determined.launch import _command, _ports, _torch_gang, _workers
 from determined.launch._fail import fail
 from determined.launch._gang import end_like
@@ -118,7 +119,7 @@ def _check(command: list[str], program: Program | None) -> None:
     elif not program.as_module and not os.path.exists(program.argv[0]):  # noqa: PTH110
         fail(f"there is no script {program.argv[0]!r} in {os.getcwd()}")  # noqa: PTH109
     if importlib.util.find_spec("torch") is None:
-        fail("torch is not installed: pip install 'determined-prefect[torch]'")
+        fail(f"torch is not installed: {installation.command('torch')}")
 
 
 def _with_this_python(command: list[str]) -> list[str]:

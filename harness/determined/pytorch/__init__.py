@@ -13,8 +13,10 @@ The same script runs on a laptop and as a trial, where the configuration says ho
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
+    from determined.common import installation as _installation
+
     raise ImportError(
-        "determined.pytorch needs PyTorch: pip install 'determined-prefect[torch]'"
+        f"determined.pytorch needs PyTorch: {_installation.command('torch')}"
     ) from error
 
 from determined.pytorch import samplers

@@ -10,6 +10,7 @@ import torch
 
 from determined import core, util
 from determined._trial_context import TrialContext
+from determined.common import installation
 from determined.pytorch import _device
 from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._reducer import MetricReducer, Reducers
@@ -149,8 +150,7 @@ class TrainingContext(TrialContext):
         if self._writer is None:
             if importlib.util.find_spec("tensorboard") is None:
                 raise ImportError(
-                    "TensorBoard files need its package: "
-                    "pip install 'determined-prefect[tensorboard]'"
+                    f"TensorBoard files need its package: {installation.command('tensorboard')}"
                 )
             from torch.utils.tensorboard import SummaryWriter
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from determined import errors
+from determined.common import installation
 
 
 class NoSuchBlob(errors.StorageError):
@@ -65,5 +66,5 @@ def missing_package(kind: str, error: ImportError) -> errors.StorageError:
     """The error to raise when a service's library is not installed."""
     return errors.StorageError(
         f"checkpoint_storage.type {kind} needs a package that is not installed here ({error}): "
-        f"pip install 'determined-prefect[{kind}]'"
+        f"{installation.command(kind)}"
     )

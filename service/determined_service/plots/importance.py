@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from plotly import graph_objects as go
 
+from determined.common import installation
 from determined_service.plots.hparams import Axis, axes
 from determined_service.plots.model import Search, paths, thin
 from determined_service.plots.section import Section, count, label, layout
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 LEAST_TRIALS = 10
 MOST_TRIALS = 5000
 MOST_BARS = 20
-INSTALL = (
-    "This figure needs Optuna in the service's environment: pip install 'determined-prefect[tpe]'."
-)
 
 
 def hyperparameter_importance(search: Search) -> tuple[Section, dict[str, float]]:
@@ -52,7 +50,9 @@ def hyperparameter_importance(search: Search) -> tuple[Section, dict[str, float]
     try:
         shares = importances(usable, metrics, search.smaller_is_better)
     except ImportError:
-        section.notes.append(INSTALL)
+        section.notes.append(
+            f"This figure needs Optuna in the service's environment: {installation.command('tpe')}"
+        )
         return section, {}
     if len(trials) < len(ranked):
         section.notes.append(

@@ -22,6 +22,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 from starlette.responses import RedirectResponse, Response
 
+from determined.common import installation
 from determined.common.wire.mlflow import BODY_FILE_HEADER, PATH_HEADER, TAKES_PATH_HEADER
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.browser import elsewhere, forget, keep, may_in_browser
@@ -100,7 +101,7 @@ login</code>.</p> {% if refusal %}<p class="refused" role="alert">{{ refusal }}<
 </form>{% endblock %}""",
             "missing": """{% extends "frame" %}{% block body %}
 <p>MLflow is not installed beside the service of cluster {{ cluster }}. Whoever runs the cluster installs
-it with</p> <p><code>pip install "determined-prefect[mlflow]"</code></p>
+it with</p> <p><code>{{ install }}</code></p>
 <p>in the service's environment. Nothing else is needed: this page is MLflow's then.</p>{% endblock %}""",
         }
     ),
@@ -176,11 +177,12 @@ async def pass_on(path: str, request: Request, visitor: Visitor, settings: Setti
         )
     if not has_mlflow():
         if _wants_page(request):
-            return _page("missing", 501, title="MLflow", cluster=settings.cluster_name)
+            values = {"title": "MLflow", "cluster": settings.cluster_name}
+            return _page("missing", 501, install=installation.command("mlflow"), **values)
         return mlflow_error(
             501,
-            "MLflow is not installed beside the cluster's service: pip install "
-            '"determined-prefect[mlflow]" in its environment',
+            "MLflow is not installed beside the cluster's service; in its environment: "
+            + installation.command("mlflow"),
         )
     below = raw.removeprefix("/mlflow/") if raw.startswith("/mlflow/") else path
     if (nothing := passing.nothing(request.method, path)) is not None:

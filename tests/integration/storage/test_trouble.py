@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from determined import errors, storage
+from determined.common import installation
 from determined.storage import contents, files, s3, sending
 from determined.storage.blobs import BlobClient
 from determined.storage.objects import ObjectStorageManager
@@ -360,7 +362,7 @@ def test_a_server_that_is_away(tmp_path: Path) -> None:
 )
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch, kind: str, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(errors.StorageError, match=rf"pip install 'determined-prefect\[{kind}\]'"):
+    with pytest.raises(errors.StorageError, match=re.escape(installation.command(kind))):
         storage.build({"type": kind, "bucket": "b", "container": "c"})
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from fake_nvml import FakeNvml, NVMLError, install
 
 from determined import gpu
-from determined.common import nvml
+from determined.common import installation, nvml
 
 
 def test_gpus_in_the_order_of_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +51,7 @@ def test_without_a_driver_there_are_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_the_package_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, None)
-    with pytest.raises(ImportError, match=r"pip install 'determined-prefect\[gpu\]'"):
+    with pytest.raises(ImportError, match=re.escape(installation.command("gpu"))):
         gpu.get_gpu_uuids()
 
 

@@ -24,6 +24,14 @@ def run(tmp_path):
     return call
 
 
+def test_other_systems_are_told_where_clusters_run(run, monkeypatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    result = run("cluster-up")
+    assert result.exit_code == 1
+    assert "Error: agents run on Linux, and this is darwin: use a cluster" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_number_of_agents_that_is_not_there(run):
     result = run("cluster-up", "--agents", "2")
     assert result.exit_code == 2

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from search_configs import config
 
+from determined.common import installation
 from determined_searchers import (
     Create,
     ExitReason,
@@ -222,7 +223,7 @@ def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(SearcherError) as caught:
         create_searcher(config("tpe", max_trials=2, **LENGTH))
     assert str(caught.value).startswith("searcher.name: tpe needs Optuna")
-    assert "pip install 'determined-prefect[tpe]'" in str(caught.value)
+    assert installation.command("tpe") in str(caught.value)
 
 
 @pytest.mark.parametrize(

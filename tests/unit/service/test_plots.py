@@ -297,7 +297,7 @@ def test_importance_without_optuna_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_importance_needs_no_more_than_optuna() -> None:
-    """Of what Optuna can use, an installation of `determined-prefect[cluster,tpe]` has only NumPy."""
+    """Of what Optuna can use, an installation with the extras `cluster` and `tpe` has only NumPy."""
     code = """
 import sys
 for name in ("sklearn", "scipy", "pandas", "matplotlib", "torch"):

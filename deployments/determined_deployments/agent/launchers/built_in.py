@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from determined.common import installation
 from determined_deployments.agent.launchers.base import Launcher
 
 BUILT_IN = {
@@ -33,5 +34,5 @@ def load(name: str) -> type[Launcher]:
 
 def _hint(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in ("docker", "prefect_docker"):
-        return "; pip install 'determined-prefect[docker]'"
+        return f"; {installation.command('docker')}"
     return ""

@@ -1,0 +1,84 @@
+"""How this package was installed, and so how an extra of it is added; what it can do on this system."""
+
+from __future__ import annotations
+
+# Imported by what every training imports, for an error that is rare: the rest is imported when it is needed.
+import json
+import shlex
+import sys
+from pathlib import Path
+
+NAME = "determined-prefect"
+CONSTRAINTS = "constraints.txt"
+
+
+def no_agents_here() -> str | None:
+    """Why this machine's system cannot run agents, and so no local cluster; None: it can."""
+    if sys.platform == "linux":
+        return None
+    return (
+        f"agents run on Linux, and this is {sys.platform}: use a cluster on another machine (-m URL or "
+        "DET_MASTER), or Linux within this one (on Windows: WSL 2); docs/install.md says what works here"
+    )
+
+
+def command(*extras: str) -> str:
+    """The command line that adds ``extras`` to this Python's environment, for a shell in any directory.
+
+    It installs the extras from the place that this package came from: a checkout, with the versions of its
+    constraints; a wheel's file or address; a repository. Without such a place it names the package alone.
+    Pip then reads the extras of what is installed and asks no index for the package itself.
+    """
+    return f"{_pip()} install {_arguments(','.join(extras), _origin())}"
+
+
+def _pip() -> str:
+    """``pip`` where a shell finds this environment's, else this Python's by its path."""
+    import shutil
+
+    found = shutil.which("pip")
+    if found is not None and Path(found) == Path(sys.executable).with_name("pip"):
+        return "pip"
+    return f"{shlex.quote(sys.executable)} -m pip"
+
+
+def _origin() -> dict[str, object]:
+    """What pip wrote down of the place (PEP 610); {} if the package came from an index."""
+    from importlib import metadata
+
+    try:
+        text = metadata.distribution(NAME).read_text("direct_url.json")
+        found = json.loads(text or "{}")
+    except (metadata.PackageNotFoundError, OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _arguments(extras: str, origin: dict[str, object]) -> str:
+    url = str(origin.get("url", ""))
+    local = _path(url)
+    folder, repository = origin.get("dir_info"), origin.get("vcs_info")
+    if local is not None and local.is_dir() and isinstance(folder, dict):
+        pinned = local / CONSTRAINTS
+        with_pins = f"-c {shlex.quote(str(pinned))} " if pinned.is_file() else ""
+        option = "-e " if folder.get("editable") else ""
+        return f"{with_pins}{option}{shlex.quote(f'{local}[{extras}]')}"
+    if local is not None and local.is_file():
+        return shlex.quote(f"{local}[{extras}]")
+    if isinstance(repository, dict):
+        kind, commit = repository.get("vcs"), repository.get("commit_id")
+        return shlex.quote(f"{NAME}[{extras}] @ {kind}+{url}@{commit}")
+    if url.startswith(("http://", "https://")):
+        return shlex.quote(f"{NAME}[{extras}] @ {url}")
+    # From an index, or the file is not there any more.
+    return shlex.quote(f"{NAME}[{extras}]")
+
+
+def _path(url: str) -> Path | None:
+    import urllib.parse
+    import urllib.request
+
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "file":
+        return None
+    return Path(urllib.request.url2pathname(parts.path))

@@ -1,0 +1,127 @@
+"""What errors and docs say to install."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from determined.__version__ import __version__
+from determined.common import installation
+
+ROOT = Path(__file__).parents[3]
+
+
+class Recorded:
+    """A distribution of which pip wrote down where it came from."""
+
+    def __init__(self, origin: str | None) -> None:
+        self.origin = origin
+
+    def read_text(self, name: str) -> str | None:
+        return self.origin if name == "direct_url.json" else None
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, origin: object, *extras: str) -> list[str]:
+    """The words after `install` of what is said where pip wrote down ``origin``."""
+    text = origin if isinstance(origin, str | None) else json.dumps(origin)
+    monkeypatch.setattr(metadata, "distribution", lambda name: Recorded(text))
+    said = shlex.split(installation.command(*extras))
+    return said[said.index("install") + 1 :]
+
+
+def test_in_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "my code"
+    folder.mkdir()
+    origin = {"url": folder.as_uri(), "dir_info": {"editable": True}}
+    assert installed(monkeypatch, origin, "tpe") == ["-e", f"{folder}[tpe]"]
+    pins = folder / "constraints.txt"
+    pins.touch()
+    said = installed(monkeypatch, origin, "cluster", "docker")
+    assert said == ["-c", str(pins), "-e", f"{folder}[cluster,docker]"]
+    origin["dir_info"] = {}
+    assert installed(monkeypatch, origin, "tpe") == ["-c", str(pins), f"{folder}[tpe]"]
+
+
+def test_from_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wheel = tmp_path / "a b.whl"
+    origin = {"url": wheel.as_uri(), "archive_info": {"hash": "sha256=0"}}
+    # The file is gone: pip takes the extras of what is installed.
+    assert installed(monkeypatch, origin, "s3") == ["determined-prefect[s3]"]
+    wheel.touch()
+    assert installed(monkeypatch, origin, "s3") == [f"{wheel}[s3]"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "said"),
+    [
+        (None, "determined-prefect[s3]"),
+        ("{", "determined-prefect[s3]"),
+        ([], "determined-prefect[s3]"),
+        ({"url": "file:///no/such/folder", "dir_info": {}}, "determined-prefect[s3]"),
+        (
+            {"url": "https://host/d.whl", "archive_info": {}},
+            "determined-prefect[s3] @ https://host/d.whl",
+        ),
+        (
+            {"url": "https://host/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "determined-prefect[s3] @ git+https://host/d@abc",
+        ),
+    ],
+)
+def test_from_elsewhere(monkeypatch: pytest.MonkeyPatch, origin: object, said: str) -> None:
+    assert installed(monkeypatch, origin, "s3") == [said]
+
+
+def test_the_pip_is_that_of_this_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here, other = tmp_path / "here", tmp_path / "other"
+    for folder in (here, other):
+        folder.mkdir()
+        (folder / "pip").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(here / "python"))
+    monkeypatch.setenv("PATH", str(here))
+    assert installation.command("s3").startswith("pip install ")
+    monkeypatch.setenv("PATH", f"{other}:{here}")
+    assert installation.command("s3").startswith(f"{here}/python -m pip install ")
+
+
+def test_nothing_else_says_how_to_install_an_extra() -> None:
+    """`pip install 'determined-prefect[…]'` finds nothing where the package is not installed yet."""
+    folders = "harness searchers registry service tasks flows deployments docs examples benchmarks"
+    sources = [path for name in folders.split() for path in (ROOT / name).rglob("*.[pm][yd]")]
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in [*sources, ROOT / "README.md"]
+        if re.search(r"determined-prefect[\"']?\[", path.read_text())
+    ]
+    assert wrong == []
+
+
+def test_the_page_has_the_commands_of_errors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs/install.md").read_text()
+    (tmp_path / "constraints.txt").touch()
+    origin = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
+    in_checkout = shlex.join(installed(monkeypatch, origin, "notebook"))
+    command = in_checkout.replace(f"{tmp_path}/", "").replace(str(tmp_path), ".")
+    assert f"pip install {command} " in page
+    name = f"determined_prefect-{__version__}-py3-none-any.whl"
+    (tmp_path / name).touch()
+    origin = {"url": (tmp_path / name).as_uri(), "archive_info": {}}
+    from_wheel = shlex.join(installed(monkeypatch, origin, "local"))
+    assert f"pip install {from_wheel.replace(f'{tmp_path}/', '')}\n" in page
+
+
+def test_the_page_names_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    section = (ROOT / "docs/install.md").read_text().split("## Extras")[1].split("\n## ")[0]
+    rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
+    found = re.findall(r"`(\w+)`", " ".join(rows))
+    assert sorted(found) == sorted(project["optional-dependencies"])
