@@ -105,6 +105,8 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "tests/fixtures": (PUBLISHED,),
     "tests/fuzz": (),
     "tests/hostile": (),
+    "tests/templates.py": (FRAMEWORKS,),
+    "tests/wheels.py": (CLUSTERS,),
     "tests/integration": (),
     "tests/integration/conftest.py": (CLUSTERS, CONTAINERS),
     "tests/integration/gangs": (GANGS,),

@@ -1,9 +1,16 @@
-"""Packages made by hand, to install without a network."""
+"""Packages to install without a network: made by hand, and our own."""
 
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
+
+from tests.waiting import TIMEOUT_S
+
+ROOT = Path(__file__).parent.parent
 
 
 def wheel(name: str, version: str) -> bytes:
@@ -21,3 +28,13 @@ def wheel(name: str, version: str) -> bytes:
         for path, text in {**files, f"{info}/RECORD": record}.items():
             archive.writestr(path, text)
     return buffer.getvalue()
+
+
+def ours(folder: Path) -> Path:
+    """The wheel of this checkout, built into ``folder`` by the tests' own hatchling."""
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder)]
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    command = [*pip, "wheel", *options, str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
+    (found,) = folder.glob("determined_prefect-*.whl")
+    return found

@@ -31,6 +31,7 @@ class Root(LazyGroup):
             "hyperparameter searches and single training runs",
         ),
         "flow|f": ("determined.cli.flow", "from a YAML file to a trained model in one command"),
+        "init": ("determined.cli.init", "a folder to start from, for your framework"),
         "job|j": ("determined.cli.job", "the queue for slots: who waits, why, and in which order"),
         "master": ("determined.cli.master", "the service behind the REST API"),
         "model|m": ("determined.cli.model", "the registry: checkpoints under a name and a number"),

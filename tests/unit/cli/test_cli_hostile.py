@@ -287,6 +287,7 @@ OTHERS = {
     "shell show_ssh_command",
     # What a program in one's own task prints, as ssh shows it.
     *("run", "exec", "attach", "trial dump"),
+    "init",
 }
 
 
