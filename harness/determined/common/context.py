@@ -11,7 +11,7 @@ import base64
 import logging
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,25 @@ def regular_files(root: Path) -> Iterator[tuple[str, Path, int]]:
         _require_text(name, path)
         if stat.S_ISREG(status.st_mode):
             yield name, path, status.st_size
+
+
+def is_ignored(path: Path, top: Path, ignore_files: Sequence[str] = (IGNORE_FILE,)) -> bool:
+    """Whether the ignore files of ``top``, or of a directory between it and ``path``, leave that file out.
+
+    ``ignore_files``: their names; in one directory, the later ones win. Raises ContextError if one cannot be
+    read.
+    """
+    rules, folder = _built_in(), top
+    parts = path.relative_to(top).parts
+    for depth, part in enumerate(parts, 1):
+        prefix = "/".join(parts[: depth - 1])
+        for name in ignore_files:
+            if (folder / name).is_file():
+                rules = _Rules(prefix, _read_rules(folder / name), rules)
+        if rules.ignores("/".join(parts[:depth]), depth < len(parts)):
+            return True
+        folder /= part
+    return False
 
 
 def to_json(items: Iterable[ContextItem]) -> list[dict[str, Any]]:

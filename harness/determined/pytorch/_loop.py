@@ -73,7 +73,8 @@ class TrainingLoop:
 
     def run(self) -> None:
         context, plan = self._context, self._plan
-        self._code = _code.files(Path.cwd()) if self._is_chief else []
+        submitted = Path.cwd() if context._managed else None
+        self._code = _code.files(type(self._trial), submitted) if self._is_chief else []
         with contextlib.ExitStack() as exits:
             with self._checkpoint_to_load() as path:
                 going_on = path is not None and self._take_position(path)

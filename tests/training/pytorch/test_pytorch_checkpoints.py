@@ -128,17 +128,13 @@ def test_directories_that_are_no_checkpoints(tmp_path: Path) -> None:
         pytorch.load_trial_from_checkpoint_path(tmp_path)
 
 
-def test_the_layout(world: World, tmp_path: Path) -> None:
-    (tmp_path / "code" / "mine.py").write_text("x = 1")
-    (tmp_path / "code" / "big.bin").write_text("x")
-    (tmp_path / "code" / ".detignore").write_text("*.bin\n")
+def test_the_layout(world: World) -> None:
     first = world.train(max_length=pytorch.Batch(7))
     path = world.folder / first.stored[7]
     files = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
     assert {name for name in files if not name.startswith(".")} >= {
-        "code/mine.py", "load_data.json", "metadata.json", "state_dict.pth", "trial_state.pkl",
+        "code/trials.py", "load_data.json", "metadata.json", "state_dict.pth", "trial_state.pkl",
     }  # fmt: skip
-    assert "code/big.bin" not in files
     state = torch.load(path / "state_dict.pth", weights_only=False)
     assert sorted(state) == [
         "callbacks", "lr_schedulers_state_dict", "models_state_dict",
@@ -153,14 +149,3 @@ def test_the_layout(world: World, tmp_path: Path) -> None:
     metadata = json.loads((path / "metadata.json").read_text())
     assert metadata["steps_completed"] == 7
     assert metadata["framework"].startswith("torch-")
-
-
-def test_too_much_code_is_left_out(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("determined.pytorch._code.MAX_FILES", 1)
-    for name in ("a.py", "b.py"):
-        Path(name).write_text("")
-    trial = world.train()
-    assert list((world.folder / trial.stored[10] / "code").glob("*.py")) == []
-    assert ".detignore" in caplog.text
