@@ -22,8 +22,8 @@ def main() -> None:
             "det flow run examples/digits/random.yaml examples/digits"
         )
     checkpoint = experiment.top_checkpoint()
-    print(f"experiment {experiment.id}: best trial {checkpoint.training.trial_id}")
-    print(f"checkpoint {checkpoint.uuid}")
+    print(f"experiment {experiment.id}: best checkpoint {checkpoint.uuid}")
+    print(f"trial {checkpoint.training.trial_id}")
 
     with tempfile.TemporaryDirectory() as folder:
         path = checkpoint.download(str(pathlib.Path(folder) / "checkpoint"))

@@ -97,7 +97,7 @@ def _follow(shared: State, experiment_id: int, json: bool) -> None:
     except KeyboardInterrupt:
         talk(_how_to_come_back(experiment_id))
         raise typer.Exit(130) from None
-    document = follow.result(tracker)
+    document = follow.result(tracker, follow.best_checkpoint(shared.session, tracker))
     if tracker.state == "ERROR":
         follow.explain_failure(shared.session, tracker)
     if json:
@@ -105,8 +105,9 @@ def _follow(shared: State, experiment_id: int, json: bool) -> None:
     else:
         for line in follow.summary(document, time.monotonic() - start):
             echo(line)
-        if document["best"] and document["best"]["checkpoint"]:
-            talk(f"get the checkpoint: det checkpoint download {document['best']['checkpoint']}")
+        top, best = document["best_checkpoint"] or {}, document["best"] or {}
+        if uuid := top.get("uuid") or best.get("checkpoint"):
+            talk(f"get the best checkpoint: det checkpoint download {uuid}")
         config = tracker.experiment.get("config") or {}
         if page := pages.in_mlflow(shared.session, experiment_id, config):
             talk(f"look at it in MLflow: {page}")

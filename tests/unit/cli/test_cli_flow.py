@@ -17,7 +17,7 @@ from determined.cli.following.tracker import Tracker
 from determined.cli.submission import bring_up
 from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
-from tests.unit.sdk.fake_service import URL, FakeService, experiment, log_line, trial
+from tests.unit.sdk.fake_service import URL, FakeService, checkpoint, experiment, log_line, trial
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_search_is_followed_to_its_end(
     # Not a terminal: no line for each trial and each validation.
     assert result.stderr.splitlines() == [
         "submitted experiment 1 (digits)",
-        "get the checkpoint: det checkpoint download u-2",
+        "get the best checkpoint: det checkpoint download u-2",
     ]
 
 
@@ -114,6 +114,36 @@ def test_the_result_as_json(det: Det, service: FakeService, config: Path) -> Non
         "checkpoint": "u-9",
         "checkpoint_steps": None,
     }
+    assert document["best_checkpoint"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [(0.7, "the best step that has one"), (0.75, "as good, and there first")]
+)
+def test_the_best_checkpoint_may_be_of_another_trial(
+    det: Det, service: FakeService, config: Path, value: float, why: str
+) -> None:
+    """The best trial by its best validation, the best checkpoint by the step that it is of."""
+    search(service)
+    steps = {
+        "bestValidation": {"totalBatches": 7},
+        "bestCheckpoint": {"uuid": "u-2", "totalBatches": 7},
+    }
+    service.trials[1] = [[trial(1, "COMPLETED", value), trial(2, "COMPLETED", 0.75, **steps)]]
+    service.checkpoints = [checkpoint("u-2", 2, 0.6), checkpoint("u-1", 1, value)]
+    result = det("flow", "run", config)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1:] == [
+        "best trial: 2",
+        "accuracy: 0.75",
+        "hyperparameters: lr=0.2",
+        "checkpoint: u-2",
+        f"best checkpoint: u-1 (trial 1, accuracy {value} after 10 steps: {why})",
+    ]
+    assert "get the best checkpoint: det checkpoint download u-1" in result.stderr
+    search(service)
+    document = json.loads(det("flow", "run", config, "--json").stdout)
+    assert document["best_checkpoint"] == {"uuid": "u-1", "trial": 1, "steps": 10, "value": value}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from determined.common.api.patience import patiently
 
 if TYPE_CHECKING:
     from determined.common.api import Session
+    from determined.experimental._checkpoint import Checkpoint
 
 # A short search is polled often, because the user waits for its end; a long one less often.
 _INTERVAL_S, _LATER_S, _AFTER_S = 0.35, 1.0, 60.0
@@ -70,8 +71,23 @@ def _say_away(error: errors.MasterNotFoundException) -> None:
     talk(f"{error.message}; the experiment keeps running; waiting for the service to answer again")
 
 
-def result(tracker: Tracker) -> dict[str, Any]:
-    """The experiment's result as one JSON document."""
+def best_checkpoint(session: Session, tracker: Tracker) -> Checkpoint | None:
+    """What ``Experiment.top_checkpoint()`` gives: the best step that has a checkpoint, of any trial.
+
+    The best trial is that of the best validation. Where that step has no checkpoint, the best checkpoint may
+    be another trial's.
+    """
+    from determined.experimental._checkpoint import best_first
+
+    path = f"/api/v1/experiments/{tracker.experiment['id']}/checkpoints"
+    searcher = (tracker.experiment.get("config") or {}).get("searcher") or {}
+    return patiently(
+        lambda: next(best_first(session, path, None, None, searcher), None), on_wait=_say_away
+    )
+
+
+def result(tracker: Tracker, top: Checkpoint | None = None) -> dict[str, Any]:
+    """The experiment's result as one JSON document; ``top``: its best checkpoint."""
     best = tracker.best
     return {
         "experiment": {
@@ -92,6 +108,7 @@ def result(tracker: Tracker) -> dict[str, Any]:
             "hparams": best.get("hparams"),
             **_checkpoint(best),
         },
+        "best_checkpoint": None if top is None else _of_experiment(top, tracker.metric),
     }
 
 
@@ -103,6 +120,28 @@ def _checkpoint(trial: Any) -> dict[str, Any]:
         "checkpoint": best.get("uuid") or trial.get("latestCheckpoint"),
         "checkpoint_steps": best.get("totalBatches"),
     }
+
+
+def _of_experiment(top: Checkpoint, metric: str) -> dict[str, Any] | None:
+    """None for a checkpoint without the metric, which is no better than any other."""
+    metrics = (top.training.validation_metrics if top.training else None) or {}
+    value = (metrics.get("avgMetrics") or {}).get(metric)
+    if value is None:
+        return None
+    steps = (top.metadata or {}).get("steps_completed")
+    return {"uuid": top.uuid, "trial": top.trial_id, "steps": steps, "value": value}
+
+
+def _top_line(top: dict[str, Any], best: dict[str, Any]) -> str:
+    why = (
+        "as good, and there first"
+        if top["value"] == best["value"]
+        else "the best step that has one"
+    )
+    return (
+        f"best checkpoint: {top['uuid']} (trial {top['trial']}, {best['metric']} {top['value']} after "
+        f"{top['steps']} steps: {why})"
+    )
 
 
 def _checkpoint_line(best: dict[str, Any]) -> str:
@@ -140,6 +179,9 @@ def summary(document: dict[str, Any], seconds: float) -> list[str]:
             ),
             _checkpoint_line(best),
         ]
+        top = document["best_checkpoint"]
+        if top is not None and top["uuid"] != best["checkpoint"]:
+            lines.append(_top_line(top, best))
     elif experiment["state"] == "COMPLETED":
         lines.append(
             f"best trial: none; no trial reported a number as validation metric"
