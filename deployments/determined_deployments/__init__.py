@@ -7,6 +7,10 @@ always imported by then. Other programs (`det deploy`) do not pay for Prefect's 
 import sys
 from importlib.util import find_spec
 
+from determined.common.wire import no_telemetry
+
+no_telemetry.forbid()
+
 if "prefect" in sys.modules:
     # Registers the worker types of the launchers that come with us.
     import determined_deployments.agent.launchers.fork_server.worker

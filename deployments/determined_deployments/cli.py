@@ -241,7 +241,7 @@ def _say_how_to_log_in(data_dir: Path | None) -> None:
     talk.print(
         "Prefect's page asks for one line, user:password; copy it from the field prefect_auth of\n"
         f"{Layout.of(data_dir).state} (det logs in by itself; the passwords of its users are in the same "
-        "file)",
+        'file). For flows of your own: eval "$(det prefect env)"',
         markup=False,
         highlight=False,
         soft_wrap=True,

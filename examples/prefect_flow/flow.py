@@ -1,5 +1,6 @@
 """A Prefect flow of your own, with experiments as its steps: train, score, register, promote.
 
+    eval "$(det prefect env)"            # the cluster's Prefect, whose page shows the flow
     python flow.py                       # on this machine; the experiments run on the cluster
 
 Each block is a Prefect task. A task that is tried again, or a flow that is run again after its process was

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from determined.common import nvml
-from determined.common.wire import mlflow
+from determined.common.wire import mlflow, no_telemetry
 from determined.common.wire.legs import AgentUser, LegSpec
 from determined_tasks import identity
 from determined_tasks.context_dir import ContextDir
@@ -125,8 +125,11 @@ def work_dir(spec: LegSpec, account: Identity | None, default: Path) -> Path:
 def variables(
     spec: LegSpec, place: Place, workdir: Path, run_dir: Path, resources_type: str = "process"
 ) -> dict[str, str]:
-    """The platform's ``DET_*``. ``workdir`` and ``run_dir``: their paths as the task sees them."""
-    found = _task_variables(spec, place, workdir, run_dir, resources_type)
+    """The platform's ``DET_*``, and what keeps libraries from reporting their use.
+
+    ``workdir`` and ``run_dir``: their paths as the task sees them.
+    """
+    found = _task_variables(spec, place, workdir, run_dir, resources_type) | no_telemetry.VARIABLES
     if spec.trial_id is not None:
         found.update(_trial_variables(spec))
         found.update(_mlflow_variables(spec, place))

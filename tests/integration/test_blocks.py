@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,12 +21,9 @@ class Flow:
     """The process of a flow, and what it has printed."""
 
     def __init__(self, cluster: LocalCluster, log: Path, *args: str) -> None:
-        prefect = Prefect(cluster)
-        env = {
-            **cluster.env,
-            "PREFECT_API_URL": f"{prefect.url}/api",
-            "PREFECT_API_AUTH_STRING": prefect.auth,
-        }
+        exports = cluster.det("prefect", "env").stdout.splitlines()
+        words = [shlex.split(line)[1].partition("=") for line in exports]
+        env = {**cluster.env, **{name: value for name, _, value in words}}
         self.log = log
         with log.open("wb") as file:
             self.process = subprocess.Popen(
@@ -82,3 +80,8 @@ def test_the_example_trains_scores_and_promotes(cluster: LocalCluster, tmp_path:
     assert flow.end() == 0, flow.log.read_text()
     described = cluster.json("model", "describe", "digits-flow", "--version", "champion")
     assert described["modelVersion"]["comment"] == "by a flow"
+    # The cluster's Prefect has the flow, whose page so shows it.
+    wanted = {"flows": {"name": {"any_": ["train-and-promote"]}}}
+    assert [run["state_type"] for run in Prefect(cluster).call("/flow_runs/filter", wanted)] == [
+        "COMPLETED"
+    ]

@@ -19,6 +19,7 @@ from typing import IO
 
 import psutil
 
+from determined.common.wire import no_telemetry
 from determined_deployments.local.component import Component, StopSignals
 from determined_deployments.local.layout import Layout, write_private
 
@@ -86,12 +87,12 @@ def running(layout: Layout, name: str) -> psutil.Process | None:
 
 def environment(component: Component, marker: str) -> dict[str, str]:
     """The caller's environment without settings meant for other Prefect or Determined servers
-    (``PREFECT_*``, ``DET_*``), plus the component's own."""
+    (``PREFECT_*``, ``DET_*``), plus the component's own. Nothing of it may report its use to anybody."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "DET_"))}
     for name in ("NO_PROXY", "no_proxy"):
         kept[name] = f"{kept[name]},{LOOPBACK}" if kept.get(name) else LOOPBACK
     own = {MARKER: marker, COMPONENT: f"{component.name}:{component.fingerprint}"}
-    return {**kept, **component.env, **own}
+    return {**kept, **no_telemetry.VARIABLES, **component.env, **own}
 
 
 def start(layout: Layout, component: Component, marker: str) -> subprocess.Popen[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
+from determined.common.wire import no_telemetry
 from determined_deployments.local import databases, probe
 from determined_deployments.local.component import Component, StopSignals
 from determined_deployments.local.layout import Layout
@@ -24,11 +25,10 @@ QUIET = {
     "PREFECT_SERVER_SERVICES_TRIGGERS_PG_NOTIFY_HEARTBEAT_INTERVAL_SECONDS": "30",
     "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT15S",
     # No message leaves the machine.
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    **no_telemetry.VARIABLES,
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     # Its second version asks another host (amplitude.com) whether to record sessions.
     "PREFECT_SERVER_UI_V2_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
     # A library of its task queue would check every argument of every call against its annotation.
     "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",

@@ -6,6 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 from prefect.blocks.core import Block
+from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
+from prefect.settings import PREFECT_API_URL
 from pydantic import Field, SecretStr
 
 from determined.common import master
@@ -41,6 +44,7 @@ class DeterminedCluster(Block):
         Raises ValueError when the login is incomplete, UnauthenticatedException when it is refused,
         MasterNotFoundException when nothing answers.
         """
+        _say_if_temporary()
         with self._open() as session:
             yield session
 
@@ -54,6 +58,24 @@ class DeterminedCluster(Block):
             )
         password = None if self.password is None else self.password.get_secret_value()
         return authentication.connect(self.master, self.user, password)
+
+
+_told: set[object] = set()
+"""The flow runs that have been told where they are."""
+
+
+def _say_if_temporary() -> None:
+    """Warns, once, in a flow run that is at a Prefect server which this process has started for itself."""
+    context = FlowRunContext.get()
+    if PREFECT_API_URL.value() or context is None or context.flow_run is None:
+        return
+    if context.flow_run.id not in _told:
+        _told.add(context.flow_run.id)
+        get_run_logger().warning(
+            "PREFECT_API_URL is not set: this flow runs at a temporary Prefect server and is not "
+            "on the cluster's page. For the local cluster's Prefect, first: "
+            'eval "$(det prefect env)"'
+        )
 
 
 HERE = DeterminedCluster()

@@ -14,6 +14,9 @@ def main() -> None:
     from determined.cli.light import import_less
 
     import_less()
+    from determined.common.wire import no_telemetry
+
+    no_telemetry.forbid()  # also for what this starts: the components of a cluster, agents
     from determined.cli.root import app
 
     app()

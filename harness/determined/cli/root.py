@@ -40,6 +40,7 @@ class Root(LazyGroup):
             "determined.cli.pipeline",
             "experiments that take what earlier ones have found",
         ),
+        "prefect": ("determined.cli.prefect", "the Prefect server that the cluster runs on"),
         "preview-search": (
             "determined.cli.preview_search",
             "which trials a search would create, and how long each would train",

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from determined.common.wire.mlflow import BODY_FILE_HEADER, TAKES_PATH_HEADER
+from determined.common.wire import no_telemetry
 from determined_registry.mlflow import configured
 from determined_registry.mlflow.by_path import ByPath
 
@@ -38,8 +39,7 @@ def _prepare() -> None:
             # The service stands before it and looks at hosts, origins and users.
             "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "true",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "DO_NOT_TRACK": "true",
+            **no_telemetry.VARIABLES,
             "MLFLOW_TRACKING_URI": uri,
             "MLFLOW_REGISTRY_URI": uri,
         }

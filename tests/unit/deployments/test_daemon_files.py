@@ -80,6 +80,9 @@ def test_daemons_do_not_inherit_settings_for_other_servers(monkeypatch):
     assert made["no_proxy"] == "intranet,127.0.0.1,localhost"
     assert made["DET_AGENT_CONFIG"] == "/a"
     assert made["DETERMINED_LOCAL_CLUSTER"] == "cluster-1"
+    # Nothing of the cluster reports its use to the makers of Prefect and MLflow.
+    assert (made["DO_NOT_TRACK"], made["MLFLOW_DISABLE_TELEMETRY"]) == ("true", "true")
+    assert made["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
 
 
 def test_tail(tmp_path):

@@ -307,3 +307,14 @@ def test_mlflow_finds_the_trials_own_run(
     order = leg(**given, environment_variables=users)
     env = plan.environment(order, PLACE, SETTINGS, [], None)
     assert tuple(env.get(name) for name in MLFLOW) == values
+
+
+@pytest.mark.parametrize(
+    ("users", "values"), [([], ("true", "true")), (["DO_NOT_TRACK=0"], ("0", "true"))]
+)
+def test_libraries_of_a_task_report_to_nobody_unless_the_user_wants_it(
+    users: list[str], values: tuple[str, str]
+) -> None:
+    env = plan.environment(leg(environment_variables=users), PLACE, SETTINGS, [], None)
+    assert (env["DO_NOT_TRACK"], env["MLFLOW_DISABLE_TELEMETRY"]) == values
+    assert env["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"

@@ -12,6 +12,7 @@ legs        the order to start a leg, and the reports of its supervisor
 search      requests and commits of the flow that drives a search
 deletions   requests and reports of the flow that deletes from checkpoint storage
 states      states of experiments and trials
+no_telemetry  variables that keep libraries from reporting their use
 prefect     names of deployments and states in Prefect
 times       seconds that both sides must agree on
 """
