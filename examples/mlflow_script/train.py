@@ -1,9 +1,9 @@
 """A script that knows only MLflow: nothing here is ours.
 
-    export MLFLOW_TRACKING_URI=http://127.0.0.1:8080/mlflow MLFLOW_TRACKING_TOKEN=…
+    export MLFLOW_TRACKING_URI=http://127.0.0.1:8080/mlflow MLFLOW_TRACKING_TOKEN=… DO_NOT_TRACK=true
     python examples/mlflow_script/train.py
 
-Without these two it writes to MLflow's own store, as it always has.
+Without the first two it writes to MLflow's own store, as it always has.
 """
 
 import mlflow
