@@ -353,8 +353,10 @@ def diff(
     ]
     document = {"versions": numbers, **found}
     render.show_sections(sections, chosen(json, csv=False), document=document)
-    if not sections and not json:
-        talk(f"versions {numbers[0]} and {numbers[1]} differ in nothing but their names")
+    if numbers[0] == numbers[1]:
+        talk(f"{first} and {second} are the same version of model {name!r}: {numbers[0]}")
+    elif not sections and not json:
+        talk(f"versions {numbers[0]} and {numbers[1]} differ in nothing but their numbers")
 
 
 def _metrics(version: Record) -> dict[str, Any]:

@@ -47,6 +47,13 @@ def test_differences() -> None:
     assert differences({"id": 1}, {"id": 2}, ids=True) == [{"name": "id", "first": 1, "second": 2}]
 
 
+def test_diff_says_that_both_are_the_same_version(det: Det, service: FakeService) -> None:
+    service.versions = [model_version(1)]
+    found = det("m", "diff", "digits", "1", "champion")
+    assert (found.exit_code, found.stdout) == (0, "")
+    assert found.stderr == "1 and champion are the same version of model 'digits': 1\n"
+
+
 def test_diff_says_which_metrics_differ(det: Det, service: FakeService) -> None:
     service.versions = [model_version(1), model_version(2)]
     found = json.loads(det("m", "diff", "digits", "1", "2", "--json").stdout)

@@ -52,7 +52,9 @@ class Security(Section):
         ),
     ] = Field(None, exclude=True)
     tls: Annotated[Any, refused(_NO_TLS, lambda value: value == {})] = Field(None, exclude=True)
-    ssh: Annotated[Any, NotUsed("there are no shells")] = Field(None, exclude=True)
+    ssh: Annotated[Any, NotUsed("each shell has an ed25519 key of its own")] = Field(
+        None, exclude=True
+    )
     token: Annotated[Any, NotUsed("there are no access tokens; a login lasts 7 days")] = Field(
         None, exclude=True
     )
