@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from determined.common.printable import without_colours
+from determined.common.printable import counted, without_colours
 from determined.common.tracebacks import without_ranks
 from determined_tasks.last_exception import MAX_CHARACTERS, LastException, cut
 from determined_tasks.log_lines import ParsedLine
@@ -66,7 +66,7 @@ class _Process:
             return found
         for stream in self._streams.values():
             if stream.early is not None and stream.lines_after <= MAX_LINES_BETWEEN:
-                said = f"{stream.early}, {stream.lines_after} lines before the end"
+                said = f"{stream.early}, {counted(stream.lines_after, 'line')} before the end"
                 return "; ".join(filter(None, (said, self._last)))
         return self._last
 

@@ -12,6 +12,7 @@ from determined.cli.groups import group
 from determined.cli.output import render
 from determined.cli.printing import echo
 from determined.cli.state import state
+from determined.common.printable import counted
 
 app = group("Checks of the whole cluster.")
 
@@ -35,6 +36,7 @@ def doctor(ctx: typer.Context, json: Json = False) -> None:
             echo(f"{finding.status:<8} {finding.check:<{width}}  {finding.found}")
             if finding.advice:
                 echo(f"{'':<8} {'':<{width}}  -> {finding.advice}")
-    talk(f"{len(findings)} checks: {counts['FAILED']} failed, {counts['WARNING']} warnings")
+    warnings = counted(counts["WARNING"], "warning")
+    talk(f"{counted(len(findings), 'check')}: {counts['FAILED']} failed, {warnings}")
     if counts["FAILED"]:
         raise typer.Exit(1)

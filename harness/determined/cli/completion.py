@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from determined.cli.state import State
+from determined.common.printable import counted
 
 if TYPE_CHECKING:
     from determined.common.api import Session
@@ -85,7 +86,7 @@ def _checkpoints(ask: Ask) -> Iterator[tuple[Any, Any]]:
     for item in _of_newest(ask, "checkpoints"):
         training = item.get("training") or {}
         steps = (item.get("metadata") or {}).get("steps_completed")
-        yield item["uuid"], f"trial {training.get('trialId')} after {steps} steps"
+        yield item["uuid"], f"trial {training.get('trialId')} after {counted(steps, 'step')}"
 
 
 def _of_newest(ask: Ask, what: str) -> Iterator[dict[str, Any]]:
@@ -98,7 +99,7 @@ def _of_newest(ask: Ask, what: str) -> Iterator[dict[str, Any]]:
 def _models(ask: Ask) -> Iterator[tuple[Any, Any]]:
     newest = f"sortBy=SORT_BY_LAST_UPDATED_TIME&orderBy=ORDER_BY_DESC&limit={_MOST}"
     for item in ask(f"/api/v1/models?{newest}&archived=false"):
-        yield item["name"], f"{item['numVersions']} versions"
+        yield item["name"], counted(item["numVersions"], "version")
 
 
 def _pipelines(ask: Ask) -> Iterator[tuple[Any, Any]]:
@@ -113,7 +114,7 @@ def _users(ask: Ask) -> Iterator[tuple[Any, Any]]:
 
 def _agents(ask: Ask) -> Iterator[tuple[Any, Any]]:
     for item in ask("/api/v1/agents"):
-        yield item["id"], f"{len(item.get('slots') or ())} slots"
+        yield item["id"], counted(len(item.get("slots") or ()), "slot")
 
 
 def _state(item: dict[str, Any]) -> str:

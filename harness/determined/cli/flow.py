@@ -17,6 +17,7 @@ from determined.cli.state import State, state
 from determined.cli.submission import entrypoint, submit
 from determined.cli.submission.bring_up import ensure_cluster
 from determined.cli.submission.test_mode import train_one_batch
+from determined.common.printable import counted
 
 if TYPE_CHECKING:
     from determined.experimental._submission import Submission
@@ -157,7 +158,7 @@ def _print_plan(planned: Submission, document: dict[str, Any]) -> None:
     from determined.cli.output import format as f
 
     echo(yaml.safe_dump(document["config"], sort_keys=True), end="")
-    talk(f"{len(document['files'])} files, {f.size(planned.size)}, would be sent:")
+    talk(f"{counted(len(document['files']), 'file')}, {f.size(planned.size)}, would be sent:")
     for file in document["files"]:
         talk(f"  {file['path']}  {f.size(file['size'])}")
     if planned.left_open():

@@ -235,9 +235,7 @@ def explain(ctx: typer.Context, job_id: JobId, json: Json = False) -> None:
         talk(f"experiment {found['job']['entityId']} {sentence}")
     if found["waiting"]:
         echo()
-        render.show(
-            WAITING, found["waiting"], chosen(json=False, csv=False), what="trials that wait"
-        )
+        render.show(WAITING, found["waiting"], chosen(json=False, csv=False), what="waiting trials")
     else:
         talk(
             "none of its trials waits for slots"

@@ -105,7 +105,7 @@ def list_files(
     fmt = chosen(json, csv)
     asked = {"everybody": all, "limit": -1}
     found = state(ctx).session.get(FILES, params=asked)["notebookFiles"]
-    render.show(COLUMNS, found, fmt, what="notebooks with kept files")
+    render.show(COLUMNS, found, fmt, what="notebooks")
 
 
 @app.command("delete-files")

@@ -18,6 +18,7 @@ from determined.cli.output import log_lines, render
 from determined.cli.output.render import Column, Format, Record, Section
 from determined.cli.printing import echo
 from determined.cli.state import State, state
+from determined.common.printable import counted
 
 if TYPE_CHECKING:
     from determined.experimental.pipeline import PipelineRun
@@ -95,7 +96,9 @@ def run(
     ensure_cluster(shared)
     if dry_run:
         _warn(sdk.validate(shared.session, planned))
-        talk(f"{file}: {len(planned.plan.steps)} steps, no mistake found; nothing was submitted")
+        talk(
+            f"{file}: {counted(len(planned.plan.steps), 'step')}, no mistake found; nothing was submitted"
+        )
         return
     made = sdk.send(shared.session, planned)
     _warn(made.warnings)

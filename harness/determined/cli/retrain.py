@@ -17,6 +17,7 @@ from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column, Format, Record
 from determined.cli.state import state
+from determined.common.printable import counted
 
 app = group(
     "Models that are trained again, and promoted only when they are better.", default="list"
@@ -261,7 +262,7 @@ def report(
     body = {"metric": metric, "values": values, "version": version}
     noted = state(ctx).session.post(_path(model, "live-metrics"), json=body)["version"]
     of = f"version {noted}" if noted is not None else "no version: there is no champion yet"
-    talk(f"noted {len(values)} value(s) of {metric}, of {of}")
+    talk(f"noted {counted(len(values), 'value')} of {metric}, of {of}")
 
 
 @app.command("approve")

@@ -26,6 +26,11 @@ def _as_text(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 slot``, ``2 slots``; ``plural`` where an s does not make it."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def plain(text: str) -> str:
     """``text`` with its control characters as text; line feeds and tabs stay."""
     # isprintable() is a scan in C, and almost every text passes it.

@@ -129,4 +129,9 @@ class KeptFiles:
                 source.chmod(mode)
                 os.replace(source, target)  # noqa: PTH105
                 count += 1
-        self.say(f"{count} files of the earlier notebook are here again")
+        again = (
+            "1 file of the earlier notebook is"
+            if count == 1
+            else f"{count} files of the earlier notebook are"
+        )
+        self.say(f"{again} here again")

@@ -181,6 +181,6 @@ CheckpointReader = Annotated[Principal, may(Action.READ, Kind.CHECKPOINT)]
 TrialReporter = Annotated[Principal, may(Action.REPORT, Kind.TRIAL, "report for")]
 AllocationReporter = Annotated[Principal, may(Action.REPORT, Kind.ALLOCATION, "report for")]
 ClusterAdmin = Annotated[
-    Principal, may(Action.ADMINISTER, Kind.CLUSTER, "enable or disable agents and slots")
+    Principal, may(Action.ADMINISTER, Kind.CLUSTER, "enable or disable agents and slots of")
 ]
 AgentAuth = Annotated[Principal, may(Action.SERVE, Kind.CLUSTER)]

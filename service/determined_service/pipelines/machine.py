@@ -104,7 +104,8 @@ def _end(states: dict[str, str]) -> End:
             f"step {failed[0]} failed" if len(failed) == 1 else f"steps {', '.join(failed)} failed"
         )
         return End(FAILED, words + (f", {skipped} skipped" if skipped else ""))
-    return End(COMPLETED, f"all {len(states)} steps completed")
+    every = "its only step" if len(states) == 1 else f"all {len(states)} steps"
+    return End(COMPLETED, f"{every} completed")
 
 
 def to_submit(standings: Sequence[Standing]) -> list[tuple[int, Try]]:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
+from determined.common.printable import counted
 from determined_service.base.errors import BadRequest
 from determined_service.base.spread import Spread, could_hold
 from determined_service.lifecycle.pools import require_pool
@@ -95,7 +96,7 @@ async def check_slots(
     those = "" if constraint is None else " that resources.placement admits"
     nor = _NOR[spread] if len(here) > 1 else ""
     raise BadRequest(
-        f"resources.slots_per_trial: {wanted} slots are more than any agent of the resource "
+        f"resources.slots_per_trial: {_more(wanted)} than any agent of the resource "
         f"pool {pool!r}{those} has{nor} (agents and their slots: {sizes})"
     )
 
@@ -123,7 +124,7 @@ async def check_task_slots(
         return pool, ()
     sizes = ", ".join(f"{row.id} {row.n}" for row in here[:NAMED])
     raise BadRequest(
-        f"request unfulfillable: resources.slots: {slots} slots are more than any agent of the resource pool "
+        f"request unfulfillable: resources.slots: {_more(slots)} than any agent of the resource pool "
         f"{pool!r} has, and only trials run on several agents (agents and their slots: {sizes})"
     )
 
@@ -134,6 +135,10 @@ def no_agent(pool: str, whose: str) -> str:
         f"resource pool {pool!r} has no agent now on which {whose} could run: it waits until one comes"
         f" (det agent start --pool {shlex.quote(pool)})"
     )
+
+
+def _more(slots: int) -> str:
+    return f"{counted(slots, 'slot')} {'is' if slots == 1 else 'are'} more"
 
 
 def _none_admitted(pool: str, constraint: Constraint, here: Sequence[sa.Row[Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from determined.common.printable import counted
 from determined_service.base.spread import Spread
 from determined_service.scheduling.reasons import (
     AgentsBusy,
@@ -29,7 +30,7 @@ NAMED = 8
 def in_words(waiting: Waiting) -> str:
     """What the request wants, and why it has not got it."""
     request = waiting.request
-    wanted = f"wants {_count(request.slots, 'slot')} of resource pool {request.pool!r}"
+    wanted = f"wants {counted(request.slots, 'slot')} of resource pool {request.pool!r}"
     such = ""
     if request.constraint is not None:
         wanted, such = f"{wanted} on {admitted(request.constraint)}", "such "
@@ -49,11 +50,11 @@ def in_words(waiting: Waiting) -> str:
             return f"{wanted}; log policies exclude it from {every}"
         case TooWide(widest):
             allowed = " that log policies allow" if request.excluded else ""
-            widest_one = f"widest {such}agent{allowed} has {_count(widest, 'enabled slot')}"
+            widest_one = f"widest {such}agent{allowed} has {counted(widest, 'enabled slot')}"
             joint = "; the" if request.constraint else ", whose"
             return f"{wanted}{joint} {widest_one}: {_nowhere(request)}"
         case GroupAtLimit(used, limit):
-            held = f"its experiment holds {used} of the {_count(limit, 'slot')}"
+            held = f"its experiment holds {used} of the {counted(limit, 'slot')}"
             return f"{wanted}; {held} that resources.max_slots allows"
         case TooFewFree(free, total):
             return f"{wanted}: {_free(free, total)}"
@@ -62,12 +63,12 @@ def in_words(waiting: Waiting) -> str:
         case NotWhole(free, total, whole):
             equal = " of equal size" if request.spread is Spread.EVEN else ""
             needs = f"wider than every agent, it needs whole agents{equal}, and those that are free"
-            return f"{wanted}: {_free(free, total)}; {needs} have {whole} slots together"
+            return f"{wanted}: {_free(free, total)}; {needs} have {counted(whole, 'slot')} together"
         case Behind(ahead, first, free, total):
             words = f"{wanted}: {_free(free, total)}, {ahead} ahead of it in the queue"
             if free < request.slots:
                 return words
-            first_wants = f"the first of which wants {_count(first.slots, 'slot')}"
+            first_wants = f"the first of which wants {counted(first.slots, 'slot')}"
             return f"{words}, {first_wants} and does not fit yet"
         case SlotsComing(_, _, coming):
             held = "slot, which is" if coming == 1 else "slots, which are"
@@ -76,14 +77,14 @@ def in_words(waiting: Waiting) -> str:
             return f"{wanted}: {names} {frees} {coming} {held} held by what was asked to stop"
         case AgentsBusy(agents, limit):
             each = "the pool's only agent" if agents == 1 else f"each of the pool's {agents} agents"
-            return f"{wanted}; {each} runs {limit} allocations without slots, the most that it may"
+            return f"{wanted}; {each} runs {counted(limit, 'allocation')} without slots, the most that it may"
 
 
 def in_short(waiting: Waiting, jobs_ahead: int) -> str:
     """As :func:`in_words`, for a line in the list of a resource pool. ``jobs_ahead``: jobs that are served
     before this one."""
     wanted = f"needs {waiting.request.slots}"
-    ahead = f"; {_count(jobs_ahead, 'job')} ahead" if jobs_ahead else ""
+    ahead = f"; {counted(jobs_ahead, 'job')} ahead" if jobs_ahead else ""
     match waiting.reason:
         case NoAgent():
             return f"{wanted}, has no agent"
@@ -128,7 +129,7 @@ def _nowhere(request: Request) -> str:
     if request.spread is Spread.NONE:
         return "no agent can run it"
     equal = " of equal size" if request.spread is Spread.EVEN else ""
-    return f"no agent can run it, nor do whole agents{equal} give {request.slots} slots"
+    return f"no agent can run it, nor do whole agents{equal} give {counted(request.slots, 'slot')}"
 
 
 def _agents(coming: SlotsComing) -> tuple[str, bool]:
@@ -141,7 +142,3 @@ def _agents(coming: SlotsComing) -> tuple[str, bool]:
 
 def _free(free: int, total: int) -> str:
     return f"{free} of {total} are free"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -67,6 +67,12 @@ async def test_agents_by_name(world: World) -> None:
     )
 
 
+async def test_one_slot_is_in_the_singular(world: World) -> None:
+    await world.register(0, "a1")
+    words = await refusal(world, wanting("{agents: [a1]}"))
+    assert "slots_per_trial: 1 slot is more than any agent of the resource pool 'default'" in words
+
+
 async def test_what_no_agent_ever_had_is_refused_and_what_one_had_waits(world: World) -> None:
     await world.register(1, "a1", labels={"gpu": "v100"})
     words = await refusal(world, wanting("{labels: {gpu: a100}}"))

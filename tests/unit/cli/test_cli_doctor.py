@@ -113,7 +113,7 @@ def test_nothing_ails_it() -> None:
         (["postgres", "isLed"], False, "service", "FAILED", "nothing is scheduled"),
         (["postgres", "aheadS"], -3600.0, "clocks", "WARNING", "Postgres' clock is 1h00m behind"),
         (["prefect", "problem"], "refused", "prefect", "FAILED", "http://p/api: refused"),
-        (["agents"], [], "agent", "FAILED", "none of 0 agents is alive"),
+        (["agents"], [], "agent", "FAILED", "there is no agent"),
         (["agents", 0, "state"], "STATE_SILENT", "agent a1", "WARNING", "nothing is heard of it"),
         (["agents", 0, "draining"], True, "agent a1", "WARNING", "draining"),
         (["agents", 0, "version"], "1.0", "versions", "WARNING", "agent a1 1.0"),

@@ -130,6 +130,8 @@ def test_agents_that_cannot_take_it_do_not_count(
     service.agents = [disabled, agent(4, draining=True), gone, agent(8, state="STATE_ENDED")]
     found = plan(det, config)["cluster"]
     assert (found["slots"], found["free_slots"], found["trials_at_once"]) == (1, 1, 1)
+    said = det("flow", "run", config, "--dry-run").stderr
+    assert "1 slot, 1 free: 1 trial fits at a time, the others wait" in said
     service.agents = []
     assert "0 slots, 0 free: no trial fits now" in det("flow", "run", config, "--dry-run").stderr
 

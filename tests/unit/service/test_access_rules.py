@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import get_args
 
 import pytest
 
 from determined_service.access import rules
+from determined_service.access.dependencies import ClusterAdmin
 from determined_service.access.principal import AGENT, ALLOCATION, USER, AllocationRef, Principal
 from determined_service.access.rules import RULES, Action, Grant, authorise, owner_decides
 from determined_service.access.targets import Id, Kind, Owner, Target
 from determined_service.base.errors import ApiError, Forbidden, Unauthenticated
+
+may_administer = get_args(ClusterAdmin)[1].dependency
 
 ALICE = Principal(USER, 1, "alice", False)
 BOB = Principal(USER, 2, "bob", False)
@@ -89,6 +93,12 @@ def test_a_target_whose_owner_is_needed_and_not_known_is_refused(
             "only an administrator may delete checkpoint c: it belongs to no user",
         ),
         (Action.CREATE, Target(Kind.USER), "", "only an administrator may create users"),
+        (
+            Action.ADMINISTER,
+            Target(Kind.CLUSTER),
+            may_administer.verb,
+            "only an administrator may enable or disable agents and slots of the cluster",
+        ),
         (
             Action.REPORT,
             Target(Kind.ALLOCATION),

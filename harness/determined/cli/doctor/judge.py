@@ -10,6 +10,7 @@ from typing import Any, Literal
 from determined.cli.doctor.facts import Facts
 from determined.cli.output import format as f
 from determined.common.disk import LITTLE_BYTES, TOO_LITTLE_BYTES
+from determined.common.printable import counted
 
 Status = Literal["OK", "WARNING", "FAILED"]
 
@@ -194,12 +195,15 @@ def _agents(facts: Facts) -> Iterator[Finding]:
     alive = [agent for agent in known if agent["state"] == "STATE_ALIVE"]
     if not alive and down is None:
         advice = f"start one (`{UP}`, docs/agent.md); until then every trial waits"
-        yield Finding("agent", "FAILED", f"none of {len(known)} agents is alive", advice)
+        none = {0: "there is no agent", 1: "the only agent is not alive"}
+        found = none.get(len(known), f"none of {len(known)} agents is alive")
+        yield Finding("agent", "FAILED", found, advice)
     for agent in known:
         name = f"agent {agent['id']}"
         found = (
-            f"{agent['slots']} slots in resource pool {agent['resourcePool']},"
-            f" {agent['allocations']} allocations, last heartbeat {max(agent['silentS'], 0):.0f} s ago"
+            f"{counted(agent['slots'], 'slot')} in resource pool {agent['resourcePool']},"
+            f" {counted(agent['allocations'], 'allocation')},"
+            f" last heartbeat {max(agent['silentS'], 0):.0f} s ago"
         )
         if agent["state"] == "STATE_SILENT":
             advice = (
@@ -283,14 +287,15 @@ def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
     if outbox["waiting"] and outbox["oldestS"] > OUTBOX_S:
         nothing = False
         why = f": {outbox['lastError']}" if outbox["lastError"] else ""
+        have = "has" if outbox["waiting"] == 1 else "have"
         found = (
-            f"{outbox['waiting']} changes have not reached Prefect yet, the oldest waits for"
+            f"{counted(outbox['waiting'], 'change')} {have} not reached Prefect yet, the oldest waits for"
             f" {f.duration(outbox['oldestS'])}{why}"
         )
         advice = "check that Prefect's server answers; until then only Prefect's UI is out of date"
         yield Finding("outbox", "WARNING", found, advice)
     if nothing:
-        waiting = f"{outbox['waiting']} changes on their way to Prefect"
+        waiting = f"{counted(outbox['waiting'], 'change')} on the way to Prefect"
         yield Finding("stuck", "OK", f"every search has its flow, nothing hangs; {waiting}")
 
 

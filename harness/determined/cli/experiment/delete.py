@@ -16,6 +16,7 @@ from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column, Format
 from determined.cli.state import state
+from determined.common.printable import counted
 
 GOING = (
     Column("Trial ID", "TrialID"),
@@ -129,8 +130,7 @@ def _show(ctx: typer.Context, experiment_id: int, policy: dict[str, Any]) -> Non
     going = state(ctx).session.get(path, params=policy)["checkpoints"]
     if going:
         render.show(GOING, going, Format.TABLE)
-    what = "checkpoint" if len(going) == 1 else "checkpoints"
-    talk(f"This policy would delete {len(going)} {what} now.")
+    talk(f"This policy would delete {counted(len(going), 'checkpoint')} now.")
 
 
 def register(app: typer.Typer) -> None:

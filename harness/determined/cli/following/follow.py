@@ -13,6 +13,7 @@ from determined.cli.following.tracker import Tracker
 from determined.cli.output import format as f
 from determined.common.api import errors, pages
 from determined.common.api.patience import patiently
+from determined.common.printable import counted
 
 if TYPE_CHECKING:
     from determined.common.api import Session
@@ -153,8 +154,8 @@ def _checkpoint_line(best: dict[str, Any]) -> str:
     if best["steps"] in (None, steps):
         return f"checkpoint: {uuid}"
     return (
-        f"checkpoint: {uuid} (after {steps} steps; the step of the best validation, {best['steps']}, "
-        f"has no checkpoint)"
+        f"checkpoint: {uuid} (after {counted(steps, 'step')}; the step of the best validation, "
+        f"{best['steps']}, has no checkpoint)"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from determined.cli.printing import cut, without_colours
+from determined.common.printable import counted
 from determined.common.tracebacks import BEGIN, without_ranks
 
 ASKED = 200
@@ -36,7 +37,7 @@ def last_words(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     left_out = len(shown) - _HEAD - _TAIL
     if left_out <= 0:
         return shown
-    return [*shown[:_HEAD], f"({left_out} lines left out)", *shown[-_TAIL:]]
+    return [*shown[:_HEAD], f"({counted(left_out, 'line')} left out)", *shown[-_TAIL:]]
 
 
 def _traceback(texts: Sequence[str]) -> int:

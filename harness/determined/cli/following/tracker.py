@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from determined.cli.output import format as f
+from determined.common.printable import counted
 
 Json = Mapping[str, Any]
 
@@ -121,7 +122,7 @@ class Tracker:
             self.best = trial
         shown = f"{self.metric} {f.number(value)}"
         steps = (trial.get("bestValidation") or {}).get("totalBatches")
-        after = f" after {steps} steps" if steps is not None else ""
+        after = f" after {counted(steps, 'step')}" if steps is not None else ""
         return [f"{name}: {shown}{after}{', the best so far' if best else ''}"]
 
     def _better(self, value: float) -> bool:

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from determined.cli.errors import CliError, talk
-from determined.common.printable import one_line
+from determined.common.printable import counted, one_line
 from determined.common.wire import returned
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def say(found: Report, remarks: list[str]) -> None:
     if names:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         shown = ", ".join(one_line(name) for name in names[:SHOWN])
-        talk(f"{_files(len(names))} came back: {shown}{more}")
+        talk(f"{counted(len(names), 'file')} came back: {shown}{more}")
     elif not found.kept:
         talk("no files came back: the program has changed none")
     for name, beside in found.kept.items():
@@ -91,10 +91,6 @@ def say(found: Report, remarks: list[str]) -> None:
         )
     for remark in remarks:
         talk(f"warning: {one_line(str(remark))}")
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
 
 
 class _Bounded(io.RawIOBase):

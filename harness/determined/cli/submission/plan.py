@@ -11,6 +11,7 @@ from determined.cli.output import render
 from determined.cli.output.render import Column
 from determined.cli.state import State
 from determined.cli.submission import pool, preview
+from determined.common.printable import counted
 
 if TYPE_CHECKING:
     from determined.experimental._submission import Submission
@@ -21,6 +22,8 @@ _RUNGS = (
     Column("Train", "train"),
     Column("Trials", "trials"),
 )
+
+_ONE = {"batches": "batch", "records": "record", "epochs": "epoch"}
 
 
 def make(config: dict[str, Any], planned: Submission, shared: State) -> dict[str, Any]:
@@ -51,11 +54,11 @@ def show(plan: dict[str, Any]) -> None:
     if search is None:
         talk(f"plan: {plan['note']}")
     else:
-        talk(f"plan: {search['trials']} trials{_total(search)}")
+        talk(f"plan: {counted(search['trials'], 'trial')}{_total(search)}")
         if search["total_units"] is not None:
             render.show(_RUNGS, _rungs(search), render.Format.TABLE, file=sys.stderr)
-        each = f"{slots} slot{'' if slots == 1 else 's'} each"
-        talk(f"slots at peak: {plan['peak_slots']} ({peak} trials at a time, {each})")
+        each = f"{counted(slots, 'slot')} each"
+        talk(f"slots at peak: {plan['peak_slots']} ({counted(peak, 'trial')} at a time, {each})")
     talk(_takes(plan))
 
 
@@ -97,12 +100,16 @@ def _fits(at_peak: int | None, cluster: dict[str, Any]) -> bool | None:
     return cluster["refusal"] is None and (at_once is None or bool(at_once >= at_peak))
 
 
+def _length(value: int, unit: str) -> str:
+    return counted(value, _ONE.get(unit, unit), unit)
+
+
 def _total(search: dict[str, Any]) -> str:
     total = search["total_units"]
     if total is None:
         return ", each trained to completion"
     simulated = any(len(bracket["lengths"]) > 1 for bracket in search["rungs"])
-    words = preview.length(total, search["unit"])
+    words = _length(total, search["unit"])
     return f", {'about ' if simulated else ''}{words} in all"
 
 
@@ -112,7 +119,7 @@ def _rungs(search: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {
                 "bracket": number,
                 "rung": rung + 1,
-                "train": preview.length(length, search["unit"]),
+                "train": _length(length, search["unit"]),
                 "trials": bracket["trials"][rung],
             }
 
@@ -125,12 +132,13 @@ def _takes(plan: dict[str, Any]) -> str:
         later = ": without --dry-run, a cluster is started on this machine"
         return f"{begin}; {cluster['note']}{later if cluster['started_when_run'] else ''}"
     begin += f" of the cluster at {cluster['master']}"
-    begin += f", {cluster['slots']} slots, {cluster['free_slots']} free"
+    begin += f", {counted(cluster['slots'], 'slot')}, {cluster['free_slots']} free"
     at_once = cluster["trials_at_once"]
     if at_once is None or peak is None:
         return begin
     if at_once == 0:
         return f"{begin}: no trial fits now"
     if at_once < peak:
-        return f"{begin}: {at_once} trials fit at a time, the others wait"
+        fit = "1 trial fits" if at_once == 1 else f"{at_once} trials fit"
+        return f"{begin}: {fit} at a time, the others wait"
     return f"{begin}: enough for all trials that run at a time"
