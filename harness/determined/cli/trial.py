@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from determined.cli import completion
-from determined.cli.arguments.ids import TrialIds, each, numbers
+from determined.cli.arguments.confirmation import Yes, confirm
+from determined.cli.arguments.ids import TrialIds, each, has_range, numbers
 from determined.cli.arguments.options import (
     Csv,
     Json,
@@ -31,6 +32,7 @@ from determined.cli.output.runs import RUNS
 from determined.cli.output.workloads import WORKLOADS, read_workloads
 from determined.cli.printing import echo
 from determined.cli.state import state
+from determined.common.printable import counted
 
 app = group("Trials: training runs with one set of hyperparameters each.")
 
@@ -146,9 +148,13 @@ def logs(
 
 
 @app.command("kill")
-def kill(ctx: typer.Context, trial_ids: TrialIds) -> None:
+def kill(ctx: typer.Context, trial_ids: TrialIds, yes: Yes = False) -> None:
     """Kill trials at once; their searches continue."""
     from determined.experimental import Trial
+
+    ids = numbers(trial_ids)
+    if has_range(trial_ids):
+        confirm(f"Kill {counted(len(ids), 'trial')} ({' '.join(trial_ids)})?", yes)
 
     def kill_one(trial_id: int) -> str:
         trial = Trial(trial_id, state(ctx).session)
@@ -158,7 +164,7 @@ def kill(ctx: typer.Context, trial_ids: TrialIds) -> None:
         trial.kill()
         return f"killed trial {trial_id}"
 
-    each(numbers(trial_ids), kill_one)
+    each(ids, kill_one)
 
 
 @app.command("download")

@@ -362,8 +362,8 @@ def test_what_had_ended_is_not_said_to_be_ended_now(
     assert first == "experiment 1 had ended already (COMPLETED); nothing was done"
     assert "experiment 2" in second
     assert "already" not in second
-    assert service.called("POST", f"/api/v1/experiments/1/{command}") == 0
-    assert service.called("POST", f"/api/v1/experiments/2/{command}") == 1
+    assert service.called("POST", f"/api/v1/experiments/{command}") == 1
+    assert service.bodies[-1] == {"experimentIds": [2]}
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,8 @@ def test_actions(det: Det, service: FakeService, command: str, action: str) -> N
     service.experiments[1] = experiment()
     result = det("e", command, 1)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert service.calls[-1] == ("POST", f"/api/v1/experiments/1/{action}")
+    assert service.calls[-1] == ("POST", f"/api/v1/experiments/{action}")
+    assert service.bodies[-1] == {"experimentIds": [1]}
 
 
 def test_labels_name_and_description(det: Det, service: FakeService) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import typer
 
@@ -27,7 +26,6 @@ from tests.unit.cli.conftest import Det
 from tests.unit.cli.test_cli_validate import GOOD
 from tests.unit.sdk.fake_service import (
     FakeService,
-    Refused,
     checkpoint,
     command,
     experiment,
@@ -383,11 +381,8 @@ def test_a_long_name_widens_no_other_line_of_a_pipe(det: Det, service: FakeServi
 
 
 def test_errors_of_the_service_are_harmless(det: Det, service: FakeService) -> None:
-    def refuse(request: httpx.Request, *_: str) -> Any:
-        raise Refused(409, f"experiment {LONG} cannot\nbe killed")
-
     service.experiments[1] = experiment()
-    service.routes.insert(0, ("POST", r"/api/v1/experiments/(\d+)/kill", refuse))
+    service.refusals[1] = f"experiment {LONG} cannot\nbe killed"
     result = det("e", "kill", 1)
     assert result.exit_code == 1
     harmless(result.output)

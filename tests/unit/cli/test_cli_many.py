@@ -22,8 +22,8 @@ def picky(service: FakeService) -> FakeService:
             raise Refused(409, "number 2 has ended")
         return {}
 
-    for noun, pattern in (("experiments", r"(\d+)/(\w+)"), ("trials", r"(\d+)/kill")):
-        service.routes.insert(0, ("POST", rf"/api/v1/{noun}/{pattern}", act))
+    service.routes.insert(0, ("POST", r"/api/v1/trials/(\d+)/kill", act))
+    service.refusals = {2: "number 2 has ended"}
     service.experiments = {number: experiment(number) for number in (1, 2, 3)}
     service.trials[1] = [trial(number) for number in (1, 2, 3)]
     return service
@@ -38,8 +38,8 @@ def test_one_refusal_stops_no_other(det: Det, picky: FakeService, action: str) -
     assert lines[1] == "error: number 2 has ended"
     assert "experiment 3" in lines[2]
     assert lines[3:] == ["1 of 3 failed"]
-    asked = [path for method, path in picky.calls if method == "POST" and "experiments" in path]
-    assert asked == [f"/api/v1/experiments/{one}/{action}" for one in (1, 2, 3)]
+    assert picky.called("POST", f"/api/v1/experiments/{action}") == 1
+    assert picky.bodies[-1] == {"experimentIds": [1, 2, 3]}
 
 
 def test_trials_too(det: Det, picky: FakeService) -> None:
@@ -55,7 +55,9 @@ def test_all_is_well(det: Det, picky: FakeService) -> None:
     assert (result.exit_code, result.stderr) == (0, "paused experiment 1\npaused experiment 3\n")
 
 
-@pytest.mark.parametrize("words", [["1", "two"], ["-1"], [","], ["1.5"]])
+@pytest.mark.parametrize(
+    "words", [["1", "two"], ["-1"], [","], ["1.5"], ["3-1"], ["1-"], ["1-99999999"], []]
+)
 def test_what_is_no_id_is_a_usage_error(det: Det, service: FakeService, words: list[str]) -> None:
     assert det("e", "kill", *words).exit_code == 2
     assert service.calls == []
@@ -85,3 +87,110 @@ def test_describe_takes_both_forms(det: Det, service: FakeService) -> None:
     service.experiments = {i: experiment(i) for i in (1, 2)}
     service.trials[1] = [trial(3)]
     assert det("e", "describe", "1,2").stdout == det("e", "describe", 1, 2).stdout
+
+
+@pytest.fixture
+def mine(service: FakeService) -> FakeService:
+    """Six experiments of mine; 2 and 4 have ended, 5 and 6 have a label."""
+    labels: dict[int, list[str]] = {5: ["sweep"], 6: ["sweep", "big"]}
+    for number in range(1, 7):
+        state = "COMPLETED" if number in (2, 4) else "RUNNING"
+        service.experiments[number] = experiment(number, state, labels=labels.get(number, []))
+    return service
+
+
+def sent(service: FakeService, action: str) -> list[list[int]]:
+    """The ids of each request."""
+    return [
+        body["experimentIds"]
+        for (method, path), body in zip(service.calls, service.bodies, strict=True)
+        if (method, path) == ("POST", f"/api/v1/experiments/{action}")
+    ]
+
+
+def test_ranges_are_ids(det: Det, mine: FakeService) -> None:
+    result = det("e", "pause", "1-3,5", 3, "--yes")
+    assert result.exit_code == 0
+    assert sent(mine, "pause") == [[1, 2, 3, 5]]
+    assert det("e", "describe", "1-2").stdout == det("e", "describe", 1, 2).stdout
+
+
+def test_all_are_mine_that_it_can_be_done_to(det: Det, mine: FakeService) -> None:
+    assert det("e", "kill", "--all", "--yes").exit_code == 0
+    assert sent(mine, "kill") == [[1, 3, 5, 6]]
+    assert det("e", "archive", "--all", "--yes").exit_code == 0
+    assert sent(mine, "archive") == [[2, 4]]
+    (asked,) = (one for one in mine.params if one.get("archived") == "false")
+    assert asked["users"] == "determined"
+
+
+def test_labels_choose(det: Det, mine: FakeService) -> None:
+    det("e", "kill", "--label", "sweep", "--yes")
+    det("e", "kill", "--label", "sweep", "--label", "big", "--yes")
+    assert sent(mine, "kill") == [[5, 6], [6]]
+
+
+@pytest.mark.parametrize("words", [["--all"], ["--label", "sweep"], ["5-6"]])
+def test_what_is_not_named_one_by_one_is_shown_and_asked_for(
+    det: Det, mine: FakeService, words: list[str]
+) -> None:
+    refused = det("e", "kill", *words)
+    assert refused.exit_code == 1
+    assert "experiments? There is no terminal to ask at; confirm with --yes" in refused.stderr
+    assert [line.split()[0] for line in refused.stderr.splitlines()][-3:-1] == ["5", "6"]
+    assert sent(mine, "kill") == []
+
+
+def test_a_question_is_answered(
+    det: Det, mine: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False, True])
+    asked: list[str] = []
+
+    def ask(question: str, **_: object) -> bool:
+        asked.append(question)
+        return next(answers)
+
+    monkeypatch.setattr("determined.cli.arguments.confirmation.at_terminal", lambda: True)
+    monkeypatch.setattr("typer.confirm", ask)
+    assert det("e", "pause", "--label", "sweep").exit_code == 1
+    assert sent(mine, "pause") == []
+    assert det("e", "pause", "--label", "sweep").exit_code == 0
+    assert sent(mine, "pause") == [[5, 6]]
+    assert asked == ["Pause 2 experiments?"] * 2
+
+
+def test_nothing_to_do_is_said(det: Det, mine: FakeService) -> None:
+    result = det("e", "activate", "--label", "sweep")
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "there is nothing to activate: no experiment of yours with label sweep is in such a state\n",
+    )
+    assert det("e", "kill", 1, "--all").exit_code == 2
+
+
+def test_many_are_asked_for_in_parts(det: Det, service: FakeService) -> None:
+    service.experiments = {number: experiment(number) for number in range(1, 121)}
+    service.refusals = {7: "no"}
+    result = det("e", "kill", "1-120", "--yes")
+    assert list(map(len, sent(service, "kill"))) == [50, 50, 20]
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "1 of 120 failed")
+
+
+def test_what_there_is_of_a_range(det: Det, mine: FakeService) -> None:
+    result = det("e", "kill", "6-99", "--yes")
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "93 of these 94 IDs have no experiment\nkilled experiment 6\n",
+    )
+    assert det("e", "kill", "7-99").stderr == "error: no experiment has one of these IDs\n"
+    assert det("e", "kill", 6, 7).stderr.splitlines() == [
+        "killed experiment 6", "error: not found: experiment 7 does not exist", "1 of 2 failed",
+    ]  # fmt: skip
+
+
+def test_a_range_of_trials_is_asked_for(det: Det, picky: FakeService) -> None:
+    refused = det("t", "kill", "1-3")
+    assert (refused.exit_code, picky.called("POST", "/api/v1/trials/1/kill")) == (1, 0)
+    assert "Kill 3 trials (1-3)?" in refused.stderr
+    assert det("t", "kill", "1-3", "--yes").stderr.splitlines()[0] == "killed trial 1"

@@ -238,6 +238,7 @@ class FakeService:
         self.retrainings: list[Any] = []
         self.retraining_runs: list[Any] = []
         self.refusal: Refused | None = None
+        self.refusals: dict[int, str] = {}
         self.away = False
         self._numbers = itertools.count(1)
         self.routes: list[tuple[str, str, Handler]] = [
@@ -280,6 +281,11 @@ class FakeService:
             ("POST", r"/api/v1/experiments", self._create),
             ("POST", r"/api/v1/experiments/continue", lambda r: {}),
             ("GET", r"/api/v1/experiments", self._list),
+            (
+                "POST",
+                r"/api/v1/experiments/(?:kill|cancel|pause|activate|archive|unarchive)",
+                self._many,
+            ),
             ("GET", r"/api/v1/experiments/(\d+)", self._experiment),
             ("PATCH", r"/api/v1/experiments/(\d+)", self._patch),
             ("GET", r"/api/v1/experiments/(\d+)/trials", self._trials),
@@ -481,7 +487,35 @@ class FakeService:
         return self._page(request, "jobs", [{"full": one} for one in self.jobs])
 
     def _list(self, request: httpx.Request) -> Any:
-        return self._page(request, "experiments", self.experiments.values())
+        asked = request.url.params
+        included = {int(one) for one in asked.get_list("experimentIdFilter.incl")}
+        labels, states = set(asked.get_list("labels")), set(asked.get_list("states"))
+        if "STATE_ACTIVE" in states:
+            states |= {"STATE_QUEUED", "STATE_STARTING", "STATE_RUNNING"}
+        found = [
+            one
+            for one in self.experiments.values()
+            if (not included or one["id"] in included)
+            and labels <= set(one["labels"])
+            and (not states or one["state"] in states)
+        ]
+        return self._page(request, "experiments", found)
+
+    def _many(self, request: httpx.Request) -> Any:
+        """An action on many experiments; :attr:`refusals` says of which it is refused."""
+        ids = json.loads(request.content)["experimentIds"]
+        unknown = "not found: experiment {} does not exist"
+        return {
+            "results": [
+                {
+                    "id": one,
+                    "error": self.refusals.get(one, "")
+                    if one in self.experiments
+                    else unknown.format(one),
+                }
+                for one in ids
+            ]
+        }
 
     def _now(self, id: str) -> Any:
         found = self.experiments.get(int(id))

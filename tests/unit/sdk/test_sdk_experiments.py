@@ -130,7 +130,7 @@ def test_an_experiment_has_the_attributes_of_its_answer(
 
 
 def test_lists_are_read_to_their_end(client: Determined, service: FakeService) -> None:
-    service.experiments = {i: experiment(i) for i in range(1, 451)}
+    service.experiments = {i: experiment(i, "COMPLETED", labels=["a", "b"]) for i in range(1, 451)}
     found = client.list_experiments(
         sort_by=ExperimentSortBy.ID,
         order_by=OrderBy.DESC,

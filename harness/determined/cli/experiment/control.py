@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from determined.cli.arguments.confirmation import Yes
 from determined.cli.arguments.ids import ExperimentIds, each, numbers
+from determined.cli.experiment import many
 from determined.cli.experiment.paths import reference
 from determined.cli.state import state
-
-if TYPE_CHECKING:
-    from determined.experimental import Experiment
 
 
 def wait(
@@ -53,73 +52,44 @@ def _end_of(
     return follow(session, experiment_id, live.best_view(), interval_s=polling_interval).state
 
 
-def _act(
-    ctx: typer.Context, words: list[str], act: Callable[[Experiment], None], line: str
-) -> None:
-    def on_one(experiment_id: int) -> str:
-        act(reference(ctx, experiment_id))
-        return line.format(id=experiment_id)
+def _command(action: many.Action, help_: str) -> Callable[..., None]:
+    def command(
+        ctx: typer.Context,
+        experiment_ids: many.Ids = None,
+        all_: many.All = False,
+        labels: many.Labels = None,
+        yes: Yes = False,
+    ) -> None:
+        many.act(ctx, action, experiment_ids, all_, labels, yes)
 
-    each(numbers(words), on_one)
-
-
-def _end(
-    ctx: typer.Context, words: list[str], act: Callable[[Experiment], None], line: str
-) -> None:
-    """Like :func:`_act`; an experiment that had ended already is left alone, and that is said."""
-
-    def on_one(experiment_id: int) -> str:
-        experiment = reference(ctx, experiment_id)
-        experiment.reload()
-        if experiment.state is not None and experiment.state.terminal:
-            return f"experiment {experiment_id} had ended already ({experiment.state}); nothing was done"
-        act(experiment)
-        return line.format(id=experiment_id)
-
-    each(numbers(words), on_one)
+    command.__doc__ = help_
+    return command
 
 
-def kill(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """Kill experiments at once."""
-    _end(ctx, experiment_ids, lambda experiment: experiment.kill(), "killed experiment {id}")
+_OPEN = (*many.RUNNABLE, *many.STOPPING)
+_SAVING = (
+    "asked experiment {id} to end; its trials may save a checkpoint first"
+    " (to end it at once: det e kill {id})"
+)
+KILL = many.Action("kill", "killed experiment {id}", _OPEN)
+CANCEL = many.Action("cancel", _SAVING, _OPEN)
+PAUSE = many.Action("pause", "paused experiment {id}", ("ACTIVE",))
+ACTIVATE = many.Action("activate", "activated experiment {id}", ("PAUSED",))
+ARCHIVE = many.Action("archive", "archived experiment {id}", many.ENDED, archived=False)
+UNARCHIVE = many.Action("unarchive", "unarchived experiment {id}", many.ENDED, archived=True)
 
-
-def cancel(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """End experiments; their trials may save a checkpoint first."""
-    line = (
-        "asked experiment {id} to end; its trials may save a checkpoint first"
-        " (to end it at once: det e kill {id})"
-    )
-    _end(ctx, experiment_ids, lambda experiment: experiment.cancel(), line)
-
-
-def pause(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """Pause experiments: their trials save a checkpoint and free their slots."""
-    _act(ctx, experiment_ids, lambda experiment: experiment.pause(), "paused experiment {id}")
-
-
-def activate(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """Let paused experiments continue."""
-    _act(ctx, experiment_ids, lambda experiment: experiment.activate(), "activated experiment {id}")
-
-
-def archive(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """Hide experiments that have ended from lists."""
-    _act(ctx, experiment_ids, lambda experiment: experiment.archive(), "archived experiment {id}")
-
-
-def unarchive(ctx: typer.Context, experiment_ids: ExperimentIds) -> None:
-    """Show archived experiments in lists again."""
-    line = "unarchived experiment {id}"
-    _act(ctx, experiment_ids, lambda experiment: experiment.unarchive(), line)
+COMMANDS = {
+    "kill": (KILL, "Kill experiments at once."),
+    "cancel": (CANCEL, "End experiments; their trials may save a checkpoint first."),
+    "pause": (PAUSE, "Pause experiments: their trials save a checkpoint and free their slots."),
+    "activate|unpause": (ACTIVATE, "Let paused experiments continue."),
+    "archive": (ARCHIVE, "Hide experiments that have ended from lists."),
+    "unarchive": (UNARCHIVE, "Show archived experiments in lists again."),
+}
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command("wait")(wait)
-    app.command("kill")(kill)
-    app.command("cancel")(cancel)
-    app.command("pause")(pause)
-    app.command("activate|unpause")(activate)
-    app.command("archive")(archive)
-    app.command("unarchive")(unarchive)
+    for name, (action, help_) in COMMANDS.items():
+        app.command(name)(_command(action, help_))

@@ -17,10 +17,12 @@ ExperimentId = Annotated[
     typer.Argument(help="experiment ID", metavar="ID", autocompletion=completion.experiments),
 ]
 
+PATH = "/api/v1/experiments"
+
 
 def path(experiment_id: int, rest: str = "") -> str:
     """``/api/v1/experiments/<id><rest>``."""
-    return f"/api/v1/experiments/{experiment_id}{rest}"
+    return f"{PATH}/{experiment_id}{rest}"
 
 
 def reference(ctx: typer.Context, experiment_id: int) -> Experiment:
