@@ -35,14 +35,14 @@ AGENTS = (
     Column("Agent ID", "id"),
     Column("State", lambda record: (record.get("state") or "").removeprefix("STATE_")),
     Column("Last Heartbeat", f.field("lastHeartbeat", f.time)),
-    Column("Version", "version"),
-    Column("Registered", f.field("registeredTime", f.time)),
+    Column("Version", "version", spare=8),
+    Column("Registered", f.field("registeredTime", f.time), spare=9),
     Column("Slots Used", _slots),
     Column("Resource Pool", lambda record: ", ".join(record.get("resourcePools") or ())),
-    Column("Labels", _labels),
-    Column("Enabled", "enabled"),
-    Column("Draining", "draining"),
-    Column("Addresses", lambda record: ", ".join(record.get("addresses") or ())),
+    Column("Labels", _labels, spare=5),
+    Column("Enabled", "enabled", spare=3),
+    Column("Draining", "draining", spare=6),
+    Column("Addresses", lambda record: ", ".join(record.get("addresses") or ()), spare=4),
 )
 
 

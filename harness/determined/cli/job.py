@@ -55,16 +55,16 @@ JOBS = (
     Column("ID", "jobId"),
     Column("Type", lambda record: (record.get("type") or "").removeprefix("TYPE_").lower()),
     Column("Job Name", lambda record: f"{record.get('name')} ({record.get('entityId')})"),
-    Column("Resource Pool", "resourcePool"),
-    Column("Priority", "priority"),
-    Column("Weight", "weight"),
-    Column("Submitted", f.field("submissionTime", f.time)),
+    Column("Resource Pool", "resourcePool", spare=6),
+    Column("Priority", "priority", spare=5),
+    Column("Weight", "weight", spare=9),
+    Column("Submitted", f.field("submissionTime", f.time), spare=8),
     Column(
         "Slots (acquired/needed)",
         lambda record: f"{record.get('allocatedSlots')}/{record.get('requestedSlots')}",
     ),
     Column("State", lambda record: f.state((record.get("summary") or {}).get("state"))),
-    Column("User", "username"),
+    Column("User", "username", spare=7),
 )
 WAITING = (
     Column("Trial ID", "trialId"),

@@ -45,17 +45,17 @@ Workspace = Annotated[
 MODELS = (
     Column("ID", "id"),
     Column("Name", "name"),
-    Column("Description", "description"),
-    Column("Owner", "username"),
+    Column("Description", "description", spare=3),
+    Column("Owner", "username", spare=6),
     Column("Versions", "numVersions"),
     Column("Aliases", lambda r: _pairs(r.get("aliases"))),
     Column("Labels", lambda r: ", ".join(r.get("labels") or ())),
-    Column("Created", f.field("creationTime", f.time)),
-    Column("Updated", f.field("lastUpdatedTime", f.time)),
+    Column("Created", f.field("creationTime", f.time), spare=7),
+    Column("Updated", f.field("lastUpdatedTime", f.time), spare=4),
 )
 NOTED = (
-    Column("Workspace ID", "workspaceId"),
-    Column("Archived", "archived"),
+    Column("Workspace ID", "workspaceId", spare=9),
+    Column("Archived", "archived", spare=8),
     Column("Tags", lambda r: _pairs(r.get("tags"))),
     Column("Metadata", lambda r: r.get("metadata") or None),
 )
@@ -73,14 +73,14 @@ VERSIONS = (
     Column("Version", "version"),
     Column("Aliases", lambda r: ", ".join(r.get("aliases") or ())),
     Column("Name", "name"),
-    Column("Comment", "comment"),
+    Column("Comment", "comment", spare=4),
     *(
         _of_checkpoint(one)
         for one in CHECKPOINTS
         if one.title in ("Trial ID", "Total Batches", "Searcher Metric", "Validation Metrics")
     ),
     Column("Checkpoint UUID", lambda r: r["checkpoint"]["uuid"]),
-    Column("Registered By", "username"),
+    Column("Registered By", "username", spare=5),
     Column("Registered", f.field("creationTime", f.time)),
 )
 
@@ -96,7 +96,7 @@ def _lineage(name: str) -> Any:
 LINEAGE = (
     Column("Experiment ID", _lineage("experimentId")),
     Column("Experiment", _lineage("experimentName")),
-    Column("Owner", _lineage("experimentOwner")),
+    Column("Owner", _lineage("experimentOwner"), spare=6),
     Column("Trial ID", lambda r: _training(r).get("trialId")),
     Column("H-Params", lambda r: f.pairs(_training(r).get("hparams") or {})),
     Column("Data", _lineage("data")),
@@ -108,7 +108,7 @@ MOVES = (
     Column("Alias", "alias"),
     Column("From Version", "fromVersion"),
     Column("To Version", "toVersion"),
-    Column("Moved By", "username"),
+    Column("Moved By", "username", spare=2),
     Column("Moved", f.field("time", f.time)),
 )
 

@@ -23,7 +23,7 @@ from determined.cli.state import state
 FILES = "/api/v1/notebook-files"
 COLUMNS = (
     Column("ID", "id"),
-    Column("User", "username"),
+    Column("User", "username", spare=5),
     Column("Description", "description"),
     Column("Ended", f.field("endTime", f.time)),
 )

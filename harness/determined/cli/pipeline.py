@@ -33,32 +33,32 @@ POLL_S = 1.0
 
 PIPELINES = (
     Column("ID", "id"),
-    Column("Owner", "username"),
+    Column("Owner", "username", spare=9),
     Column("Name", "name"),
     Column("State", "state"),
     Column("Steps", lambda r: f"{r['completedSteps']}/{r['stepCount']}"),
-    Column("Started", f.field("startTime", f.time)),
-    Column("Ended", f.field("endTime", f.time)),
+    Column("Started", f.field("startTime", f.time), spare=6),
+    Column("Ended", f.field("endTime", f.time), spare=7),
     Column("Reason", "reason"),
 )
 STEPS = (
     Column("Step", "name"),
     Column("State", "state"),
-    Column("Needs", lambda r: ", ".join(r["needs"])),
+    Column("Needs", lambda r: ", ".join(r["needs"]), spare=5),
     Column("Experiments", lambda r: _experiments(r["experiments"])),
-    Column("Started", f.field("startTime", f.time)),
-    Column("Ended", f.field("endTime", f.time)),
+    Column("Started", f.field("startTime", f.time), spare=6),
+    Column("Ended", f.field("endTime", f.time), spare=7),
     Column("Reason", "reason"),
 )
 EXPERIMENTS = (
     Column("Step", "step"),
-    Column("Item", "item"),
-    Column("Try", "attempt"),
+    Column("Item", "item", spare=1),
+    Column("Try", "attempt", spare=5),
     Column("Experiment", "id"),
     Column("State", "state"),
-    Column("Cached", "cached"),
+    Column("Cached", "cached", spare=6),
     Column("Best Metric", lambda r: (r["best"] or {}).get("metric")),
-    Column("Best Trial", lambda r: (r["best"] or {}).get("trialId")),
+    Column("Best Trial", lambda r: (r["best"] or {}).get("trialId"), spare=7),
     Column("Checkpoint", lambda r: (r["best"] or {}).get("checkpoint")),
     Column("Reason", "reason"),
 )

@@ -48,9 +48,9 @@ POOLS = (
     Column("Default For", _default),
     Column("Agents", "numAgents"),
     Column("Slots Used", _used),
-    Column("Scheduler", _scheduler),
-    Column("Fitting Policy", _fitting),
-    Column("Description", "description"),
+    Column("Scheduler", _scheduler, spare=5),
+    Column("Fitting Policy", _fitting, spare=9),
+    Column("Description", "description", spare=8),
 )
 DETAILS = (
     *POOLS,

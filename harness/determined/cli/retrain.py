@@ -29,25 +29,25 @@ Model = Annotated[
 
 RETRAININGS = (
     Column("Model", "model"),
-    Column("Owner", "username"),
-    Column("Schedule", lambda r: _schedule(r["plan"].get("schedule"))),
-    Column("On", lambda r: _events(r["plan"].get("on"))),
-    Column("Paused", "paused"),
-    Column("Next", f.field("nextTime", f.time)),
+    Column("Owner", "username", spare=9),
+    Column("Schedule", lambda r: _schedule(r["plan"].get("schedule")), spare=4),
+    Column("On", lambda r: _events(r["plan"].get("on")), spare=7),
+    Column("Paused", "paused", spare=6),
+    Column("Next", f.field("nextTime", f.time), spare=5),
     Column("Last Run", lambda r: (r.get("lastRun") or {}).get("id")),
     Column("State", lambda r: (r.get("lastRun") or {}).get("state")),
     Column("Reason", lambda r: (r.get("lastRun") or {}).get("reason")),
 )
 RUNS = (
     Column("Run", "id"),
-    Column("Started", f.field("startTime", f.time)),
-    Column("Ended", f.field("endTime", f.time)),
-    Column("Cause", "cause"),
+    Column("Started", f.field("startTime", f.time), spare=2),
+    Column("Ended", f.field("endTime", f.time), spare=9),
+    Column("Cause", "cause", spare=5),
     Column("State", "state"),
-    Column("Failed At", "failedStep"),
+    Column("Failed At", "failedStep", spare=6),
     Column("Version", "version"),
-    Column("Champion", "championVersion"),
-    Column("Experiment", "trainingExperimentId"),
+    Column("Champion", "championVersion", spare=4),
+    Column("Experiment", "trainingExperimentId", spare=3),
     Column("Reason", "reason"),
 )
 

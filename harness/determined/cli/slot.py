@@ -20,12 +20,12 @@ app = group("The GPUs or CPU cores of the agents.", default="list")
 SLOTS = (
     Column("Agent ID", "agent_id"),
     Column("Agent State", "agent_state"),
-    Column("Resource Pool", "resource_pool"),
+    Column("Resource Pool", "resource_pool", spare=7),
     Column("Slot ID", "slot_id"),
-    Column("Enabled", "enabled"),
-    Column("Draining", "draining"),
+    Column("Enabled", "enabled", spare=8),
+    Column("Draining", "draining", spare=9),
     Column("Allocation ID", "allocation_id"),
-    Column("Type", "type"),
+    Column("Type", "type", spare=6),
     Column("Device", "device"),
 )
 

@@ -44,14 +44,16 @@ def _priority(record: Record) -> Any:
 
 TASKS = (
     Column("Task ID", "taskId"),
-    Column("Allocation ID", "allocationId"),
+    Column("Allocation ID", "allocationId", spare=9),
     Column("Name", "name"),
-    Column("Slots Needed", "slotsNeeded"),
-    Column("Registered Time", f.field("registeredTime", f.time)),
+    Column("Slots Needed", "slotsNeeded", spare=4),
+    Column("Registered Time", f.field("registeredTime", f.time), spare=7),
     Column("Agent", _agents),
-    Column("Priority", _priority),
-    Column("Resource Pool", "resourcePool"),
-    Column("Ports", lambda record: ", ".join(str(p["port"]) for p in record["proxyPorts"])),
+    Column("Priority", _priority, spare=6),
+    Column("Resource Pool", "resourcePool", spare=5),
+    Column(
+        "Ports", lambda record: ", ".join(str(p["port"]) for p in record["proxyPorts"]), spare=3
+    ),
 )
 
 

@@ -31,12 +31,12 @@ app = group("Users, login and logout.", default="list")
 
 USERS = (
     Column("Username", "username"),
-    Column("Display Name", "displayName"),
+    Column("Display Name", "displayName", spare=5),
     Column("Admin", "admin"),
     Column("Active", "active"),
-    Column("Remote", "remote"),
-    Column("ID", "id"),
-    Column("Last Login", f.field("lastAuthAt", f.time)),
+    Column("Remote", "remote", spare=9),
+    Column("ID", "id", spare=7),
+    Column("Last Login", f.field("lastAuthAt", f.time), spare=4),
 )
 
 

@@ -100,6 +100,78 @@ def test_a_terminal_gets_a_rich_table_that_takes_nothing_for_markup() -> None:
     assert "─" in out.getvalue() or "━" in out.getvalue()
 
 
+TIME = "2026-11-27 08:05:53+0000"
+RUNS = [
+    Column("UUID", "uuid"),
+    Column("Name", "name"),
+    Column("Labels", "labels"),
+    Column("Started", "time", spare=1),
+    Column("Pool", "pool", spare=2),
+]
+UUID = "3b66f26c-887e-43c0-b715-d7b9e491edfd"
+RUN = {"uuid": UUID, "name": "a name of some words", "time": TIME, "pool": "default"}
+
+
+def drawn(width: int, monkeypatch: pytest.MonkeyPatch, *, sections: bool = False) -> list[str]:
+    """The lines on a terminal of this width, without the line below the titles."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    if sections:
+        show_sections([Section("", RUNS, [RUN])], Format.TABLE, document=None, file=out)
+    else:
+        show(RUNS, [RUN, RUN], Format.TABLE, file=out)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    return [line for line in lines if "─" not in line]
+
+
+def test_a_list_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert drawn(110, monkeypatch)[1] == (f"{UUID}  a name of some words          {TIME}  default")
+    # The seconds go first and what is empty, then what matters least.
+    assert drawn(90, monkeypatch)[:2] == [
+        "UUID                                  Name                  Started            Pool",
+        f"{UUID}  a name of some words  2026-11-27 08:05Z  default",
+    ]
+    assert capsys.readouterr().err == ""
+    assert drawn(80, monkeypatch)[1] == f"{UUID}  a name of some words  2026-11-27 08:05Z"
+    said = "left out for want of width: Pool; a wider terminal or a pipe has all\n"
+    assert capsys.readouterr().err == said
+    assert drawn(52, monkeypatch)[:3] == [
+        "UUID                                  Name",
+        f"{UUID}  a name of some",
+        f"{'':36}  words",
+    ]
+    assert "Started, Pool" in capsys.readouterr().err
+
+
+def test_a_list_that_cannot_fit_is_a_line_for_each_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = drawn(47, monkeypatch)
+    assert found[:4] == [
+        f"UUID     {UUID}",
+        "Name     a name of some words",
+        f"Started  {TIME}",
+        "Pool     default",
+    ]
+    assert found[4:] == ["", *found[:4]]
+
+
+def test_a_description_is_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert drawn(80, monkeypatch, sections=True)[3] == "Pool     default"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_pipe_is_whole_whatever_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = io.StringIO()
+    show(RUNS, [RUN], Format.TABLE, file=out)
+    assert out.getvalue().splitlines()[1].endswith(f"{TIME}  default")
+
+
 def test_sections() -> None:
     sections = [Section("First", COLUMNS[:1], RECORDS[:1]), Section("Second", COLUMNS[:1], [])]
     for fmt, expected in [

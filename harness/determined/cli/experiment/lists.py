@@ -24,30 +24,37 @@ from determined.cli.state import state
 
 EXPERIMENTS = (
     Column("ID", "id"),
-    Column("Owner", "username"),
+    Column("Owner", "username", spare=6),
     Column("Name", "name"),
-    Column("Parent ID", "forkedFrom"),
+    Column("Parent ID", "forkedFrom", spare=9),
     Column("State", f.field("state", f.state)),
-    Column("Progress", f.field("progress", f.percent)),
-    Column("Started", f.field("startTime", f.time)),
-    Column("Ended", f.field("endTime", f.time)),
-    Column("Trials", "numTrials"),
+    Column("Progress", f.field("progress", f.percent), spare=1),
+    Column("Started", f.field("startTime", f.time), spare=4),
+    Column("Ended", f.field("endTime", f.time), spare=5),
+    Column("Trials", "numTrials", spare=2),
     # An unmanaged experiment runs outside of the cluster.
-    Column("Resource Pool", lambda r: "unmanaged" if r.get("unmanaged") else r.get("resourcePool")),
+    Column(
+        "Resource Pool",
+        lambda r: "unmanaged" if r.get("unmanaged") else r.get("resourcePool"),
+        spare=7,
+    ),
 )
-PROJECTS = (Column("Workspace", "workspaceName"), Column("Project", "projectName"))
+PROJECTS = (
+    Column("Workspace", "workspaceName", spare=8),
+    Column("Project", "projectName", spare=7),
+)
 ARCHIVED = (Column("Archived", "archived"),)
 
 TRIALS = (
     Column("Trial ID", "id"),
     Column("State", f.field("state", f.state)),
-    Column("H-Params", "hparams"),
+    Column("H-Params", "hparams", spare=2),
     Column("Metric", "searcherMetricValue"),
     Column("Total Batches", "totalBatchesProcessed"),
-    Column("Restarts", "restarts"),
-    Column("Reason", "reason"),
-    Column("Started", f.field("startTime", f.time)),
-    Column("Ended", f.field("endTime", f.time)),
+    Column("Restarts", "restarts", spare=7),
+    Column("Reason", "reason", spare=3),
+    Column("Started", f.field("startTime", f.time), spare=4),
+    Column("Ended", f.field("endTime", f.time), spare=5),
 )
 
 
@@ -62,12 +69,14 @@ def _validation(record: Record) -> Any:
 CHECKPOINTS = (
     Column("Trial ID", lambda r: _training(r).get("trialId")),
     Column("Total Batches", lambda r: (r.get("metadata") or {}).get("steps_completed")),
-    Column("State", f.field("state", f.state)),
+    Column("State", f.field("state", f.state), spare=3),
     Column("Searcher Metric", lambda r: _training(r).get("searcherMetric")),
-    Column("Validation Metrics", _validation),
+    Column("Validation Metrics", _validation, spare=6),
     Column("UUID", "uuid"),
-    Column("Size", lambda r: f.size(sum(int(n) for n in (r.get("resources") or {}).values()))),
-    Column("Reported", f.field("reportTime", f.time)),
+    Column(
+        "Size", lambda r: f.size(sum(int(n) for n in (r.get("resources") or {}).values())), spare=4
+    ),
+    Column("Reported", f.field("reportTime", f.time), spare=5),
 )
 
 

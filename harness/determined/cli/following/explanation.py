@@ -22,7 +22,7 @@ LEGS = (Column("Trial ID", "trialId"), *RUNS)
 WAITING = (
     Column("Experiment ID", "experimentId"),
     Column("Trial ID", "trialId"),
-    Column("Since", f.field("since", f.time)),
+    Column("Since", f.field("since", f.time), spare=3),
     Column("Reason", "reason"),
 )
 FAILURES = (

@@ -55,14 +55,14 @@ def _place(record: Record) -> Any:
 
 COLUMNS = (
     Column("ID", "id"),
-    Column("User", "username"),
+    Column("User", "username", spare=5),
     Column("Description", "description"),
     Column("State", f.field("state", f.state)),
-    Column("Exit Status", "exitStatus"),
-    Column("Resource Pool", "resourcePool"),
-    Column("Slots", "slots"),
-    Column("Agent", _place),
-    Column("Started", f.field("startTime", f.time)),
+    Column("Exit Status", "exitStatus", spare=2),
+    Column("Resource Pool", "resourcePool", spare=7),
+    Column("Slots", "slots", spare=8),
+    Column("Agent", _place, spare=4),
+    Column("Started", f.field("startTime", f.time), spare=6),
 )
 _ONE_WORKSPACE = "Uncategorized"
 
@@ -112,7 +112,7 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
             found.pop("privateKey", None)
             render.print_json(found)
             return
-        render.show(columns, [found], fmt)
+        render.show_sections([render.Section("", columns, [found])], fmt, document=found)
 
     @app.command("kill", help=f"Kill {title}s: their processes end at once.")
     def kill(

@@ -32,10 +32,14 @@ class Format(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title, and the cell's value for a record (or the record's key)."""
+    """One column: its title, and the cell's value for a record (or the record's key).
+
+    ``spare``: lists leave it out on a terminal that is too narrow, the higher the sooner; 0: never.
+    """
 
     title: str
     source: str | Callable[[Record], Any]
+    spare: int = 0
 
     def value(self, record: Record) -> Any:
         """The cell's value; None is printed as an empty cell."""
@@ -67,8 +71,10 @@ def show(
     """
     listed = list(records)
     shown = listed if document is None else document
-    section = [Section("", columns, listed)]
-    show_sections(section, fmt, document=shown, file=file, max_lines=LINES_IN_LISTS)
+    if fmt is Format.TABLE:
+        _write_table(Section("", columns, listed), file or sys.stdout, LINES_IN_LISTS, is_list=True)
+    else:
+        show_sections([Section("", columns, listed)], fmt, document=shown, file=file)
     if what is not None and fmt is Format.TABLE:
         printing.talk(_counted(len(listed), getattr(records, "total", None), what))
 
@@ -79,12 +85,8 @@ def show_sections(
     *,
     document: Any,
     file: TextIO | None = None,
-    max_lines: int = LINES_IN_DESCRIPTIONS,
 ) -> None:
-    """Prints a description: ``document`` as JSON, or the sections one below the other.
-
-    On a terminal, a cell takes up to ``max_lines`` lines.
-    """
+    """Prints a description: ``document`` as JSON, or the sections one below the other."""
     out = sys.stdout if file is None else file
     if fmt is Format.JSON:
         print_json(document, out)
@@ -95,7 +97,7 @@ def show_sections(
         if fmt is Format.CSV:
             _write_csv(section, out)
         else:
-            _write_table(section, out, max_lines)
+            _write_table(section, out, LINES_IN_DESCRIPTIONS, is_list=len(section.records) > 1)
 
 
 def print_json(document: Any, file: TextIO | None = None) -> None:
@@ -164,7 +166,8 @@ class _Safe:
         printing.write(printing.plain(row), self._out)
 
 
-def _write_table(section: Section, out: TextIO, max_lines: int) -> None:
+def _write_table(section: Section, out: TextIO, max_lines: int, *, is_list: bool) -> None:
+    """``is_list``: columns may be left out on a narrow terminal; what is described is whole."""
     titles = [column.title for column in section.columns]
     rows = [
         [printing.one_line(text(column.value(record))) for column in section.columns]
@@ -173,7 +176,13 @@ def _write_table(section: Section, out: TextIO, max_lines: int) -> None:
     if section.title:
         printing.write(f"{printing.one_line(section.title)}\n", out)
     if printing.is_terminal(out):
-        tables.write_drawn(titles, rows, out, max_lines=max_lines)
+        spare = [column.spare for column in section.columns] if is_list else None
+        left_out = tables.write_drawn(titles, rows, out, max_lines=max_lines, spare=spare)
+        if left_out:
+            out.flush()
+            printing.talk(
+                f"left out for want of width: {', '.join(left_out)}; a wider terminal or a pipe has all"
+            )
     else:
         tables.write_aligned(titles, rows, out)
 

@@ -19,10 +19,10 @@ def _slots(run: Record) -> object:
 RUNS = (
     Column("Run", "runId"),
     Column("State", f.field("state", f.state)),
-    Column("Agent", _agents),
-    Column("Slots", _slots),
-    Column("Started", f.field("startTime", f.time)),
-    Column("Ended", f.field("endTime", f.time)),
-    Column("Exit Code", "exitCode"),
+    Column("Agent", _agents, spare=2),
+    Column("Slots", _slots, spare=6),
+    Column("Started", f.field("startTime", f.time), spare=3),
+    Column("Ended", f.field("endTime", f.time), spare=4),
+    Column("Exit Code", "exitCode", spare=5),
     Column("Reason", "reason"),
 )

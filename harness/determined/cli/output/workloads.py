@@ -18,10 +18,10 @@ def _metrics(record: Record) -> Any:
 WORKLOADS = (
     Column("Total Batches", "totalBatches"),
     Column("Kind", "kind"),
-    Column("Ended", f.field("endTime", f.time)),
+    Column("Ended", f.field("endTime", f.time), spare=5),
     Column("Metrics", _metrics),
     Column("Checkpoint", "uuid"),
-    Column("State", f.field("state", f.state)),
+    Column("State", f.field("state", f.state), spare=4),
 )
 
 
