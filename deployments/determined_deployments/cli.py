@@ -59,7 +59,9 @@ def cluster_up(
     data_dir: DataDir = None,
     slots: Annotated[
         int | None,
-        typer.Option(help="Slots of the agent; default: one per GPU, else per CPU core."),
+        typer.Option(
+            metavar="N", help="Slots of the agent; default: one per GPU, else per CPU core."
+        ),
     ] = None,
     gpu: Annotated[
         bool | None,
@@ -69,31 +71,41 @@ def cluster_up(
     ] = None,
     db_url: Annotated[
         str | None,
-        typer.Option(help="Use this Postgres server (postgresql://user:password@host:port/)."),
+        typer.Option(
+            metavar="URL", help="A Postgres server to use; its address begins with postgresql://."
+        ),
     ] = None,
     master_port: Annotated[
-        int | None, typer.Option(help="Port of the service; default 8080 or the next free one.")
+        int | None,
+        typer.Option(
+            metavar="PORT", help="Port of the service; default 8080 or the next free one."
+        ),
     ] = None,
-    cluster_name: Annotated[str | None, typer.Option(help="Shown by `det master info`.")] = None,
+    cluster_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Shown by `det master info`.")
+    ] = None,
     initial_user_password: Annotated[
         str | None,
-        typer.Option(help="First password of the users determined and admin; default: random."),
+        typer.Option(
+            metavar="PW", help="First password of the users determined and admin; default: random."
+        ),
     ] = None,
     config: Annotated[
         str | None,
         typer.Option(
-            "--config",
-            "--master-config-path",
             metavar="FILE",
-            help="Cluster configuration (docs/cluster-config.md); '' for none any more.",
+            help="Cluster configuration (docs/cluster-config.md), also --master-config-path; '' for none any"
+            " more.",
         ),
     ] = None,
+    # Determined's name: both in one line of the help leave no room for the rest of it.
+    master_config_path: Annotated[str | None, typer.Option(hidden=True)] = None,
     task_user: Annotated[
         str | None,
         typer.Option(
-            metavar="USER[:GROUP]",
-            help="Run trials as this account of the machine (the cluster must run as root); '' for the "
-            "cluster's own again.",
+            metavar="USER",
+            help="Run trials as this account of the machine, USER or USER:GROUP (the cluster must run as"
+            " root); '' for the cluster's own again.",
         ),
     ] = None,
     agents: Annotated[
@@ -126,7 +138,7 @@ def cluster_up(
             master_port=master_port,
             cluster_name=cluster_name,
             initial_user_password=initial_user_password,
-            config=config,
+            config=master_config_path if config is None else config,
             task_user=task_user,
             one_agent=None if agents is None else agents == "1",
         )

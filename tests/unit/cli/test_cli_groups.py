@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -10,8 +11,9 @@ import pytest
 import typer
 
 from determined.cli import groups
-from determined.cli.root import Root
+from determined.cli.root import Root, app
 from tests.unit.cli.conftest import Det
+from tests.unit.cli.test_cli_absent import tree
 from tests.unit.sdk.fake_service import FakeService, experiment
 from tests.waiting import TIMEOUT_S
 
@@ -134,3 +136,17 @@ def test_commands_start_light(args: list[str]) -> None:
         assert loaded & {"trio", "h2", "pygments", "click", "rich"} == set()
     if args == ["--help"]:
         assert loaded & {"httpx", "yaml", "orjson"} == set()
+
+
+def test_no_help_cuts_the_name_of_an_option(det: Det, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal of 80 columns."""
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    every = [(path, command) for path, command in tree(typer.main.get_command(app)) if path]
+    assert len(every) > 150
+    for path, command in every:
+        shown = det(*path.split(), "--help").stdout
+        assert max(map(len, shown.splitlines())) <= 80
+        words = set(re.split(r"[\s,]+", shown))
+        options = [param for param in command.params if not getattr(param, "hidden", False)]
+        names = [name for param in options for name in param.opts if name.startswith("--")]
+        assert set(names) <= words, path

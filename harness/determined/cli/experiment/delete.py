@@ -91,6 +91,7 @@ def set_gc_policy(
         int,
         typer.Option(
             "--save-experiment-best",
+            metavar="N",
             min=0,
             help="how many of the experiment's best checkpoints to keep",
         ),
@@ -98,13 +99,19 @@ def set_gc_policy(
     save_trial_best: Annotated[
         int,
         typer.Option(
-            "--save-trial-best", min=0, help="how many of each trial's best checkpoints to keep"
+            "--save-trial-best",
+            metavar="N",
+            min=0,
+            help="how many of each trial's best checkpoints to keep",
         ),
     ],
     save_trial_latest: Annotated[
         int,
         typer.Option(
-            "--save-trial-latest", min=0, help="how many of each trial's latest checkpoints to keep"
+            "--save-trial-latest",
+            metavar="N",
+            min=0,
+            help="how many of each trial's latest checkpoints to keep",
         ),
     ],
     yes: Yes = False,
