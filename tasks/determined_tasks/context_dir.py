@@ -130,7 +130,14 @@ def lay_out(
     if model_def_hash is None:
         workdir.mkdir()
     else:
-        shutil.copytree(unpacked(work_dir, model_def_hash, fetch), workdir, symlinks=True)
+        _copy(unpacked(work_dir, model_def_hash, fetch), workdir)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Without the times of its files: an archive has 1980 for all, so that equal files have one hash."""
+    shutil.copytree(source, target, symlinks=True, copy_function=shutil.copy)
+    for folder, _, _ in os.walk(target):
+        os.utime(folder)
 
 
 def hand_over(context: ContextDir, work_dir: Path, account: Identity) -> None:

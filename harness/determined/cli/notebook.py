@@ -91,10 +91,11 @@ def start_notebook(
 
 
 @app.command("open")
-def open_notebook(ctx: typer.Context, task_id: TaskId) -> None:
+def open_notebook(ctx: typer.Context, task_id: TaskId, no_browser: start.NoBrowser = False) -> None:
     """Open a notebook of yours in the browser."""
     session = state(ctx).session
-    opening.show(session, NOTEBOOK, whole_id(session, NOTEBOOK, task_id))
+    one = whole_id(session, NOTEBOOK, task_id)
+    opening.show(session, NOTEBOOK, one, browser=not no_browser)
 
 
 @app.command("files")

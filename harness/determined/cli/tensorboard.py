@@ -96,10 +96,13 @@ def start_tensorboard(
 
 
 @app.command("open")
-def open_tensorboard(ctx: typer.Context, task_id: TaskId) -> None:
+def open_tensorboard(
+    ctx: typer.Context, task_id: TaskId, no_browser: start.NoBrowser = False
+) -> None:
     """Open a TensorBoard in the browser; every user may."""
     session = state(ctx).session
-    opening.show(session, TENSORBOARD, whole_id(session, TENSORBOARD, task_id))
+    one = whole_id(session, TENSORBOARD, task_id)
+    opening.show(session, TENSORBOARD, one, browser=not no_browser)
 
 
 add_commands(app, TENSORBOARD)

@@ -118,8 +118,9 @@ class Determined:
         project_id: int | None = None,
         template: str | None = None,
         parent_id: int | None = None,
+        paused: bool = False,
     ) -> Experiment:
-        """Submits an experiment and starts it.
+        """Submits an experiment and starts it, unless ``paused``.
 
         Args:
             config: a YAML file's path, a mapping, or YAML text (more than one line).
@@ -129,6 +130,7 @@ class Determined:
             project_id: the experiment's project.
             template: the name of a template at the service, for fields that ``config`` does not set.
             parent_id: the experiment from which this one is derived.
+            paused: no trial starts before :meth:`Experiment.activate`. Ours, beside Determined's SDK.
 
         Raises:
             ConfigError: the configuration is invalid; nothing was sent.
@@ -142,6 +144,7 @@ class Determined:
             project_id=project_id,
             template=template,
             parent_id=parent_id,
+            activate=not paused,
         )
         made = submission.send(self._session)
         for warning in made.warnings:

@@ -171,10 +171,11 @@ def create_experiment(
     project_id: int | None = None,
     template: str | None = None,
     parent_id: int | None = None,
+    paused: bool = False,
 ) -> Experiment:
     """Submits an experiment; see :meth:`Determined.create_experiment`."""
     return _logged_in().create_experiment(
-        config, model_dir, includes, project_id, template, parent_id
+        config, model_dir, includes, project_id, template, parent_id, paused
     )
 
 

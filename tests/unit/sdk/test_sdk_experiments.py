@@ -60,6 +60,8 @@ def test_a_file_is_sent_as_it_is_written(
     assert (body["projectId"], body["parentId"], body["activate"]) == (3, 4, True)
     assert (found.id, found.state) == (1, ExperimentState.ACTIVE)
     assert found.config == CONFIG
+    client.create_experiment(YAML, paused=True)
+    assert service.bodies[-1]["activate"] is False
 
 
 def test_what_is_not_heeded_is_in_the_log(

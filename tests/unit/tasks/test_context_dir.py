@@ -53,3 +53,14 @@ def test_nothing_gets_out_of_the_directory(tmp_path: Path, name: str, kind: byte
     with pytest.raises(ModelDefinitionError):
         context_dir._unpack(archive(name, kind), inner)
     assert not (tmp_path / "evil").exists()
+
+
+def test_the_files_of_a_task_are_as_old_as_its_copy(tmp_path: Path) -> None:
+    """Archives have one time for all: 1980, in a file browser "46 years ago"."""
+    packed = archive("sub/train.py")
+    for number in (1, 2):  # the second one from the cache
+        context_dir.lay_out(tmp_path / str(number), tmp_path, "abc", lambda _: packed)
+        workdir = tmp_path / str(number) / "workdir"
+        assert (workdir / "sub/train.py").read_bytes() == b"ok"
+        assert all(path.stat().st_mtime > 1e9 for path in (workdir, *workdir.rglob("*")))
+        assert (workdir / "sub/train.py").stat().st_mode & 0o777 == 0o755
