@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from determined.common.cluster_config import NotebookFiles
-from determined_registry.database.tables import tasks, users
+from determined_registry.database.tables import allocations, tasks, users
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
@@ -37,6 +37,8 @@ _has_files = sa.and_(
     _t.state.in_(states.TERMINAL),
     # Else it worked in a directory of its owner's.
     _t.config["work_dir"].astext.is_(None),
+    # One that was killed while it waited for its slots has left nothing.
+    sa.exists().where(allocations.c.task_id == _t.id, allocations.c.started_at.is_not(None)),
     sa.func.coalesce(_t.data, sa.text("'{}'::jsonb"))[MARK].is_(None),
 )
 _OUTDATED = sa.text(
@@ -47,6 +49,7 @@ _OUTDATED = sa.text(
         FROM tasks k
         WHERE k.kind = :kind AND k.state = ANY(:ended) AND k.config ->> 'work_dir' IS NULL
           AND coalesce(k.data, '{}') -> :mark IS NULL
+          AND EXISTS (SELECT FROM allocations a WHERE a.task_id = k.id AND a.started_at IS NOT NULL)
     ) AS kept
     WHERE (end_time < now() - make_interval(days => cast(:days AS integer))
            OR place > cast(:per_owner AS integer))

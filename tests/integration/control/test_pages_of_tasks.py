@@ -114,6 +114,13 @@ async def test_the_files_of_ended_notebooks_are_deleted_by_their_owner_or_the_ru
         assert early.status_code == 409 and "has not ended" in early.json()["message"]
         ok(await process.exited(exit_code=0))
         ids.append(task_id)
+    # One that never began has none, and is none of the last three.
+    blocker = ok(await world.user.post("/api/v1/commands", json={"config": {"entrypoint": ["x"]}}))
+    waiting = ok(await world.user.post(NOTEBOOKS, json={}))["notebook"]["id"]
+    ok(await world.user.post(f"{NOTEBOOKS}/{waiting}/kill"))
+    ok(await world.user.post(f"/api/v1/commands/{blocker['command']['id']}/kill"))
+    nothing = await world.user.delete(f"{kept}/{waiting}")
+    assert nothing.status_code == 409 and "has no files" in nothing.json()["message"]
     listed = ok(await world.user.get(kept))["notebookFiles"]
     assert [one["id"] for one in listed] == ids[::-1]
     assert ok(await stranger.get(kept))["notebookFiles"] == []
