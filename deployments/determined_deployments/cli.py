@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -20,6 +20,9 @@ from rich.table import Table
 
 from determined.common import installation
 from determined.common.printable import log_text, plain
+
+if TYPE_CHECKING:
+    from determined_deployments.local.uninstall import Removal
 
 app = typer.Typer(name="deploy", help="Start and stop clusters.", no_args_is_help=True)
 local = typer.Typer(
@@ -183,6 +186,47 @@ def cluster_down(
             )
         if not down(data_dir, delete_db=delete_db, reporter=Terminal(talk)):
             talk.print("nothing was running", highlight=False)
+
+
+@local.command("uninstall")
+def uninstall(
+    data_dir: DataDir = None,
+    keep_checkpoints: Annotated[
+        bool, typer.Option("--keep-checkpoints", help="Leave the checkpoints where they are.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Stop the cluster and remove all that it has written, for good. Says first what goes and what stays."""
+    from determined_deployments.local import uninstall as removing
+    from determined_deployments.local.report import Terminal
+
+    with _failures_in_words():
+        removal = removing.plan(data_dir, keep_checkpoints=keep_checkpoints)
+        if removal.is_empty:
+            talk.print(f"there is no cluster in {removal.root}", highlight=False, soft_wrap=True)
+        else:
+            _say_removal(removal)
+            if not yes:
+                typer.confirm("Remove all of this for good?", abort=True, err=True)
+            removing.uninstall(removal, Terminal(talk))
+            talk.print("removed", highlight=False)
+        for left in removal.left:
+            line = plain(f"left: {left.name} ({left.why}): {left.command}")
+            talk.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _say_removal(removal: Removal) -> None:
+    lines = [
+        f"{_megabytes(part.size) or '0 MB':>9}  {part.path}: {part.what}" for part in removal.parts
+    ]
+    if removal.database:
+        lines.append(f"           the databases {removal.database} of the server of --db-url")
+    if removal.logins:
+        lines.append(
+            f"           the logins of {', '.join(removal.logins)} at {removal.master_url}"
+        )
+    for line in ["The cluster is ended, and this is removed:", *lines]:
+        talk.print(plain(line), highlight=False, markup=False, soft_wrap=True)
 
 
 @local.command("status")

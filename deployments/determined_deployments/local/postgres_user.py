@@ -45,6 +45,14 @@ def choose(data: Path) -> RunAs | None:
         ) from None
 
 
+def is_made() -> bool:
+    """Whether this machine has :data:`USER`, and the caller could remove it."""
+    try:
+        return bool(_named(USER)) and os.geteuid() == 0
+    except KeyError:
+        return False
+
+
 def open_the_way(user: RunAs, target: Path, note: Callable[[str], None]) -> None:
     """Let ``user`` pass through (not list) the folders above ``target``. Returns what it changed."""
     for folder in reversed(target.absolute().parents):

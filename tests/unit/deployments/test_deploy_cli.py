@@ -7,6 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from determined.common.api.token_store import TokenStore
 from determined_deployments.cli import app
 from determined_deployments.local import state as states
 from determined_deployments.local.daemon import PidFile
@@ -58,6 +59,58 @@ def test_down_asks_before_it_deletes(run, tmp_path):
     assert (tmp_path / "postgres").exists()
     assert run("cluster-down", "--delete-db", "--yes").exit_code == 0
     assert not (tmp_path / "postgres").exists()
+
+
+@pytest.fixture
+def installed(run, tmp_path, monkeypatch):
+    """A cluster's folder without processes, a login to it, and what is not the cluster's."""
+    home = tmp_path / "home"
+    monkeypatch.setattr("pathlib.Path.home", lambda: home)
+    monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(home / "config"))
+    layout = Layout.of(tmp_path)
+    layout.create()
+    states.save(layout, ClusterState())
+    (layout.postgres / "base").mkdir(parents=True)
+    (layout.postgres / "base/1").write_bytes(b"x" * 3_000_000)
+    (layout.checkpoints / "c").write_text("weights")
+    layout.cluster_config.write_text("checkpoint_storage: {type: s3, bucket: b}")
+    (tmp_path / "thesis.txt").write_text("mine")
+    (home / ".prefect").mkdir(parents=True)
+    TokenStore().set_token("http://127.0.0.1:8080", "determined", "t")
+    TokenStore().set_token("http://elsewhere:8080", "ada", "t")
+    return layout
+
+
+def test_uninstall_says_what_goes_and_what_stays(run, installed, tmp_path):
+    result = run("uninstall", input="n\n")
+    assert result.exit_code == 1
+    assert installed.postgres.exists()
+    said = result.stderr
+    assert f"     3 MB  {installed.postgres}: experiments, metrics, models and users" in said
+    assert "the logins of determined at http://127.0.0.1:8080" in said
+    assert "Remove all of this for good?" in said
+
+    done = run("uninstall", "--yes")
+    assert done.exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "thesis.txt"]
+    assert TokenStore().users("http://127.0.0.1:8080") == []
+    assert TokenStore().users("http://elsewhere:8080") == ["ada"]
+    for line in (
+        "left: the checkpoint storage s3 b (cluster.yaml names it): remove its files there",
+        f"left: {tmp_path}/thesis.txt (no cluster has made it): rm -r {tmp_path}/thesis.txt",
+        f"left: {tmp_path}/home/.prefect (Prefect's own: also of other programs that use Prefect): rm -r",
+        "pip uninstall determined-prefect",
+    ):
+        assert line in done.stderr
+    again = run("uninstall")
+    assert (again.exit_code, f"there is no cluster in {tmp_path}" in again.stderr) == (0, True)
+
+
+def test_uninstall_may_keep_the_checkpoints(run, installed):
+    result = run("uninstall", "--yes", "--keep-checkpoints")
+    assert (installed.checkpoints / "c").read_text() == "weights"
+    assert not installed.postgres.exists()
+    assert f"left: {installed.checkpoints} (as --keep-checkpoints says)" in result.stderr
 
 
 def test_down_of_another_name_is_refused(run):
