@@ -181,6 +181,7 @@ class Agent:
             allocations=legs.running,
             worker_type=launcher.worker_type,
             labels=config.labels,
+            lacks=launcher.lacks(),
         )
         try:
             answer = await service.register(config.agent_id, registration)

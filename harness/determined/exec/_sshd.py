@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDERS = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin"
+from determined.common.wire import shells
+
 SFTP_SERVERS = (
     "/usr/lib/openssh/sftp-server",
     "/usr/libexec/openssh/sftp-server",
@@ -79,8 +80,8 @@ def _lets_in(shell: str) -> bool:
 
 def prepare(folder: Path, public_key: str, env: Mapping[str, str], work_dir: str) -> Sshd:
     """Writes everything that sshd needs into ``folder``. Raises NoSshd."""
-    path = f"{env.get('PATH', '')}:{FOLDERS}"
-    sshd, keygen = (shutil.which(name, path=path) for name in ("sshd", "ssh-keygen"))
+    path = f"{env.get('PATH', '')}:{shells.SSHD_FOLDERS}"
+    sshd, keygen = (shutil.which(name, path=path) for name in shells.SSHD_PROGRAMS)
     if sshd is None or keygen is None:
         raise NoSshd("no sshd is installed here (package openssh-server)")
     account = _account()

@@ -133,6 +133,7 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
         "version": facts.version,
         "slot_type": facts.slot_type,
         "labels": facts.labels,
+        "lacks": facts.lacks,
         "session": facts.session,
         "registered_at": sa.func.now(),
         "last_heartbeat": sa.func.now(),

@@ -46,7 +46,7 @@ _POSTGRES = sa.text(
 )
 _AGENTS = sa.text(
     f"""
-    SELECT g.id, g.resource_pool, g.version, g.enabled, g.draining,
+    SELECT g.id, g.resource_pool, g.version, g.enabled, g.draining, g.lacks,
            {presence.state()} AS state,
            extract(epoch FROM clock_timestamp() - g.last_heartbeat)::float8 AS silent_s,
            (SELECT count(*) FROM slots s WHERE s.agent_id = g.id) AS slots,
@@ -154,6 +154,7 @@ async def health_report(
                 "silentS": row["silent_s"],
                 "slots": row["slots"],
                 "allocations": row["allocations"],
+                "lacks": row["lacks"],
             }
             for row in agents
         ],

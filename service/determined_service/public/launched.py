@@ -31,6 +31,7 @@ from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.kinds.table import GENERIC, launched_kinds
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
+from determined_service.scheduling import programs
 from determined_service.scheduling.capacity import no_agent
 from determined_service.scheduling.job_changes import set_task_priority
 from determined_service.state import task_kinds
@@ -247,6 +248,7 @@ def _add_routes(kind: LaunchedKind) -> None:
             row = await get_launched(change.conn, kind, task_id)
             pool = planned.config["resources"]["resource_pool"]
             remarks = await surroundings.remarks(change.conn, planned.config, pool, is_task=True)
+            remarks += await programs.remarks(change.conn, kind.program, pool)
         return JsonResponse(
             {
                 noun: launched_json(row, kind, viewer_of(user), alone=True),

@@ -401,3 +401,27 @@ async def test_ports_that_the_user_names(world: World) -> None:
         found = ok(await world.user.get(f"/api/v1/{kind}s/{task['id']}"))[kind]
         assert found["state"] == "STATE_RUNNING"
         ok(await process.exited())
+
+
+async def test_what_agents_lack_is_said_at_the_launch(world: World) -> None:
+    lacks = {"jupyterlab": "pip install x[notebook]", "sshd": "install openssh-server"}
+    await world.register(slots=1, lacks=lacks)
+    launched = ok(await world.user.post("/api/v1/notebooks", json={}))
+    assert launched["remarks"] == [
+        "JupyterLab was not installed on agent a1 at its start, and resource pool 'default' has no other: "
+        "the task ends there at once. On that machine: pip install x[notebook]"
+    ]
+    command = {"config": {"entrypoint": ["true"]}}
+    assert ok(await world.user.post("/api/v1/commands", json=command))["remarks"] == []
+    (agent,) = ok(await world.user.get("/api/v1/cluster/health-report"))["agents"]
+    assert agent["lacks"] == lacks
+    # Some have it.
+    await world.register(1, "a2")
+    shell = ok(await world.user.post("/api/v1/shells", json={}))
+    assert shell["remarks"] == [
+        "sshd was not installed on agent a1 at its start: scp, rsync and VS Code do not get in there, "
+        "terminals do. On that machine: install openssh-server"
+    ]
+    # Started again, it has what was installed meanwhile.
+    await world.register(slots=1)
+    assert ok(await world.user.post("/api/v1/notebooks", json={}))["remarks"] == []

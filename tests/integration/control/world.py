@@ -125,6 +125,7 @@ class World:
         allocations: tuple[str, ...] = (),
         pool: str = "default",
         labels: dict[str, str] | None = None,
+        lacks: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         device = {"type": "cpu", "uuid": "", "brand": "test"}
         return ok(
@@ -139,6 +140,7 @@ class World:
                     "slots": [{"id": number, "device": device} for number in range(slots)],
                     "allocations": list(allocations),
                     "labels": labels or {},
+                    "lacks": lacks or {},
                 },
             )
         )

@@ -348,3 +348,15 @@ def test_prefects_own_word(tmp_path: Path) -> None:
     assert problem == "it says that it is not ready (HTTP 503)"
     ready = httpx.MockTransport(lambda request: httpx.Response(200))
     assert examine.prefect_problem(record, ready) is None
+
+
+def test_what_agents_lack_is_no_fault() -> None:
+    lacks = {"sshd": "install openssh-server", "jupyterlab": "pip install x[notebook]"}
+    found = {one.check: one for one in judge(changed("agents", 0, "lacks", to=lacks))}
+    assert found["programs"] == Finding(
+        "programs",
+        "OK",
+        "agent a1 has no JupyterLab for det notebook (pip install x[notebook]), no sshd for scp, rsync and "
+        "VS Code in shells (install openssh-server)",
+    )
+    assert "programs" not in {one.check for one in judge(healthy())}

@@ -77,7 +77,7 @@ def test_sshd_lets_in_the_one_key(tmp_path: Path) -> None:
 
 
 def test_without_sshd_the_words_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sshd, "FOLDERS", str(tmp_path))
+    monkeypatch.setattr(shells, "SSHD_FOLDERS", str(tmp_path))
     with pytest.raises(_sshd.NoSshd, match=r"no sshd is installed here \(package openssh-server\)"):
         _sshd.prepare(tmp_path, "ssh-ed25519 AAAA", {"PATH": str(tmp_path)}, str(tmp_path))
 

@@ -172,6 +172,11 @@ class Launcher(ABC):
         """Prefect's side of ``worker_type``: the variables that deployments may set. Imports Prefect, which
         takes a second; called in a thread."""
 
+    def lacks(self) -> dict[str, str]:
+        """Programs of some kinds of tasks that are missing where its jobs run, each with what installs it
+        (:class:`~determined.common.wire.agents.Registration`). Empty: they are there, or come with images."""
+        return {}
+
     async def __aenter__(self) -> Self:
         return self
 

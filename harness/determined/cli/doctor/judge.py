@@ -11,6 +11,7 @@ from determined.cli.doctor.facts import Facts
 from determined.cli.output import format as f
 from determined.common.disk import LITTLE_BYTES, TOO_LITTLE_BYTES
 from determined.common.printable import counted
+from determined.common.wire import agents
 
 Status = Literal["OK", "WARNING", "FAILED"]
 
@@ -174,6 +175,13 @@ def _how_to_reach(facts: Facts) -> str:
     )
 
 
+_PROGRAMS = {
+    agents.JUPYTERLAB: "JupyterLab for det notebook",
+    agents.TENSORBOARD: "TensorBoard for det tensorboard",
+    agents.SSHD: "sshd for scp, rsync and VS Code in shells",
+}
+
+
 def _agents(facts: Facts) -> Iterator[Finding]:
     down = _down(facts, "agent")
     if down is not None:
@@ -217,6 +225,17 @@ def _agents(facts: Facts) -> Iterator[Finding]:
             yield Finding(name, "WARNING", f"{how}: it gets no new work; {found}")
         else:
             yield Finding(name, "OK", found)
+    lacking = [agent for agent in alive if agent.get("lacks")]
+    if lacking:
+        # Who uses none of these misses nothing.
+        found = "; ".join(_lacks(agent) for agent in lacking)
+        yield Finding("programs", "OK", found)
+
+
+def _lacks(agent: dict[str, Any]) -> str:
+    """``agent a1 has no JupyterLab for notebooks (pip install …)``."""
+    each = (f"no {_PROGRAMS.get(one, one)} ({how})" for one, how in sorted(agent["lacks"].items()))
+    return f"agent {agent['id']} has {', '.join(each)}"
 
 
 def _pools(report: dict[str, Any]) -> Iterator[Finding]:

@@ -9,6 +9,9 @@ from determined.common.wire.legs import LegSpec
 from determined.common.wire.message import Message, checked
 from determined.common.wire.times import HEARTBEAT_S
 
+JUPYTERLAB, TENSORBOARD, SSHD = "jupyterlab", "tensorboard", "sshd"
+"""Programs that this package does not bring: of notebooks, TensorBoards and shells."""
+
 
 @checked
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Registration(Message):
     ``session`` is its own new id, ``version`` its release, ``wire`` its
     :data:`~determined.common.wire.version.VERSION`. ``allocations``: those whose supervisors are alive.
     ``worker_type``: the type of its work pool in Prefect. ``labels``: what experiments may ask for.
+    ``lacks``: of :data:`JUPYTERLAB`, :data:`TENSORBOARD` and :data:`SSHD` those that are not installed where
+    its tasks run, each with what installs it; of tasks in containers, nothing.
     """
 
     session: UUID
@@ -49,6 +54,7 @@ class Registration(Message):
     allocations: list[str] = field(default_factory=list)
     worker_type: str = "determined-process"
     labels: dict[str, str] = field(default_factory=dict)
+    lacks: dict[str, str] = field(default_factory=dict)
 
 
 @checked

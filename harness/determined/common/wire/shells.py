@@ -25,6 +25,11 @@ SECRET_HASH = "DET_SHELL_SECRET_HASH"
 DOOR = "/api/v1/shells/{task_id}/door"
 """Where the task's process says that it can be entered: :class:`Door`."""
 
+SSHD_PROGRAMS = ("sshd", "ssh-keygen")
+"""Without these a shell has terminals alone."""
+SSHD_FOLDERS = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin"
+"""Where they are looked for besides the PATH."""
+
 ACCOUNT_CHARS = 255
 # What could be an option of ssh, or a line of its configuration, is no name of an account.
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*\$?")

@@ -75,6 +75,8 @@ agents = sa.Table(
     sa.Column("slot_type", sa.Text, nullable=False, server_default="cpu"),
     # What experiments may ask for: {"gpu": "a100", ...}
     sa.Column("labels", JSONB, nullable=False, server_default=json("{}")),
+    # Programs of kinds of tasks that it has not, with what installs them: {"jupyterlab": "pip …"}
+    sa.Column("lacks", JSONB, nullable=False, server_default=json("{}")),
     # A new value at each start of the agent process.
     sa.Column("session", Uuid, nullable=False),
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),

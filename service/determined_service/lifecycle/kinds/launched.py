@@ -54,6 +54,9 @@ class LaunchedKind(SlotKind):
     needs_entrypoint: ClassVar[bool] = True
     """Whether its configuration must say what to run; False: without it, its startup hooks run alone."""
 
+    program: ClassVar[str | None] = None
+    """What it needs besides the platform, by its name in :mod:`determined.common.wire.agents`."""
+
     visits_are_use: ClassVar[bool] = True
     """Whether it is in use while somebody visits it through the proxy; False: its own process says so."""
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
+from determined.common.wire.agents import JUPYTERLAB
 from determined.common.wire.legs import Port
 from determined.expconf.tasks import NotebookConfig
 from determined_registry.database.tables import tasks
@@ -33,6 +34,7 @@ class Notebook(LaunchedKind):
     name = task_kinds.NOTEBOOK
     noun = "notebook"
     title = "Notebook"
+    program = JUPYTERLAB
     config_class = NotebookConfig
     # An open page is no use of it, and one that computes is used without a page.
     visits_are_use = False

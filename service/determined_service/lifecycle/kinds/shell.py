@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
 from determined.common.wire import shells
+from determined.common.wire.agents import SSHD
 from determined.common.wire.legs import Port
 from determined.expconf.tasks import ShellConfig
 from determined_service.base.aside import aside
@@ -38,6 +39,7 @@ class Shell(LaunchedKind):
     name = task_kinds.SHELL
     noun = "shell"
     title = "Shell"
+    program = SSHD
     config_class = ShellConfig
 
     def settle(self, config: dict[str, Any], cluster: ClusterConfig) -> None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
+from determined.common.wire.agents import TENSORBOARD
 from determined.common.wire.legs import ExitKind, Port
 from determined.expconf import masked_for_others
 from determined.expconf.tasks import TensorboardConfig
@@ -40,6 +41,7 @@ class Tensorboard(LaunchedKind):
     name = task_kinds.TENSORBOARD
     noun = "tensorboard"
     title = "TensorBoard"
+    program = TENSORBOARD
     config_class = TensorboardConfig
 
     def settle(self, config: dict[str, Any], cluster: ClusterConfig) -> None:

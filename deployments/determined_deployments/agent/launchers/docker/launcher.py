@@ -67,6 +67,9 @@ class DockerLauncher(ForkServerLauncher):
     def leg_zygote(cls) -> ZygotePlan:
         return ZygotePlan(ZYGOTE, ROOT, MODULES)
 
+    def lacks(self) -> dict[str, str]:
+        return {}  # its jobs have what their images have
+
     async def __aenter__(self) -> Self:
         client = await _insist(engine.connect)
         # Supervisors need not ask. An engine that is upgraded speaks this version, too.

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from determined_deployments.agent import programs
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers import leg_ends
 from determined_deployments.agent.launchers.base import (
@@ -82,6 +83,9 @@ class ForkServerLauncher(Launcher):
         )
 
         return DeterminedProcessWorker
+
+    def lacks(self) -> dict[str, str]:
+        return programs.lacking()
 
     async def __aenter__(self) -> Self:
         await self._forks.__aenter__()

@@ -1,0 +1,24 @@
+"""Programs that some kinds of tasks need and that this package does not bring, looked for on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+
+from determined.common.wire import agents, shells
+
+_EXTRAS = {agents.JUPYTERLAB: "notebook", agents.TENSORBOARD: "tensorboard"}
+
+
+def lacking() -> dict[str, str]:
+    """Those that are not installed where the agent's tasks run, and what installs each."""
+    found = {
+        module: f"pip install 'determined-prefect[{extra}]'"
+        for module, extra in _EXTRAS.items()
+        if importlib.util.find_spec(module) is None
+    }
+    path = os.pathsep.join([os.environ.get("PATH", ""), shells.SSHD_FOLDERS])
+    if not all(shutil.which(name, path=path) for name in shells.SSHD_PROGRAMS):
+        found[agents.SSHD] = "install the machine's package openssh-server"
+    return found
