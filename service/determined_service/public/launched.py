@@ -247,7 +247,8 @@ def _add_routes(kind: LaunchedKind) -> None:
             )
             row = await get_launched(change.conn, kind, task_id)
             pool = planned.config["resources"]["resource_pool"]
-            remarks = await surroundings.remarks(change.conn, planned.config, pool, is_task=True)
+            # What a kind adds, such as the mounts of the experiments of a TensorBoard, nobody has asked for.
+            remarks = await surroundings.remarks(change.conn, prepared.config, pool, is_task=True)
             remarks += await programs.remarks(change.conn, kind.program, pool)
         return JsonResponse(
             {

@@ -17,7 +17,9 @@ _AGENTS = sa.text(
     """
 )
 _TITLES = {agents.JUPYTERLAB: "JupyterLab", agents.TENSORBOARD: "TensorBoard", agents.SSHD: "sshd"}
-_WITHOUT = {agents.SSHD: "scp, rsync and VS Code do not get in there, terminals do"}
+_WITHOUT = {
+    agents.SSHD: "terminals get in there; programs (det shell open ID -- …), scp, rsync and VS Code do not"
+}
 
 
 async def remarks(conn: AsyncConnection, program: str | None, pool: str) -> list[str]:
@@ -30,7 +32,7 @@ async def remarks(conn: AsyncConnection, program: str | None, pool: str) -> list
         return []
     names = listed([row.id for row in without])
     where = f"agent {names}" if len(without) == 1 else f"agents {names}"
-    whole = "" if len(without) < len(rows) else f", and resource pool {pool!r} has no other"
+    whole = "" if len(without) < len(rows) else f", and resource pool {pool!r} has no other agent"
     effect = _WITHOUT.get(program, "the task ends there at once")
     return [
         f"{_TITLES[program]} was not installed on {where} at its start{whole}: {effect}. On that machine:"

@@ -408,8 +408,8 @@ async def test_what_agents_lack_is_said_at_the_launch(world: World) -> None:
     await world.register(slots=1, lacks=lacks)
     launched = ok(await world.user.post("/api/v1/notebooks", json={}))
     assert launched["remarks"] == [
-        "JupyterLab was not installed on agent a1 at its start, and resource pool 'default' has no other: "
-        "the task ends there at once. On that machine: pip install x[notebook]"
+        "JupyterLab was not installed on agent a1 at its start, and resource pool 'default' has no other "
+        "agent: the task ends there at once. On that machine: pip install x[notebook]"
     ]
     command = {"config": {"entrypoint": ["true"]}}
     assert ok(await world.user.post("/api/v1/commands", json=command))["remarks"] == []
@@ -419,8 +419,8 @@ async def test_what_agents_lack_is_said_at_the_launch(world: World) -> None:
     await world.register(1, "a2")
     shell = ok(await world.user.post("/api/v1/shells", json={}))
     assert shell["remarks"] == [
-        "sshd was not installed on agent a1 at its start: scp, rsync and VS Code do not get in there, "
-        "terminals do. On that machine: install openssh-server"
+        "sshd was not installed on agent a1 at its start: terminals get in there; programs (det shell open "
+        "ID -- …), scp, rsync and VS Code do not. On that machine: install openssh-server"
     ]
     # Started again, it has what was installed meanwhile.
     await world.register(slots=1)

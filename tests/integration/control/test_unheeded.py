@@ -114,6 +114,19 @@ async def test_commands_are_told_too(world: World, kind: str) -> None:
     assert remark.startswith("bind_mounts is stored but not heeded: resource pool 'default'")
 
 
+async def test_what_a_tensorboard_takes_over_is_nobodys_wish(world: World) -> None:
+    await world.register(slots=1)
+    driver = await world.started(MOUNTED)
+    given = {"experimentIds": [driver.experiment_id]}
+    answer = ok(await world.user.post("/api/v1/tensorboards", json=given))
+    mounts = [mount["container_path"] for mount in answer["config"]["bind_mounts"]]
+    assert "/mnt/dataset" in mounts
+    assert answer["remarks"] == []
+    given["config"] = {"bind_mounts": COMMAND["bind_mounts"]}
+    (remark,) = ok(await world.user.post("/api/v1/tensorboards", json=given))["remarks"]
+    assert remark.startswith("bind_mounts is stored but not heeded")
+
+
 async def test_generic_tasks_are_told_too(world: World) -> None:
     await world.register(slots=1)
     body = {"config": "entrypoint: [/bin/true]\nresources: {shm_size: 4G}\n"}

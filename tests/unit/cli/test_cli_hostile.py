@@ -474,6 +474,7 @@ def test_cells_are_folded_at_spaces_and_cut() -> None:
     assert tables.fold("one two three", 8, 3) == ["one two", "three"]
     assert tables.fold("A" * 20, 8, 2) == ["AAAAAAAA", "AAAAAAA…"]
     assert tables.fold("", 8, 2) == [""]
+    assert tables.fold("ab cdefghij kl", 9, 3) == ["ab", "cdefghij", "kl"]
     assert tables.fold('{"a":1,"b":2}', 8, 2) == ['{"a":1,', '"b":2}']
     # Two cells of the terminal each.
     assert tables.fold("日本語日本語", 8, 2) == ["日本語日", "本語"]

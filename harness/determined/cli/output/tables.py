@@ -218,6 +218,11 @@ def fold(cell: str, width: int, max_lines: int) -> list[str]:
             lines.append(text[: _fitting(text, width - 1)] + "…")
             break
         space = text.rfind(" ", end // 2, end + 1)
+        if space < 0:
+            # A short line rather than a broken word, if the next line has room for that.
+            early = text.rfind(" ", 1, end + 1)
+            word = text[early + 1 :].partition(" ")[0]
+            space = early if early > 0 and cell_width(word) <= width else -1
         cut = space if space > 0 else text.rfind(",", end // 2, end) + 1 or end
         lines.append(text[:cut])
         text = text[cut:].lstrip(" ") if space > 0 else text[cut:]
