@@ -15,6 +15,7 @@ from tests.integration.mlflow.conftest import Cluster
 from tests.waiting import until
 
 OPENED = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+OWN = {"Sec-Fetch-Site": "same-origin"}
 LIST = "/mlflow/ajax-api/2.0/mlflow/experiments/search?max_results=1"
 
 
@@ -75,7 +76,7 @@ def cookie(mlflow_cluster: Cluster) -> str:
     """What a server at another port of the host name gets of somebody who is logged in at MLflow's pages."""
     form = {"username": "determined", "password": ""}
     with mlflow_cluster.browser() as browser:
-        return browser.post("/mlflow/", data=form).cookies["determined-session"]
+        return browser.post("/mlflow/", data=form, headers=OWN).cookies["determined-session"]
 
 
 def test_the_cookie_of_pages_is_no_token(mlflow_cluster: Cluster, cookie: str) -> None:
@@ -127,7 +128,7 @@ def test_the_session_of_pages_ends_with_a_new_password(mlflow_cluster: Cluster) 
         made = admin.post("/api/v1/users", json=new).raise_for_status().json()["user"]
         form = {"username": "eve", "password": "first words"}
         with mlflow_cluster.browser() as browser:
-            assert browser.post("/mlflow/", data=form).status_code == 303
+            assert browser.post("/mlflow/", data=form, headers=OWN).status_code == 303
             assert browser.get(LIST).status_code == 200
             change = {"password": "second words"}
             admin.patch(f"/api/v1/users/{made['id']}", json=change).raise_for_status()

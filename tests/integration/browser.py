@@ -14,10 +14,13 @@ from tests import installed
 
 
 @contextlib.contextmanager
-def open_browser(profile: Path, *, log: bool = False, network: bool = False) -> Iterator[Any]:
+def open_browser(
+    profile: Path, *, log: bool = False, network: bool = False, here: str = ""
+) -> Iterator[Any]:
     """Headless chromium with the profile directory ``profile``; installed from Debian's packages where
     that is possible. ``log``: keeps what pages say on their console, for ``get_log("browser")``.
-    ``network``: that, and events of the browser's devtools, for ``get_log("performance")``."""
+    ``network``: that, and events of the browser's devtools, for ``get_log("performance")``. ``here``: a host
+    name that leads to this machine."""
     webdriver = pytest.importorskip("selenium.webdriver")
     why = installed.from_debian(
         ["chromium", "chromedriver"], ["chromium", "chromium-driver"], recommended=True
@@ -40,6 +43,8 @@ def open_browser(profile: Path, *, log: bool = False, network: bool = False) -> 
         f"--user-data-dir={profile}",
     ):
         options.add_argument(argument)
+    if here:
+        options.add_argument(f"--host-resolver-rules=MAP {here} 127.0.0.1")
     if log:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     if network:

@@ -70,13 +70,15 @@ async def _asker(request: Request) -> Principal:
 def require_own_page(request: Request) -> None:
     """Raises Forbidden where the page of another origin may be behind the request: a browser adds what the
     visitor has logged in with, whoever asks."""
-    if not _is_of_ours(request):
+    if not is_of_ours(request):
         raise Forbidden(
             "this request comes from another page, which may read and change nothing here"
         )
 
 
-def _is_of_ours(request: Request) -> bool:
+def is_of_ours(request: Request) -> bool:
+    """Whether a page of the same origin sends this request; a read may also be an address that a person
+    opens."""
     reads = request.method in _READING
     site = request.headers.get("sec-fetch-site")
     if site is not None:

@@ -9,6 +9,7 @@ from fastapi import Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from determined_service.access.browser import is_of_ours
 from determined_service.access.dependencies import UserReader, may
 from determined_service.access.logins import Login, log_in
 from determined_service.access.principal import Principal
@@ -16,7 +17,7 @@ from determined_service.access.rules import Action
 from determined_service.access.sessions import close_session
 from determined_service.access.targets import Kind
 from determined_service.access.tokens import bearer_token
-from determined_service.base.errors import BadRequest
+from determined_service.base.errors import BadRequest, Forbidden
 from determined_service.base.json import JsonResponse
 from determined_service.views.users import get_user, user_json
 from determined_service.web.router import Router
@@ -26,7 +27,16 @@ router = Router("Authentication", "/api/v1")
 
 
 async def read_form(request: Request) -> Login:
-    """What the form of a page that asks for user and password sends. Raises BadRequest."""
+    """What the form of a page that asks for user and password sends.
+
+    Raises Forbidden where another page sends it: that page could log its visitor in as somebody else, who
+    would own what the visitor then does. Raises BadRequest.
+    """
+    if not is_of_ours(request):
+        raise Forbidden(
+            "another page sent this form, or the browser does not say which one did: open the login page by "
+            "its own address, and log in there"
+        )
     given = parse_qs((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
     try:
         return Login(

@@ -154,7 +154,8 @@ def _headers(address: str) -> dict[str, str]:
         # Browsers count the address that the answer sends them to.
         f"form-action 'self' {origin.scheme}://{origin.netloc}; frame-ancestors 'none'",
         "Cache-Control": "no-store",
-        "Referrer-Policy": "no-referrer",
+        # Without a referrer, browsers send the form with "Origin: null".
+        "Referrer-Policy": "same-origin",
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
     }

@@ -12,6 +12,7 @@ from determined_registry.database import mlflow_role
 from tests.integration.mlflow.conftest import Cluster
 
 PAGE = {"Accept": "text/html"}
+OWN = {"Sec-Fetch-Site": "same-origin"}
 
 
 def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
@@ -22,9 +23,13 @@ def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
         assert refused.status_code == 401
         assert "MLFLOW_TRACKING_TOKEN" in refused.json()["message"]
         assert "det dev auth-token" in refused.json()["message"]
-        wrong = browser.post("/mlflow/", data={"username": "determined", "password": "x"})
+        wrong = browser.post(
+            "/mlflow/", data={"username": "determined", "password": "x"}, headers=OWN
+        )
         assert wrong.status_code == 401 and "wrong user name" in wrong.text
-        right = browser.post("/mlflow/", data={"username": "determined", "password": ""})
+        right = browser.post(
+            "/mlflow/", data={"username": "determined", "password": ""}, headers=OWN
+        )
         assert right.status_code == 303 and right.headers["location"] == "/mlflow/"
         cookie = right.headers["set-cookie"]
         assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Path=/mlflow" in cookie

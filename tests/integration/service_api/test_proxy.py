@@ -308,7 +308,8 @@ async def test_who_may(proxied: Proxied) -> None:
         refused = await client.post(visits, json={}, headers=hers)
         assert (refused.status_code, refused.json()["message"]) == (403, told)
         form = {"username": "eve", "password": "long-enough"}
-        page = await client.post(f"/task-login?task={leg.task_id}", data=form)
+        own = {"Sec-Fetch-Site": "same-origin"}
+        page = await client.post(f"/task-login?task={leg.task_id}", data=form, headers=own)
         assert page.status_code == 403 and "may visit task" in page.text
         assert (await client.post(visits, json={}, headers=boss)).status_code == 200
         other = await client.post(visits, json={"port": "99"}, headers=boss)
