@@ -37,7 +37,7 @@ async def _submit(db: Database, settings: Settings) -> None:
     submission = submit.Submission(CONFIG)
     prepared = await submit.prepare(submission, settings)
     async with changing(db) as change:
-        plan = await submit.plan(change.conn, submission, prepared, settings.cluster)
+        plan = await submit.plan(change.conn, submission, prepared, settings, 1)
         await submit.store(change, plan, submission, 1, None)
 
 

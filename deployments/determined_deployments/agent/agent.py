@@ -182,6 +182,7 @@ class Agent:
             worker_type=launcher.worker_type,
             labels=config.labels,
             lacks=launcher.lacks(),
+            containers=launcher.rights(),
         )
         try:
             answer = await service.register(config.agent_id, registration)

@@ -134,6 +134,7 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
         "slot_type": facts.slot_type,
         "labels": facts.labels,
         "lacks": facts.lacks,
+        "container_rights": sa.null() if facts.containers is None else facts.containers.to_json(),
         "session": facts.session,
         "registered_at": sa.func.now(),
         "last_heartbeat": sa.func.now(),

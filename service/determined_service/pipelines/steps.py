@@ -199,7 +199,7 @@ async def _submit_one(
             submission = replace(submission, idempotency_key=key)
         cached = experiment_id is not None
         if experiment_id is None:
-            planned = await submit.plan(conn, submission, prepared, settings.cluster)
+            planned = await submit.plan(conn, submission, prepared, settings, row.owner_id)
             planned = replace(planned, model_def_hash=code)
             experiment_id = await submit.store(
                 change, planned, submission, row.owner_id, row.submitted_by

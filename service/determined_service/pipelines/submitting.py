@@ -24,6 +24,7 @@ from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
 from determined_service.pipelines import machine
 from determined_service.scheduling.capacity import check_slots
+from determined_service.scheduling.container_rights import require_rights
 from determined_service.state.change import Change
 from determined_service.submission import submit
 from determined_service.submission.definition_store import store_definition
@@ -88,7 +89,9 @@ def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
     }
 
 
-async def check_against(conn: AsyncConnection, prepared: Prepared, settings: Settings) -> list[str]:
+async def check_against(
+    conn: AsyncConnection, prepared: Prepared, settings: Settings, owner_id: int
+) -> list[str]:
     """Checks the steps against the database; what is not heeded of them where they will run, in words.
 
     Raises BadRequest.
@@ -98,15 +101,17 @@ async def check_against(conn: AsyncConnection, prepared: Prepared, settings: Set
         try:
             if step.name in prepared.known:
                 submission, ready = prepared.known[step.name]
-                planned = await submit.plan(conn, submission, ready, settings.cluster)
+                planned = await submit.plan(conn, submission, ready, settings, owner_id)
                 config, pool, text = planned.config, planned.resource_pool, submission.config
+                more = planned.remarks
             elif step.name in prepared.examples:
                 config, text = prepared.examples[step.name], ""
                 pool, _ = await check_slots(conn, config, settings.cluster)
+                more = await require_rights(conn, config, pool, owner_id, settings)
             else:
                 continue
             found = await surroundings.remarks(conn, config, pool, original=text)
-            remarks += [f"step {step.name}: {one}" for one in found]
+            remarks += [f"step {step.name}: {one}" for one in (*found, *more)]
         except BadRequest as error:
             raise BadRequest(f"step {step.name}: {error.message}") from error
     return remarks

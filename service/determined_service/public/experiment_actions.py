@@ -128,7 +128,7 @@ async def create_experiment(
     prepared = await submit.prepare(submission, settings)
     if given.validate_only:
         async with reader(db).connect() as conn:
-            plan = await submit.plan(conn, submission, prepared, settings.cluster)
+            plan = await submit.plan(conn, submission, prepared, settings, user.user_id)
             remarks = await _remarks(conn, plan)
         planned = planned_experiment(plan.config, given.config, user.username, user.user_id)
         return JsonResponse(
@@ -141,7 +141,7 @@ async def create_experiment(
         )
     try:
         async with changing(db) as change:
-            plan = await submit.plan(change.conn, submission, prepared, settings.cluster)
+            plan = await submit.plan(change.conn, submission, prepared, settings, user.user_id)
             experiment_id = await submit.store(change, plan, submission, user.user_id, user.task)
             found = await get_experiment(change.conn, experiment_id, viewer)
             remarks = await _remarks(change.conn, plan)
@@ -218,9 +218,7 @@ async def continue_experiment(
     async with changing(db) as change:
         found = await continuation.require_continuable(change, given.id, changes is not None)
         if changes is not None:
-            begun, warnings = await continuation.reconfigure(
-                change, given.id, changes, settings.cluster
-            )
+            begun, warnings = await continuation.reconfigure(change, given.id, changes, settings)
         else:
             where = f"experiment {given.id} cannot be continued in its resource pool"
             await require_pool(change.conn, found.resource_pool, where)
@@ -237,7 +235,8 @@ async def _submitted(db: Database, submission: submit.Submission, owner_id: int)
 
 async def _remarks(conn: AsyncConnection, plan: submit.Plan) -> list[str]:
     text, pool = plan.original_config, plan.resource_pool
-    return await _remarks_on(conn, plan.config, text, pool, waits=bool(plan.warnings))
+    found = await _remarks_on(conn, plan.config, text, pool, waits=bool(plan.warnings))
+    return [*found, *plan.remarks]
 
 
 async def _remarks_on(

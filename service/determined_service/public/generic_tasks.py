@@ -152,12 +152,13 @@ async def create_task(
         launch = await _completed(conn, given, user)
     prepared = await launching.prepare(launch, settings)
     async with changing(db) as change:
-        planned = await launching.plan(change.conn, launch, prepared, settings)
+        planned = await launching.plan(change.conn, launch, prepared, settings, user.user_id)
         task_id = await launching.store(change, launch, planned, settings, user.user_id, user.task)
         pool = planned.config["resources"]["resource_pool"]
         remarks = await surroundings.remarks(change.conn, planned.config, pool, is_task=True)
         if planned.warnings:
             remarks.append(no_agent(pool, "it"))
+        remarks += planned.remarks
     return JsonResponse({"taskId": task_id, "warnings": list(planned.warnings), "remarks": remarks})
 
 

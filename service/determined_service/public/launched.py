@@ -239,7 +239,7 @@ def _add_routes(kind: LaunchedKind) -> None:
                 config = viewer.task_config(row.config, row.owner_id, row.id, row.submitted_by)
                 shown = launched_json(row, kind, viewer)
                 return JsonResponse({noun: shown, "config": config, "warnings": []})
-            planned = await launching.plan(change.conn, launch, prepared, settings)
+            planned = await launching.plan(change.conn, launch, prepared, settings, user.user_id)
             if given.preview:
                 return JsonResponse({"config": planned.config, "warnings": []})
             task_id = await launching.store(
@@ -259,6 +259,7 @@ def _add_routes(kind: LaunchedKind) -> None:
                     *launching.remarks(planned.config),
                     *([no_agent(pool, "it")] if planned.warnings else []),
                     *remarks,
+                    *planned.remarks,
                 ],
             }
         )

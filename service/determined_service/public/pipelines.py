@@ -78,7 +78,7 @@ async def create_pipeline(
         definitions = await aside(size, pack_several, given.modelDefinitions)
     prepared = await submitting.prepare(given.pipeline, definitions, settings)
     async with changing(db) as change:
-        remarks = await submitting.check_against(change.conn, prepared, settings)
+        remarks = await submitting.check_against(change.conn, prepared, settings, user.user_id)
         if given.validateOnly:
             return JsonResponse({"pipelineId": None, "remarks": remarks})
         pipeline_id = await submitting.store(

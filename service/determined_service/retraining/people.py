@@ -64,7 +64,7 @@ async def put(
     before = found.first()
     if before is not None:
         await _require_quiet(change, before.id)
-    planned = await submit.plan(conn, submission, prepared, settings.cluster)
+    planned = await submit.plan(conn, submission, prepared, settings, owner_id)
     definition, is_new = planned.model_definition, False
     if definition is not None:
         is_new = await store_definition(conn, definition, owner_id)
@@ -91,7 +91,7 @@ async def put(
     )
     if is_new:
         await require_room(conn, settings.cluster.quotas, owner_id, "model_definition_bytes")
-    return model_id, remarks
+    return model_id, [*remarks, *planned.remarks]
 
 
 async def _require_quiet(change: Change, retraining_id: int) -> None:

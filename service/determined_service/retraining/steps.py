@@ -103,7 +103,7 @@ async def _submit(db: Database, settings: Settings, run: sa.Row[Any]) -> None:
         now = await runs.lock_run(change.conn, run.id)
         if now.state != run.state or _experiment_of(now) is not None:
             return
-        planned = await submit.plan(change.conn, submission, prepared, settings.cluster)
+        planned = await submit.plan(change.conn, submission, prepared, settings, run.owner_id)
         planned = replace(planned, model_def_hash=run.model_def_hash)
         experiment_id = await submit.store(change, planned, submission, run.owner_id)
         values: dict[str, Any] = {_COLUMN[run.state]: experiment_id}

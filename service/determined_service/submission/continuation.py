@@ -17,16 +17,18 @@ import orjson
 import sqlalchemy as sa
 
 from determined import expconf
-from determined.common.cluster_config import ClusterConfig, Quotas
+from determined.common.cluster_config import Quotas
 from determined_registry.database.tables import experiments, trials
 from determined_searchers import SearcherError
 from determined_service.base import topics
 from determined_service.base.aside import aside
 from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.settings import Settings
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import trial_queue
 from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_slots
+from determined_service.scheduling.container_rights import require_rights
 from determined_service.search import beginning
 from determined_service.search.beginning import Beginning
 from determined_service.state import prefect_states, states
@@ -179,19 +181,23 @@ def _overridden(
 
 
 async def reconfigure(
-    change: Change, experiment_id: int, given: expconf.Document, cluster: ClusterConfig
+    change: Change, experiment_id: int, given: expconf.Document, settings: Settings
 ) -> tuple[Beginning, tuple[str, ...]]:
     """Lays ``given`` over the (locked) experiment's configuration. Raises BadRequest.
 
     Returns the beginning of its search under that, and warnings.
     """
     found = await change.conn.execute(
-        sa.select(experiments.c.config).where(experiments.c.id == experiment_id)
+        sa.select(experiments.c.config, experiments.c.owner_id).where(
+            experiments.c.id == experiment_id
+        )
     )
+    row = found.one()
     size = len(orjson.dumps(given.data))
-    config, begun = await aside(size, _overridden, found.scalar_one(), given)
+    config, begun = await aside(size, _overridden, row.config, given)
     await check_patterns(config)
-    pool, warnings = await check_slots(change.conn, config, cluster)
+    pool, warnings = await check_slots(change.conn, config, settings.cluster)
+    await require_rights(change.conn, config, pool, row.owner_id, settings)
     await change.conn.execute(_KEEP_CONFIG, {"id": experiment_id})
     await change.conn.execute(
         sa.update(experiments)

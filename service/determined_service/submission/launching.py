@@ -30,6 +30,7 @@ from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.pools import require_pool
 from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_task_slots
+from determined_service.scheduling.container_rights import require_rights
 from determined_service.state import prefect_states
 from determined_service.state.change import Change
 from determined_service.submission.definition_store import store_definition
@@ -82,6 +83,8 @@ class Plan:
     config: dict[str, Any]
     definition: ModelDefinition | None
     warnings: tuple[str, ...]
+    remarks: tuple[str, ...]
+    """Sentences."""
     data: dict[str, Any] | None
 
 
@@ -186,19 +189,20 @@ async def find_launched(conn: AsyncConnection, launch: Launch, owner_id: int) ->
 
 
 async def plan(
-    conn: AsyncConnection, launch: Launch, prepared: Prepared, settings: Settings
+    conn: AsyncConnection, launch: Launch, prepared: Prepared, settings: Settings, owner_id: int
 ) -> Plan:
     """Checks slots, pool and what the kind asks for, changes nothing. Raises BadRequest, NotFound."""
     pool, warnings = await check_task_slots(conn, prepared.config["resources"], settings.cluster)
     config = dict(prepared.config)
     config["resources"] = {**config["resources"], "resource_pool": pool}
+    remarks = await require_rights(conn, config, pool, owner_id, settings)
     asked = {
         "defaultStorage": settings.checkpoint_storage,
         "given": prepared.given,
         **launch.asked,
     }
     data = await launch.kind.remember(conn, asked, config)
-    return Plan(config, prepared.definition, warnings, data)
+    return Plan(config, prepared.definition, warnings, remarks, data)
 
 
 async def store(

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.cluster_config import ClusterConfig, Quotas
+from determined.common.cluster_config import Quotas
 from determined_registry.database.tables import experiments
 from determined_searchers import SearcherError
 from determined_service.base import topics
@@ -23,6 +23,7 @@ from determined_service.lifecycle.experiments import request_run, run_name
 from determined_service.lifecycle.pools import require_pool
 from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_slots
+from determined_service.scheduling.container_rights import require_rights
 from determined_service.search import beginning
 from determined_service.search.warm_start import find_warm_start
 from determined_service.state import prefect_states, states
@@ -76,6 +77,8 @@ class Plan:
     model_definition: ModelDefinition | None
     model_def_hash: str | None
     warnings: tuple[str, ...]
+    remarks: tuple[str, ...]
+    """Sentences."""
     beginning: beginning.Beginning
     quotas: Quotas
 
@@ -111,11 +114,16 @@ def _prepare(
 
 
 async def plan(
-    conn: AsyncConnection, submission: Submission, prepared: Prepared, cluster: ClusterConfig
+    conn: AsyncConnection,
+    submission: Submission,
+    prepared: Prepared,
+    settings: Settings,
+    owner_id: int,
 ) -> Plan:
     """Checks the rest against the database, changes nothing. Raises BadRequest."""
-    config, definition = prepared.config, prepared.definition
+    config, definition, cluster = prepared.config, prepared.definition, settings.cluster
     pool, warnings = await check_slots(conn, config, cluster)
+    remarks = await require_rights(conn, config, pool, owner_id, settings)
     model_def_hash = await _of_parent(conn, submission)
     if definition is not None:
         model_def_hash = definition.hash
@@ -127,6 +135,7 @@ async def plan(
         definition,
         model_def_hash,
         warnings,
+        remarks,
         prepared.beginning,
         cluster.quotas,
     )

@@ -126,6 +126,7 @@ class World:
         pool: str = "default",
         labels: dict[str, str] | None = None,
         lacks: dict[str, str] | None = None,
+        containers: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         device = {"type": "cpu", "uuid": "", "brand": "test"}
         return ok(
@@ -141,6 +142,7 @@ class World:
                     "allocations": list(allocations),
                     "labels": labels or {},
                     "lacks": lacks or {},
+                    "containers": containers,
                 },
             )
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from determined_deployments.agent.config import AgentConfig
 
 if TYPE_CHECKING:
+    from determined.common.wire.agents import ContainerRights
     from determined.common.wire.legs import LegSpec
     from determined_deployments.agent.worker import AgentWorker
 
@@ -176,6 +177,11 @@ class Launcher(ABC):
         """Programs of some kinds of tasks that are missing where its jobs run, each with what installs it
         (:class:`~determined.common.wire.agents.Registration`). Empty: they are there, or come with images."""
         return {}
+
+    def rights(self) -> ContainerRights | None:
+        """What its containers get, for the service, which refuses at submission what no agent of a pool
+        gives. None: jobs run in no containers, or the launcher does not look at ``security.containers``."""
+        return None
 
     async def __aenter__(self) -> Self:
         return self

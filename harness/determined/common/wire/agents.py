@@ -34,6 +34,20 @@ class Slot(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
+class ContainerRights(Message):
+    """What an agent gives containers of tasks whose owner is no administrator (``security.containers`` of its
+    settings, and its part of the cluster's storage). ``is_root``: processes of containers are the machine's
+    root unless the owner's link names an account.
+    """
+
+    capabilities: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    host_paths: list[str] = field(default_factory=list)
+    is_root: bool = False
+
+
+@checked
+@dataclass(frozen=True, slots=True)
 class Registration(Message):
     """The registration of an agent that has started.
 
@@ -42,6 +56,7 @@ class Registration(Message):
     ``worker_type``: the type of its work pool in Prefect. ``labels``: what experiments may ask for.
     ``lacks``: of :data:`JUPYTERLAB`, :data:`TENSORBOARD` and :data:`SSHD` those that are not installed where
     its tasks run, each with what installs it; of tasks in containers, nothing.
+    ``containers``: None of an agent that starts none, or whose release does not say.
     """
 
     session: UUID
@@ -55,6 +70,7 @@ class Registration(Message):
     worker_type: str = "determined-process"
     labels: dict[str, str] = field(default_factory=dict)
     lacks: dict[str, str] = field(default_factory=dict)
+    containers: ContainerRights | None = None
 
 
 @checked

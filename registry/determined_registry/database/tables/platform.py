@@ -77,6 +77,8 @@ agents = sa.Table(
     sa.Column("labels", JSONB, nullable=False, server_default=json("{}")),
     # Programs of kinds of tasks that it has not, with what installs them: {"jupyterlab": "pip …"}
     sa.Column("lacks", JSONB, nullable=False, server_default=json("{}")),
+    # What its containers get: {"capabilities", "devices", "host_paths", "is_root"}; null: it has none.
+    sa.Column("container_rights", JSONB, nullable=True),
     # A new value at each start of the agent process.
     sa.Column("session", Uuid, nullable=False),
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from determined.common.wire.agents import ContainerRights
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Call, Exit, Job, Running
 from determined_deployments.agent.launchers.docker import settings
@@ -69,6 +70,9 @@ class DockerLauncher(ForkServerLauncher):
 
     def lacks(self) -> dict[str, str]:
         return {}  # its jobs have what their images have
+
+    def rights(self) -> ContainerRights:
+        return settings.rights(self.config)
 
     async def __aenter__(self) -> Self:
         client = await _insist(engine.connect)

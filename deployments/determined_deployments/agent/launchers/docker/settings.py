@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from determined import __version__
+from determined.common.wire.agents import ContainerRights
+from determined.common.wire.legs import AgentUser
 from determined_deployments.agent.config import AgentConfig
+from determined_tasks.containers import accounts
 from determined_tasks.containers.settings import ContainerSettings
+from determined_tasks.identity import IdentityError
 
 IMAGE = f"determined-prefect/harness:{__version__}"
 """What `make images` builds (docs/images.md)."""
@@ -39,6 +45,31 @@ def of_agent(config: AgentConfig) -> dict[str, Any]:
         path=[str(Path(sys.executable).parent)] if mounted else [],
     )
     return asdict(settings)
+
+
+def rights(config: AgentConfig) -> ContainerRights:
+    """The agent's lists as the service may compare them: it cannot follow links of this machine."""
+    given = config.security.containers
+    folders = [*given.host_paths, *([str(config.checkpoint_dir)] if config.checkpoint_dir else [])]
+    task = config.security.default_task
+    try:
+        account = accounts.resolve(
+            None,
+            AgentUser(**task.model_dump()) if task else None,
+            allow_root=config.security.allow_root,
+            agent_id=config.agent_id,
+        )
+        is_root = accounts.is_root(account)
+    except IdentityError:
+        # Its tasks fail, and say why.
+        is_root = False
+    return ContainerRights(
+        given.capabilities, _with_targets(given.devices), _with_targets(folders), is_root
+    )
+
+
+def _with_targets(paths: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(one for path in paths for one in (path, os.path.realpath(path))))
 
 
 def interpreter() -> list[str]:
