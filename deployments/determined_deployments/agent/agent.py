@@ -130,8 +130,10 @@ class Agent:
                     HEARTBEAT_S,
                     VERSION,
                     experiments.known(),
+                    experiments.untold_sizes(),
                 )
                 answer = await service.work(self._config.agent_id, request)
+                experiments.told(request.package_bytes)
                 backoff.reset()
                 outage.over()
             except errors.ConflictException as error:

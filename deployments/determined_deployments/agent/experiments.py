@@ -1,17 +1,22 @@
 """What this machine keeps of experiments, and removes when they have ended: what their trials installed.
 
-Nothing is remembered: the directories say which experiments there are, and the service says which have ended,
-so an agent that was killed leaves nothing to its successor but that question.
+Its sizes are measured now and then and told to the service, for its quotas. Nothing else is remembered: the
+directories say which experiments there are, and the service says which have ended, so an agent that was
+killed leaves nothing to its successor but that question.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from determined_tasks import experiment_dir
+
+MEASURE_S = 120.0
+"""Seconds from the end of a measurement to the next: it reads directories for as long as they are large."""
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +28,15 @@ class Experiments:
         self._work_dir = work_dir
         self._cluster_id: str | None = None
         self._removal: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
+        self._measure_at = 0.0
+        self._sizes: dict[str, int] | None = None
+        self._told: Mapping[str, int] | None = None
 
     def of_cluster(self, cluster_id: str) -> None:
         """The agent serves this cluster; what another has left is removed."""
         self._cluster_id = cluster_id
+        self._told = None
         self._begin([])
 
     def known(self) -> list[int]:
@@ -39,6 +49,19 @@ class Experiments:
             logger.warning("cannot list what trials have installed: %s", error)
             return []
 
+    def untold_sizes(self) -> dict[str, int] | None:
+        """The bytes of what each experiment has installed, as they were measured last; None: nothing is
+        measured yet, or the service knows it."""
+        is_measuring = self._measuring is not None and not self._measuring.done()
+        if not is_measuring and time.monotonic() >= self._measure_at:
+            self._measuring = asyncio.create_task(self._measure(self.known()))
+        return None if self._sizes == self._told else self._sizes
+
+    def told(self, sizes: Mapping[str, int] | None) -> None:
+        """The service has these, of :meth:`untold_sizes`."""
+        if sizes is not None:
+            self._told = sizes
+
     def ended(self, ids: Collection[int]) -> None:
         """These have ended. While a leg still uses a directory, it stays; the service says so again."""
         if ids and (self._removal is None or self._removal.done()):
@@ -46,8 +69,19 @@ class Experiments:
 
     async def stop(self) -> None:
         """Returns when nothing is being removed any more."""
+        if self._measuring is not None:
+            self._measuring.cancel()
         if self._removal is not None:
             await asyncio.gather(self._removal, return_exceptions=True)
+
+    async def _measure(self, ids: Collection[int]) -> None:
+        found = {}
+        for number in ids:
+            assert self._cluster_id is not None
+            args = self._work_dir, number, self._cluster_id
+            found[str(number)] = await asyncio.to_thread(experiment_dir.size, *args)
+        self._sizes = found
+        self._measure_at = time.monotonic() + MEASURE_S
 
     def _begin(self, ids: Collection[int]) -> None:
         assert self._cluster_id is not None

@@ -30,7 +30,8 @@ def _stored(name: str) -> str:
 
 @dataclass
 class KeptFiles:
-    """Copies the files below ``directory`` to ``key``. ``say`` gets lines for the log.
+    """Copies the files below ``directory`` to ``key``. ``say`` gets lines for the log. ``refusal`` is asked
+    before anything is copied: why so many bytes may not be kept; empty: they may.
 
     A file is there with all its bytes or as it was; the list of those that belong to the directory comes
     last. Symbolic links are not kept.
@@ -40,6 +41,7 @@ class KeptFiles:
     key: str
     directory: Path
     say: Callable[[str], None]
+    refusal: Callable[[int], str]
     _seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     _problem: str = ""
 
@@ -55,7 +57,11 @@ class KeptFiles:
 
     def _save(self) -> str:
         found, left_out = self._look()
-        self._copy(found)
+        if found != self._seen:
+            refused = self.refusal(sum(size for _, size, _ in found.values()))
+            if refused:
+                return f"the files of this notebook are kept as they were: {refused}"
+            self._copy(found)
         if not left_out:
             return ""
         return (
@@ -64,8 +70,6 @@ class KeptFiles:
         )
 
     def _copy(self, found: dict[str, tuple[int, int, int]]) -> None:
-        if found == self._seen:
-            return
         for name, version in found.items():
             if self._seen.get(name) == version:
                 continue

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from determined import errors, storage
 from determined._info import ClusterInfo, get_cluster_info
 from determined.common import installation
 from determined.common.api import Session
-from determined.common.api.errors import APIException
+from determined.common.api.errors import APIException, ForbiddenException
 from determined.common.forking.process import tied_to_parent
 from determined.exec._kept_files import KeptFiles
 from determined.launch._fail import fail
@@ -134,12 +134,30 @@ def _places(session: Session, info: ClusterInfo) -> dict[str, Any]:
         return {"storage": None, "restore": ""}
 
 
-def _files(given: Mapping[str, Any], directory: Path) -> KeptFiles | None:
+def _asking(session: Session, info: ClusterInfo) -> Callable[[int], str]:
+    """Asks the service, which counts what the owner's notebooks keep."""
+
+    def refusal(size: int) -> str:
+        try:
+            session.put(f"/api/v1/notebooks/{info.task_id}/files", json={"bytes": size})
+        except ForbiddenException as error:
+            return str(error)
+        except APIException:
+            # It is away: what somebody has written counts for more. Or of a release that does not count.
+            return ""
+        return ""
+
+    return refusal
+
+
+def _files(
+    given: Mapping[str, Any], directory: Path, refusal: Callable[[int], str]
+) -> KeptFiles | None:
     """With what an earlier notebook left in ``directory``. None: this one keeps nothing."""
     if given["storage"] is None:
         return None
     try:
-        kept = KeptFiles(storage.build(given["storage"]), given["key"], directory, say)
+        kept = KeptFiles(storage.build(given["storage"]), given["key"], directory, say, refusal)
         if given["restore"]:
             kept.restore(given["restore"])
         return kept
@@ -178,9 +196,9 @@ def main() -> None:
         )
     directory = Path.cwd()
     session = Session(info.master_url, info.session_token)
-    given = _places(session, info)
+    given, refusal = _places(session, info), _asking(session, info)
     # The page shows them from the beginning.
-    kept = _files(given, directory) if given["restore"] else None
+    kept = _files(given, directory, refusal) if given["restore"] else None
     # Of the task alone, as its path is short: those of sockets have to be.
     runtime = Path(os.environ.get("TMPDIR") or os.environ["DET_RUN_DIR"]).resolve() / "jupyter"
     settings = _settings(runtime / "settings")
@@ -202,7 +220,7 @@ def main() -> None:
     )
     if not given["restore"]:
         # Beside JupyterLab's start: a storage's library takes a while to import.
-        kept = _files(given, directory)
+        kept = _files(given, directory, refusal)
     use = Use(session, info, token)
     while True:
         try:

@@ -32,7 +32,7 @@ from determined_service.deleting.remains import values_of
 from determined_service.state import states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TASK, transition
-from determined_service.state.task_kinds import CHECKPOINT_GC, NOTEBOOK
+from determined_service.state.task_kinds import CHECKPOINT_GC, NOTEBOOK, NOTEBOOK_MARK
 from determined_service.state.trial_tasks import of_experiment
 
 POLICY = "policy"
@@ -40,9 +40,6 @@ CHECKPOINTS = "checkpoints"
 EXPERIMENT_WHOLE = "experiment"
 TENSORBOARD = "tensorboard"
 NOTEBOOKS = "notebooks"
-
-NOTEBOOK_MARK = "files_deletion"
-"""In ``tasks.data`` of a notebook: the deletion that its files go with."""
 
 SHOWN_STATE: Mapping[str, str] = {
     states.ACTIVE: REQUESTED,

@@ -22,7 +22,7 @@ from determined_service.base.settings import Settings
 from determined_service.deleting import deletions
 from determined_service.state import states
 from determined_service.state.change import Change, changing
-from determined_service.state.task_kinds import NOTEBOOK
+from determined_service.state.task_kinds import NOTEBOOK, NOTEBOOK_MARK
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ MOST = 500
 """Notebooks of one pass, and of one deletion."""
 
 _t = tasks.c
-MARK = deletions.NOTEBOOK_MARK
+MARK = NOTEBOOK_MARK
 _has_files = sa.and_(
     _t.kind == NOTEBOOK,
     _t.state.in_(states.TERMINAL),

@@ -74,6 +74,8 @@ async def work(
         return last if urgent or reminders.is_due(given.session, _repeated(last)) else None
 
     pool = await heartbeats.beat(db, agent_id, given.session)
+    if given.package_bytes is not None:
+        await agenting.note_packages(db, agent_id, given.package_bytes)
     awaited = [topics.agent(agent_id), topics.pool(pool)]
     timeout = wait_seconds(given.timeout_s, limit=HEARTBEAT_S * 2)
     found = await poll(request, hub, awaited, check, timeout)

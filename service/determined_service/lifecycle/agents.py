@@ -299,6 +299,15 @@ async def find_work(
     return Work(launch, kill, row.prefect_poll_seq, row.ended, doors), urgent, unstarted, refused
 
 
+async def note_packages(db: Database, agent_id: str, found: Mapping[str, int]) -> None:
+    """What experiments have installed on the agent, in bytes, in place of what it said before."""
+    kept = {key: size for key, size in found.items() if key.isdecimal() and int(key) < 1 << 31}
+    async with db.tx() as conn:
+        await conn.execute(
+            sa.update(agents).where(agents.c.id == agent_id).values(package_bytes=kept)
+        )
+
+
 class Reminders:
     """Who was told what, and when: while a process dies, or opens its door, its agent need not be told at
     once each time it asks."""

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.cluster_config import Quotas
 from determined_service.base.db import hold_name
 from determined_service.base.refusals import OverQuota
+from determined_service.state.task_kinds import NOTEBOOK_MARK
 
 
 class _Kind(NamedTuple):
@@ -78,6 +79,28 @@ _KINDS = {
         """,
         "bytes of files that came back from tasks and were not fetched yet",
         "fetch those of earlier tasks (det run --fetch ID)",
+    ),
+    "notebook_file_bytes": _Kind(
+        # What is being deleted counts no more.
+        f"""
+        SELECT coalesce(sum(k.kept_bytes), 0) FROM tasks k
+        WHERE k.owner_id = u.id AND k.kept_bytes IS NOT NULL
+        AND coalesce(k.data, '{{}}') -> '{NOTEBOOK_MARK}' IS NULL
+        """,
+        "bytes of files that notebooks keep",
+        "delete those of notebooks that nobody needs any more (det notebook delete-files ID)",
+    ),
+    "package_bytes": _Kind(
+        # As agents have measured them lately.
+        """
+        SELECT coalesce(sum(cast(p.bytes AS bigint)), 0)
+        FROM agents g CROSS JOIN jsonb_each_text(g.package_bytes) AS p (experiment, bytes)
+        JOIN experiments e ON e.id = cast(p.experiment AS int)
+        WHERE e.owner_id = u.id
+        AND e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')
+        """,
+        "bytes of packages on agents, installed by experiments that have not ended",
+        "wait until some have, or end some (det experiment kill ID)",
     ),
 }
 

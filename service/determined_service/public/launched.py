@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
+from determined.common.wire import limits
 from determined_registry.database.tables import tasks, users
 from determined_service.access.dependencies import TaskReader, may
 from determined_service.access.principal import Principal
@@ -299,6 +300,23 @@ async def notebook_files(task_id: str, process: Reporter, db: Db, settings: Sett
     async with db.tx() as conn:
         row = await get_launched(conn, launched_kinds()[task_kinds.NOTEBOOK], task_id)
     return JsonResponse(notebook.files(row, settings))
+
+
+class KeptBytes(BaseModel):
+    """The size of all files that a notebook is about to keep."""
+
+    bytes: int = Field(ge=0, le=limits.INT64)
+
+
+@router.put("/notebooks/{task_id}/files")
+async def note_notebook_files(
+    task_id: str, given: KeptBytes, process: Reporter, db: Db, settings: SettingsOf
+) -> Response:
+    """How much a notebook is about to keep, from its own process; 403 where its owner would keep too much.
+    Ours."""
+    async with changing(db) as change:
+        await notebook.note_kept(change.conn, task_id, given.bytes, settings.cluster.quotas)
+    return JsonResponse({})
 
 
 for _kind in launched_kinds().values():

@@ -10,3 +10,6 @@ NOTEBOOK = "NOTEBOOK"
 SHELL = "SHELL"
 TENSORBOARD = "TENSORBOARD"
 GENERIC = "GENERIC"
+
+NOTEBOOK_MARK = "files_deletion"
+"""In ``tasks.data`` of a notebook: the deletion that its files go with."""

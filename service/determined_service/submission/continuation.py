@@ -246,4 +246,5 @@ async def begin_again(
     else:
         entity = prefect_states.experiment_entity(experiment.id)
         prefect_states.scheduled(change, entity, "the experiment was continued")
-    await require_room(change.conn, quotas, experiment.owner_id, "experiments", "trials")
+    counted = ("experiments", "trials", "package_bytes")
+    await require_room(change.conn, quotas, experiment.owner_id, *counted)

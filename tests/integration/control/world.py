@@ -156,6 +156,12 @@ class World:
         self.running |= {spec["allocation_id"] for spec in answer["launch"]}
         return answer
 
+    async def measured(self, agent_id: str, sizes: dict[str, int]) -> None:
+        """The agent tells what experiments have installed there."""
+        body = {"session": self.session, "timeout_s": 0, "package_bytes": sizes}
+        body["running"] = sorted(self.running)
+        ok(await self.agent.post(f"/internal/v1/agents/{agent_id}/work", json=body))
+
     async def launched(self, agent_id: str = "a1") -> Trial:
         """The next single leg that the agent is told to start."""
 

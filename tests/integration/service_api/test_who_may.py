@@ -155,6 +155,7 @@ TASK = f"{API}/tasks/{{task_id}}"
 OF_ONE_KIND = {
     ("GET", f"{API}/tensorboards/{{task_id}}/sources"),
     ("GET", f"{API}/notebooks/{{task_id}}/files"),
+    ("PUT", f"{API}/notebooks/{{task_id}}/files"),
 }
 """For the process of such a task, and the leg here is a trial's (tests/integration/test_notebook.py)."""
 

@@ -17,7 +17,7 @@ def kept(tmp_path: Path, name: str, said: list[str]) -> KeptFiles:
     (tmp_path / "storage").mkdir(exist_ok=True)
     directory = tmp_path / name
     directory.mkdir(exist_ok=True)
-    return KeptFiles(manager, f"c/notebook/{name}", directory, said.append)
+    return KeptFiles(manager, f"c/notebook/{name}", directory, said.append, lambda size: "")
 
 
 def test_what_is_there_comes_back_and_what_was_removed_does_not(tmp_path: Path) -> None:
@@ -74,3 +74,21 @@ def test_a_storage_that_is_away_does_not_end_the_notebook(tmp_path: Path) -> Non
     (tmp_path / "storage").mkdir()
     files.save()
     assert list((tmp_path / "storage").rglob("index.json"))
+
+
+def test_what_is_refused_is_not_copied(tmp_path: Path) -> None:
+    said: list[str] = []
+    files = kept(tmp_path, "full", said)
+    files.refusal = lambda size: f"{size} are too many" if size > 3 else ""
+    index = tmp_path / "storage" / files.key / "index.json"
+    (files.directory / "a").write_text("abc")
+    files.save()
+    before = index.read_text()
+    (files.directory / "b").write_text("d")
+    files.save()
+    files.save()
+    assert said == ["warning: the files of this notebook are kept as they were: 4 are too many"]
+    assert index.read_text() == before
+    (files.directory / "a").unlink()
+    files.save()
+    assert "b" in index.read_text()

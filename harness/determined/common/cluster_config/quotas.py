@@ -30,6 +30,13 @@ class Quotas(Section):
     returned_file_bytes: Bytes = Field(
         20 * _GIB, description="files that came back from tasks and were not fetched yet"
     )
+    notebook_file_bytes: Bytes = Field(
+        200 * _GIB, description="files that notebooks keep in the checkpoint storage"
+    )
+    package_bytes: Bytes = Field(
+        200 * _GIB,
+        description="packages that experiments which have not ended have installed on agents",
+    )
     sessions: Count = Field(
         500, description="logins that are alive; one more ends the one unused for the longest time"
     )

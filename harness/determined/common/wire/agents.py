@@ -91,7 +91,8 @@ class WorkRequest(Message):
 
     ``running``: allocations that the agent has started and not yet reported as ended. ``prefect_poll_seq``:
     the last number that it received, see :class:`Work`. ``experiments``: those of which it keeps something
-    until they have ended.
+    until they have ended. ``package_bytes``: what these have installed, by their numbers as texts; None: as
+    it was said last.
     """
 
     session: UUID
@@ -100,6 +101,7 @@ class WorkRequest(Message):
     timeout_s: float = HEARTBEAT_S
     wire: int = 0
     experiments: list[int] = field(default_factory=list)
+    package_bytes: dict[str, int] | None = None
 
 
 @checked

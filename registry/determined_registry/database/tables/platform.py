@@ -79,6 +79,8 @@ agents = sa.Table(
     sa.Column("lacks", JSONB, nullable=False, server_default=json("{}")),
     # What its containers get: {"capabilities", "devices", "host_paths", "is_root"}; null: it has none.
     sa.Column("container_rights", JSONB, nullable=True),
+    # What experiments have installed there: {"<experiment>": bytes}
+    sa.Column("package_bytes", JSONB, nullable=False, server_default=json("{}")),
     # A new value at each start of the agent process.
     sa.Column("session", Uuid, nullable=False),
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),

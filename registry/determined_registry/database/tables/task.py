@@ -48,6 +48,8 @@ tasks = sa.Table(
     # It ends when nobody has used it for so long. NULL: never. And since when nobody uses it.
     sa.Column("idle_timeout_s", sa.Float(53)),
     sa.Column("idle_since", TS),
+    # Of notebooks: the files that it keeps in the storage, as its process says.
+    sa.Column("kept_bytes", sa.BigInteger),
     # Another launch of its owner's with the same key is this task.
     sa.Column("idempotency_key", sa.Text),
 )
@@ -68,6 +70,11 @@ sa.Index(
     "ix_tasks_open_of_owner",
     tasks.c.owner_id,
     postgresql_where=sa.text("state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"),
+)
+sa.Index(
+    "ix_tasks_kept_of_owner",
+    tasks.c.owner_id,
+    postgresql_where=sa.text("kept_bytes IS NOT NULL"),
 )
 sa.Index("ix_tasks_start_time", tasks.c.start_time)
 sa.Index("ix_tasks_job_id", tasks.c.job_id, postgresql_where=tasks.c.job_id.is_not(None))

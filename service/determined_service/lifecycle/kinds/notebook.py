@@ -13,16 +13,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.cluster_config import ClusterConfig
+from determined.common.cluster_config import ClusterConfig, Quotas
 from determined.common.wire.agents import JUPYTERLAB
 from determined.common.wire.legs import Port
 from determined.expconf.tasks import NotebookConfig
 from determined_registry.database.tables import tasks
 from determined_service.base.errors import Conflict, Forbidden, NotFound
 from determined_service.base.settings import Settings
-from determined_service.deleting.deletions import NOTEBOOK_MARK, notebook_key
+from determined_service.deleting.deletions import notebook_key
 from determined_service.lifecycle.kinds.base import user_ports
 from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.lifecycle.quotas import require_room
 from determined_service.state import task_kinds
 
 _PROGRAM = ["python3", "-m", "determined.exec.notebook"]
@@ -67,7 +68,7 @@ class Notebook(LaunchedKind):
                 raise NotFound(f"notebook {before} does not exist")
             if found.owner_id != asked["ownerId"]:
                 raise Forbidden(f"only the owner of notebook {before} may begin with its files")
-            if NOTEBOOK_MARK in (found.data or {}):
+            if task_kinds.NOTEBOOK_MARK in (found.data or {}):
                 raise Conflict(f"the files of notebook {before} were deleted")
             data["restore_of"] = before
         return data
@@ -104,6 +105,19 @@ class Notebook(LaunchedKind):
                 *user_ports(row.config.get("environment") or {}, default=False),
             ],
         }
+
+
+async def note_kept(conn: AsyncConnection, task_id: str, size: int, quotas: Quotas) -> None:
+    """The notebook is about to keep files of ``size`` bytes, all together. Raises NotFound; OverQuota, unless
+    they are fewer than before."""
+    chosen = tasks.c.id == task_id, tasks.c.kind == task_kinds.NOTEBOOK
+    locked = sa.select(tasks.c.owner_id, tasks.c.kept_bytes).where(*chosen)
+    row = (await conn.execute(locked.with_for_update(key_share=True))).first()
+    if row is None:
+        raise NotFound(f"notebook {task_id} does not exist")
+    await conn.execute(sa.update(tasks).where(*chosen).values(kept_bytes=size))
+    if size > (row.kept_bytes or 0):
+        await require_room(conn, quotas, row.owner_id, "notebook_file_bytes")
 
 
 def files(row: sa.Row[Any], settings: Settings) -> dict[str, Any]:
