@@ -92,6 +92,8 @@ def own(*options: str, network: Iterable[str] = NO_NETWORK) -> Iterator[Engine |
         return
     before = os.environ.get("DOCKER_HOST")
     with tempfile.TemporaryDirectory(prefix="determined-test-dockerd-") as folder:
+        # Root of its containers, which may be another account here, has to get to its data.
+        Path(folder).chmod(0o711)
         engine = Engine(Path(folder), [*network, *options])
         os.environ["DOCKER_HOST"] = engine.host
         try:
@@ -251,7 +253,7 @@ def machine_image(more: Iterable[str] = ()) -> str:
     these and this Python need; Python and the packages come with ``container.harness: mounted``.
     """
     files = _image_files(tuple(more))
-    name = "determined-test:" + hashlib.sha256(repr(sorted(files)).encode()).hexdigest()[:12]
+    name = "determined-test:" + hashlib.sha256(repr((2, sorted(files))).encode()).hexdigest()[:12]
     if _docker("image", "inspect", name).returncode:
         _docker("import", "-", name, input=_archive(files), check=True)
     return name
@@ -288,7 +290,9 @@ def _libraries(programs: Iterable[str]) -> set[str]:
 def _archive(files: Iterable[Path]) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
-        for folder in ("tmp", "root", "etc", "proc", "sys", "dev"):
+        above = {str(one).lstrip("/") for path in files for one in path.parents} - {""}
+        # All of them: an engine gives what it has to make itself to root alone.
+        for folder in sorted({"tmp", "root", "etc", "proc", "sys", "dev", "bin", *above}):
             info = tarfile.TarInfo(folder)
             info.type, info.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
             tar.addfile(info)

@@ -24,6 +24,7 @@ def main() -> None:
         os.environ["PREFECT_API_AUTH_STRING"] = config.prefect_auth.get_secret_value()
     from determined_deployments.agent.agent import AgentRefused, run_agent
     from determined_deployments.agent.launchers import built_in
+    from determined_deployments.agent.launchers.base import Unusable
 
     try:
         built_in.load(config.launcher)
@@ -35,7 +36,7 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         asyncio.run(run_agent(config))
-    except AgentRefused as error:
+    except (AgentRefused, Unusable) as error:
         logging.getLogger(__name__).error("%s", error)
         raise SystemExit(1) from None
 

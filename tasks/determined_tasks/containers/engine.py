@@ -68,6 +68,13 @@ def call(client: APIClient, method: str, path: str, *, lines: bool = False, **op
     return response.json() if response.content else None
 
 
+def maps_users(client: APIClient) -> bool:
+    """Whether its containers' users are other users of the machine (``userns-remap``). Raises
+    EngineUnavailable."""
+    options = call(client, "GET", "/info").get("SecurityOptions") or ()
+    return any("name=userns" in one for one in options)
+
+
 def inspect(client: APIClient, name: str) -> dict[str, Any] | None:
     """The container, or None. Raises EngineUnavailable."""
     from docker.errors import NotFound

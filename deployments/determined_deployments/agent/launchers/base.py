@@ -27,6 +27,10 @@ class LaunchError(Exception):
     """The job was not started, and nothing of it is left. The message says why."""
 
 
+class Unusable(Exception):
+    """The launcher can start nothing on this machine as it is set up. The message says what to change."""
+
+
 @dataclass(frozen=True)
 class Call:
     """``module:function(argument)`` in an interpreter with our packages; it returns the exit code.
@@ -184,6 +188,7 @@ class Launcher(ABC):
         return None
 
     async def __aenter__(self) -> Self:
+        """Raises Unusable: then the agent ends, and says so."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:

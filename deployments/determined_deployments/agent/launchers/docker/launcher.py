@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from determined.common.wire.agents import ContainerRights
 from determined_deployments.agent.config import AgentConfig
-from determined_deployments.agent.launchers.base import Call, Exit, Job, Running
+from determined_deployments.agent.launchers.base import Call, Exit, Job, Running, Unusable
 from determined_deployments.agent.launchers.docker import settings
 from determined_deployments.agent.launchers.fork_server.launcher import (
     Forked,
@@ -76,6 +76,13 @@ class DockerLauncher(ForkServerLauncher):
 
     async def __aenter__(self) -> Self:
         client = await _insist(engine.connect)
+        if await _insist(lambda: engine.maps_users(client)):
+            raise Unusable(
+                "the Docker engine runs containers in a user namespace (userns-remap), in which they can"
+                " neither write in their working directories nor use the machine's network: start dockerd"
+                " without it and have tasks run under accounts (security.default_task), or let DOCKER_HOST"
+                " lead to another engine"
+            )
         # Supervisors need not ask. An engine that is upgraded speaks this version, too.
         self._settings["api_version"] = client.api_version
         return await super().__aenter__()
