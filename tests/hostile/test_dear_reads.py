@@ -25,10 +25,11 @@ from starlette.responses import Response
 
 from determined.common.wire import limits
 from determined_registry.database.tables import checkpoints, task_logs
+from determined_service.base import shares
 from determined_service.base.aside import Lane
 from determined_service.base.db import Database
 from determined_service.base.refusals import BadRequest, TooManyRequests, Unavailable
-from determined_service.base.shares import ASKER, InFlight, Requests, Share
+from determined_service.base.shares import ASKER, SENDING, InFlight, Requests, Share
 from determined_service.base.streams import Stream
 from determined_service.proxy import lobby
 from determined_service.search import previewing
@@ -39,7 +40,7 @@ from tests.hostile.servers import serving
 from tests.integration.conftest import client_of
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.world import World, report
-from tests.waiting import until_async
+from tests.waiting import TIMEOUT_S, until_async
 
 
 async def test_a_long_list_is_what_a_short_one_is(
@@ -70,6 +71,53 @@ async def test_a_long_list_is_what_a_short_one_is(
     monkeypatch.setattr(lists, "KEYS", 2)
     assert [await _read(leg.client, path) for path in paths] == whole
     assert len(whole[0]["checkpoints"]) == 7
+
+
+ROWS = [
+    "INSERT INTO models (name, owner_id) SELECT 'm' || n, 1 FROM generate_series(1, 7) n",
+    """INSERT INTO retrainings (model_id, owner_id, plan, config)
+    SELECT id, 1, jsonb_build_object('labels', repeat(name, 500)), '{}' FROM models""",
+    """INSERT INTO retraining_runs (retraining_id, state, cause, reason)
+    SELECT (SELECT min(id) FROM retrainings), 'FAILED', 'schedule', repeat('x' || n, 500)
+    FROM generate_series(1, 7) n""",
+    """INSERT INTO live_metrics (retraining_id, name, value)
+    SELECT (SELECT min(id) FROM retrainings), repeat('m' || n, 500), n FROM generate_series(1, 7) n""",
+    """INSERT INTO pipelines (name, owner_id, plan, state)
+    SELECT repeat('p' || n, 500), 1, '{}', 'COMPLETED' FROM generate_series(1, 7) n""",
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("retrainings?limit=-1", "retrainings"),
+        ("models/m1/retraining/runs?limit=3&offset=2", "runs"),
+        ("models/m1/retraining/live-metrics", "liveMetrics"),
+        ("pipelines?orderBy=ORDER_BY_ASC", "pipelines"),
+    ],
+)
+async def test_lists_beside_experiments_are_read_in_pieces_too(
+    world: World, user: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, name: str
+) -> None:
+    """Gains: as with other lists, by many plans of retrainings and many runs."""
+    db: Database = world.app.state.db
+    async with db.tx() as conn:
+        for row in ROWS:
+            await conn.execute(sa.text(row))
+    whole = await _read(user, path)
+    assert len(whole[name]) == (3 if name == "runs" else 7)
+    held: list[int] = []
+    hold = InFlight.hold
+
+    def watched(self: InFlight, size: int) -> Any:
+        held.append(size)
+        return hold(self, size)
+
+    monkeypatch.setattr(InFlight, "hold", watched)
+    monkeypatch.setattr(limits, "ANSWER_PIECE_BYTES", 1500)
+    monkeypatch.setattr(lists, "KEYS", 2)
+    assert await _read(user, path) == whole
+    assert len(held) >= 3
 
 
 async def _read(client: httpx.AsyncClient, path: str) -> Any:
@@ -142,6 +190,43 @@ async def test_pieces_of_answers_have_a_bound_for_each_and_for_all() -> None:
     done.set()
     await asyncio.gather(a, b)
     await asyncio.create_task(hold("c", 2 * mib, done))
+
+
+async def test_who_is_slow_makes_room_for_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gains: the place for all large answers, by a few users who take theirs slowly."""
+    monkeypatch.setattr(shares, "LEAST_S", 0.0)
+    monkeypatch.setattr(shares, "LEAST_BYTES_PER_S", 1000 * limits.MIB)
+    monkeypatch.setattr(shares, "LOOK_S", 0.01)
+    places = InFlight(4 * limits.MIB, 2 * limits.MIB, patience_s=TIMEOUT_S)
+    given_up: list[str] = []
+
+    class Slow:
+        def __init__(self, name: str) -> None:
+            self.name, self.end = name, asyncio.Event()
+
+        def give_up(self) -> None:
+            given_up.append(self.name)
+            self.end.set()
+
+    async def take(asker: str, slow: Slow) -> None:
+        ASKER.set(asker)
+        SENDING.set(slow)
+        async with places.hold(2 * limits.MIB):
+            await slow.end.wait()
+
+    first, second = Slow("first"), Slow("second")
+    tasks = [asyncio.create_task(take("a", first)), asyncio.create_task(take("b", second))]
+    await asyncio.sleep(0.1)
+    assert given_up == []
+    # Whose own answers fill its share waits for these.
+    own = asyncio.create_task(take("a", Slow("own")))
+    await asyncio.sleep(0.1)
+    assert given_up == []
+    own.cancel()
+    await asyncio.create_task(_held(places, "c", 2 * limits.MIB))
+    assert given_up == ["first"]
+    second.end.set()
+    await asyncio.gather(*tasks)
 
 
 async def _held(places: InFlight, asker: str, size: int) -> None:
@@ -279,6 +364,24 @@ async def large(request: Request) -> Response:
     return Response(b"x" * 50_000_000)
 
 
+PLACES: list[InFlight] = []
+
+
+@served.get("/held")
+async def held_by(asker: str) -> Response:
+    """A large answer, in pieces that have their place."""
+
+    async def body() -> AsyncIterator[bytes]:
+        ASKER.set(asker)
+        try:
+            async with PLACES[0].hold(16 * limits.MIB):
+                yield b"x" * 16 * limits.MIB
+        finally:
+            SEEN.append(f"{asker} ended")
+
+    return Stream(body())
+
+
 @served.get("/pieces")
 async def pieces(request: Request) -> Response:
     """The same in pieces."""
@@ -341,10 +444,62 @@ async def test_who_takes_a_little_now_and_then_loses_it_too(
         await until_async("its end", has_ended)
 
 
+async def test_slow_clients_lose_their_answers_to_one_that_waits(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains: no other user gets a large answer, for as long as the attackers like."""
+    monkeypatch.setattr(sending, "PIECE_S", 3600.0)
+    monkeypatch.setattr(lobby, "UNTAKEN_S", 3600)
+    monkeypatch.setattr(shares, "LEAST_S", 0.1)
+    monkeypatch.setattr(shares, "LOOK_S", 0.05)
+    monkeypatch.setattr(shares, "LEAST_BYTES_PER_S", 1000 * limits.MIB)
+    PLACES[:] = [InFlight(32 * limits.MIB, 16 * limits.MIB, patience_s=20)]
+    SEEN.clear()
+    slow = []
+    for name in "ab":
+        client = socket.create_connection(("127.0.0.1", port))
+        client.sendall(f"GET /held?asker={name} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        slow.append(client)
+    await until_async("both", lambda: PLACES[0]._held == 32 * limits.MIB)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        answer = await client.get("/held?asker=c")
+        assert len(answer.content) == 16 * limits.MIB
+    assert SEEN == ["a ended", "c ended"]
+    for one in slow:
+        one.close()
+    await until_async("the other's end", lambda: SEEN[2:] == ["b ended"])
+
+
 async def test_who_reads_gets_all_of_it(port: int) -> None:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         for path in ("/large", "/pieces"):
             assert (await client.get(path)).content == b"x" * 50_000_000
+
+
+async def test_a_summary_leaves_long_values_to_the_reports(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains: an answer of 640 MB, made in one go: 10,000 names, and 64 KiB for the last value of each."""
+    leg = await world.leg()
+    await leg.store(report(1, loss=0.5, short="a" * 1000, long="b" * 2000, list=["c" * 2000]))
+    path = f"trials/{leg.trial_id}"
+    whole = await _read(leg.client, path)
+    found = whole["trial"]["summaryMetrics"]["avg_metrics"]
+    assert found["loss"]["last"] == 0.5 and found["short"]["last"] == "a" * 1000
+    for name in ("long", "list"):
+        assert found[name]["last"] is None and found[name]["lastIsLong"] is True
+    assert "lastIsLong" not in found["short"]
+    held: list[int] = []
+    hold = InFlight.hold
+
+    def watched(self: InFlight, size: int) -> Any:
+        held.append(size)
+        return hold(self, size)
+
+    monkeypatch.setattr(InFlight, "hold", watched)
+    monkeypatch.setattr(limits, "ANSWER_PIECE_BYTES", 500)
+    assert await _read(leg.client, path) == whole
+    assert held and held[0] > 500
 
 
 async def test_what_an_earlier_release_has_stored_is_read_in_pieces(

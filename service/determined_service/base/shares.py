@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from determined_service.base.refusals import TooManyRequests, Unavailable
 
@@ -88,14 +90,41 @@ class Requests:
             del self._of[asker]
 
 
+class Sending(Protocol):
+    """An answer on its way to a client."""
+
+    def give_up(self) -> None:
+        """End it: the client is too slow while others wait."""
+
+
+SENDING: ContextVar[Sending | None] = ContextVar("sending", default=None)
+"""The answer that the work of this task is for; None: none that could be given up."""
+
 UNCOUNTED_BYTES = 128 * 1024
 """Smaller pieces wait for nothing: there can be no more of them than requests."""
+LEAST_S, LEAST_BYTES_PER_S = 10.0, 512 * 1024
+"""While others wait, a piece is taken within the former and its bytes by the latter."""
+LOOK_S = 1.0
+
+
+@dataclass(eq=False)
+class _Piece:
+    """``due``: when it is to be taken, where others wait."""
+
+    size: int
+    sending: Sending | None
+    due: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self.due = now + LEAST_S + self.size / LEAST_BYTES_PER_S
 
 
 class InFlight:
     """Bytes of answers that are being read, made and sent: at most ``of_all``, and ``of_one`` of an asker.
 
-    What is larger than that takes all of it, and waits until it is free.
+    What is larger than that takes all of it, and waits until it is free. A client may take its time over a
+    piece as long as nobody waits; where somebody does, the answer is given up whose piece is most overdue.
     """
 
     def __init__(self, of_all: int, of_one: int, *, patience_s: float) -> None:
@@ -103,6 +132,7 @@ class InFlight:
         self._held = 0
         self._of: dict[str, int] = {}
         self._freed = asyncio.Condition()
+        self._pieces: set[_Piece] = set()
 
     @contextlib.asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
@@ -115,19 +145,37 @@ class InFlight:
         async with self._freed:
             try:
                 async with asyncio.timeout(self._patience_s):
-                    await self._freed.wait_for(lambda: self._fits(asker, size))
+                    while not self._fits(asker, size):
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(LOOK_S):
+                                await self._freed.wait()
+                        self._hurry(asker, size)
             except TimeoutError:
                 raise Unavailable(
                     "the service is busy with large answers that are slowly read: try again in a minute, "
                     "or ask for less at once"
                 ) from None
             self._add(asker, size)
+        piece = _Piece(size, SENDING.get())
+        self._pieces.add(piece)
         try:
             yield
         finally:
+            self._pieces.discard(piece)
             self._add(asker, -size)
             async with self._freed:
                 self._freed.notify_all()
+
+    def _hurry(self, asker: str, size: int) -> None:
+        """Gives up the answer that is most overdue, unless it is the asker's own ones that fill its share."""
+        if self._held + size <= self._of_all or self._of.get(asker, 0) + size > self._of_one:
+            return
+        slow = min(
+            (one for one in self._pieces if one.sending), key=lambda one: one.due, default=None
+        )
+        if slow is not None and slow.sending and slow.due <= asyncio.get_running_loop().time():
+            slow.sending.give_up()
+            slow.sending = None
 
     def _fits(self, asker: str, size: int) -> bool:
         return self._held + size <= self._of_all and self._of.get(asker, 0) + size <= self._of_one

@@ -25,8 +25,15 @@ from determined_service.public.bodies_with_files import WithFiles
 from determined_service.state.change import changing, reader
 from determined_service.submission.model_definition import content_size
 from determined_service.submission.unpacking import pack_several
-from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page
-from determined_service.views.pipelines import find_pipeline, p, pipeline_json, select_pipelines
+from determined_service.views.lists import answer_list, each
+from determined_service.views.paging import Limit, Offset, OrderBy
+from determined_service.views.pipelines import (
+    WEIGHT,
+    find_pipeline,
+    p,
+    pipeline_json,
+    select_pipelines,
+)
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
 
@@ -102,12 +109,11 @@ async def list_pipelines(
     orderBy: OrderBy = "ORDER_BY_DESC",
 ) -> Response:
     """Every pipeline, the latest first."""
-    async with db.tx() as conn:
-        statement = select_pipelines().order_by(
-            p.id.asc() if orderBy == "ORDER_BY_ASC" else p.id.desc()
-        )
-        rows, pages = await fetch_page(conn, statement, offset, limit)
-    return JsonResponse({"pipelines": [pipeline_json(row) for row in rows], "pagination": pages})
+    order = p.id.asc() if orderBy == "ORDER_BY_ASC" else p.id.desc()
+    statement, make = select_pipelines().order_by(order), each(pipeline_json)
+    return await answer_list(
+        db, "pipelines", statement, p.id, WEIGHT, make, offset=offset, limit=limit
+    )
 
 
 @router.get(PIPELINE)

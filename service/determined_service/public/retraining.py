@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from determined_registry.database.tables import retraining_runs
+from determined_registry.database.tables import models, retraining_runs, retrainings
 from determined_service.access.dependencies import ModelReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
@@ -28,9 +28,13 @@ from determined_service.retraining.plans import Plan
 from determined_service.retraining.triggers import MOST_VALUES, Finite
 from determined_service.state.change import changing
 from determined_service.submission import submit
+from determined_service.views.lists import answer_list, each
 from determined_service.views.models import find_model
-from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page
+from determined_service.views.paging import Limit, Offset, OrderBy
 from determined_service.views.retraining import (
+    LIVE_WEIGHT,
+    RUN_WEIGHT,
+    WEIGHT,
     live_metric_json,
     retraining_json,
     run_json,
@@ -65,11 +69,9 @@ async def list_retrainings(
     user: ModelReader, db: Db, offset: Offset = 0, limit: Limit = 0
 ) -> Response:
     """Every model that is trained again, with its last run."""
-    async with db.tx() as conn:
-        statement = select_retrainings().order_by(sa.text("model"))
-        rows, pages = await fetch_page(conn, statement, offset, limit)
-    return JsonResponse(
-        {"retrainings": [retraining_json(row) for row in rows], "pagination": pages}
+    statement, make = select_retrainings().order_by(models.c.name), each(retraining_json)
+    return await answer_list(
+        db, "retrainings", statement, retrainings.c.id, WEIGHT, make, offset=offset, limit=limit
     )
 
 
@@ -161,13 +163,15 @@ async def list_runs(
     async with db.tx() as conn:
         model = await find_model(conn, model_name)
         retraining = await runs.find(conn, model.id)
-        statement = (
-            sa.select(retraining_runs)
-            .where(runs.r.retraining_id == retraining.id)
-            .order_by(column.asc() if orderBy == "ORDER_BY_ASC" else column.desc())
-        )
-        rows, pages = await fetch_page(conn, statement, offset, limit)
-    return JsonResponse({"runs": [run_json(row) for row in rows], "pagination": pages})
+    statement = (
+        sa.select(retraining_runs)
+        .where(runs.r.retraining_id == retraining.id)
+        .order_by(column.asc() if orderBy == "ORDER_BY_ASC" else column.desc())
+    )
+    make = each(run_json)
+    return await answer_list(
+        db, "runs", statement, column, RUN_WEIGHT, make, offset=offset, limit=limit
+    )
 
 
 @router.post(f"{RETRAINING}/cancel")
@@ -219,9 +223,9 @@ async def list_live_metrics(
     async with db.tx() as conn:
         model = await find_model(conn, model_name)
         retraining = await runs.find(conn, model.id)
-        rows, pages = await fetch_page(conn, live.select(retraining.id), offset, limit)
-    return JsonResponse(
-        {"liveMetrics": [live_metric_json(row) for row in rows], "pagination": pages}
+    statement, make = live.select(retraining.id), each(live_metric_json)
+    return await answer_list(
+        db, "liveMetrics", statement, live.c.id, LIVE_WEIGHT, make, offset=offset, limit=limit
     )
 
 

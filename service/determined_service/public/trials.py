@@ -24,7 +24,7 @@ from determined_service.lifecycle import trials as trialing
 from determined_service.lifecycle.checkpoints import storage_id
 from determined_service.state.change import changing
 from determined_service.views.experiments import require_experiment
-from determined_service.views.lists import answer_list
+from determined_service.views.lists import answer_list, answer_one
 from determined_service.views.paging import Limit, Offset, OrderBy, ordered
 from determined_service.views.trials import (
     SHOWN_STATE,
@@ -34,6 +34,7 @@ from determined_service.views.trials import (
     require_trial,
     select_trials,
     trials_json,
+    weight_of,
 )
 from determined_service.views.values import state_filter
 from determined_service.web.request import json_example, object_body
@@ -74,7 +75,8 @@ async def list_trials(
 async def read_trial(trial_id: Id, user: TrialReader, db: Db) -> Response:
     """One trial, its legs included."""
     async with db.tx() as conn:
-        return JsonResponse({"trial": await get_trial(conn, trial_id)})
+        size = await weight_of(conn, trial_id)
+    return await answer_one(db, "trial", size, lambda conn: get_trial(conn, trial_id))
 
 
 @router.post("/runs/start", openapi_extra=json_example({"runId": 1}))

@@ -21,7 +21,8 @@ from determined_service.base.settings import Settings
 from determined_service.lifecycle import unmanaged
 from determined_service.state import states
 from determined_service.state.change import changing
-from determined_service.views.trials import get_trial
+from determined_service.views.lists import answer_one
+from determined_service.views.trials import get_trial, weight_of
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
 
@@ -140,4 +141,5 @@ async def patch_trial(trial_id: Id, given: TrialPatch, user: Script, db: Db) -> 
 
 async def _trial(db: Database, trial_id: int) -> Response:
     async with db.tx() as conn:
-        return JsonResponse({"trial": await get_trial(conn, trial_id)})
+        size = await weight_of(conn, trial_id)
+    return await answer_one(db, "trial", size, lambda conn: get_trial(conn, trial_id))

@@ -125,6 +125,24 @@ async def answer_list(
     return Stream(body(), media_type=JsonResponse.media_type)
 
 
+async def answer_one(
+    db: Database, name: str, size: int, make: Callable[[AsyncConnection], Awaitable[Any]]
+) -> Response:
+    """``{name: …}`` of one thing that weighs about ``size`` bytes."""
+    if size <= limits.ANSWER_PIECE_BYTES:
+        async with db.tx() as conn:
+            return JsonResponse({name: await make(conn)})
+
+    async def body() -> AsyncIterator[bytes]:
+        async with db.answers.hold(size):
+            async with db.tx() as conn:
+                found = await make(conn)
+            yield await aside(size, dumps, {name: found})
+            del found
+
+    return Stream(body(), media_type=JsonResponse.media_type)
+
+
 async def _weighed(
     conn: AsyncConnection, keys: sa.Select[Any], start: int, end: int
 ) -> list[tuple[list[Any], int]]:

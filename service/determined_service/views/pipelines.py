@@ -15,11 +15,15 @@ from determined_registry.database.tables import (
     pipelines,
     users,
 )
+from determined_service.views.lists import weight
 from determined_service.views.values import moment
 
 p = pipelines.c
 s = pipeline_steps.c
 x = pipeline_experiments.c
+
+
+WEIGHT = weight(p.name, p.reason)
 
 
 def select_pipelines() -> sa.Select[Any]:

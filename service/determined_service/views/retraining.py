@@ -6,11 +6,23 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from determined_registry.database.tables import models, retraining_runs, retrainings, users
+from determined_registry.database.tables import (
+    live_metrics,
+    models,
+    retraining_runs,
+    retrainings,
+    users,
+)
+from determined_service.views.lists import weight
 from determined_service.views.values import moment
 
 t = retrainings.c
 r = retraining_runs.c
+
+
+WEIGHT = weight(t.plan)
+RUN_WEIGHT = weight(r.cause, r.data_version, r.decision, r.reason, r.failed_step)
+LIVE_WEIGHT = weight(live_metrics.c.name)
 
 
 def select_retrainings() -> sa.Select[Any]:
@@ -24,7 +36,7 @@ def select_retrainings() -> sa.Select[Any]:
     )
     return (
         sa.select(
-            retrainings,
+            *(column for column in t if column.name != "config"),
             models.c.name.label("model"),
             users.c.username,
             last.c.id.label("last_id"),

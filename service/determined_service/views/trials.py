@@ -88,6 +88,15 @@ _latest_metric = sa.case(
     )
 )
 
+LONG_VALUE_BYTES = 1024
+_last = metric_summaries.c.last
+# A number is small, which is known without reading it.
+_IS_LONG = sa.and_(
+    metric_summaries.c.type != "number",
+    sa.func.octet_length(sa.cast(_last, sa.Text)) > LONG_VALUE_BYTES,
+)
+_SHORT_LAST = sa.case((_IS_LONG, sa.null()), else_=_last)
+
 SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "UNSPECIFIED": t.id,
     "ID": t.id,
@@ -115,7 +124,7 @@ WEIGHT = (
     + _weight_of(
         metrics, metrics.c.id.in_((t.best_validation_id, t.latest_validation_id)), metrics.c.metrics
     )
-    + _weight_of(metric_summaries, metric_summaries.c.trial_id == t.id, metric_summaries.c.last)
+    + _weight_of(metric_summaries, metric_summaries.c.trial_id == t.id, _SHORT_LAST)
 )
 """Without the best checkpoint."""
 
@@ -212,9 +221,12 @@ async def _summaries(conn: AsyncConnection, ids: list[int]) -> dict[int, dict[st
     if not ids:
         return found
     s = metric_summaries.c
-    rows = await conn.execute(
-        sa.select(metric_summaries).where(s.trial_id.in_(ids)).order_by(s.group_name, s.metric)
+    chosen = sa.select(
+        *(column for column in s if column.name != "last"),
+        _SHORT_LAST.label("last"),
+        _IS_LONG.label("is_long"),
     )
+    rows = await conn.execute(chosen.where(s.trial_id.in_(ids)).order_by(s.group_name, s.metric))
     for row in rows:
         groups = found.setdefault(row.trial_id, {})
         groups.setdefault(summary_key(row.group_name), {})[row.metric] = summary_json(row)
@@ -227,8 +239,12 @@ def summary_key(group: str) -> str:
 
 
 def summary_json(row: sa.Row[Any]) -> dict[str, Any]:
-    """One metric's summary; ``sum``, ``min``, ``max`` and ``mean`` only where there are numbers."""
+    """One metric's summary; ``sum``, ``min``, ``max`` and ``mean`` only where there are numbers. Ours:
+    ``lastIsLong``, where ``last`` has more than :data:`LONG_VALUE_BYTES` of JSON and stands in the reports
+    alone."""
     found: dict[str, Any] = {"type": row.type, "count": row.count, "last": row.last}
+    if row.is_long:
+        found["lastIsLong"] = True
     if row.finite_count:
         found |= {
             "sum": number(row.sum),
@@ -237,6 +253,12 @@ def summary_json(row: sa.Row[Any]) -> dict[str, Any]:
             "mean": number(row.sum / row.finite_count),
         }
     return found
+
+
+async def weight_of(conn: AsyncConnection, trial_id: int) -> int:
+    """About how many bytes :func:`get_trial` makes, without its legs; 0: there is no such trial."""
+    found = await conn.execute(sa.select(WEIGHT).where(t.id == trial_id))
+    return int(found.scalar_one_or_none() or 0)
 
 
 async def get_trial(conn: AsyncConnection, trial_id: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from determined_service.access.tokens import bearer_token
 from determined_service.base import errors
 from determined_service.base.checks import check_shape, text_problem
 from determined_service.base.errors import ApiError, BadRequest, TooLarge, Unauthenticated
-from determined_service.base.shares import COUNTED
+from determined_service.base.shares import COUNTED, SENDING
 from determined_service.web.request import check_body
 from determined_service.web.sending import Answer, while_wanted
 
@@ -65,6 +65,7 @@ class Bounds:
             await self.app(scope, receive, send)
             return
         answer = Answer(send)
+        SENDING.set(answer)
         try:
             most = _admit(scope)
             receiving = _counted(receive, most)

@@ -28,6 +28,8 @@ class Answer:
         self.has_begun = self.has_ended = False
         self.is_unwanted = False
         """The client has gone, or has taken nothing for too long."""
+        self._is_given_up = False
+        self._patience: asyncio.Timeout | None = None
 
     async def send(self, message: Message) -> None:
         """As ASGI has it. Raises ConnectionError once the client takes nothing any more."""
@@ -49,11 +51,19 @@ class Answer:
     async def _patiently(self, piece: bytes, more: bool) -> None:
         message = {"type": "http.response.body", "body": piece, "more_body": more}
         try:
-            async with asyncio.timeout(PIECE_S):
+            async with asyncio.timeout(0 if self._is_given_up else PIECE_S) as self._patience:
                 await self._send(message)
         except TimeoutError:
             self.is_unwanted = True
             raise ConnectionAbortedError("the client takes no more of its answer") from None
+        finally:
+            self._patience = None
+
+    def give_up(self) -> None:
+        """The client is too slow, and others wait: nothing more of it is sent."""
+        self._is_given_up = True
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time())
 
 
 async def while_wanted(
