@@ -16,8 +16,8 @@ import threading
 from typing import Any
 from urllib.parse import unquote
 
-from determined.common.wire.mlflow import BODY_FILE_HEADER, TAKES_PATH_HEADER
 from determined.common.wire import no_telemetry
+from determined.common.wire.mlflow import BODY_FILE_HEADER, TAKES_PATH_HEADER
 from determined_registry.mlflow import configured
 from determined_registry.mlflow.by_path import ByPath
 
