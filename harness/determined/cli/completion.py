@@ -86,7 +86,8 @@ def _checkpoints(ask: Ask) -> Iterator[tuple[Any, Any]]:
     for item in _of_newest(ask, "checkpoints"):
         training = item.get("training") or {}
         steps = (item.get("metadata") or {}).get("steps_completed")
-        yield item["uuid"], f"trial {training.get('trialId')} after {counted(steps, 'step')}"
+        after = f" after {counted(steps, 'step')}" if isinstance(steps, int) else ""
+        yield item["uuid"], f"trial {training.get('trialId')}{after}"
 
 
 def _of_newest(ask: Ask, what: str) -> Iterator[dict[str, Any]]:

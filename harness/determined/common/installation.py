@@ -14,10 +14,11 @@ CONSTRAINTS = "constraints.txt"
 
 def no_agents_here() -> str | None:
     """Why this machine's system cannot run agents, and so no local cluster; None: it can."""
-    if sys.platform == "linux":
+    system = str(sys.platform)  # mypy takes it for a constant otherwise
+    if system == "linux":
         return None
     return (
-        f"agents run on Linux, and this is {sys.platform}: use a cluster on another machine (-m URL or "
+        f"agents run on Linux, and this is {system}: use a cluster on another machine (-m URL or "
         "DET_MASTER), or Linux within this one (on Windows: WSL 2); docs/install.md says what works here"
     )
 

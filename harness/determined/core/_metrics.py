@@ -143,6 +143,6 @@ def _real(value: Decimal | Real) -> float | str:
     try:
         return _float(float(value))
     except OverflowError:
-        return "Infinity" if value > 0 else "-Infinity"
+        return "-Infinity" if str(value).lstrip().startswith("-") else "Infinity"
     except ValueError as error:
         raise Unsupported(str(error)) from error

@@ -144,8 +144,10 @@ async def download_archive(
 
 
 def _listing(source: Source) -> dict[str, Any]:
-    found = (source.resources, source.checksums, source.executable)
-    return layout.listing(*map(orjson.loads, found), source.version)
+    resources, checksums, executable = map(
+        orjson.loads, (source.resources, source.checksums, source.executable)
+    )
+    return layout.listing(resources, checksums, executable, source.version)
 
 
 @router.get("/api/v1/checkpoints/{uuid}/files")
