@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from determined.expconf.config import ExperimentConfig as ExperimentConfig
     from determined.expconf.document import Document as Document
     from determined.expconf.document import load_yaml as load_yaml
+    from determined.expconf.document import read_text as read_text
     from determined.expconf.document import read_yaml as read_yaml
     from determined.expconf.launch import launch_command as launch_command
     from determined.expconf.launch import trial_class as trial_class
@@ -60,6 +61,7 @@ _HOMES = {
     "masked_to_share": "masking",
     "merge": "merging",
     "trial_class": "launch",
+    "read_text": "document",
     "read_yaml": "document",
     "secret_values": "masking",
     "validate": "validation",

@@ -1,5 +1,6 @@
 """Reading YAML with the position of every value, so that errors can name lines."""
 
+import os
 import pathlib
 import re
 from collections.abc import Iterator
@@ -98,19 +99,32 @@ def read_yaml(path: str | pathlib.Path) -> Document:
     Raises:
         ConfigError: as :func:`load_yaml`, or because the file cannot be read.
     """
+    return load_yaml(read_text(path), source=str(path))
+
+
+def read_text(path: str | pathlib.Path) -> str:
+    """The text of a configuration's file, which may be a pipe: it is read once.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or is not UTF-8.
+    """
     try:
-        size = pathlib.Path(path).stat().st_size
-        if size > limits.CONFIG_BYTES:
-            message = f"{size} bytes found, at most {limits.CONFIG_BYTES} are allowed"
-            raise ConfigError([_problem(str(path), None, message)])
-        text = pathlib.Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigError([_problem(str(path), line, "the file is not UTF-8 text")]) from None
+        with pathlib.Path(path).open("rb") as file:
+            content = file.read(limits.CONFIG_BYTES + 1)
+            size = max(len(content), os.fstat(file.fileno()).st_size)
     except OSError as error:
         message = f"the file cannot be read: {error.strerror or error}"
         raise ConfigError([_problem(str(path), None, message)]) from None
-    return load_yaml(text, source=str(path))
+    if size > limits.CONFIG_BYTES:
+        message = f"{size} bytes found, at most {limits.CONFIG_BYTES} are allowed"
+        raise ConfigError([_problem(str(path), None, message)])
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError([_problem(str(path), line, "the file is not UTF-8 text")]) from None
+    # As a file opened as text has it.
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class _Loader(Reader, Scanner, Parser, Composer, scalars.ConfigResolver):

@@ -72,8 +72,8 @@ def read_config(config: str | Path | dict[str, Any]) -> ConfigText:
         return ConfigText(expconf.Document(copy.deepcopy(config)), text)
     if isinstance(config, str) and "\n" in config:
         return ConfigText(expconf.load_yaml(config), config)
-    document = expconf.read_yaml(config)
-    return ConfigText(document, Path(config).read_text(encoding="utf-8-sig"))
+    text = expconf.read_text(config)
+    return ConfigText(expconf.load_yaml(text, source=str(config)), text)
 
 
 @dataclass(frozen=True)

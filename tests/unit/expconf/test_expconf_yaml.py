@@ -1,8 +1,11 @@
 """Reading YAML: values, places, and what is refused."""
 
+import contextlib
 import json
 import math
+import os
 import pathlib
+import threading
 
 import pytest
 import yaml
@@ -10,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
+from determined.common.wire import limits
 from determined.expconf import ConfigError, document, load_yaml, read_yaml
+from determined.experimental._submission import read_config
 from tests.costly import costly
 
 
@@ -285,3 +290,28 @@ def test_numbers_as_python_writes_them_come_back(number: float, integer: int) ->
     data = load_yaml(f"a: {number!r}\nb: {integer!r}\n").data
     assert math.copysign(1, data["a"]) == math.copysign(1, number)
     assert data == {"a": number, "b": integer}
+
+
+def test_a_pipe_is_read_once(tmp_path: pathlib.Path) -> None:
+    """As in ``det e create <(sed … c.yaml)``."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = "name: x\r\nentrypoint: python3 train.py\nsearcher: {name: single, metric: loss}\n"
+    writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+    writer.start()
+    found = read_config(pipe)
+    writer.join()
+    assert (found.document.data["name"], found.text) == ("x", text.replace("\r", ""))
+
+
+def test_a_pipe_has_the_limit_of_files(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            pipe.write_text("x" * (limits.CONFIG_BYTES + 2))
+
+    threading.Thread(target=write, daemon=True).start()
+    with pytest.raises(ConfigError, match=f"at most {limits.CONFIG_BYTES} are allowed"):
+        read_config(pipe)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -98,3 +100,26 @@ def test_a_repeated_delete_that_finds_nothing_is_done(
         with pytest.raises(errors.NotFoundException, match="no such model"):
             one.delete("/api/v1/models/digits", json=body)
     assert answers == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same connection two processes would read each other's answers."""
+    opened: list[int] = []
+
+    class Client(httpx.Client):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            opened.append(os.getpid())
+
+    monkeypatch.setattr("determined.common.api.session.httpx.Client", Client)
+    asked = session(b'{"a": 1}')
+    again = asked.with_retry(1)
+    assert asked.get("/x") == {"a": 1}
+    child = os.fork()
+    if child == 0:
+        found = [one.get("/x") for one in (asked, asked, again)]
+        os._exit(0 if opened[1:] == 2 * [os.getpid()] and found == 3 * [{"a": 1}] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert asked.get("/x") == {"a": 1}
+    assert opened == [os.getpid()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import os
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -174,7 +175,8 @@ class Session:
     that grow from 0.1 s to 5 s. POST is repeated too, because the platform's requests may be repeated
     safely. The only exception, creating an experiment, is sent with ``max_retries=0``. A DELETE that may have
     reached the service is done when its repetition finds nothing: its answer is empty (204). ``timeout`` and
-    ``connect_timeout`` (default: the same) are seconds. Thread-safe; not to be shared across a fork.
+    ``connect_timeout`` (default: the same) are seconds. Thread-safe. A forked process has connections of its
+    own.
 
     Published scripts give a user and a certificate, too: ``Session(master, username, token, cert,
     max_retries)``, with an ``authentication.Authentication`` in place of the token before 0.27.
@@ -205,18 +207,29 @@ class Session:
         self.token = _token(token)
         self.max_retries = _number(max_retries)
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        # trust_env=False: a proxy meant for the internet must not stand between a trial and its
-        # service.
-        self._client = httpx.Client(
-            base_url=self.master,
-            headers=headers,
-            cookies=dict(cookies or {}),
-            timeout=httpx.Timeout(timeout, connect=connect_timeout or timeout),
-            transport=transport or transport_for(self.master, cert),
-            # Loading the certificates costs 17 ms of CPU: not for a connection without TLS.
-            verify=self.master.startswith("https:"),
-            trust_env=False,
-        )
+
+        def connect() -> httpx.Client:
+            return httpx.Client(
+                base_url=self.master,
+                headers=headers,
+                cookies=dict(cookies or {}),
+                timeout=httpx.Timeout(timeout, connect=connect_timeout or timeout),
+                transport=transport or transport_for(self.master, cert),
+                # Loading the certificates costs 17 ms of CPU: not for a connection without TLS.
+                verify=self.master.startswith("https:"),
+                # A proxy meant for the internet must not stand between a trial and its service.
+                trust_env=False,
+            )
+
+        self._connect = connect
+        self._own_client, self._pid = connect(), os.getpid()
+
+    @property
+    def _client(self) -> httpx.Client:
+        if self._pid != os.getpid():
+            # By the parent's connections each would read the other's answers.
+            self._own_client, self._pid = self._connect(), os.getpid()
+        return self._own_client
 
     def close(self) -> None:
         self._client.close()
