@@ -8,8 +8,9 @@ import io
 import logging
 import os
 import signal
+import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from determined import errors
 from determined._info import ClusterInfo, get_cluster_info
@@ -87,6 +88,13 @@ class Context:
         self._reporter = _reporter
         self._script = _script
         self._on_close = contextlib.ExitStack()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "the core context cannot be sent to another process (multiprocessing's spawn, torch's mp.spawn): "
+            "start the processes of a training by determined.launch.torch_distributed, and call "
+            "core.init(distributed=…) in each"
+        )
 
     def start(self) -> None:
         """Connections and threads begin with their first use. Only the profiler begins here, if the
@@ -341,6 +349,9 @@ def _dummy_context(
 
 
 def _dump_stacks_on_sigusr1() -> None:
-    # Without a real stderr (notebooks, some tests) there is nowhere to print to.
-    with contextlib.suppress(AttributeError, ValueError, OSError, io.UnsupportedOperation):
-        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    # A notebook, a test or the script itself may have replaced stderr by what is no file, or by None.
+    for stream in (sys.stderr, sys.__stderr__):
+        with contextlib.suppress(AttributeError, ValueError, OSError, io.UnsupportedOperation):
+            if stream is not None:
+                faulthandler.register(signal.SIGUSR1, file=stream, all_threads=True, chain=False)
+                return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -324,3 +325,20 @@ def test_torch_distributed_says_what_is_wrong(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("stderr", ["None", "io.StringIO()"])
+def test_a_stderr_that_is_no_file_keeps_the_stacks_elsewhere(tmp_path: Path, stderr: str) -> None:
+    code = (
+        f"import io, os, signal, sys, determined as det\nsys.stderr = {stderr}\n"
+        "with det.core.init(checkpoint_storage='/tmp'):\n    os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "print('went on')\n"
+    )
+    done = run(["-c", code], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "went on\n")
+    assert "most recent call first" in done.stderr
+
+
+def test_a_context_is_not_sent_to_another_process() -> None:
+    with core.init() as context, pytest.raises(TypeError, match="by determined.launch"):
+        pickle.dumps(context)
