@@ -316,6 +316,7 @@ def _trial_context(
             searcher,
             tensorboard_mode,
             tensorboard,
+            searching if has_operations(searcher) and not unmanaged else None,
         ),
         searcher=searching,
         profiler=ProfilerContext(info.agent_id, reporter, dist),

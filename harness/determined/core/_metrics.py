@@ -139,7 +139,7 @@ def _is_masked(scalar: Any) -> bool:
     return getattr(mask, "shape", None) == () and bool(mask)
 
 
-def _real(value: Decimal | Real) -> float | str:
+def _real(value: Any) -> float | str:
     try:
         return _float(float(value))
     except OverflowError:

@@ -146,6 +146,7 @@ class SearcherContext:
         self._allocation_id = allocation_id
         self._max_time = max_time
         self._units = units
+        self._is_asked = False
 
     def operations(
         self,
@@ -158,6 +159,7 @@ class SearcherContext:
         When there are no more operations, this is acknowledged to the service unless ``auto_ack`` is False;
         the script should exit then.
         """
+        self._is_asked = True
         mode = SearcherMode(searcher_mode)
         is_chief = self._dist.rank == 0
         if mode == SearcherMode.ChiefOnly and not is_chief:
@@ -211,6 +213,10 @@ class SearcherContext:
         return _AssignedOperation(
             length, is_chief, self._reporter, self._connection, self._trial_id
         )
+
+    def is_passed_by(self) -> bool:
+        """Whether the script trains without asking for operations."""
+        return not self._is_asked
 
     def acknowledge_out_of_ops(self) -> None:
         """Tell the service that the script will now exit because there are no more operations.
@@ -317,3 +323,21 @@ def has_operations(searcher: dict[str, Any]) -> bool:
     timed = searcher.get("time_metric") is not None and searcher.get("max_time") is not None
     custom = searcher.get("name") == "custom"
     return timed or custom or searcher.get("max_length") is not None
+
+
+def unheeded_length(searcher: dict[str, Any]) -> str | None:
+    """What a script that asks for no operations is to be told at its second validation, where the service
+    cannot know it: the length has no unit by which the reports could tell that the trial is past it."""
+    from determined.common.wire.search import NEVER_STOP
+
+    name, length = searcher.get("name"), searcher.get("max_length")
+    bare = length is not None and not isinstance(length, dict) and searcher.get("unit") is None
+    if not bare or name in NEVER_STOP or configured_length(searcher)[0] is not None:
+        return None
+    return (
+        f"this script validates on without asking how far to train. With max_length, {name} stops trials "
+        "only where their script asks for the next operation: this one trains to its own end. Loop over "
+        "core_context.searcher.operations() and call op.report_completed() in the script; or give the "
+        "searcher time_metric and max_time instead of max_length, if it takes them: then it goes by the "
+        "validations"
+    )

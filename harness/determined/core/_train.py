@@ -14,6 +14,7 @@ from determined.core._connection import Connection
 from determined.core._distributed import DistributedContext
 from determined.core._metrics import Freezer
 from determined.core._reporter import Reporter
+from determined.core._searcher import SearcherContext, unheeded_length
 from determined.core._tensorboard import TensorboardFiles, TensorboardMode, temporary_directory
 
 logger = logging.getLogger("determined.core")
@@ -45,6 +46,7 @@ class TrainContext:
         searcher: dict[str, Any],
         tensorboard_mode: TensorboardMode,
         tensorboard: TensorboardFiles,
+        operations: SearcherContext | None = None,
     ) -> None:
         self._connection = connection
         self._reporter = reporter
@@ -54,6 +56,9 @@ class TrainContext:
         self._time_metric = searcher.get("time_metric") if searcher.get("max_time") else None
         self._tensorboard_mode = TensorboardMode(tensorboard_mode)
         self._tensorboard = tensorboard
+        self._operations = operations
+        self._unheeded = None if operations is None else unheeded_length(searcher)
+        self._validated_at: int | None = None
 
     def set_status(self, status: str) -> None:
         """Set a short text on what the trial does, e.g. "validating"; the last text counts."""
@@ -96,6 +101,18 @@ class TrainContext:
             )
         frozen = self._reporter.report(group, steps_completed, metrics, batch_metrics)
         self._tensorboard.log(group, steps_completed, frozen)
+        if group == "validation" and self._unheeded is not None:
+            self._warn_if_it_goes_on(steps_completed)
+
+    def _warn_if_it_goes_on(self, steps: int) -> None:
+        """Once, at the second step that is validated without an operation."""
+        if self._operations is None or not self._operations.is_passed_by():
+            self._unheeded = None
+        elif self._validated_at is None:
+            self._validated_at = steps
+        elif steps > self._validated_at:
+            logger.warning("%s", self._unheeded)
+            self._unheeded = None
 
     def report_progress(self, progress: float) -> None:
         """Report the share of the training that is done, from 0 to 1; sent in the background."""

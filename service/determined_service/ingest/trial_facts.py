@@ -10,13 +10,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire.search import NEVER_STOP
 from determined_registry.database.tables import experiments, trials
 from determined_searchers import Form, SearcherError
 from determined_searchers.methods import find_method
 from determined_searchers.settings import is_custom, read_form, read_unit
-
-NEVER_STOP = frozenset({"single", "random", "grid"})
-"""Searchers whose trials all train to the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -538,3 +538,43 @@ def test_a_restarting_service_is_waited_for(
     with context.checkpoint.store_path({"steps_completed": 1}) as (_, uuid):
         pass
     assert uuid in service.checkpoints
+
+
+ASHA = {"name": "adaptive_asha", "metric": "loss", "max_length": 8}
+
+
+@pytest.mark.parametrize(
+    ("searcher", "warns"),
+    [
+        (ASHA, True),
+        # The service knows the unit, and says it better.
+        (ASHA | {"max_length": {"batches": 8}}, False),
+        ({"name": "random", "metric": "loss", "max_length": 8}, False),
+        (ASHA | {"time_metric": "loss", "max_time": 8}, False),
+    ],
+)
+def test_a_length_without_a_unit_that_nobody_asks_for(
+    make_context: Make, caplog: pytest.LogCaptureFixture, searcher: dict[str, Any], warns: bool
+) -> None:
+    with make_context({"searcher": searcher}) as context:
+        context.train.report_validation_metrics(1, {"loss": 1.0})
+        # The same validation, in another piece.
+        context.train.report_validation_metrics(1, {"loss": 1.0, "accuracy": 0.5})
+        assert caplog.text == ""
+        for steps in (2, 3):
+            context.train.report_validation_metrics(steps, {"loss": 1.0})
+    said = [one for one in caplog.messages if one.startswith("this script validates on without")]
+    assert len(said) == int(warns)
+    assert "adaptive_asha stops trials only where" in "".join(said) or not warns
+
+
+def test_a_script_that_asks_is_not_told_to(
+    make_context: Make, service: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.lengths = [8]
+    with make_context({"searcher": ASHA}) as context:
+        for op in context.searcher.operations():
+            for steps in (1, 2, 3):
+                context.train.report_validation_metrics(steps, {"loss": 1.0})
+            op.report_completed(1.0)
+    assert caplog.text == ""

@@ -340,5 +340,5 @@ def test_a_stderr_that_is_no_file_keeps_the_stacks_elsewhere(tmp_path: Path, std
 
 
 def test_a_context_is_not_sent_to_another_process() -> None:
-    with core.init() as context, pytest.raises(TypeError, match="by determined.launch"):
+    with core.init() as context, pytest.raises(TypeError, match=r"by determined\.launch"):
         pickle.dumps(context)

@@ -12,6 +12,9 @@ from uuid import UUID
 
 from determined.common.wire.message import Message, checked
 
+NEVER_STOP = frozenset({"single", "random", "grid"})
+"""Searchers whose trials all train to the end."""
+
 
 class NoOperation(StrEnum):
     """Why a trial that asks for its next operation is told that there is none now."""
