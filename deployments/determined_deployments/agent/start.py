@@ -19,9 +19,9 @@ from typing import Any, Literal, NoReturn
 from determined.common import local_cluster
 from determined.common.wire import limits
 from determined.expconf.resources import LABEL_KEY, LABEL_VALUE
-from determined_deployments.agent.config import CONFIG_VARIABLE, AgentConfig
+from determined_deployments.agent.config import CONFIG_VARIABLE, AgentConfig, DefaultTask
 from determined_deployments.agent.launchers import built_in
-from determined_deployments.local import layout, slots
+from determined_deployments.local import layout, slots, task_user
 from determined_deployments.local.errors import ClusterError
 
 LAUNCHERS = {"process": "fork_server", "docker": "docker"}
@@ -54,6 +54,8 @@ class Wishes:
     rights: dict[str, Any] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
     """``KEY=VALUE`` each."""
+    task_user: str | None = None
+    """As of `cluster-up`; None: the account that the local cluster gives to tasks."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Cluster:
     checkpoint_dir: Path | None = None
     agent_ids: tuple[str, ...] = ()
     """Of the agents that a local cluster has by itself."""
+    default_task: DefaultTask | None = None
+    """The account of tasks on a local cluster (`cluster-up --task-user`)."""
 
     @classmethod
     def find(cls, master: str | None = None) -> Cluster | None:
@@ -105,6 +109,7 @@ class Cluster:
             place.root,
             place.checkpoints,
             tuple(agent.agent_ids(found)),
+            found.default_task,
         )
 
 
@@ -128,6 +133,7 @@ def configure(wishes: Wishes) -> AgentConfig:
             f"--name: expected letters, digits, '_', '.' and '-', at most 128, found {name!r}"
         )
     kind, devices = _slots(wishes)
+    account = _account(wishes, cluster)
     return AgentConfig.model_validate(
         {
             "agent_id": name,
@@ -143,10 +149,25 @@ def configure(wishes: Wishes) -> AgentConfig:
             "checkpoint_dir": cluster.checkpoint_dir,
             "container": wishes.container,
             "limits": wishes.limits,
-            "security": {"containers": wishes.rights},
+            "security": {
+                "containers": wishes.rights,
+                "default_task": account and account.model_dump(),
+            },
             "labels": _labels(wishes.labels),
         }
     )
+
+
+def _account(wishes: Wishes, cluster: Cluster) -> DefaultTask | None:
+    """As whom tasks run whose owner has no account. Raises StartError."""
+    try:
+        if wishes.task_user is not None:
+            return task_user.read(wishes.task_user)
+    except ClusterError as error:
+        raise StartError(str(error)) from None
+    if cluster.default_task is not None and (why := task_user.what_is_wrong(cluster.default_task)):
+        raise StartError(f"{why}. For this agent alone, give `det agent start` --task-user")
+    return cluster.default_task
 
 
 def _labels(given: Iterable[str]) -> dict[str, str]:
@@ -197,6 +218,11 @@ def become(config: AgentConfig) -> NoReturn:
     """Replaces this process by the agent."""
     built_in.load(config.launcher)
     config.work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if config.launcher == LAUNCHERS["process"]:
+        try:
+            task_user.open_the_ways(config.security.default_task, config.work_dir, _say)
+        except ClusterError as error:
+            raise StartError(str(error)) from None
     _hold(config.work_dir / "agent.lock", config.agent_id)
     path = config.work_dir / "agent.json"
     # Secrets are stars in it.
@@ -208,6 +234,10 @@ def become(config: AgentConfig) -> NoReturn:
     env = {**os.environ, CONFIG_VARIABLE: str(path)}
     argv = [sys.executable, "-P", "-m", "determined_deployments.agent"]
     os.execve(sys.executable, argv, env)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _hold(path: Path, name: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from determined_deployments.agent.launchers.fork_server.plans import WITHOUT_TORCH
-from determined_deployments.local import daemon, postgres_user, probe, recovery, task_user
+from determined_deployments.local import daemon, probe, recovery, task_user
 from determined_deployments.local.component import Component
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import ClusterState, Slot
@@ -131,11 +131,7 @@ def _component(
 
 def _prepare(folder: Path, state: ClusterState, note: Callable[[str], None]) -> None:
     folder.mkdir(mode=0o700, exist_ok=True, parents=True)
-    account = task_user.account(state.default_task) if state.default_task else None
-    if account is not None:
-        python = Path(sys.executable)
-        for target in (python, python.resolve(), Path(os.__file__), folder / "any"):
-            postgres_user.open_the_way(account, target, note)
+    task_user.open_the_ways(state.default_task, folder, note)
 
 
 def _is_ready(layout: Layout, state: ClusterState, name: str, pool: str) -> bool:

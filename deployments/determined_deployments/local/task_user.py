@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from determined.common.wire.legs import AgentUser
 from determined_deployments.agent.config import DefaultTask
+from determined_deployments.local import postgres_user
 from determined_deployments.local.component import RunAs
 from determined_deployments.local.errors import ClusterError
 from determined_tasks import identity
@@ -35,6 +39,16 @@ def account(wanted: DefaultTask) -> RunAs | None:
         return _account(wanted)
     except IdentityError as error:
         raise ClusterError(f"--task-user: {error}") from None
+
+
+def open_the_ways(wanted: DefaultTask | None, work_dir: Path, note: Callable[[str], None]) -> None:
+    """Let the account pass through the folders above this interpreter and above what lies in an agent's
+    ``work_dir``; ``note`` gets what was changed. Raises ClusterError."""
+    user = None if wanted is None else account(wanted)
+    if user is not None:
+        python = Path(sys.executable)
+        for target in (python, python.resolve(), Path(os.__file__), work_dir / "any"):
+            postgres_user.open_the_way(user, target, note)
 
 
 def what_is_wrong(recorded: DefaultTask) -> str:

@@ -136,6 +136,15 @@ def start(
             help="what experiments may ask for by resources.placement.labels; may be repeated",
         ),
     ] = None,
+    task_user: Annotated[
+        str | None,
+        typer.Option(
+            "--task-user",
+            metavar="USER[:GROUP]",
+            help="the account of this machine that tasks run as (the agent must run as root); default: "
+            "the local cluster's, else the agent's own; '': the agent's own",
+        ),
+    ] = None,
     image: Annotated[
         str | None,
         typer.Option("--image", help="of experiments that name none (with --type docker)"),
@@ -198,6 +207,7 @@ def start(
         "artificial_slots": artificial_slots,
         "name": name,
         "labels": labels or [],
+        "task_user": task_user,
         "master": state(ctx).master,
         "container": {key: value for key, value in container.items() if value},
         "limits": {"memory": memory} if memory else {},

@@ -144,9 +144,8 @@ async def download_archive(
 
 
 def _listing(source: Source) -> dict[str, Any]:
-    resources, checksums, executable = map(
-        orjson.loads, (source.resources, source.checksums, source.executable)
-    )
+    found = (source.resources, source.checksums, source.executable)
+    resources, checksums, executable = map(orjson.loads, found)
     return layout.listing(resources, checksums, executable, source.version)
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from determined_deployments.agent import start
-from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.config import AgentConfig, DefaultTask
 from determined_deployments.agent.launchers.docker import settings as docker_settings
 from determined_deployments.agent.start import StartError, Wishes, become, configure
 from determined_deployments.local import state
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import ClusterState
+from tests import accounts
 
 
 @pytest.fixture(autouse=True)
@@ -79,11 +80,63 @@ def test_an_agent_of_another_service_needs_its_token(monkeypatch: pytest.MonkeyP
         ({"container": {"memory": "2G"}}, "memory of containers is limits.memory now"),
         ({"rights": {"host_paths": ["data"]}}, "expected an absolute path"),
         ({"container": {"network_mode": "bridge"}}, "set container.master_url"),
+        ({"task_user": "no-such-user"}, "--task-user: .*does not know: add the account there"),
+        ({"task_user": "nobody:"}, "--task-user: expected USER or USER:GROUP"),
     ],
 )
 def test_what_is_refused(cluster: ClusterState, wishes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         configure(Wishes(**wishes))
+
+
+def of_tasks(**wishes: Any) -> dict[str, Any] | None:
+    found = configure(Wishes(name="n", slots=1, **wishes)).security_of_tasks()["default_task"]
+    assert found is None or isinstance(found, dict)
+    return found
+
+
+def test_tasks_have_the_account_that_the_local_cluster_gives_them(
+    cluster: ClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert of_tasks() is None
+    nobody = {"user": "nobody", "uid": None, "group": None, "gid": None}
+    assert of_tasks(task_user="nobody") == nobody
+    cluster.default_task = DefaultTask(user="nobody")
+    state.save(Layout.of(), cluster)
+    for kind in ("process", "docker"):
+        assert of_tasks(kind=kind) == nobody
+    assert of_tasks(task_user="daemon") == nobody | {"user": "daemon"}
+    assert of_tasks(task_user="") is None
+    cluster.default_task = DefaultTask(user="removed-since")
+    state.save(Layout.of(), cluster)
+    with pytest.raises(
+        StartError, match=r"removed-since.*For this agent alone, give `det agent start` --task-user"
+    ):
+        of_tasks()
+
+
+def test_without_root_no_account_is_taken_over_silently(
+    cluster: ClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.default_task = DefaultTask(user="nobody")
+    state.save(Layout.of(), cluster)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    with pytest.raises(StartError, match="only root may start processes of another user"):
+        of_tasks()
+
+
+def test_the_way_to_its_tasks_is_opened_for_the_account(
+    cluster: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with accounts.made(1) as (one,):
+        monkeypatch.setattr(os, "execve", lambda program, argv, env: None)
+        folder = tmp_path / "agents"
+        folder.mkdir(mode=0o700)
+        become(configure(Wishes(name="n", slots=1, task_user=one.pw_name)))
+        assert folder.stat().st_mode & 0o777 == 0o701
 
 
 def test_one_agent_has_a_name(cluster: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
