@@ -14,17 +14,23 @@ from determined.cli.printing import plain, talk
 __all__ = ["CliError", "explain", "fail", "talk"]
 
 
+ADMIN = "administrator"
+"""In the message of whatever only administrators may do."""
+
+
 class CliError(Exception):
     """An error that its message explains completely; it is shown without a traceback."""
 
 
-def explain(error: BaseException, origin: str | None = None) -> str | None:
+def explain(error: BaseException, origin: str | None = None, has_admin: bool = False) -> str | None:
     """The message for the user; None for a fault in this program, which is shown with its traceback."""
     # The module of an error that was raised is loaded already, so nothing is imported here.
     api = sys.modules.get("determined.common.api.errors")
     if api is not None and isinstance(error, api.APIException):
         if isinstance(error, api.MasterNotFoundException | api.BadResponseException):
             return f"{error.message}{_where_to_look(origin)}"
+        if has_admin and isinstance(error, api.ForbiddenException) and ADMIN in error.message:
+            return f"{error.message}: `det -u admin …` asks as one, without a login"
         return error.message
     expconf = sys.modules.get("determined.expconf.problems")
     if expconf is not None and isinstance(error, expconf.ConfigError):
@@ -67,13 +73,15 @@ def _where_to_look(origin: str | None) -> str:
     )
 
 
-def fail(error: Exception, *, verbose: bool, origin: str | None = None) -> typer.Exit:
+def fail(
+    error: Exception, *, verbose: bool, origin: str | None = None, has_admin: bool = False
+) -> typer.Exit:
     """Prints the message of ``error`` to stderr and returns the exit to raise. ``origin`` says where the
-    service's address comes from.
+    service's address comes from, ``has_admin`` whether its administrator needs no login here.
 
     Raises ``error`` itself if it is a fault in this program.
     """
-    message = explain(error, origin)
+    message = explain(error, origin, has_admin)
     if message is None:
         raise error
     if verbose or os.environ.get("DET_DEBUG"):

@@ -79,7 +79,9 @@ class Root(LazyGroup):
             found = ctx.find_object(State)
             if found is None:
                 raise errors.fail(error, verbose=False) from None
-            raise errors.fail(error, verbose=found.verbose, origin=found.origin) from None
+            raise errors.fail(
+                error, verbose=found.verbose, origin=found.origin, has_admin=found.has_admin
+            ) from None
 
 
 app = typer.Typer(

@@ -59,6 +59,15 @@ class State:
             " local cluster"
         )
 
+    @property
+    def has_admin(self) -> bool:
+        """Whether nobody was named, and ``-u admin`` logs in from the local cluster's record."""
+        try:
+            local = self.address.local
+        except Exception:  # the error that is being reported
+            return False
+        return self.user is None and local is not None and "admin" in local.passwords
+
     @cached_property
     def master_info(self) -> dict[str, Any]:
         """The service's public description of itself.

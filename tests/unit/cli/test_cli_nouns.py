@@ -20,6 +20,7 @@ from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import (
     URL,
     FakeService,
+    Refused,
     checkpoint,
     experiment,
     log_line,
@@ -202,6 +203,33 @@ def test_agents_are_removed(det: Det, service: FakeService) -> None:
     assert result.stderr == "agent one is removed\nagent t/o is removed\n", result.stdout
     assert service.calls[-1] == ("DELETE", "/api/v1/agents/t%2Fo")
     assert det("agent", "remove").exit_code == 2
+
+
+def test_who_is_no_administrator_learns_how_to_ask_as_one(
+    det: Det, service: FakeService, tmp_path: Path
+) -> None:
+    words = "only an administrator may change the cluster"
+
+    def refuse(request: httpx.Request) -> None:
+        raise Refused(403, words)
+
+    service.routes.insert(0, ("DELETE", r"/api/v1/agents/[^/]+", refuse))
+    assert det("agent", "remove", "a").stderr == f"error: {words}\n"
+    (tmp_path / "data").mkdir()
+    passwords = {"determined": "secret", "admin": "a"}
+    record = {
+        "cluster_id": "c-1",
+        "cluster_name": "n",
+        "master_url": URL,
+        "prefect_url": "http://p",
+    }
+    (tmp_path / "data/cluster.json").write_text(
+        json.dumps({**record, "passwords": passwords, "prefect_auth": "u:p"})
+    )
+    hint = f"error: {words}: `det -u admin …` asks as one, without a login\n"
+    assert det("agent", "remove", "a").stderr == hint
+    service.passwords["admin"] = "a"
+    assert det("-u", "admin", "agent", "remove", "a").stderr == f"error: {words}\n"
 
 
 def test_users_of_variables_and_of_the_option_are_not_kept(
