@@ -50,8 +50,8 @@ def agent_id(state: ClusterState, pool: str) -> str:
 
 
 def agent_ids(state: ClusterState) -> list[str]:
-    """The names of all agents that the cluster has by itself."""
-    return [agent_id(state, pool) for pool in (state.pool, *state.other_pools)]
+    """The names of all agents that the cluster has by itself, also while the first one changes its pool."""
+    return [state.agent_id, *(f"{state.agent_id}.{_short(pool)}" for pool in state.other_pools)]
 
 
 def work_dir(layout: Layout, state: ClusterState, pool: str) -> Path:

@@ -93,6 +93,11 @@ def _refusal(answer: Any) -> str:
     return str(answer["refusal"]) if isinstance(answer, dict) else ""
 
 
+def former(chosen: Chosen) -> ClusterConfig:
+    """What the folder had before it. It was in force, so it has no mistake."""
+    return cluster_config.read_text(chosen.before)[0] if chosen.before else ClusterConfig()
+
+
 def put_back(layout: Layout, chosen: Chosen) -> None:
     """The folder has again what it had before."""
     _keep(layout, chosen.before)

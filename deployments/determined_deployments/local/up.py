@@ -83,12 +83,7 @@ def cluster_up(
         others_before = state.other_pools if recorded else None
         if not refused:
             state.other_pools = _other_pools(chosen.config, state)
-            for name in sorted(
-                {*map(agent.name_of, others_before or ())} - {*agent.other_names(state)}
-            ):
-                _stop(
-                    layout, name
-                )  # An agent of a pool that leaves would keep it in the configuration.
+            _stop_agents_that_leave(layout, state)
         states.save(layout, state)
         if state.external_db_url:
             databases.ensure(databases.maintenance(state.external_db_url))
@@ -119,7 +114,7 @@ def cluster_up(
                 notices.say_without_agent(state, reporter)
         if refused:
             configuration.put_back(layout, chosen)
-            state.other_pools = others_before or []
+            state.other_pools = _other_pools(configuration.former(chosen), state)
             states.save(layout, state)
             bring_up(wanted())
             raise ClusterError(f"the cluster keeps the configuration that it had:\n{refused}")
@@ -134,6 +129,14 @@ def _other_pools(config: ClusterConfig, state: ClusterState) -> list[str]:
     # Tasks go to that one without being told to.
     others.sort(key=lambda name: name != aux)
     return [] if state.one_agent else others[: agent.MOST]
+
+
+def _stop_agents_that_leave(layout: Layout, state: ClusterState) -> None:
+    """Those of pools that the configuration has no more: a live agent would keep its pool in it."""
+    kept = agent.other_names(state)
+    for path in sorted(layout.pid_file(agent.NAME).parent.glob(f"{agent.NAME}-*.json")):
+        if path.stem not in kept:
+            _stop(layout, path.stem)
 
 
 def _stop(layout: Layout, name: str) -> None:

@@ -56,17 +56,35 @@ def test_every_pool_has_an_agent_or_it_is_said(tmp_path: Path) -> None:
         assert state is not None
         assert pools == {state.agent_id: ["gpus"], f"{state.agent_id}.small": ["small"]}
 
-        # The pool leaves the configuration, and its agent with it.
+        # A pool that has work stays, and nothing of it is disturbed.
         given = tmp_path / "one.yaml"
         given.write_text(ONE)
-        cluster.det("deploy", "local", "cluster-up", "--config", str(given))
+        apply = ("deploy", "local", "cluster-up", "--config", str(given))
+        sleeps = cluster.det(*run[:-2], "sleep", "600").stdout.strip()
+        until(
+            "the command's start",
+            lambda: cluster.json("command", "describe", sleeps)["state"] == "STATE_RUNNING",
+        )
+        refused = cluster.det(*apply, check=False)
+        assert refused.returncode == 1
+        assert "'small' cannot be removed, because it has 1 task" in refused.stderr
+        assert cluster.json("command", "describe", sleeps)["state"] == "STATE_RUNNING"
+        assert {each["state"] for each in cluster.json("agent", "list")} == {"STATE_ALIVE"}
+        cluster.det("command", "kill", sleeps)
+        until(
+            "the command's end",
+            lambda: cluster.json("command", "describe", sleeps)["state"] == "STATE_TERMINATED",
+        )
+
+        # It leaves the configuration, and its agent with it.
+        cluster.det(*apply)
         gone = {each["id"]: each["state"] for each in cluster.json("agent", "list")}
         assert gone == {state.agent_id: "STATE_ALIVE", f"{state.agent_id}.small": "STATE_ENDED"}
         assert len(cluster.json("resource-pool", "list")) == 1
 
         # And back, to see that everything is stopped.
         given.write_text(POOLS)
-        cluster.det("deploy", "local", "cluster-up", "--config", str(given))
+        cluster.det(*apply)
         layout = Layout.of(cluster.data_dir)
         assert agent.daemon.running(layout, "agent-small") is not None
         cluster.down()
