@@ -47,7 +47,7 @@ def describe(ctx: typer.Context, uuid: Uuid, json: Json = False, csv: Csv = Fals
 Uuids = Annotated[
     list[str],
     typer.Argument(
-        help="UUIDs of checkpoints", metavar="UUID...", autocompletion=completion.checkpoints
+        help="UUIDs of checkpoints", metavar="UUID", autocompletion=completion.checkpoints
     ),
 ]
 

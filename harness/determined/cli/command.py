@@ -21,7 +21,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         help="the program and its arguments; what looks like an option of det comes after --",
-        metavar="PROGRAM [ARGUMENT]...",
+        metavar="PROGRAM [ARGUMENT]",
     ),
 ]
 

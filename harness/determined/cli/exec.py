@@ -19,7 +19,7 @@ def exec_(
     program: Annotated[
         list[str],
         typer.Argument(
-            help="the program and its arguments, after --", metavar="-- PROGRAM [ARGUMENT]..."
+            help="the program and its arguments, after --", metavar="-- PROGRAM [ARGUMENT]"
         ),
     ],
     node: Node = 0,

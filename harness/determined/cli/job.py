@@ -194,7 +194,7 @@ def update_batch(
         list[str],
         typer.Argument(
             help="JOB.NAME=VALUE; NAME: priority, weight, resource-pool, ahead-of, behind-of",
-            metavar="OPERATION...",
+            metavar="OPERATION",
         ),
     ],
 ) -> None:

@@ -24,7 +24,7 @@ def run(
     ctx: typer.Context,
     program: Annotated[
         list[str] | None,
-        typer.Argument(help="the program and its arguments", metavar="-- PROGRAM [ARGUMENT]..."),
+        typer.Argument(help="the program and its arguments", metavar="-- PROGRAM [ARGUMENT]"),
     ] = None,
     here: Annotated[
         bool,

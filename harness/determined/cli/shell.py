@@ -22,7 +22,7 @@ SshOptions = Annotated[
     list[str] | None,
     typer.Argument(
         help="options of ssh and a program to run there, after --: det shell open ID -- -L 8080:localhost:80",
-        metavar="[-- SSH_OPTION]...",
+        metavar="-- SSH_OPTION",
     ),
 ]
 ShowCommand = Annotated[bool, typer.Option("--show-ssh-command", help="print the ssh command, too")]
@@ -109,7 +109,7 @@ def config_ssh(
     shell_ids: Annotated[
         list[str] | None,
         typer.Argument(
-            help="IDs, or the beginnings of IDs; without any: all of your own", metavar="[ID]..."
+            help="IDs, or the beginnings of IDs; without any: all of your own", metavar="ID"
         ),
     ] = None,
     print_only: Annotated[

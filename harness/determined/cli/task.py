@@ -25,7 +25,7 @@ app = group(
 
 TaskId = Annotated[str, typer.Argument(help="task ID, or the beginning of one", metavar="ID")]
 TaskIds = Annotated[
-    list[str], typer.Argument(help="task IDs, or the beginnings of some", metavar="ID...")
+    list[str], typer.Argument(help="task IDs, or the beginnings of some", metavar="ID")
 ]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="print what it prints until it ends")]
 ProjectId = Annotated[

@@ -20,7 +20,7 @@ from determined.cli.state import state
 app = group("TensorBoards: the curves of experiments and trials.", default="list")
 
 Experiments = Annotated[
-    list[int] | None, typer.Argument(help="IDs of experiments", metavar="[EXPERIMENT]...")
+    list[int] | None, typer.Argument(help="IDs of experiments", metavar="EXPERIMENT")
 ]
 _TRIALS = ("-t", "--trial-ids")
 Trials = Annotated[

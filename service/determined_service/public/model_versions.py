@@ -276,8 +276,8 @@ async def read_alias(
     async with db.tx() as conn:
         model = await get_model(conn, model_name)
         if alias not in model["aliases"]:
-            known = ", ".join(sorted(model["aliases"])[:20]) or "it has none"
-            raise NotFound(f"model {model['name']!r} has no alias {alias[:300]!r}: {known}")
+            known = ", ".join(sorted(model["aliases"])[:20]) or "none"
+            raise NotFound(f"model {model['name']!r} has no alias {alias[:300]!r}; it has {known}")
         version = model["aliases"][alias]
         found = await get_version(conn, model["id"], version, viewer_of(user))
     return JsonResponse({"modelVersion": found})

@@ -446,7 +446,8 @@ async def test_an_alias_moves_and_its_history_is_kept(
     ):
         answer = await user.put(f"{API}/digits/aliases/{alias}", json={"version": version})
         refused(answer, status)
-    assert "no alias 'champion'" in refused(await user.get(f"{API}/digits/aliases/champion"), 404)
+    missing = refused(await user.get(f"{API}/digits/aliases/champion"), 404)
+    assert "has no alias 'champion'; it has none" in missing
     refused(await user.delete(f"{API}/digits/aliases/champion"), 404)
 
 

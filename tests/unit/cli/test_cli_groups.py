@@ -150,3 +150,4 @@ def test_no_help_cuts_the_name_of_an_option(det: Det, monkeypatch: pytest.Monkey
         options = [param for param in command.params if not getattr(param, "hidden", False)]
         names = [name for param in options for name in param.opts if name.startswith("--")]
         assert set(names) <= words, path
+        assert "...]..." not in shown and "...}..." not in shown, path

@@ -16,7 +16,7 @@ ExperimentIds = Annotated[
     list[str],
     typer.Argument(
         help="experiment IDs and ranges: 3 4 5, or 3-7,9",
-        metavar="ID...",
+        metavar="ID",
         autocompletion=completion.experiments,
     ),
 ]
@@ -24,7 +24,7 @@ TrialIds = Annotated[
     list[str],
     typer.Argument(
         help="trial IDs and ranges: 3 4 5, or 3-7,9",
-        metavar="ID...",
+        metavar="ID",
         autocompletion=completion.trials,
     ),
 ]

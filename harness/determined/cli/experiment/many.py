@@ -40,7 +40,7 @@ Ids = Annotated[
     list[str] | None,
     typer.Argument(
         help="experiment IDs and ranges: 3 4 5, or 3-7,9",
-        metavar="ID...",
+        metavar="ID",
         autocompletion=completion.experiments,
     ),
 ]

@@ -18,9 +18,7 @@ from determined.cli.printing import echo
 from determined.cli.state import state
 
 TaskId = Annotated[str, typer.Argument(help="its ID, or the beginning of its ID", metavar="ID")]
-TaskIds = Annotated[
-    list[str], typer.Argument(help="IDs, or the beginnings of IDs", metavar="ID...")
-]
+TaskIds = Annotated[list[str], typer.Argument(help="IDs, or the beginnings of IDs", metavar="ID")]
 Everybodys = Annotated[bool, typer.Option("-a", "--all", help="also those of other users")]
 OnlyIds = Annotated[bool, typer.Option("-q", "--quiet", help="print only the IDs")]
 Workspace = Annotated[
