@@ -280,7 +280,14 @@ OTHERS = {
         "tensorboard start",
         "tensorboard open",
     ),
-    *("dev auth-token", "user login", "user logout", "user change-password", "agent start"),
+    *(
+        "dev auth-token",
+        "prefect env",
+        "user login",
+        "user logout",
+        "user change-password",
+        "agent start",
+    ),
     *("shell start", "shell open", "shell config-ssh", "shell show-ssh-command"),
     "shell show_ssh_command",
     # What a program in one's own task prints, as ssh shows it.
