@@ -25,7 +25,7 @@ _POSITION = """CASE WHEN cast(:unit AS text) = 'batches' THEN m.steps_completed
 # completes the operation then. One that validates at a later step still does not.
 _PAST = sa.text(
     f"""
-    SELECT t.task_id, t.asks, (
+    SELECT t.task_id, (
         SELECT count(DISTINCT m.steps_completed) FROM metrics m
         WHERE m.trial_id = t.id AND m.group_name = 'validation' AND NOT m.archived AND m.id < :first_id
           AND {_POSITION} >= :target) AS before
@@ -50,10 +50,9 @@ async def note_past_target(
     """Warns once for each target in the log of a trial that validates on past it; ``mine`` are its rows.
 
     ``target``: the length of the operation that it has not completed. Only where the search would stop it,
-    and where the target's unit can be read from a validation; or, if the target has no unit, where the script
-    has asked for no operation.
+    and where the target's unit can be read from a validation.
     """
-    unit = "batches" if facts.is_bare else facts.asked_unit
+    unit = facts.asked_unit
     if unit is None or target is None:
         return
     at = {
@@ -65,22 +64,18 @@ async def note_past_target(
         return
     given = {"id": facts.id, "unit": unit, "first_id": min(one.row_id for one in mine)}
     row = (await conn.execute(_PAST, given | {"target": target})).one()
-    if row.before > 1 or row.before + len(at) < 2 or (facts.is_bare and row.asks):
+    if row.before > 1 or row.before + len(at) < 2:
         return
     ways = (
         "Loop over core_context.searcher.operations() and call op.report_completed() in the script"
     )
     if facts.takes_time:
-        metric, reported = (unit, repr(unit)) if not facts.is_bare else ("NAME", "that name")
         ways += (
-            f"; or give the searcher time_metric: {metric} and max_time instead of max_length: then it goes "
-            f"by the validations, each of which reports {reported} as a metric, and needs no operations"
+            f"; or give the searcher time_metric: {unit} and max_time instead of max_length: then it goes by "
+            f"the validations, each of which reports {unit!r} as a metric, and needs no operations"
         )
-    told = f"{target} {unit}"
-    if facts.is_bare:
-        unit, told = "steps", f"{target} (max_length has no unit)"
     text = (
-        f"the searcher told this trial to train for {told} and to report to it there, but it "
+        f"the searcher told this trial to train for {target} {unit} and to report to it there, but it "
         f"validates on, after {max(at.values()):g} {unit} now. With max_length, {facts.searcher} stops "
         f"trials only where their script asks for the next operation: this one trains to its own end. {ways}"
     )

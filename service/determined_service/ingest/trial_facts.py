@@ -22,8 +22,7 @@ class TrialFacts:
     """``time_metric`` is None unless the searcher goes by reports (the newer form).
 
     ``asked_unit``: of the operations at whose ends the searcher stops trials; None: it stops none, or
-    not there, or the configuration gives no unit (``is_bare``). ``takes_time``: whether it could go by
-    reports instead.
+    not there, or the configuration gives no unit. ``takes_time``: whether it could go by reports instead.
     """
 
     id: int
@@ -35,7 +34,6 @@ class TrialFacts:
     unmanaged: bool
     searcher: str = ""
     asked_unit: str | None = None
-    is_bare: bool = False
     takes_time: bool = False
 
     def better(self, value: float, than: float | None) -> bool:
@@ -107,10 +105,4 @@ def _operations(searcher: Mapping[str, Any], unmanaged: bool) -> dict[str, Any]:
         takes_time = not is_custom(searcher) and find_method(name).needs_metric
     except SearcherError:  # of a package that is here no more
         takes_time = False
-    unit = read_unit(searcher)
-    return {
-        "searcher": name,
-        "asked_unit": unit,
-        "is_bare": unit is None and searcher.get("max_length") is not None,
-        "takes_time": takes_time,
-    }
+    return {"searcher": name, "asked_unit": read_unit(searcher), "takes_time": takes_time}

@@ -262,8 +262,7 @@ _OPERATION = sa.text(
                WHERE v.experiment_id = t.experiment_id AND v.id > s.committed_event_id
                  AND v.event ->> 'request_id' = t.request_id
                  AND v.event ->> 'type' = 'validation_completed'
-           ) AS unanswered,
-           NOT t.asks AND jsonb_typeof(e.config #> '{searcher,max_length}') = 'number' AS is_noted
+           ) AS unanswered
     FROM trials t
     JOIN experiments e ON e.id = t.experiment_id
     JOIN searches s ON s.experiment_id = t.experiment_id
@@ -287,8 +286,6 @@ class OperationWatch:
         self._trial_id = trial_id
         self.topics: list[str] = []
         self.last: dict[str, Any] | None = None
-        self.is_noted = False
-        """After a check: whether :func:`note_asking` is to be called."""
 
     async def check(self, conn: AsyncConnection) -> dict[str, Any] | None:
         """The answer, or None: not known yet. Raises NotFound, BadRequest."""
@@ -304,15 +301,9 @@ class OperationWatch:
         self.topics = [topics.trial(self._trial_id), topics.committed(row.experiment_id)]
         if row.runner is not None:
             self.topics.append(topics.task(row.runner))
-        self.is_noted = row.is_noted
         reason = _why_none(row)
         self.last = _operation_json(row, reason)
         return None if reason is NoOperation.UNDECIDED else self.last
-
-
-async def note_asking(change: Change, trial_id: int) -> None:
-    """The trial's script asks for its operations. Where lengths have a unit, nobody needs to know."""
-    await change.conn.execute(sa.update(trials).where(trials.c.id == trial_id).values(asks=True))
 
 
 def _why_none(row: sa.Row[Any]) -> NoOperation | None:

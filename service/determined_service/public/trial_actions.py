@@ -50,9 +50,6 @@ async def get_operation(
             return await watch.check(conn)
 
     found = await check()
-    if watch.is_noted:
-        async with changing(db) as change:
-            await trialing.note_asking(change, trial_id)
     if found is None:
         timeout = wait_seconds(timeout_s, default=OPERATION_WAIT_S)
         found = await poll(request, hub, watch.topics, check, timeout)

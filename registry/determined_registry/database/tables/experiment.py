@@ -141,8 +141,6 @@ trials = sa.Table(
     sa.Column("op_length", sa.BigInteger),
     sa.Column("op_index", sa.Integer, nullable=False, server_default="0"),
     sa.Column("op_complete", sa.Boolean, nullable=False, server_default=sa.true()),
-    # Its script asks for its operations; noted only where max_length is a number without a unit.
-    sa.Column("asks", sa.Boolean, nullable=False, server_default=sa.false()),
     # The searcher will give no further operation / told it to stop (reports form).
     sa.Column("closed", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("stop_requested", sa.Boolean, nullable=False, server_default=sa.false()),

@@ -1,4 +1,4 @@
-"""which files of a checkpoint are programs, and which trials ask for their operations"""
+"""which files of a checkpoint are programs"""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ depends_on = None
 def upgrade() -> None:
     empty = sa.text("'[]'::jsonb")
     op.add_column("checkpoints", sa.Column("executable", JSONB, nullable=False, server_default=empty))
-    no = sa.false()
-    op.add_column("trials", sa.Column("asks", sa.Boolean, nullable=False, server_default=no))
 
 
 def downgrade() -> None:
-    op.drop_column("trials", "asks")
     op.drop_column("checkpoints", "executable")
