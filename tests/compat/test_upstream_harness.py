@@ -174,7 +174,7 @@ def test_invalid_failing_and_finished(
     assert kept.read_text() == "k" * 10
     rows = json.loads(cluster.det("e", "list-checkpoints", str(number), "--json").stdout)
     assert {row["state"]: list(row["resources"]) for row in rows} == {
-        "STATE_DELETED": ["kept", "left"],
+        "STATE_DELETED": ["kept", "left", "metadata.json"],
         "STATE_COMPLETED": ["kept"],
     }
     failed = upstream.det("t", "logs", str(trials["failing"]["id"])).stdout

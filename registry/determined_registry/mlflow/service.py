@@ -67,6 +67,11 @@ def missing(what: str) -> MlflowException:
     return MlflowException(f"{what} not found: it does not exist", RESOURCE_DOES_NOT_EXIST)
 
 
+def no_tag(key: str, of: str) -> MlflowException:
+    """The refusal (404) of a tag that is not there, as MLflow's own stores put it."""
+    return MlflowException(f"No tag with name: {key} in {of}", RESOURCE_DOES_NOT_EXIST)
+
+
 def invalid(sentence: str) -> MlflowException:
     """The refusal (400) of a request."""
     return MlflowException(sentence, INVALID_PARAMETER_VALUE)

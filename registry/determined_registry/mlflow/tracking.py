@@ -133,7 +133,7 @@ class TrackingStore(Absent):
     def delete_experiment_tag(self, experiment_id: str, key: str) -> None:
         found = self.get_experiment(experiment_id)
         if key not in found.tags:
-            raise service.missing(f"tag {key!r} of experiment {experiment_id}")
+            raise service.no_tag(key, f"experiment {experiment_id}")
         self._change_experiment(found.experiment_id, {"tags": {key: None}})
 
     def _change_experiment(self, experiment_id: str, change: dict[str, Any]) -> None:
@@ -239,7 +239,7 @@ class TrackingStore(Absent):
     def delete_tag(self, run_id: str, key: str) -> None:
         trial = self._active(run_id)
         if key not in self.get_run(run_id).data.tags:
-            raise service.missing(f"tag {key!r} of run {run_id}")
+            raise service.no_tag(key, f"run with id {run_id}")
         self._change_run(trial, {"tags": {key: None}})
 
     def log_param(self, run_id: str, param: Any) -> None:

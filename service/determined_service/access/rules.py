@@ -74,6 +74,7 @@ class Grant(StrEnum):
 RULES: dict[tuple[Action, Kind], Grant] = {
     **{(Action.READ, kind): Grant.LOGGED_IN for kind in Kind},
     (Action.READ, Kind.CONFIGURATION): Grant.ADMINISTRATOR,
+    (Action.READ, Kind.SERVICE_LOG): Grant.ADMINISTRATOR,
     (Action.CREATE, Kind.EXPERIMENT): Grant.LOGGED_IN,
     (Action.CREATE, Kind.TASK): Grant.LOGGED_IN,
     (Action.CREATE, Kind.USER): Grant.ADMINISTRATOR,

@@ -28,6 +28,7 @@ class Kind(StrEnum):
 
     CLUSTER = "cluster"
     CONFIGURATION = "cluster configuration"
+    SERVICE_LOG = "service's log"
     SESSION = "session"
     USER = "user"
     EXPERIMENT = "experiment"
@@ -62,7 +63,7 @@ class Target:
     owner: Owner | None = None
 
     def __str__(self) -> str:
-        if self.kind in (Kind.CLUSTER, Kind.CONFIGURATION):
+        if self.kind in (Kind.CLUSTER, Kind.CONFIGURATION, Kind.SERVICE_LOG):
             return f"the {self.kind}"
         return f"{self.kind}s" if self.id is None else f"{self.kind} {self.id}"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import posixpath
 import re
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
@@ -12,7 +14,7 @@ from uuid import UUID
 
 from determined.common.wire import limits
 from determined_registry.mlflow.names import checkpoint_of
-from determined_service.base.checks import check_int, check_text, show
+from determined_service.base.checks import SHOWN, check_text, show
 from determined_service.base.errors import BadRequest, NotFound
 
 METRICS, PARAMS, TAGS = 1000, 100, 100
@@ -21,10 +23,11 @@ _KEY = re.compile(r"[/\w.\- :]{1,250}")
 _NUMBER = re.compile(r"[+-]?(?:\d+[.]?\d*|[.]\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 _FIRST_YEAR, _LAST_YEAR = limits.REPORT_YEARS
-_MOMENTS = tuple(
-    int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 1000 - less
-    for year, less in ((_FIRST_YEAR, 0), (_LAST_YEAR + 1, 1))
+_MOMENTS = (
+    int(datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC).timestamp()) * 1000,
+    int(datetime(_LAST_YEAR + 1, 1, 1, tzinfo=UTC).timestamp()) * 1000 - 1,
 )
+_STEPS = (-limits.INT64, limits.INT64)
 
 Point = tuple[str, float | str, int, int]
 """Of a metric: its key, its value, milliseconds since 1970, its step."""
@@ -42,63 +45,134 @@ class ModelPoint:
 
 
 class Log:
-    """A batch as a request has it: metrics, parameters, tags; lists of objects with ``key`` and ``value``."""
+    """A batch as a request has it: metrics, parameters, tags; lists of objects with ``key`` and ``value``.
 
-    def __init__(self, given: Any) -> None:
+    Refusals name the parameter by its path and are in the words of MLflow's own server.
+    """
+
+    def __init__(self, given: dict[str, Any]) -> None:
         """Raises BadRequest; NotFound for a model that cannot be one."""
-        if not isinstance(given, dict):
-            raise BadRequest("the body must be an object")
         metrics = _list(given, "metrics", METRICS)
-        self.metrics = [_metric(one) for one in metrics]
+        self.metrics = [_metric(one, f"metrics[{n}].") for n, one in enumerate(metrics)]
         self.of_models = [
             _of_model(one, point)
             for one, point in zip(metrics, self.metrics, strict=True)
             if one.get("model_id")
         ]
-        params = [_pair(one, "params") for one in _list(given, "params", PARAMS)]
+        params = [
+            _pair(one, f"params[{n}].") for n, one in enumerate(_list(given, "params", PARAMS))
+        ]
         self.params = dict(params)
         if len(self.params) < len(params):
-            raise BadRequest("params: each key may be there once")
-        self.tags = dict(_pair(one, "tags") for one in _list(given, "tags", TAGS))
+            twice = sorted(
+                key for key, count in Counter(key for key, _ in params).items() if count > 1
+            )
+            raise BadRequest(
+                f"Duplicate parameter keys have been submitted: {show(', '.join(twice))}; send each once"
+            )
+        self.tags = dict(
+            _pair(one, f"tags[{n}].") for n, one in enumerate(_list(given, "tags", TAGS))
+        )
+
+    @classmethod
+    def of_metric(cls, given: dict[str, Any]) -> Log:
+        """Of one metric, which the request is. Raises as the constructor."""
+        _metric(given, "")
+        return cls({"metrics": [given]})
+
+
+def run_of(given: Any) -> str:
+    """The id of the run that a request is about. Raises BadRequest."""
+    if not isinstance(given, dict):
+        raise BadRequest("the body must be an object")
+    found = given.get("run_id") or given.get("run_uuid")
+    if not found:
+        raise missing("run_id")
+    if not isinstance(found, str):
+        raise wrong("run_id", found, "expected the id of a run, as a text")
+    return found
+
+
+def missing(path: str) -> BadRequest:
+    """The refusal of a request without the parameter ``path``."""
+    return BadRequest(f"Missing value for required parameter '{path}'.")
+
+
+def wrong(path: str, value: Any, why: str) -> BadRequest:
+    """The refusal of the parameter ``path``; ``why`` says what is allowed."""
+    shown = json.dumps(value) if value is None or type(value) in (str, bool, float) else show(value)
+    if len(shown) > SHOWN:
+        shown = f"{shown[:SHOWN]}…"
+    return BadRequest(f"Invalid value {shown} for parameter '{path}' supplied: {why}")
 
 
 def _list(given: dict[str, Any], name: str, most: int) -> list[Any]:
     found = given.get(name) or []
-    if not isinstance(found, list) or len(found) > most:
-        raise BadRequest(f"{name}: expected a list of at most {most}")
+    if not isinstance(found, list):
+        raise wrong(name, found, f"expected a list of at most {most}")
+    if len(found) > most:
+        raise BadRequest(
+            f"A batch logging request can contain at most {most} {name}. Got {len(found)} {name}: send "
+            "several requests"
+        )
     return found
 
 
-def _pair(one: Any, name: str) -> tuple[str, str]:
+def _key(one: Any, path: str, what: str) -> str:
+    """The ``key`` of an object. Raises BadRequest."""
     if not isinstance(one, dict):
-        raise BadRequest(f"{name}: expected objects with key and value")
-    key, value = one.get("key"), one.get("value", "")
-    if not isinstance(value, str) or not _is_key(key):
-        raise BadRequest(f"{name}: expected keys and texts, found the key {str(key)[:80]!r}")
+        raise wrong(path.rstrip("."), one, f"expected an object with {what}")
+    key = one.get("key")
+    if key is None or key == "":
+        raise missing(f"{path}key")
+    if not isinstance(key, str):
+        raise wrong(f"{path}key", key, "expected a text")
+    if not _is_key(key):
+        raise wrong(
+            # As MLflow's server calls it.
+            f"{path}{'name' if path.startswith('metrics') else 'key'}",
+            key,
+            "a name has 1 to 250 letters, digits, '_', '-', '.', ' ', ':' and '/', and as a path has no "
+            "other spelling",
+        )
+    return key
+
+
+def _pair(one: Any, path: str) -> tuple[str, str]:
+    key = _key(one, path, "key and value")
+    value = one.get("value", "")
+    if not isinstance(value, str):
+        raise wrong(f"{path}value", value, "expected a text")
     if len(value) > limits.TEXT_CHARS or "\0" in value:
-        raise BadRequest(
-            f"{name}.{key[:80]}: at most {limits.TEXT_CHARS} characters are allowed, and not NUL"
+        raise wrong(
+            f"{path}value",
+            value,
+            f"at most {limits.TEXT_CHARS} characters are allowed, and not NUL",
         )
     return key, value
 
 
-def _metric(one: Any) -> Point:
-    if not isinstance(one, dict):
-        raise BadRequest("metrics: expected objects with key, value, timestamp and step")
-    key, value = one.get("key"), one.get("value")
+def _metric(one: Any, path: str) -> Point:
+    key = _key(one, path, "key, value, timestamp and step")
+    step = _whole(one.get("step") or 0, path, "step", _STEPS)
+    moment = _whole(one.get("timestamp"), path, "timestamp", _MOMENTS)
+    return key, _number(one.get("value"), path), moment, step
+
+
+def _whole(value: Any, path: str, name: str, bounds: tuple[int, int]) -> int:
+    """MLflow's clients send whole numbers as texts, too, as JSON of protocol buffers has them."""
     try:
-        # MLflow's clients send whole numbers as texts, as JSON of protocol buffers has them.
-        moment, step = int(one["timestamp"]), int(one.get("step") or 0)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise BadRequest(
-            f"metrics: {str(key)[:80]!r} needs a timestamp, in ms since 1970; it and step must be whole "
-            f"numbers"
-        ) from None
-    if not _is_key(key):
-        raise BadRequest(f"metrics: {str(key)[:80]!r} is not the name of a metric")
-    check_int(step, f"metrics: the step of {key[:80]!r}", -limits.INT64, limits.INT64)
-    check_int(moment, f"metrics: the timestamp of {key[:80]!r}, in ms since 1970", *_MOMENTS)
-    return key, _number(key, value), moment, step
+        found = int(value)
+    except (TypeError, ValueError, OverflowError):
+        found = None
+    if found is not None and bounds[0] <= found <= bounds[1]:
+        return found
+    if value is None or value == "":
+        raise missing(path + name)
+    unit = " (ms since 1970)" if bounds == _MOMENTS else ""
+    raise wrong(
+        path + name, value, f"expected a whole number from {bounds[0]} to {bounds[1]}{unit}"
+    )
 
 
 def _is_key(key: Any) -> TypeGuard[str]:
@@ -112,7 +186,7 @@ def _is_key(key: Any) -> TypeGuard[str]:
     )
 
 
-def _number(key: str, value: Any) -> float | str:
+def _number(value: Any, path: str) -> float | str:
     """A number, or the name of one that JSON has not. Numbers may come as texts, as JSON of protocol buffers
     has them. Raises BadRequest."""
     if value in ("NaN", "Infinity", "-Infinity"):
@@ -120,7 +194,9 @@ def _number(key: str, value: Any) -> float | str:
     if type(value) is int or (type(value) is str and _NUMBER.fullmatch(value)):
         value = float(value)
     if type(value) is not float or not math.isfinite(value):
-        raise BadRequest(f"metrics: the value of {key[:80]!r} must be a number")
+        if value is None or value == "":
+            raise missing(f"{path}value")
+        raise wrong(f"{path}value", value, "expected a number of 64 bits")
     return value
 
 

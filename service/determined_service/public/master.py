@@ -86,7 +86,7 @@ async def get_config(
 
 @router.get("/api/v1/master/logs")
 async def read_logs(
-    user: Annotated[Principal, may(Action.ADMINISTER, Kind.CLUSTER, "read the service's log of")],
+    user: Annotated[Principal, may(Action.READ, Kind.SERVICE_LOG)],
     request: Request,
     db: Db,
     hub: HubOf,

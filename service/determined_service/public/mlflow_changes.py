@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import orjson
@@ -26,7 +27,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest, Conflict, Forbidden
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
-from determined_service.ingest.mlflow_batches import Log
+from determined_service.ingest.mlflow_batches import Log, run_of
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import logged_models, mlflow_runs, unmanaged
 from determined_service.state import states
@@ -222,8 +223,10 @@ async def log_batch(trial_id: Id, request: Request, user: Reporter, db: Db) -> R
     """Metrics, parameters and tags of a run at once, in MLflow's JSON. The same request again changes
     nothing."""
     raw = await request.body()
-    given = Log(await parsed(raw))
-    await _store(request, db, user, trial_id, given, raw)
+    given = await parsed(raw)
+    if not isinstance(given, dict):
+        raise BadRequest("the body must be an object")
+    await _store(request, db, user, trial_id, Log(given), raw)
     return JsonResponse({})
 
 
@@ -260,37 +263,29 @@ ToTrial = Annotated[Gate, may_named(Action.REPORT, Kind.TRIAL, "log to")]
 async def mlflow_log_batch(request: Request, gate: ToTrial, db: Db) -> Response:
     """``log_batch`` of MLflow's clients."""
     raw = await request.body()
-    return await _answered(request, gate, db, raw, lambda given: given)
+    return await _answered(request, gate, db, raw, Log)
 
 
 @router.post("/mlflow/api/2.0/mlflow/runs/log-metric")
 async def mlflow_log_metric(request: Request, gate: ToTrial, db: Db) -> Response:
     """``log_metric`` of MLflow's clients."""
     raw = await request.body()
-    return await _answered(
-        request,
-        gate,
-        db,
-        raw,
-        lambda given: {"metrics": [given]} if isinstance(given, dict) else given,
-    )
+    return await _answered(request, gate, db, raw, Log.of_metric)
 
 
-async def _answered(request: Request, gate: Gate, db: Database, raw: bytes, read: Any) -> Response:
+async def _answered(
+    request: Request, gate: Gate, db: Database, raw: bytes, read: Callable[[dict[str, Any]], Log]
+) -> Response:
     """In the words that MLflow's clients read; their refusals too."""
     try:
         given = await parsed(raw)
-        if not isinstance(given, dict):
-            raise BadRequest("the body must be an object")
-        run_id = given.get("run_id") or given.get("run_uuid")
-        if not isinstance(run_id, str):
-            raise BadRequest("run_id: expected the id of a run, as a text")
+        run_id = run_of(given)
         if not re.fullmatch(r"\d{1,9}", run_id, re.ASCII):
             return mlflow_error(
                 404, f"Run with id={show(run_id)} not found: it does not exist or takes no metrics"
             )
         user = await gate.admit(int(run_id))
-        await _store(request, db, user, int(run_id), Log(read(given)), raw)
+        await _store(request, db, user, int(run_id), read(given), raw)
     except ApiError as refusal:
         return mlflow_error(refusal.status, refusal.message)
     return JsonResponse({})

@@ -118,10 +118,15 @@ def test_steps_and_times_of_metrics(cluster: Cluster) -> None:
                 (most, 1, 200, ""),
                 (-most, in_3500, 200, ""),
                 (0, in_9998, 200, ""),
-                (most + 1, 1, 400, "metrics: the step of 'a': expected a whole number from -9223"),
-                (-(10**30), 1, 400, "metrics: the step of 'a'"),
-                (0, in_9998 + 1, 400, "metrics: the timestamp of 'a', in ms since 1970"),
-                (0, 10**40, 400, "metrics: the timestamp of 'a'"),
+                (
+                    most + 1,
+                    1,
+                    400,
+                    "'metrics[0].step' supplied: expected a whole number from -9223",
+                ),
+                (-(10**30), 1, 400, "parameter 'metrics[0].step' supplied"),
+                (0, in_9998 + 1, 400, "parameter 'metrics[0].timestamp' supplied"),
+                (0, 10**40, 400, "parameter 'metrics[0].timestamp' supplied"),
             ):
                 point = {"key": "a", "value": 1, "timestamp": moment, "step": step, **more}
                 body = {"run_id": run, "metrics": [point]}
@@ -134,6 +139,76 @@ def test_steps_and_times_of_metrics(cluster: Cluster) -> None:
     points = {(one["step"], one["timestamp"]) for one in history["metrics"]}
     assert points == {(most, 1), (-most, in_3500), (0, in_9998)}
     assert found["model"]["data"]["metrics"]
+
+
+def test_wrong_parameters_are_named_in_mlflows_words(cluster: Cluster) -> None:
+    with cluster.api() as api:
+        _, run = _run(api, "wrong parameters")
+        point = {"run_id": run, "key": "a", "value": 1, "timestamp": 1, "step": 1}
+        for path, given, words in (
+            (
+                "log-metric",
+                {**point, "run_id": 31},
+                "Invalid value 31 for parameter 'run_id' supplied",
+            ),
+            (
+                "log-metric",
+                {**point, "run_id": None},
+                "Missing value for required parameter 'run_id'",
+            ),
+            ("log-metric", {**point, "key": 31}, "Invalid value 31 for parameter 'key' supplied"),
+            ("log-metric", {**point, "key": None}, "Missing value for required parameter 'key'"),
+            (
+                "log-metric",
+                {**point, "step": "x"},
+                "Invalid value \"x\" for parameter 'step' supplied",
+            ),
+            (
+                "log-metric",
+                {**point, "timestamp": "x"},
+                "value \"x\" for parameter 'timestamp' supplied",
+            ),
+            (
+                "log-metric",
+                {**point, "value": "x"},
+                "Invalid value \"x\" for parameter 'value' supplied",
+            ),
+            ("log-batch", {"metrics": "x"}, "Invalid value \"x\" for parameter 'metrics' supplied"),
+            ("log-batch", {"params": "x"}, "Invalid value \"x\" for parameter 'params' supplied"),
+            ("log-batch", {"tags": "x"}, "Invalid value \"x\" for parameter 'tags' supplied"),
+            (
+                "log-batch",
+                {"metrics": [point, {"key": "mae", "value": 2.5}]},
+                "Missing value for required parameter 'metrics[1].timestamp'",
+            ),
+            (
+                "log-batch",
+                {"metrics": [{**point, "key": "../x"}]},
+                "Invalid value \"../x\" for parameter 'metrics[0].name' supplied",
+            ),
+            (
+                "log-batch",
+                {"tags": [{"key": "a", "value": 1}]},
+                "for parameter 'tags[0].value' supplied",
+            ),
+            ("log-batch", {"params": [{"value": "1"}]}, "required parameter 'params[0].key'"),
+            (
+                "log-batch",
+                {"params": [{"key": "a", "value": "1"}] * 2},
+                "Duplicate parameter keys have been submitted: 'a'",
+            ),
+            (
+                "log-batch",
+                {"metrics": [point] * 1001},
+                "A batch logging request can contain at most 1000 metrics. Got 1001 metrics",
+            ),
+        ):
+            body = given if path == "log-metric" else {"run_id": run, **given}
+            answer = api.post(f"{API}/runs/{path}", json=body)
+            assert answer.status_code == 400, (given, answer.text)
+            assert words in answer.json()["message"], answer.text
+        tag = api.post(f"{API}/runs/delete-tag", json={"run_id": run, "key": "absent"})
+        assert (tag.status_code, "No tag with name: absent" in tag.text) == (404, True), tag.text
 
 
 def test_what_is_no_id_and_what_is_not_found(cluster: Cluster) -> None:
