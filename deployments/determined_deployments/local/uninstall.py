@@ -40,6 +40,14 @@ _PARTS = {
 }
 """What a cluster writes into its folder, in the order in which it is removed."""
 KEPT = "checkpoints"
+_OF_OTHERS = {
+    ".prefect": "Prefect",
+    ".mlflow": "MLflow",
+    ".jupyter": "Jupyter",
+    ".ipython": "IPython",
+    ".local/share/jupyter": "Jupyter",
+}
+"""What libraries write into the home directory."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +164,11 @@ def _left(layout: Layout, kept: Part | None, url: str) -> Iterator[Left]:
     if url and any((config_dir() / "ssh").glob("*.conf")):
         why = "shells that ssh knows (det shell config-ssh)"
         yield Left(str(config_dir() / "ssh"), why, f"det -m {url} shell config-ssh --remove")
-    for name, whose in (
-        (".prefect", "Prefect's own: also of other programs that use Prefect"),
-        (".mlflow", "MLflow's own: also of other programs that use MLflow"),
-    ):
+    for name, whose in _OF_OTHERS.items():
         path = Path.home() / name
         if path.exists():
-            yield Left(str(path), whose, _rm(path))
+            why = f"{whose}'s own: also of other programs that use {whose}"
+            yield Left(str(path), why, _rm(path))
     if postgres_user.is_made():
         user = postgres_user.USER
         yield Left(f"the account {user}", "Postgres ran as it", f"userdel {user}")

@@ -125,6 +125,8 @@ def test_all_are_mine_that_it_can_be_done_to(det: Det, mine: FakeService) -> Non
 
 
 def test_labels_choose(det: Det, mine: FakeService) -> None:
+    listed = det("e", "list", "--label", "sweep").stdout.splitlines()[1:]
+    assert [line.split()[0] for line in listed] == ["5", "6"]
     det("e", "kill", "--label", "sweep", "--yes")
     det("e", "kill", "--label", "sweep", "--label", "big", "--yes")
     assert sent(mine, "kill") == [[5, 6], [6]]

@@ -86,6 +86,12 @@ def list_experiments(
         bool,
         typer.Option("--all", "-a", help="also list archived experiments and those of other users"),
     ] = False,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", help="only with this label; given twice: with both", metavar="LABEL"
+        ),
+    ] = None,
     show_project: Annotated[
         bool, typer.Option("--show_project", help="also show workspace and project")
     ] = False,
@@ -100,10 +106,10 @@ def list_experiments(
     from determined.common.api import pages as paging
 
     session = state(ctx).session
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = {"labels": labels}
     if not all_:
         mine = authentication.current_user(session)["username"]
-        params = {"archived": False, "users": [mine]}
+        params |= {"archived": False, "users": [mine]}
     found = paging.read(
         session,
         "/api/v1/experiments",
