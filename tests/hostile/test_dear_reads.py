@@ -455,18 +455,15 @@ async def test_slow_clients_lose_their_answers_to_one_that_waits(
     monkeypatch.setattr(shares, "LEAST_BYTES_PER_S", 1000 * limits.MIB)
     PLACES[:] = [InFlight(32 * limits.MIB, 16 * limits.MIB, patience_s=20)]
     SEEN.clear()
-    slow = []
-    for name in "ab":
-        client = socket.create_connection(("127.0.0.1", port))
-        client.sendall(f"GET /held?asker={name} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-        slow.append(client)
-    await until_async("both", lambda: PLACES[0]._held == 32 * limits.MIB)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-        answer = await client.get("/held?asker=c")
-        assert len(answer.content) == 16 * limits.MIB
-    assert SEEN == ["a ended", "c ended"]
-    for one in slow:
-        one.close()
+    with contextlib.ExitStack() as stack:
+        for name in "ab":
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            slow.sendall(f"GET /held?asker={name} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        await until_async("both", lambda: PLACES[0]._held == 32 * limits.MIB)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            answer = await client.get("/held?asker=c")
+            assert len(answer.content) == 16 * limits.MIB
+        assert SEEN == ["a ended", "c ended"]
     await until_async("the other's end", lambda: SEEN[2:] == ["b ended"])
 
 
