@@ -154,8 +154,9 @@ def hand_over(context: ContextDir, work_dir: Path, account: Identity) -> None:
     else:
         passed += [work_dir / experiment_dir.EXPERIMENTS, context.shared.root.parent]
     for folder in owned:
-        identity.give(account, folder)
+        # First: what is the account's it may exchange for a link, where it may write beside it, as in /tmp.
         folder.chmod(0o700)
+        identity.give(account, folder)
     identity.let_pass(passed)
     identity.require_reach(
         account, context.workdir, context.tmp, context.packages.site, *identity.interpreter()

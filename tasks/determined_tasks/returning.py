@@ -2,12 +2,13 @@
 
 The files are read by a process of the task's account (``python -m determined_tasks.returning``), after the
 task's own processes have ended: a link that the task has laid leads to nothing that the account may not read,
-and no link is followed at all.
+and no link is followed at all, also when another process of the account lays one meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import hashlib
 import io
@@ -20,13 +21,14 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from determined.common.api import errors
 from determined.common.backoff import Backoff
 from determined.common.wire import paths, returned
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.returned import Returned
+from determined.storage import beneath
 from determined_tasks import identity
 from determined_tasks.identity import Identity
 from determined_tasks.service_link import ServiceLink
@@ -49,8 +51,8 @@ def wanted(spec: LegSpec) -> bool:
 def remember(root: Path, workdir: Path) -> None:
     """Keeps what the files are before the task runs, in the allocation's directory ``root``."""
     found: _Before = {}
-    for name, path, status in _files(workdir):
-        with path.open("rb") as file:
+    for name, status in _files(workdir):
+        with contextlib.suppress(OSError), _opened(workdir, name) as file:
             found[name] = [*_version(status), hashlib.file_digest(file, "sha256").hexdigest()]
     aside = root / f"{RECORD}.part"
     aside.touch(mode=0o600)
@@ -63,15 +65,24 @@ def _version(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _files(workdir: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
-    for folder, folders, names in os.walk(workdir):
+def _files(workdir: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for folder, folders, names, descriptor in os.fwalk(workdir):
         folders[:] = sorted(set(folders) - NOT_RETURNED)
         for name in sorted(names):
-            path = Path(folder, name)
             with contextlib.suppress(OSError):
-                status = path.lstat()
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    yield path.relative_to(workdir).as_posix(), path, status
+                    yield Path(folder, name).relative_to(workdir).as_posix(), status
+
+
+@contextlib.contextmanager
+def _opened(workdir: Path, name: str) -> Iterator[BinaryIO]:
+    """The regular file, behind no link. Raises OSError."""
+    with beneath.opened(workdir, name) as descriptor:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file any more", name)
+        with open(descriptor, "rb", closefd=False) as file:
+            yield file
 
 
 def send(
@@ -163,10 +174,11 @@ def _insist(service: ServiceLink, path: str, content: bytes | dict[str, Any]) ->
 def pack(workdir: Path, before: _Before, out: IO[bytes]) -> list[str]:
     """Writes the archive of what is new or has changed; what was left out, in words."""
     changed = []
-    for name, path, status in _files(workdir):
+    for name, status in _files(workdir):
         known = before.get(name)
         if known is None or known[:4] != _version(status):
-            changed.append((status.st_size, name, path, known[4] if known else ""))
+            mode = status.st_mode & 0o777
+            changed.append((status.st_size, name, mode, known[4] if known else ""))
     # The small ones first: results rather than checkpoints, when not all can come.
     changed.sort()
     total = count = 0
@@ -175,29 +187,24 @@ def pack(workdir: Path, before: _Before, out: IO[bytes]) -> list[str]:
         gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1) as zipped,
         tarfile.open(fileobj=zipped, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for size, name, path, hash_ in changed:
+        for size, name, mode, hash_ in changed:
             if count >= returned.MOST_FILES or total + size > returned.MOST_BYTES:
                 left_out.append(f"{name} ({_mib(size)})")
                 continue
             try:
-                content = _read(path, size)
+                with _opened(workdir, name) as file:
+                    content = file.read(size)
             except OSError as error:
                 left_out.append(f"{name} ({error.strerror or error})")
                 continue
             if hash_ and hashlib.sha256(content).hexdigest() == hash_:
                 continue  # written again, as it was
             info = tarfile.TarInfo(name)
-            info.size, info.mode = len(content), path.lstat().st_mode & 0o777
+            info.size, info.mode = len(content), mode
             info.pax_headers = {returned.BEFORE: hash_}
             tar.addfile(info, io.BytesIO(content))
             total, count = total + len(content), count + 1
     return _words(left_out)
-
-
-def _read(path: Path, size: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(size)
 
 
 def _words(left_out: list[str]) -> list[str]:

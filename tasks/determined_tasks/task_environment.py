@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from determined.common import nvml
 from determined.common.wire import mlflow, no_telemetry
 from determined.common.wire.legs import AgentUser, LegSpec
+from determined.storage import beneath
 from determined_tasks import identity
 from determined_tasks.context_dir import ContextDir
 from determined_tasks.entrypoint import CLUSTER_HOOK
@@ -25,6 +26,7 @@ from determined_tasks.limits import Limits
 # Linux refuses to start a process with a single variable above 128 KiB; what is longer is left to the
 # info files, where determined.get_cluster_info() finds it too.
 LONGEST_VARIABLE = 100_000
+MOST_INFO_BYTES = 1 << 20
 
 # The agent's own settings and secrets are not the training process's business.
 NOT_INHERITED = ("DET_", "PREFECT_")
@@ -208,7 +210,9 @@ def has_met(run_dir: Path, nodes: int) -> bool:
     if nodes == 1:
         return True
     try:
-        found = json.loads((run_dir / "info/rendezvous_info.json").read_bytes())
+        # The process may have laid a link there, to what never ends say.
+        with beneath.opened(run_dir, "info/rendezvous_info.json") as descriptor:
+            found = json.loads(os.read(descriptor, MOST_INFO_BYTES))
         return len(found["container_addrs"]) == nodes
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -6,18 +6,23 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import os
 import shutil
+import stat
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from determined_tasks import context_dir, identity
+from determined_tasks import bell, context_dir, identity, leg, returning, supervision
+from determined_tasks import task_environment as environment
 from determined_tasks.identity import Identity
 from tests.hostile.conftest import SECRET
-from tests.hostile.test_storage_races import exchange
+from tests.hostile.test_storage_races import before, exchange
 
 NOBODY = Identity("nobody", 65534, 65534, (65534,), Path("/"))
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other accounts")
@@ -77,3 +82,115 @@ def test_a_link_in_a_model_definition_leads_nothing_out_of_it(tmp_path: Path, vi
 
 def test_the_library_that_removes_trees_goes_by_descriptors() -> None:
     assert shutil.rmtree.avoids_symlink_attacks
+
+
+@as_root
+def test_a_temporary_directory_exchanged_once_it_is_given_leads_root_nowhere(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains: a directory of root's that others need is closed to them, ``/etc`` say. In ``/tmp`` whoever owns
+    a directory may put another in its place."""
+    victim.chmod(0o755)
+    context = context_dir.prepare(
+        tmp_path / "work", "a.1", None, lambda _: b"", tmp_path / "det-0123"
+    )
+    give = identity.give
+
+    def slowly(account: Identity, root: Path) -> None:
+        give(account, root)
+        if root == context.tmp:
+            exchange(context.tmp, victim)()
+
+    monkeypatch.setattr(identity, "give", slowly)
+    monkeypatch.setattr(identity, "require_reach", lambda *_: None)
+    context_dir.hand_over(context, tmp_path / "work", NOBODY)
+    assert context.tmp.is_symlink()
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o755
+    assert stat.S_IMODE(context.workdir.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", ["sub", "sub/file"])
+def test_files_that_come_back_are_read_behind_no_link(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Gains: what a file of root's holds, or its hash, as a file of the task's."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for workdir in (first, second):
+        (workdir / "sub").mkdir(parents=True)
+        (workdir / "sub" / "file").write_text("the user's")
+    target = victim if name == "sub" else victim / "file"
+    # It has been looked at.
+    before(monkeypatch, stat, "S_ISREG", exchange(first / name, target))
+    returning.remember(tmp_path, first)
+    assert (first / name).is_symlink()
+    assert json.loads((tmp_path / returning.RECORD).read_text()) == {}
+    before(monkeypatch, stat, "S_ISREG", exchange(second / name, target))
+    out = io.BytesIO()
+    (remark,) = returning.pack(second, {}, out)
+    assert remark.startswith("these files do not come back: sub/file")
+    out.seek(0)
+    with tarfile.open(fileobj=out, mode="r:gz") as tar:
+        assert "sub/file" not in tar.getnames()
+
+
+def test_what_a_process_says_of_its_gang_is_read_behind_no_link_and_to_an_end(
+    tmp_path: Path, victim: Path
+) -> None:
+    """Gains: all memory of the machine, by a link to ``/dev/zero``."""
+    found = json.dumps({"container_addrs": ["a", "b"]})
+    (victim / "file").write_text(found)
+    info = tmp_path / "info"
+    info.mkdir()
+    (info / "rendezvous_info.json").write_text(found)
+    assert environment.has_met(tmp_path, 2)
+    (info / "rendezvous_info.json").write_text(found + " " * environment.MOST_INFO_BYTES + "x")
+    assert environment.has_met(tmp_path, 2)  # the rest is not read
+    (info / "rendezvous_info.json").unlink()
+    (info / "rendezvous_info.json").symlink_to(victim / "file")
+    assert not environment.has_met(tmp_path, 2)
+    (info / "rendezvous_info.json").unlink()
+    os.mkfifo(info / "rendezvous_info.json")
+    assert not environment.has_met(tmp_path, 2)
+    shutil.rmtree(info)
+    (victim / "rendezvous_info.json").write_text(found)
+    info.symlink_to(victim)
+    assert not environment.has_met(tmp_path, 2)
+
+
+TRY = """
+import os, sys
+for name in sys.argv[2:]:
+    for attempt in (lambda: os.symlink("/etc/passwd", name + "-new"), lambda: os.rename(name, name + "-old"),
+                    lambda: os.open(name, os.O_RDWR), lambda: os.unlink(name)):
+        try:
+            os.chdir(sys.argv[1])
+            attempt()
+        except (PermissionError, IsADirectoryError):
+            continue
+        print("could:", name)
+"""
+
+
+@as_root
+def test_logs_pipes_and_records_of_a_leg_lie_beside_what_the_account_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains: a file of root's is written, by a link in place of the log that waits, or of the pipe by which
+    an agent rings."""
+    monkeypatch.setattr(identity, "require_reach", lambda *_: None)
+    for folder in reversed(tmp_path.parents[:-2]):
+        folder.chmod(0o711)
+    tmp_path.chmod(0o711)
+    context = context_dir.prepare(
+        tmp_path / "work", "a.1", None, lambda _: b"", tmp_path / "det-0123"
+    )
+    context_dir.hand_over(context, tmp_path / "work", NOBODY)
+    names = [leg.SPOOL, bell.BELL, supervision.LOCK, supervision.RECORD, returning.RECORD]
+    for name in names:
+        (context.root / name).touch(mode=0o600)
+    command = [sys.executable, "-I", "-c", TRY, str(context.root), *names, "workdir", "run"]
+    ended = subprocess.run(
+        command, user=NOBODY.uid, group=NOBODY.gid, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == ""
