@@ -21,7 +21,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from determined.common.api import errors
 from determined.common.backoff import Backoff
@@ -76,7 +76,7 @@ def _files(workdir: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 @contextlib.contextmanager
-def _opened(workdir: Path, name: str) -> Iterator[BinaryIO]:
+def _opened(workdir: Path, name: str) -> Iterator[io.BufferedReader]:
     """The regular file, behind no link. Raises OSError."""
     with beneath.opened(workdir, name) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
