@@ -57,6 +57,7 @@ def test_what_the_topics_are() -> None:
         "retrainings",
         "pipelines",
         "cluster",
+        "service log",
     }
     assert named == set(NAMED)
     things = {
