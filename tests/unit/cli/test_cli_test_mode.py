@@ -168,3 +168,17 @@ def test_they_exclude_each_other(
 ) -> None:
     assert det("e", "create", config, *args).exit_code == 2
     assert service.calls == []
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "heeds"),
+    [("python3 train.py", False), ("model_def:Trial", True), (None, True)],
+)
+def test_periods_are_for_trial_classes(entrypoint: str | None, heeds: bool) -> None:
+    """Else the user is warned of fields that nobody wrote."""
+    config: dict[str, Any] = {"name": "x", "searcher": {"name": "single", "metric": "loss"}}
+    if entrypoint is not None:
+        config["entrypoint"] = entrypoint
+    data = test_mode.tiny(read_config(config)).document.data
+    fields = ("scheduling_unit", "min_validation_period", "min_checkpoint_period")
+    assert [name in data for name in fields] == 3 * [heeds]

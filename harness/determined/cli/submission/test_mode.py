@@ -28,6 +28,7 @@ def tiny(config: ConfigText) -> ConfigText:
     If the training code sets the length (no ``searcher.max_length``), the length does not change.
     Raises CliError if the configuration file has no ``searcher``.
     """
+    from determined import expconf
     from determined.experimental._submission import ConfigText, as_text
 
     data = copy.deepcopy(config.document.data)
@@ -46,10 +47,14 @@ def tiny(config: ConfigText) -> ConfigText:
         name=f"test of {data.get('name') or 'an experiment'}",
         searcher=single,
         max_restarts=0,
-        scheduling_unit=1,
-        min_validation_period={"batches": 1},
-        min_checkpoint_period={"batches": 0},
     )
+    if "entrypoint" not in data or expconf.trial_class(data) is not None:
+        # A command decides by itself, and its user would be warned of fields that nobody wrote.
+        data.update(
+            scheduling_unit=1,
+            min_validation_period={"batches": 1},
+            min_checkpoint_period={"batches": 0},
+        )
     storage = data.get("checkpoint_storage")
     if isinstance(storage, dict):
         storage.update(save_experiment_best=0, save_trial_best=0, save_trial_latest=0)
