@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,14 @@ def test_what_is_missing_is_said(det: Det, monkeypatch: pytest.MonkeyPatch) -> N
     said = det("init", "lightning").stderr
     needed = installation.command("examples", "lightning")
     assert f"train.py needs torch, sklearn, lightning, not installed here: {needed}\n" in said
+
+
+def test_the_page_of_examples_has_every_folder_and_template() -> None:
+    page = (ROOT / "examples/README.md").read_text()
+    named = set(re.findall(r"\[(\w+)\]\(\w", page))
+    tracked = {path.parent.name for path in (ROOT / "examples").glob("*/*.*")}
+    assert tracked <= named
+    for name, template in TEMPLATES.items():
+        (row,) = (one for one in page.splitlines() if one.startswith(f"| [{template.folder}]"))
+        assert f"| `{name}` |" in row
+        assert f" examples/{template.folder}/" in row
