@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from determined import core
+from determined.common import installation
 from determined.pytorch import deepspeed
 from determined.pytorch.deepspeed import _loop, _validation
 
@@ -62,7 +64,9 @@ def test_places_in_a_topology() -> None:
 @pytest.mark.parametrize("name", ["DeepSpeedTrial", "DeepSpeedTrialContext", "Trainer", "init"])
 def test_what_needs_the_package_says_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    words = rf"deepspeed\.{name} needs the package deepspeed: pip install '.*\[deepspeed\]'"
+    words = re.escape(
+        f"deepspeed.{name} needs the package deepspeed: {installation.command('deepspeed')}"
+    )
     with pytest.raises(ImportError, match=words):
         exec(f"from determined.pytorch.deepspeed import {name}")
     with pytest.raises(AttributeError, match="no attribute 'DeepSpeedTrail'"):
