@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 
+from determined.common import installation
 from determined.common.wire import agents, shells
 
 _EXTRAS = {agents.JUPYTERLAB: "notebook", agents.TENSORBOARD: "tensorboard"}
@@ -14,7 +15,7 @@ _EXTRAS = {agents.JUPYTERLAB: "notebook", agents.TENSORBOARD: "tensorboard"}
 def lacking() -> dict[str, str]:
     """Those that are not installed where the agent's tasks run, and what installs each."""
     found = {
-        module: f"pip install 'determined-prefect[{extra}]'"
+        module: installation.command(extra)
         for module, extra in _EXTRAS.items()
         if importlib.util.find_spec(module) is None
     }

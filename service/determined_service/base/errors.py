@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import secrets
 import traceback
-from pathlib import Path
 
 import psycopg
 from fastapi import FastAPI, Request
@@ -33,6 +32,7 @@ from determined_service.base.refusals import TooLarge as TooLarge
 from determined_service.base.refusals import TooManyRequests as TooManyRequests
 from determined_service.base.refusals import Unauthenticated as Unauthenticated
 from determined_service.base.refusals import Unavailable as Unavailable
+from determined_service.base.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +80,13 @@ def of_database(error: BaseException) -> ApiError | None:
     return None
 
 
-async def with_cause(refusal: ApiError, data_dir: Path) -> ApiError:
+async def with_cause(refusal: ApiError, request: Request) -> ApiError:
     """The same refusal; of a database that does not answer, with the cause if that is the full disk of
-    ``data_dir``."""
-    if refusal.message == NO_ANSWER and (why := await full_disk.hint(data_dir)):
+    the service's directory."""
+    if refusal.message != NO_ANSWER:
+        return refusal
+    settings: Settings = request.app.state.settings
+    if why := await full_disk.hint(settings.data_dir):
         return Unavailable(NO_ANSWER.partition(";")[0] + why)
     return refusal
 
@@ -164,7 +167,7 @@ def install(app: FastAPI) -> None:
 
     async def api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        return refuse(await with_cause(error, request.app.state.settings.data_dir))
+        return refuse(await with_cause(error, request))
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -185,7 +188,7 @@ def install(app: FastAPI) -> None:
             return await fault(request, error)
         cause = error.orig if isinstance(error, StatementError) else error
         logger.warning("%s: %s", _asked(request), _log_line(str(cause)))
-        return refuse(await with_cause(refusal, request.app.state.settings.data_dir))
+        return refuse(await with_cause(refusal, request))
 
     async def fault(request: Request, error: Exception) -> Response:
         return unforeseen(request, error)

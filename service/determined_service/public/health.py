@@ -33,7 +33,7 @@ async def _database(request: Request) -> str | None:
         refusal = of_database(error)
         if refusal is None:
             return "the database does not answer"
-        return (await with_cause(refusal, request.app.state.settings.data_dir)).message
+        return (await with_cause(refusal, request)).message
     wanted = migrate.head()
     if found != wanted:
         return f"the database is at revision {found}, but this service needs {wanted}"

@@ -282,6 +282,7 @@ OTHERS = {
     ),
     *(
         "dev auth-token",
+        "master logs",  # shown as all logs are, with control characters as text
         "prefect env",
         "user login",
         "user logout",

@@ -119,7 +119,7 @@ def test_reports_beyond_the_limits_are_refused(change: dict[str, Any], says: str
 def test_mlflow_points_beyond_64_bits_are_refused(field: str, number: Any) -> None:
     point = {"key": "loss", "value": 1.0, "timestamp": 1, "step": 1} | {field: number}
     with pytest.raises(
-        BadRequest, match=f"metrics: the {field} of 'loss': expected a whole number"
+        BadRequest, match=rf"parameter 'metrics\[0\].{field}' supplied: expected a whole number"
     ):
         Log({"metrics": [point]})
 
