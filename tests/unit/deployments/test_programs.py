@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from determined.common import installation
 from determined.common.wire import shells
 from determined_deployments.agent import programs
 from determined_deployments.agent.launchers.docker.launcher import DockerLauncher
@@ -15,10 +16,11 @@ from determined_deployments.agent.launchers.fork_server.launcher import ForkServ
 
 def test_what_is_missing_has_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(installation, "command", lambda extra: f"install {extra}")
     monkeypatch.setattr(shutil, "which", lambda name, path: None)
     found = programs.lacking()
     assert sorted(found) == ["jupyterlab", "sshd", "tensorboard"]
-    assert "[notebook]" in found["jupyterlab"]
+    assert found["jupyterlab"] == "install notebook"
     assert "openssh-server" in found["sshd"]
 
 
