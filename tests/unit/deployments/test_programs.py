@@ -16,8 +16,7 @@ from determined_deployments.agent.launchers.fork_server.launcher import ForkServ
 
 def test_what_is_missing_has_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(installation, "command", lambda extra: f"install {extra}")
-    monkeypatch.setattr(shutil, "which", lambda name, path: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     found = programs.lacking()
     assert sorted(found) == ["jupyterlab", "sshd", "tensorboard"]
     assert found["jupyterlab"] == "install notebook"
