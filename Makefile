@@ -11,7 +11,7 @@ LOCAL := $(VENV)/.local
 SOURCES := harness searchers registry service tasks flows deployments
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-all check bench chaos images wheel clean setup
+.PHONY: run test test-all check bench chaos docs images wheel clean setup
 
 setup: $(STAMP)
 
@@ -61,6 +61,9 @@ check: $(STAMP) ## style and types
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/mypy
+
+docs: $(STAMP) ## the pages that are written from the code
+	$(BIN)/python -m determined.cli.reference > docs/reference/commands.md
 
 bench: $(STAMP) ## prints figures; nothing is asserted
 	$(BIN)/python -m benchmarks

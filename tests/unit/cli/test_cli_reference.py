@@ -1,0 +1,21 @@
+"""The page of all commands says what the commands say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
+
+
+def test_the_page_is_what_the_commands_say():
+    made = subprocess.run(
+        [sys.executable, "-m", "determined.cli.reference"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == PAGE.read_text(), (
+        "the page is not that of these commands: run `make docs`"
+    )
+    for words in ("### det experiment list", "| `--drain` |", "`det template create`"):
+        assert words in made.stdout
