@@ -1,4 +1,4 @@
-# Everything a newcomer needs: `make run` and `make test` on a machine with Python 3.11 or newer (docs/install.md).
+# Everything a newcomer needs: `make run` and `make test` on a machine with Python 3.11 or newer (docs/start/install.md).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -77,7 +77,7 @@ chaos: $(STAMP) ## searches on a cluster where processes die all the time, for F
 BASE ?= python:3.11-slim
 IMAGES ?= harness service agent
 
-images: $(STAMP) ## IMAGES from BASE, which is made from Debian's packages if it cannot be pulled (docs/images.md)
+images: $(STAMP) ## IMAGES from BASE, which is made from Debian's packages if it cannot be pulled (docs/operate/images.md)
 	deployments/docker/build.sh $(BIN)/python $(BASE) $(IMAGES)
 
 wheel: ## dist/….whl, and the command that installs it elsewhere

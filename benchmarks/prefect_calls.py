@@ -1,7 +1,7 @@
 """CPU of Prefect's server and of its Postgres for each call that a trivial trial costs them, four at a time.
 
-Two ways: the run is made to wait and told that it runs, as we do, or made Running (docs/performance.md says
-why we do not).
+Two ways: the run is made to wait and told that it runs, as we do, or made Running
+(docs/inside/performance.md says why we do not).
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def cluster_up(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Cluster configuration (docs/cluster-config.md), also --master-config-path; '' for none any"
-            " more.",
+            help="Cluster configuration (docs/operate/cluster-config.md), also --master-config-path; '' for"
+            " none any more.",
         ),
     ] = None,
     # Determined's name: both in one line of the help leave no room for the rest of it.

@@ -1,8 +1,8 @@
 """The flow's part in a custom search: the user's search method decides, the flow makes the trials' runs.
 
-The search method runs where its user started it (docs/custom-searchers.md), and the service carries out
-its operations. The flow makes a Prefect run for each trial, and ends when the experiment does. It keeps no
-state: the service answers which trials have no run yet.
+The search method runs where its user started it (docs/search/custom-searchers.md), and the service carries
+out its operations. The flow makes a Prefect run for each trial, and ends when the experiment does. It keeps
+no state: the service answers which trials have no run yet.
 """
 
 from __future__ import annotations

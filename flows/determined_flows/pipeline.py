@@ -1,8 +1,8 @@
 """The flow of a pipeline of experiments: it asks the service for one step after the other, and tells of them.
 
 The service takes the steps, each in one transaction, and makes the experiments' runs subflows of this one
-(docs/pipelines.md). So this process has nothing that a ``kill -9`` could lose: another one asks for the
-next step.
+(docs/automate/pipelines.md). So this process has nothing that a ``kill -9`` could lose: another one asks for
+the next step.
 """
 
 from __future__ import annotations

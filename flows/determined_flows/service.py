@@ -18,7 +18,7 @@ def open_session() -> Session:
     if missing:
         raise RuntimeError(
             f"{' and '.join(missing)} not set: a worker that runs Determined's flows needs the "
-            "service's address and the agent token in its environment (docs/flows.md)"
+            "service's address and the agent token in its environment (docs/automate/flows.md)"
         )
     return Session(
         os.environ["DET_MASTER"], os.environ["DET_AGENT_TOKEN"], max_retries=OUTAGE_RETRIES

@@ -1,4 +1,4 @@
-"""The account that a task's processes run as, when it is not the agent's own (docs/security.md).
+"""The account that a task's processes run as, when it is not the agent's own (docs/operate/security.md).
 
 The supervisor stays root. It takes the account's effective ids for work on files that the task can reach:
 a link that the task has laid must not lead root anywhere.

@@ -1,4 +1,4 @@
-"""Whoever changes a part of a stored value has locked its row before it was read (docs/registry.md).
+"""Whoever changes a part of a stored value has locked its row before it was read (docs/inside/registry.md).
 
 A statement that waits for a lock looks again at the rows that it locks, and at no others: what it reads of
 joined tables is older than the lock. The checks read the sources, SQL texts and SQLAlchemy alike.

@@ -34,7 +34,7 @@ def test_every_row_and_every_long_suite_is_there() -> None:
 @pytest.mark.parametrize(
     ("path", "suites"),
     [
-        ("docs/cli.md", ()),
+        ("docs/reference/cli.md", ()),
         ("README.md", ()),
         ("searchers/determined_searchers/asha.py", (tiers.CHAOS, tiers.PUBLISHED)),
         ("harness/determined/common/wire/limits.py", tiers.ALL),

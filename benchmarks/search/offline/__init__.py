@@ -4,7 +4,7 @@
 
 `tasks` are functions of a configuration and an epoch, `simulator` gives a tool W virtual workers,
 `ours` and `peers` drive the tools, `plan` says who runs what, `statistics` and `report` judge.
-The peers run in their own interpreter (PEER_PYTHON). Results: docs/search-quality.md.
+The peers run in their own interpreter (PEER_PYTHON). Results: docs/inside/search-quality.md.
 """
 
 

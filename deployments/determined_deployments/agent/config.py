@@ -72,7 +72,7 @@ class ContainerRights(BaseModel):
 
 
 class Security(BaseModel):
-    """``security``: as whom tasks run, and what their containers may have (docs/security.md)."""
+    """``security``: as whom tasks run, and what their containers may have (docs/operate/security.md)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -84,7 +84,7 @@ class Security(BaseModel):
 
 
 class LimitsOfLegs(BaseModel):
-    """``limits``: what a leg may use of the machine, in a container or not (docs/agent.md)."""
+    """``limits``: what a leg may use of the machine, in a container or not (docs/operate/agent.md)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -102,7 +102,7 @@ class LimitsOfLegs(BaseModel):
 
 
 class Container(BaseModel):
-    """``container``: for the launcher ``docker`` (docs/agent.md)."""
+    """``container``: for the launcher ``docker`` (docs/operate/agent.md)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -164,7 +164,7 @@ class AgentConfig(BaseModel):
     container: Container = Field(default_factory=Container)
     compiled_code: int | str = 16 << 30
     """How much of what trials compile is kept for the user's next trials of the same code, such as ``4G``; 0:
-    nothing (docs/agent.md)."""
+    nothing (docs/operate/agent.md)."""
 
     @field_validator("compiled_code")
     @classmethod

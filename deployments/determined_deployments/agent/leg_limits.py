@@ -30,7 +30,7 @@ def prepare(config: AgentConfig) -> Limits:
     except GroupsUnavailable as error:
         by = "processes are not limited for root" if os.geteuid() == 0 else "processes by account"
         logger.warning(
-            "%s; without control groups (%s): memory is looked at each second, %s (docs/agent.md)",
+            "%s; without control groups (%s): memory is looked at each second, %s (docs/operate/agent.md)",
             words,
             error,
             by,

@@ -150,7 +150,7 @@ class AgentWorker(BaseWorker[JobConfiguration, BaseVariables, WorkerResult], abc
     async def launch_alone(self, flow_run: FlowRun, configuration: JobConfiguration) -> Started:
         """Starts a run in a worker that somebody started by hand, without an agent."""
         raise NotImplementedError(
-            f"a worker of the type {self.type} works only inside an agent: start one (docs/agent.md)"
+            f"a worker of the type {self.type} works only inside an agent: start one (docs/operate/agent.md)"
         )
 
     async def run(

@@ -15,7 +15,7 @@
 Each function is a Prefect task (its plain form: ``run_experiment.fn``) that answers a small, frozen record
 of values that JSON can hold. Which cluster they ask, and as whom, says a
 :class:`~determined_flows.blocks.cluster.DeterminedCluster` block, or the login of this machine
-(docs/blocks.md).
+(docs/automate/blocks.md).
 """
 
 from determined_flows.blocks.cluster import DeterminedCluster

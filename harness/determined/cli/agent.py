@@ -86,7 +86,7 @@ def disable(
 def remove(
     ctx: typer.Context,
     agent_ids: Annotated[
-        list[str], typer.Argument(metavar="AGENT_ID...", autocompletion=completion.agents)
+        list[str], typer.Argument(metavar="AGENT_ID", autocompletion=completion.agents)
     ],
 ) -> None:
     """Take agents that are gone off the list; what they ran starts again elsewhere. For administrators."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from typing import Any
+
+from determined.cli.printing import echo
 
 HEAD = """# Commands
 
@@ -107,4 +108,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    echo(page(), end="")

@@ -1,7 +1,7 @@
 """Code that the SDK, the CLI and the training process share.
 
 Some modules here (``util``, ``constants``, ``yaml``, ``check``, ``experimental``, parts of ``api``) exist
-because published scripts import them from Determined; docs/sdk.md says what is there and what is not.
+because published scripts import them from Determined; docs/reference/sdk.md lists them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def no_agents_here() -> str | None:
         return None
     return (
         f"agents run on Linux, and this is {system}: use a cluster on another machine (-m URL or "
-        "DET_MASTER), or Linux within this one (on Windows: WSL 2); docs/install.md says what works here"
+        "DET_MASTER), or Linux within this one (on Windows: WSL 2); docs/start/install.md says what works"
     )
 
 

@@ -177,7 +177,7 @@ class TrainContext:
         selector: Callable[[Path], bool] = lambda _: True,
         mangler: Callable[[Path, int], Path] = lambda path, _: path,
     ) -> None:
-        """Copy new and changed files to checkpoint storage (docs/tensorboard.md).
+        """Copy new and changed files to checkpoint storage (docs/train/tensorboard.md).
 
         ``selector`` and ``mangler`` (path, rank → path to store as) get paths relative to
         ``get_tensorboard_path()``. Raises RuntimeError in the mode AUTO, which does it by itself.

@@ -65,7 +65,7 @@ def _no_containers(_: Mapping[str, Any], where: Surroundings) -> str | None:
         return None
     return (
         f"resource pool {where.pool!r} has agents that run processes, and only those that run containers do "
-        "(docs/agent.md)"
+        "(docs/operate/agent.md)"
     )
 
 

@@ -158,7 +158,7 @@ _ONLY_SOME = ("log_policies", "preemption_timeout")
 @functools.cache
 def format_of(root: type[TaskConfig]) -> Format:
     """The kind of file; one object for each class."""
-    return Format(root, ("environment", "resources"), "docs/tasks.md", legacy.RENAMED)
+    return Format(root, ("environment", "resources"), "docs/sit-down/tasks.md", legacy.RENAMED)
 
 
 def complete_task(

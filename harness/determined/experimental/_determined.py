@@ -124,7 +124,7 @@ class Determined:
 
         Args:
             config: a YAML file's path, a mapping, or YAML text (more than one line).
-            model_dir: the directory with the training code; ``docs/cli.md`` lists the files that
+            model_dir: the directory with the training code; ``docs/reference/cli.md`` lists the files that
                 are left out.
             includes: further files and directories to put into the trial's working directory.
             project_id: the experiment's project.

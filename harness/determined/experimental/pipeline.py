@@ -1,4 +1,4 @@
-"""Pipelines of experiments, in Python (docs/pipelines.md)::
+"""Pipelines of experiments, in Python (docs/automate/pipelines.md)::
 
 from determined.experimental import pipeline
 

@@ -42,7 +42,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
 
     In several processes (``core.init(distributed=…)``) each makes the callback and calls ``fit`` with its
     share of the data; the chief reports its own metrics. On torch, Keras trains a separate model in each
-    process, unless the optimizer averages the gradients (docs/frameworks.md). The callback notices this
+    process, unless the optimizer averages the gradients (docs/train/frameworks.md). The callback notices this
     after the first batch.
 
     Args:
@@ -205,7 +205,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
             raise errors.InvalidModelException(
                 "the processes train different models: their weights differ after the first batch. "
                 "On torch, Keras does not average gradients by itself. Give model.compile() an "
-                "optimizer whose apply() averages them (docs/frameworks.md has one), and begin "
+                "optimizer whose apply() averages them (docs/train/frameworks.md has one), and begin "
                 "with the same weights in every process, e.g. by keras.utils.set_random_seed()"
             )
 

@@ -34,8 +34,8 @@ class Settings(BaseModel):
     """Where browsers reach the service, ``https://name:port``. None: host and port as above."""
     proxy_host: str | None = None
     """Host names of tasks in browsers, such as ``https://*.tasks.example.com``, for which DNS and
-    certificates have a wildcard (docs/proxy.md). None: names below ``localhost``, for visitors on the
-    service's machine; empty: none at all."""
+    certificates have a wildcard (docs/sit-down/proxy.md). None: names below ``localhost``, for visitors on
+    the service's machine; empty: none at all."""
     db_url: str
     """``postgresql://user:password@host:port/database`` (or ``?host=/socket/dir``)."""
     mlflow_db_url: str | None = None
@@ -57,7 +57,7 @@ class Settings(BaseModel):
     default_checkpoint_storage: dict[str, Any] | None = None
     """Of experiments without one, unless the cluster configuration has one."""
     cluster_config_file: Path | None = None
-    """The cluster configuration (YAML, docs/cluster-config.md). None: one pool, ``default``."""
+    """The cluster configuration (YAML, docs/operate/cluster-config.md). None: one pool, ``default``."""
     local_agents: list[str] = Field(default_factory=list)
     """Agents that are always started in the default compute pool, whichever that is: they do not keep a pool
     in the configuration."""

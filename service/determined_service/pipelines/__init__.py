@@ -1,4 +1,4 @@
-"""Pipelines of experiments: docs/pipelines.md.
+"""Pipelines of experiments: docs/automate/pipelines.md.
 
 * :mod:`.machine`: which move comes next, pure
 * :mod:`.rows`: a pipeline's rows: found, locked, changed

@@ -6,7 +6,7 @@
   in; if we know of none, it is ended with the reason;
 * a leg that a stock Prefect worker claimed, and whose run has ended without it: it is lost;
 * a user's flow that was cancelled, and whose process did not live to kill the experiments that it had
-  submitted (docs/blocks.md): they are killed.
+  submitted (docs/automate/blocks.md): they are killed.
 """
 
 from __future__ import annotations

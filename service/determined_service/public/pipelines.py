@@ -1,4 +1,4 @@
-"""Pipelines of experiments: docs/pipelines.md."""
+"""Pipelines of experiments: docs/automate/pipelines.md."""
 
 # Parameters and fields are named as in the API.
 # ruff: noqa: N803, N815

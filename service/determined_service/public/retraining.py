@@ -1,4 +1,4 @@
-"""Models that are trained again: docs/retraining.md."""
+"""Models that are trained again: docs/automate/retraining.md."""
 
 # Parameters and fields are named as in the API.
 # ruff: noqa: N803, N815

@@ -1,6 +1,7 @@
 """Ways into a task's pages for browsers: an address that is good once, and a page that asks for the password.
 
-What a visitor may do at the task is decided for each request there (docs/proxy.md); these say only who it is.
+What a visitor may do at the task is decided for each request there (docs/sit-down/proxy.md); these say only
+who it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models that are trained again: docs/retraining.md.
+"""Models that are trained again: docs/automate/retraining.md.
 
 * :mod:`.plans`: what a user asks for, checked; :mod:`.schedules` and :mod:`.triggers`: when
 * :mod:`.events`: whether what a trigger waits for has happened; :mod:`.live`: what users report

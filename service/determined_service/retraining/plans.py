@@ -32,7 +32,7 @@ class Schedule(BaseModel):
 class Plan(BaseModel):
     """How a model is trained again.
 
-    ``evaluate``, ``data_version``: ``module:function`` of the model definition (docs/retraining.md).
+    ``evaluate``, ``data_version``: ``module:function`` of the model definition (docs/automate/retraining.md).
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -1,4 +1,4 @@
-"""Draws the transition tables into ``docs/lifecycle.md``.
+"""Draws the transition tables into ``docs/inside/lifecycle.md``.
 
 ``python -m determined_service.state.diagram``: between the markers the page is what the tables of
 :mod:`.states` say, and nothing else; with ``--check``, exit code 1 when it is not, and nothing is
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from determined_service.state.states import ACTIVE, DELETING, MACHINES, PAUSED, REQUESTED, Machine
 
-PAGE = Path(__file__).parents[3] / "docs" / "lifecycle.md"
+PAGE = Path(__file__).parents[3] / "docs" / "inside" / "lifecycle.md"
 BEGIN = "<!-- drawn by `python -m determined_service.state.diagram` -->"
 END = "<!-- end of what is drawn -->"
 

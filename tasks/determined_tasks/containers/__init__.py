@@ -1,1 +1,1 @@
-"""Legs whose training process runs in a container of a Docker engine (docs/agent.md)."""
+"""Legs whose training process runs in a container of a Docker engine (docs/operate/agent.md)."""

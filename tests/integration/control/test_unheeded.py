@@ -18,7 +18,7 @@ MOUNTED = SINGLE.replace("max_restarts: 1", "max_restarts: 0") + (
 )
 REMARK = (
     "bind_mounts, environment.image are stored but not heeded: resource pool 'default' has agents that run "
-    "processes, and only those that run containers do (docs/agent.md); /mnt/dataset (on the machine: "
+    "processes, and only those that run containers do (docs/operate/agent.md); /mnt/dataset (on the machine: "
     "/data/team) is not mounted"
 )
 MISSING = "FileNotFoundError: [Errno 2] No such file or directory: '/mnt/dataset/x.csv' (train.py, line 4)"

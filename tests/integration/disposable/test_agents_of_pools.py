@@ -10,7 +10,7 @@ from determined_deployments.local.layout import Layout
 from tests.local_cluster import LocalCluster
 from tests.waiting import until
 
-# As in docs/cluster-config.md.
+# As in docs/operate/cluster-config.md.
 POOLS = """
 resource_manager: {default_compute_resource_pool: gpus, default_aux_resource_pool: small}
 resource_pools:

@@ -23,7 +23,7 @@ from determined.common.wire import limits
 from determined.expconf import ConfigError, complete, fields
 from determined.expconf.base import Section
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "cluster-config.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "operate" / "cluster-config.md"
 
 
 def read(text: str) -> ClusterConfig:

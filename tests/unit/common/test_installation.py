@@ -106,7 +106,7 @@ def test_nothing_else_says_how_to_install_an_extra() -> None:
 def test_the_page_has_the_commands_of_errors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    page = (ROOT / "docs/install.md").read_text()
+    page = (ROOT / "docs/start/install.md").read_text()
     (tmp_path / "constraints.txt").touch()
     origin = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
     in_checkout = shlex.join(installed(monkeypatch, origin, "notebook"))
@@ -121,7 +121,7 @@ def test_the_page_has_the_commands_of_errors(
 
 def test_the_page_names_every_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    section = (ROOT / "docs/install.md").read_text().split("## Extras")[1].split("\n## ")[0]
+    section = (ROOT / "docs/start/install.md").read_text().split("## Extras")[1].split("\n## ")[0]
     rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
     found = re.findall(r"`(\w+)`", " ".join(rows))
     assert sorted(found) == sorted(project["optional-dependencies"])

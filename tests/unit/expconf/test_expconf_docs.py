@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from determined.expconf import config, fields
 from determined.expconf.base import Section
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "configuration.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 
 def sections(section: type[Section]) -> Iterator[type[Section]]:

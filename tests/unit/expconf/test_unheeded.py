@@ -78,7 +78,8 @@ def test_processes_have_no_containers() -> None:
         "bind_mounts, environment.image, environment.force_pull_image, environment.registry_auth, "
         "environment.add_capabilities, environment.drop_capabilities, resources.devices, resources.shm_size "
         "are stored but not heeded: resource pool 'default' has agents that run processes, and only those "
-        "that run containers do (docs/agent.md); /mnt/dataset (on the machine: /data/team) is not mounted"
+        "that run containers do (docs/operate/agent.md); /mnt/dataset (on the machine: /data/team) is not "
+        "mounted"
     ]
 
 

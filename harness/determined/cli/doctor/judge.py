@@ -202,7 +202,7 @@ def _agents(facts: Facts) -> Iterator[Finding]:
     ]
     alive = [agent for agent in known if agent["state"] == "STATE_ALIVE"]
     if not alive and down is None:
-        advice = f"start one (`{UP}`, docs/agent.md); until then every trial waits"
+        advice = f"start one (`{UP}`, docs/operate/agent.md); until then every trial waits"
         none = {0: "there is no agent", 1: "the only agent is not alive"}
         found = none.get(len(known), f"none of {len(known)} agents is alive")
         yield Finding("agent", "FAILED", found, advice)
@@ -215,8 +215,8 @@ def _agents(facts: Facts) -> Iterator[Finding]:
         )
         if agent["state"] == "STATE_SILENT":
             advice = (
-                "start it again (docs/agent.md); if its machine is gone, an administrator takes it off the"
-                f" list: det agent remove {agent['id']}"
+                "start it again (docs/operate/agent.md); if its machine is gone, an administrator takes it"
+                f" off the list: det agent remove {agent['id']}"
             )
             found = f"nothing is heard of it for {f.duration(max(agent['silentS'], 0))}"
             yield Finding(name, "WARNING", found, advice)

@@ -1,8 +1,8 @@
 """The configuration of a cluster: its resource pools, their schedulers, and defaults for what runs on them.
 
 The models are those of Determined's ``master.yaml``, as far as a cluster here has the same; fields that it
-does not use are accepted with a remark, or refused where ignoring them would mislead. docs/cluster-config.md
-lists all of them. The service and `det` read the same file::
+does not use are accepted with a remark, or refused where ignoring them would mislead.
+docs/operate/cluster-config.md lists all of them. The service and `det` read the same file::
 
     config, remarks = read_file("cluster.yaml")
     config.scheduler_of("default").type

@@ -21,7 +21,7 @@ from determined.expconf.validation import located
 FORMAT = fields.Format(
     ClusterConfig,
     ("resource_manager", "task_container_defaults", "security", "quotas"),
-    "docs/cluster-config.md",
+    "docs/operate/cluster-config.md",
 )
 
 

@@ -2,8 +2,8 @@
 
 The program gets what ``python3 script.py`` gives it: its own ``__main__`` module, ``sys.argv``,
 ``sys.path[0]``, standard streams, default signal handling, random state, exit hooks and exit codes. Two
-differences remain (docs/agent.md): all forks of one parent share one hash seed, and imports done by the
-parent are not done again.
+differences remain (docs/operate/agent.md): all forks of one parent share one hash seed, and imports done by
+the parent are not done again.
 """
 
 from __future__ import annotations

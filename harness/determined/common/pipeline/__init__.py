@@ -1,4 +1,4 @@
-"""Pipelines of experiments: what a user asks for, read, checked and resolved (docs/pipelines.md).
+"""Pipelines of experiments: what a user asks for, read, checked and resolved (docs/automate/pipelines.md).
 
 Pure: no clock, no network. ``det``, the SDK and the service use it alike.
 

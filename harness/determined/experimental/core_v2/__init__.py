@@ -1,4 +1,4 @@
-"""The Core API for scripts that run anywhere, also outside of the cluster (docs/unmanaged.md).
+"""The Core API for scripts that run anywhere, also outside of the cluster (docs/train/unmanaged.md).
 
 ::
 

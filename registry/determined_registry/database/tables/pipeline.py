@@ -7,7 +7,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from determined_registry.database.tables.base import TS, Uuid, metadata, now
 
-# Pipelines of experiments (docs/pipelines.md). Whoever takes a step of one locks its row.
+# Pipelines of experiments (docs/automate/pipelines.md). Whoever takes a step of one locks its row.
 pipelines = sa.Table(
     "pipelines",
     metadata,

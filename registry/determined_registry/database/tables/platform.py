@@ -26,7 +26,8 @@ users = sa.Table(
     sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
     sa.Column("username", sa.Text, nullable=False, unique=True),
     sa.Column("display_name", sa.Text),
-    # A slow hash of what the client sends; the client already hashes (docs/service.md). NULL: no login.
+    # A slow hash of what the client sends; the client already hashes (docs/inside/service.md). NULL: no
+    # login.
     sa.Column("password_hash", sa.Text),
     sa.Column("admin", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("active", sa.Boolean, nullable=False, server_default=sa.true()),

@@ -7,7 +7,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from determined_registry.database.tables.base import TS, Uuid, json, metadata, now
 
-# What trains a model again (docs/retraining.md); one for each model, and it goes with the model.
+# What trains a model again (docs/automate/retraining.md); one for each model, and it goes with the model.
 retrainings = sa.Table(
     "retrainings",
     metadata,

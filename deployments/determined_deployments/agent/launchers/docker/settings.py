@@ -18,7 +18,7 @@ from determined_tasks.containers.settings import ContainerSettings
 from determined_tasks.identity import IdentityError
 
 IMAGE = f"determined-prefect/harness:{__version__}"
-"""What `make images` builds (docs/images.md)."""
+"""What `make images` builds (docs/operate/images.md)."""
 SYSTEM = ("/", "/usr", "/usr/local")
 
 
