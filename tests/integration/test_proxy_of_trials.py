@@ -105,7 +105,8 @@ def test_a_hostile_page_of_a_task_reads_nothing_of_others(
     session = cluster.session()
     url = session.master
     form = {"username": "determined", "password": cluster.password()}
-    there = {"Host": f"mlflow.localhost:{url.rpartition(':')[2]}"}
+    own = f"mlflow.localhost:{url.rpartition(':')[2]}"
+    there = {"Host": own, "Origin": f"http://{own}"}
     given = httpx.post(f"{url}/mlflow/", data=form, headers=there, timeout=TIMEOUT_S)
     pages = given.cookies["determined-session"]
 

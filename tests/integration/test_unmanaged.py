@@ -125,7 +125,7 @@ if sys.argv[1] == "with":
 core_v2.init(config=config)
 print("on its way out")
 if sys.argv[1] == "refused":
-    core_v2.train.report_training_metrics(-5, {"no such data": 1})
+    core_v2.train.report_training_metrics(1, {"no such data": "long" * 50_000})
 if sys.argv[1] == "exit":
     sys.exit(3)
 if sys.argv[1] == "raise":
@@ -140,7 +140,7 @@ def test_how_a_script_ends(cluster: LocalCluster, tmp_path: Path) -> None:
         assert found["state"] == ("STATE_COMPLETED" if name == "well" else "STATE_ERROR"), name
         logs = cluster.logs(int(found["id"]))
         assert "on its way out" in logs
-        words = {"refused": "must be a whole number"}.get(name, "ValueError: no such data")
+        words = {"refused": "bytes found"}.get(name, "ValueError: no such data")
         assert logs.count(words) == (name in ("with", "raise", "refused")), name
 
 

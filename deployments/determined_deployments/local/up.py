@@ -111,6 +111,7 @@ def cluster_up(
             refused = configuration.refusal(state) if with_service else ""
             if not refused and with_service:
                 configuration.settle(layout)
+            if not refused and with_service and (components is None or agent.NAME in components):
                 notices.say_without_agent(state, reporter)
         if refused:
             configuration.put_back(layout, chosen)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -20,17 +21,25 @@ LARGE = 5_000_000
 @pytest.fixture
 def run(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     with cluster.api() as api:
-        return _run(api, request.node.name)[1]
+        return _run(api, f"{request.node.name}-{uuid4().hex}")[1]
 
 
-def nothing_is_on_the_way(cluster: Cluster) -> None:
-    """Waits until there is nothing where files wait that are not whole yet: they go after the answer."""
+@pytest.fixture
+def nothing_is_on_the_way(cluster: Cluster) -> Callable[[], None]:
+    """Waits until there is nothing where files wait that are not whole yet, but what other tests have left:
+    they go after the answer."""
     folder = cluster.folder / "mlflow"
-    rest = {folder / "tmp", folder / "mlflow.log"}
-    until("no file is on its way", lambda: set(folder.rglob("*")) <= rest)
+    rest = {folder / "tmp", folder / "mlflow.log", *folder.rglob("*")}
+
+    def wait() -> None:
+        until("no file is on its way", lambda: set(folder.rglob("*")) <= rest)
+
+    return wait
 
 
-def test_a_large_file_goes_up_and_down(cluster: Cluster, run: str) -> None:
+def test_a_large_file_goes_up_and_down(
+    cluster: Cluster, run: str, nothing_is_on_the_way: Callable[[], None]
+) -> None:
     content = os.urandom(LARGE)
     address = f"{ARTIFACTS}/trials/{run}/folder/sizes é.txt"
     with cluster.api() as api:
@@ -49,7 +58,7 @@ def test_a_large_file_goes_up_and_down(cluster: Cluster, run: str) -> None:
         )
         assert (page.content, page.headers["content-type"][:10]) == (sent, "text/plain")
         assert PATH_HEADER not in got.headers
-    nothing_is_on_the_way(cluster)
+    nothing_is_on_the_way()
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux counts what is read")
@@ -75,7 +84,9 @@ def test_an_empty_file_goes_up_and_down(cluster: Cluster, run: str) -> None:
         assert api.get(address).content == b""
 
 
-def test_what_is_refused_leaves_nothing(cluster: Cluster, run: str) -> None:
+def test_what_is_refused_leaves_nothing(
+    cluster: Cluster, run: str, nothing_is_on_the_way: Callable[[], None]
+) -> None:
     with cluster.api(cluster.log_in("admin")) as admin:
         user = {"user": {"username": "sender"}, "password": ""}
         admin.post("/api/v1/users", json=user).raise_for_status()
@@ -84,11 +95,14 @@ def test_what_is_refused_leaves_nothing(cluster: Cluster, run: str) -> None:
         assert answer.status_code == 403, answer.text
         answer = other.put(f"{ARTIFACTS}/trials/0/x", content=b"x" * LARGE)
         assert answer.status_code == 404, answer.text
-    nothing_is_on_the_way(cluster)
+    nothing_is_on_the_way()
 
 
 def test_who_goes_away_in_the_middle_replaces_nothing(
-    cluster: Cluster, run: str, caplog: pytest.LogCaptureFixture
+    cluster: Cluster,
+    run: str,
+    caplog: pytest.LogCaptureFixture,
+    nothing_is_on_the_way: Callable[[], None],
 ) -> None:
     def half() -> Iterator[bytes]:
         yield b"new" * LARGE
@@ -100,7 +114,7 @@ def test_who_goes_away_in_the_middle_replaces_nothing(
         with pytest.raises(ConnectionError):
             api.put(address, content=half())
         assert api.get(address).content == b"old"
-    nothing_is_on_the_way(cluster)
+    nothing_is_on_the_way()
     assert [one for one in caplog.records if one.levelname == "ERROR"] == []
 
 
@@ -130,7 +144,9 @@ def test_a_file_that_is_deleted_is_not_found(cluster: Cluster, run: str) -> None
     assert "not found" in answer.text
 
 
-def test_files_of_a_model_that_is_logged_go_the_same_way(cluster: Cluster, run: str) -> None:
+def test_files_of_a_model_that_is_logged_go_the_same_way(
+    cluster: Cluster, run: str, nothing_is_on_the_way: Callable[[], None]
+) -> None:
     content = os.urandom(LARGE)
     with cluster.api() as api:
         made = api.post(
@@ -144,7 +160,7 @@ def test_files_of_a_model_that_is_logged_go_the_same_way(cluster: Cluster, run: 
         done = {"model_id": model["model_id"], "status": "LOGGED_MODEL_READY"}
         api.patch(f"{API}/logged-models/{model['model_id']}", json=done).raise_for_status()
         assert api.get(f"{ARTIFACTS}/{root}/weights.bin").content == content
-    nothing_is_on_the_way(cluster)
+    nothing_is_on_the_way()
 
 
 def _experiment(api: httpx.Client, run: str) -> str:

@@ -321,7 +321,7 @@ def test_det(own: Determined, trained: Trained, tmp_path: Path) -> None:
     found = json.loads(said("m", "diff", "digits", 1, 2, "--json"))
     assert found["versions"] == [1, 2]
     assert found["configuration"] == []
-    assert "differ in nothing" in det("m", "diff", "digits", 2, "champion").stderr
+    assert "are the same version" in det("m", "diff", "digits", 2, "champion").stderr
     assert "no alias 'none'" in det("m", "diff", "digits", 2, "none").stderr
 
     for mode in ("direct", "master"):

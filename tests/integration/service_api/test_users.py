@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.waiting import until_async
+
 
 async def my_id(client: httpx.AsyncClient) -> int:
     return int((await client.get("/api/v1/me")).json()["user"]["id"])
@@ -99,7 +101,12 @@ async def test_what_a_deactivated_user_leaves(
         "experiments": [made["experiment"]["id"]],
         "tasks": [command["command"]["id"]],
     }
-    assert (await user.get("/api/v1/me")).status_code == 401
+
+    async def status() -> int:
+        return (await user.get("/api/v1/me")).status_code
+
+    # The announcement of the change is on its way when the request is answered.
+    await until_async("the token is refused", status, equals=401)
     left = (await agent.get(f"/api/v1/shells/{shell['shell']['id']}")).json()["shell"]
     assert left["state"] in ("STATE_TERMINATED", "STATE_TERMINATING")
     again = await agent.patch(f"/api/v1/users/{me}", json={"active": True})

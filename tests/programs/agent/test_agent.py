@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -195,6 +196,13 @@ def test_legs_survive_the_agent_and_are_adopted(
     )
 
 
+def is_zygote(process: psutil.Process) -> bool:
+    """Whether it is a fork server; earlier tests of this process may have left children that have ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return "fork_server.zygote" in " ".join(process.cmdline())
+    return False
+
+
 @pytest.mark.parametrize("which", ["root", "trial"])
 async def test_fork_server_that_dies_is_started_again(
     config: AgentConfig, control: FakeControl, which: str
@@ -212,9 +220,7 @@ async def test_fork_server_that_dies_is_started_again(
         await asyncio.sleep(0.5)  # for the trial zygote, which needs no torch here
         control.start(spec("7.abc.1", entrypoint=f"python3 train.py {go}"))
         await control.until(lambda: control.text("stdout") == "begun\n")
-        root = next(
-            p for p in agent_process.children() if "fork_server.zygote" in " ".join(p.cmdline())
-        )
+        root = next(p for p in agent_process.children() if is_zygote(p))
         victim = root if which == "root" else root.children()[0]
         victim.kill()
         await asyncio.sleep(0.3)

@@ -117,8 +117,9 @@ import writes
 
 
 def _program(env: dict[str, str], folder: Path) -> None:
-    # Whoever runs the tests may ignore that signal (nohup does), and programs inherit it.
-    command = ["env", "--default-signal=HUP", sys.executable, state_of_process.__file__]
+    # Whoever runs the tests may ignore these signals (nohup does, a shell for what it does not wait for), and
+    # programs inherit that.
+    command = ["env", "--default-signal=HUP,INT,QUIT", sys.executable, state_of_process.__file__]
     subprocess.run(command, env=env, cwd=folder, check=True)
 
 

@@ -39,7 +39,7 @@ print(json.dumps({
     "more_descriptors": len(os.listdir("/dev/fd")),
     "executable": sys.executable,
     "handlers": len(__import__("logging").root.handlers),
-    "secrets": [k for k in os.environ if k.startswith("PREFECT") or k == "DET_AGENT_TOKEN"],
+    "secrets": [k for k in os.environ if k.startswith("PREFECT_API") or k == "DET_AGENT_TOKEN"],
     "unbuffered": os.environ["PYTHONUNBUFFERED"],
     "safe_path": sys.flags.safe_path,
     "doc": __doc__,

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
+from fastapi import Request
 
 from determined.common import disk
 from determined_service.base import errors, full_disk
 from determined_service.base.refusals import NotFound
 
 
+def asked(folder: Path) -> Request:
+    """A request to a service whose directory is ``folder``."""
+    state = SimpleNamespace(settings=SimpleNamespace(data_dir=folder))
+    return Request({"type": "http", "app": SimpleNamespace(state=state)})
+
+
 async def explained(error: Exception, folder: Path) -> str:
     refusal = errors.of_database(error)
     assert refusal is not None
     assert refusal.status == 503
-    return (await errors.with_cause(refusal, folder)).message
+    return (await errors.with_cause(refusal, asked(folder))).message
 
 
 async def test_what_postgres_refuses_for_want_of_space(tmp_path: Path) -> None:
@@ -35,5 +43,5 @@ async def test_a_database_that_does_not_answer(
     assert "free some space there" in said
     # Other refusals have nothing to do with it, and a folder that is gone is not known to be full.
     other = NotFound("trial 3 does not exist")
-    assert await errors.with_cause(other, tmp_path) is other
+    assert await errors.with_cause(other, asked(tmp_path)) is other
     assert await full_disk.hint(tmp_path / "gone") == ""
