@@ -51,7 +51,7 @@ _OF_OTHERS = {
 
 
 @dataclass(frozen=True)
-class Part:
+class Piece:
     """A file or folder that is removed. ``size`` in bytes."""
 
     path: Path
@@ -73,7 +73,7 @@ class Removal:
     """``parts`` and ``logins`` (of which users a token is kept) go; ``left`` stays."""
 
     root: Path
-    parts: list[Part]
+    parts: list[Piece]
     master_url: str
     logins: list[str]
     database: str
@@ -91,7 +91,7 @@ def plan(
     layout = Layout.of(data_dir)
     state = states.load(layout) if layout.root.exists() else None
     found = {
-        name: Part(layout.root / name, what, _size(layout.root / name))
+        name: Piece(layout.root / name, what, _size(layout.root / name))
         for name, what in _PARTS.items()
         if (layout.root / name).exists()
     }
@@ -152,7 +152,7 @@ def _size(path: Path) -> int:
     return total
 
 
-def _left(layout: Layout, kept: Part | None, url: str) -> Iterator[Left]:
+def _left(layout: Layout, kept: Piece | None, url: str) -> Iterator[Left]:
     if kept is not None:
         yield Left(str(kept.path), "as --keep-checkpoints says", _rm(kept.path))
     if (elsewhere := _storage_elsewhere(layout)) is not None:

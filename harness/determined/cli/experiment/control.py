@@ -52,7 +52,7 @@ def _end_of(
     return follow(session, experiment_id, live.best_view(), interval_s=polling_interval).state
 
 
-def _command(action: many.Action, help_: str) -> Callable[..., None]:
+def _command(action: many.Verb, help_: str) -> Callable[..., None]:
     def command(
         ctx: typer.Context,
         experiment_ids: many.Ids = None,
@@ -71,12 +71,12 @@ _SAVING = (
     "asked experiment {id} to end; its trials may save a checkpoint first"
     " (to end it at once: det e kill {id})"
 )
-KILL = many.Action("kill", "killed experiment {id}", _OPEN)
-CANCEL = many.Action("cancel", _SAVING, _OPEN)
-PAUSE = many.Action("pause", "paused experiment {id}", ("ACTIVE",))
-ACTIVATE = many.Action("activate", "activated experiment {id}", ("PAUSED",))
-ARCHIVE = many.Action("archive", "archived experiment {id}", many.ENDED, archived=False)
-UNARCHIVE = many.Action("unarchive", "unarchived experiment {id}", many.ENDED, archived=True)
+KILL = many.Verb("kill", "killed experiment {id}", _OPEN)
+CANCEL = many.Verb("cancel", _SAVING, _OPEN)
+PAUSE = many.Verb("pause", "paused experiment {id}", ("ACTIVE",))
+ACTIVATE = many.Verb("activate", "activated experiment {id}", ("PAUSED",))
+ARCHIVE = many.Verb("archive", "archived experiment {id}", many.ENDED, archived=False)
+UNARCHIVE = many.Verb("unarchive", "unarchived experiment {id}", many.ENDED, archived=True)
 
 COMMANDS = {
     "kill": (KILL, "Kill experiments at once."),

@@ -63,7 +63,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Action:
+class Verb:
     """What is done. ``name``: in the address, and in the question; ``done``: the line for each experiment;
     ``states``: of those that ``--all`` and ``--label`` choose; ``archived``: of those, where it matters."""
 
@@ -80,7 +80,7 @@ class Action:
 
 def act(
     ctx: typer.Context,
-    action: Action,
+    action: Verb,
     words: Sequence[str] | None,
     all_: bool,
     labels: Sequence[str] | None,
@@ -124,7 +124,7 @@ def _labels(labels: Sequence[str]) -> str:
     return f"label {labels[0]}" if len(labels) == 1 else f"labels {', '.join(labels)}"
 
 
-def _ask(action: Action, records: Sequence[Record]) -> None:
+def _ask(action: Verb, records: Sequence[Record]) -> None:
     render.show(COLUMNS, records[:SHOWN], Format.TABLE, file=sys.stderr)
     if len(records) > SHOWN:
         talk(f"and {len(records) - SHOWN} more")
@@ -132,7 +132,7 @@ def _ask(action: Action, records: Sequence[Record]) -> None:
 
 
 def _matching(
-    session: Session, action: Action, labels: Sequence[str] | None
+    session: Session, action: Verb, labels: Sequence[str] | None
 ) -> Iterator[dict[str, Any]]:
     from determined.common.api import authentication, pages
 
@@ -159,7 +159,7 @@ def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _do(
-    session: Session, action: Action, ids: Sequence[int], found: dict[int, dict[str, Any]]
+    session: Session, action: Verb, ids: Sequence[int], found: dict[int, dict[str, Any]]
 ) -> None:
     refused = 0
     for some in _parts(ids):
