@@ -12,6 +12,7 @@ import logging
 import resource
 import time
 from collections import OrderedDict
+from itertools import islice
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ BODY_S, BODY_BYTES = 60.0, 1024
 UNTAKEN_S = 300
 """Seconds after which the connection of a client ends that has taken nothing of its answer for so long."""
 LOOK_S = 2.0
+AT_ONCE, PAUSE_S = 500, 0.01
+"""So many are ended at a time, and then others have their turn: to end 16,000 takes 0.1 s."""
 MOST = 16_384
 SPARE = 512
 """Descriptors that are left for the database, files, the proxy and processes."""
@@ -80,7 +83,7 @@ class Lobby:
             silent.drop()
             self._ended += 1
         if self._looking is None:
-            self._look_later()
+            self._look_later(LOOK_S)
 
     def awaits(self, one: Connection) -> None:
         """More bytes of a request are awaited, and some may just have come."""
@@ -96,12 +99,12 @@ class Lobby:
         self._all.discard(one)
         self._awaited.pop(one, None)
 
-    def _look_later(self) -> None:
-        self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+    def _look_later(self, after_s: float) -> None:
+        self._looking = asyncio.get_running_loop().call_later(after_s, self._look)
 
     def _look(self) -> None:
         now = time.monotonic()
-        slow = [one for one in self._awaited if not one.has_time(now)]
+        slow = list(islice((one for one in self._awaited if not one.has_time(now)), AT_ONCE))
         for one in slow:
             self.leave(one)
             one.refuse()
@@ -112,4 +115,4 @@ class Lobby:
             self._ended, self._said = 0, now
         self._looking = None
         if self._all:
-            self._look_later()
+            self._look_later(PAUSE_S if len(slow) == AT_ONCE else LOOK_S)
