@@ -18,7 +18,7 @@ LINE_CHARS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LoggedLine:
     """``number``: counts from 0 since the process began. ``time``: seconds since the epoch. ``level``: its
     name in Python. ``message``: may have several lines (a traceback); what looks like a secret is masked."""
 
@@ -38,7 +38,7 @@ class OwnLog(logging.Handler):
         super().__init__()
         self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         self.tell: Callable[[], object] | None = None
-        self._lines: deque[Entry] = deque()
+        self._lines: deque[LoggedLine] = deque()
         self._chars = 0
         self._next = 0
 
@@ -60,7 +60,7 @@ class OwnLog(logging.Handler):
             self.handleError(record)
             return
         message = masked_text(text[:LINE_CHARS])
-        self._lines.append(Entry(self._next, record.created, record.levelname, message))
+        self._lines.append(LoggedLine(self._next, record.created, record.levelname, message))
         self._next += 1
         self._chars += len(message)
         while self._chars > KEPT_CHARS:
@@ -72,7 +72,7 @@ class OwnLog(logging.Handler):
         """The number of the line with which the last ``count`` lines begin."""
         return max(self._next - count, 0)
 
-    def lines(self, first: int, most: int) -> list[Entry]:
+    def lines(self, first: int, most: int) -> list[LoggedLine]:
         """At most ``most`` of the kept lines, from the number ``first`` on."""
         with self.lock or contextlib.nullcontext():
             start = max(first - self._lines[0].number, 0) if self._lines else 0

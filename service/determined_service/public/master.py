@@ -23,7 +23,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Unavailable, ndjson_error
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.json import ndjson
-from determined_service.base.own_log import Entry, OwnLog
+from determined_service.base.own_log import LoggedLine, OwnLog
 from determined_service.base.streams import Stream
 from determined_service.views.values import moment
 from determined_service.web.router import Router
@@ -127,7 +127,7 @@ async def _followed(
         yield ndjson_error(error)
 
 
-def _entry(line: Entry) -> dict[str, Any]:
+def _entry(line: LoggedLine) -> dict[str, Any]:
     """``v1LogEntry``."""
     level = line.level if line.level in _LEVELS else "UNSPECIFIED"
     at = datetime.datetime.fromtimestamp(line.time, datetime.UTC)

@@ -109,7 +109,7 @@ def _styled() -> bool:
 
 
 @dataclass(frozen=True)
-class Fit:
+class FittedTable:
     """The numbers of the columns that are shown, and their widths. ``short``: times have no seconds."""
 
     columns: Sequence[int]
@@ -122,7 +122,7 @@ def layout(
     rows: Sequence[Sequence[str]],
     spare: Sequence[int] | None,
     available: int,
-) -> Fit | None:
+) -> FittedTable | None:
     """How a table fits ``available`` cells of a terminal; None if it does not, whatever may be left out.
 
     What fits with cells of up to :data:`WHOLE` whole is left as it is. Else times lose their seconds, texts
@@ -133,7 +133,7 @@ def layout(
     natural = [max(map(cell_width, column)) for column in columns]
     room = available - len(GAP) * (len(titles) - 1)
     if sum(min(width, WHOLE) for width in natural) <= room:
-        return Fit(every, fitted(natural, room))
+        return FittedTable(every, fitted(natural, room))
     cells = [[without_seconds(cell) for cell in column[1:]] for column in columns]
     body = [max(map(cell_width, column), default=0) for column in cells]
     head = [_longest_word([title]) for title in titles]
@@ -153,7 +153,7 @@ def layout(
             room = available - len(GAP) * (len(shown) - 1)
             if sum(least[column] for column in shown) <= room:
                 chosen = [natural[column] for column in shown], [least[column] for column in shown]
-                return Fit(shown, fitted(chosen[0], room, chosen[1]), short=True)
+                return FittedTable(shown, fitted(chosen[0], room, chosen[1]), short=True)
     return None
 
 
