@@ -50,12 +50,14 @@ class EventFiles:
 
     The training loop calls :meth:`add`, which only queues. One thread at a time calls :meth:`write`, which
     does the work. Without the package tensorboard nothing is written. ``begin_after``: the number of steps
-    after which the trial goes on; the charts drop later points that earlier legs wrote.
+    after which the trial goes on; the charts drop later points that earlier legs wrote. ``second``: the
+    earliest second since the epoch that the names of the files may have.
     """
 
-    def __init__(self, directory: Path, begin_after: int | None = None) -> None:
+    def __init__(self, directory: Path, begin_after: int | None = None, second: int = 0) -> None:
         self._directory = directory
         self._begin_after = begin_after
+        self._second = max(second, int(time.time()))
         self._queue: deque[tuple[str, int, Mapping[str, Any], float]] = deque()
         self._file: BinaryIO | None = None
         self._count = 0
@@ -88,6 +90,12 @@ class EventFiles:
         """Write what is queued and close the file."""
         self.write()
         self._close_file()
+
+    def in_fork(self) -> EventFiles:
+        """The files of a forked process. TensorBoard reads them after this one's first file, which says
+        which earlier points to drop, whichever of both is made first.
+        """
+        return EventFiles(self._directory, second=self._second + 1)
 
     def _give_up(self) -> None:
         self._unable = True
@@ -136,7 +144,8 @@ class EventFiles:
 
     def _create(self) -> BinaryIO:
         # TensorBoard reads a directory's files in the order of their names.
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        second = self._second if self._count == 0 else max(self._second, int(time.time()))
+        name = f"events.out.tfevents.{second:010d}.{socket.gethostname()}.{os.getpid()}"
         for number in itertools.count(self._count):
             # Another context of this process may have made one in this second.
             with contextlib.suppress(FileExistsError):

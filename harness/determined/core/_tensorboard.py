@@ -139,7 +139,7 @@ class TensorboardFiles:
             # The thread is not here, and it may have held the lock.
             self._pid, self._forked = os.getpid(), True
             self._lock, self._thread = threading.Lock(), None
-            self._events = EventFiles(self._path)
+            self._events = self._events.in_fork()
         return self._forked
 
     def _start(self) -> None:

@@ -209,6 +209,19 @@ def test_reports_of_a_forked_child_become_charts(make_context: Make, tmp_path: P
     assert sorted(charts) == [(1, 0.5), (2, 0.25), (3, 0.125)]
 
 
+def test_files_of_a_fork_are_read_after_the_start_of_the_leg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = EventFiles(tmp_path, begin_after=0)
+    child = parent.in_fork()
+    # The child writes first, and its process id is the smaller one as text.
+    for files, pid, step in ((child, 100_001, 2), (parent, 99_999, 3)):
+        monkeypatch.setattr(_events.os, "getpid", lambda pid=pid: pid)
+        files.add("training", step, {"loss": step / 2})
+        files.close()
+    assert sorted(scalars(tmp_path)["Determined/loss"]) == [(2, 1.0), (3, 1.5)]
+
+
 def test_two_contexts_of_a_process_in_one_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
