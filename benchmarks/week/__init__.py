@@ -3,7 +3,7 @@
     python -m benchmarks week
 
 `trace` draws what users submit, `cluster` runs it in virtual time with the service's own schedulers deciding,
-`measures` sums up, `picture` draws. The table and the picture: docs/operate/scheduling.md.
+`measures` sums up, `picture` draws. The table and the picture: docs/inside/scheduling-week.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python -m tests.integration.mlflow.calls.comparison``: every call against our server and against
 MLflow's.
 
-Both keep their rows in one Postgres. Prints the table for ``docs/look/mlflow.md``; ``--write`` keeps what
+Both keep their rows in one Postgres. Prints the table for ``docs/inside/mlflow.md``; ``--write`` keeps what
 MLflow's
 own store answered in ``tests/fixtures/mlflow_answers.json``, which the suite compares our answers with.
 """
