@@ -1,6 +1,6 @@
 """How often the rule of promotion promotes a challenger that is no better, on data where the truth is known.
 
-    python -m benchmarks.promotion    # 1,000 decisions a row: the table of docs/automate/retraining.md
+    python -m benchmarks.promotion    # 1,000 decisions a row: the table of docs/inside/workflows.md
 
 Each row draws the scores of champion and challenger on the same examples, with a known true gain, and asks
 the rule. Where the true gain is not above the least gain, each promotion is a false one.

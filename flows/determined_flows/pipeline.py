@@ -1,7 +1,7 @@
 """The flow of a pipeline of experiments: it asks the service for one step after the other, and tells of them.
 
 The service takes the steps, each in one transaction, and makes the experiments' runs subflows of this one
-(docs/automate/pipelines.md). So this process has nothing that a ``kill -9`` could lose: another one asks for
+(docs/inside/workflows.md). So this process has nothing that a ``kill -9`` could lose: another one asks for
 the next step.
 """
 

@@ -1,6 +1,6 @@
 """The flow that trains a model again: it asks the service for one step after the other, and tells of them.
 
-The service takes the steps, each in one transaction (docs/automate/retraining.md); the user's code runs in
+The service takes the steps, each in one transaction (docs/inside/workflows.md); the user's code runs in
 experiments of its own. So this process has nothing that a ``kill -9`` could lose: another one asks for the
 next step.
 """
