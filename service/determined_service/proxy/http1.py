@@ -2,7 +2,7 @@
 
 The proxy stands between two parties that may each want it to see other messages than the other one does
 (request smuggling). So what is not plainly one message is refused: it is never repaired. h11 would do,
-at six times the cost (docs/sit-down/proxy.md); a test compares the two.
+at six times the cost (docs/inside/proxy.md); a test compares the two.
 """
 
 from __future__ import annotations
