@@ -1,6 +1,6 @@
 """A second user of the machine, and trials under accounts of their own: what each can reach.
 
-The table of docs/operate/security.md is made here: the test fails when the page says something else.
+The table of docs/inside/security.md is made here: the test fails when the page says something else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests import accounts
 from tests.local_cluster import LocalCluster
 
 PROBE = Path(__file__).with_name("account_probe.py")
-PAGE = Path(__file__).parents[2] / "docs" / "operate" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "inside" / "security.md"
 
 CONFIG = """
 name: accounts
@@ -175,7 +175,7 @@ def test_what_each_can_reach(
         for what in columns["another user"]
     ]
     text = "\n".join(table)
-    assert text in PAGE.read_text(), f"docs/operate/security.md must have this table:\n{text}"
+    assert text in PAGE.read_text(), f"docs/inside/security.md must have this table:\n{text}"
 
 
 def test_the_agents_own_account_reaches_everything(

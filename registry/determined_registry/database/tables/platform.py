@@ -26,7 +26,7 @@ users = sa.Table(
     sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
     sa.Column("username", sa.Text, nullable=False, unique=True),
     sa.Column("display_name", sa.Text),
-    # A slow hash of what the client sends; the client already hashes (docs/inside/service.md). NULL: no
+    # A slow hash of what the client sends; the client already hashes (docs/inside/security.md). NULL: no
     # login.
     sa.Column("password_hash", sa.Text),
     sa.Column("admin", sa.Boolean, nullable=False, server_default=sa.false()),
