@@ -1,2 +1,2 @@
 """The process agent: a Prefect worker that starts flow runs and training processes from a fork
-server (docs/operate/agent.md)."""
+server (docs/inside/agent.md)."""

@@ -64,7 +64,7 @@ class Granted(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class Port(Message):
-    """A port of a task's process that is reached through the service's proxy (docs/sit-down/proxy.md).
+    """A port of a task's process that is reached through the service's proxy (docs/inside/proxy.md).
 
     ``name``: what its address ends in, ``/proxy/<task>:<name>``. ``port``: 0 in an order is any free one of
     the agent's, 2600 to 3500; in a report it is the one that the service connects to. ``env``: the variable

@@ -176,7 +176,7 @@ allocation_resources = sa.Table(
     sa.Column("posted_at", TS),
 )
 
-# Ports of live allocations that the proxy reaches (docs/sit-down/proxy.md): written with the report that the
+# Ports of live allocations that the proxy reaches (docs/inside/proxy.md): written with the report that the
 # process runs, gone with the allocation's end.
 allocation_ports = sa.Table(
     "allocation_ports",

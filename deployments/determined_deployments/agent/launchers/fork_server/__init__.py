@@ -1,1 +1,1 @@
-"""Jobs as forks of interpreters that have done their imports (docs/operate/agent.md)."""
+"""Jobs as forks of interpreters that have done their imports (docs/inside/agent.md)."""
