@@ -23,7 +23,9 @@ from determined_tasks.limits import Limits
 
 @dataclass(frozen=True)
 class Entry:
-    """Where, as whom and under which limits: the leg's own. ``env``: the task's environment."""
+    """Where, as whom and under which limits: the leg's own. ``env``: the task's environment. ``mounted``: the
+    process whose mounts the program is to see, if the leg has any.
+    """
 
     env: Mapping[str, str]
     work_dir: Path
@@ -31,6 +33,7 @@ class Entry:
     account: Identity | None
     limits: Limits
     group: LegGroup
+    mounted: int | None = None
 
     def __call__(self, connection: socket.socket, variables: Mapping[str, str]) -> None:
         """Joins a program of the task's account to the connection, and waits for its end. For a thread of
@@ -47,12 +50,13 @@ class Entry:
         argv = [str(self.context.packages.python), "-I", "-m", doors.PROGRAM]
         ids = (account.uid, account.gid, account.groups) if account is not None else ()
         env = {**self.env, **own, **variables}
-        descriptor = enter.order(argv, env, self.limits, self.group, ids)
+        descriptor = enter.order(
+            argv, env, self.limits, self.group, ids, self.work_dir, self.mounted
+        )
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-m", enter.MODULE, str(descriptor)],
                 pass_fds=[descriptor],
-                cwd=self.work_dir,
                 stdin=connection.fileno(),
                 stdout=connection.fileno(),
                 stderr=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from determined_tasks import limits
+from determined_tasks import limits, mounts
 from determined_tasks.leg_groups import LegGroup
 from determined_tasks.limits import Limits
 
@@ -25,14 +25,20 @@ def order(
     given: Limits,
     group: LegGroup,
     ids: Sequence[object],
+    folder: Path,
+    beside: int | None,
 ) -> int:
-    """A descriptor for the interpreter to inherit. ``ids``: uid, gid and groups; empty: they stay."""
+    """A descriptor for the interpreter to inherit. ``ids``: uid, gid and groups; empty: they stay.
+    ``folder``: the working directory. ``beside``: the process whose mounts the program sees, if it has any.
+    """
     content = {
         "argv": list(argv),
         "env": dict(env),
         "limits": vars(given),
         "group": [str(folder) for folder in group.folders],
         "ids": list(ids),
+        "folder": str(folder),
+        "beside": beside,
     }
     descriptor = os.memfd_create("order")
     with os.fdopen(os.dup(descriptor), "w") as file:
@@ -47,11 +53,15 @@ def main(descriptor: int) -> None:
     LegGroup([Path(folder) for folder in given["group"]]).enter()
     ids = given["ids"]
     limits.restrict(Limits.from_json(given["limits"]), ids[0] if ids else os.getuid())
+    if given["beside"] is not None:
+        mounts.join(given["beside"])
+    # From here on paths mean what the task's user wants: nothing is imported.
     if ids:
         uid, gid, groups = ids
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
+    os.chdir(given["folder"])
     os.execve(given["argv"][0], given["argv"], given["env"])
 
 

@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -96,23 +96,26 @@ def plan(
     user_env: Mapping[str, str],
     may_fork: bool,
     packages: Packages | None = None,
+    locate: Callable[[str], Path] | None = None,
 ) -> Start:
     """Decides how to start ``entrypoint`` in ``workdir``.
 
     ``env`` is the whole environment, ``user_env`` the part of it that the user set; ``may_fork`` says that
     this process may become the training process. ``packages``: where the code installs, whose ``python3`` is
-    this interpreter too.
+    this interpreter too. ``locate``: finds the machine's file that the process will see at a path; without
+    it, the same.
 
     Raises EntrypointError when a script, module or program does not exist.
     """
+    locate = locate or workdir.joinpath
     words = command_words(entrypoint)
     hooks = hooks_of(workdir, Path(env.get("DET_RUN_DIR", os.devnull)))
     folders = {Path(sys.executable).parent, *([packages.bin] if packages else [])}
     python = _python_call(words, env, folders) if words and not hooks else None
     if python is not None and words is not None:
-        _check_python_target(python, workdir, packages)
+        _check_python_target(python, workdir, packages, locate)
         early = [name for name in user_env if EARLY_VARIABLES.match(name)]
-        if not may_fork or early or _shadowed(python, workdir):
+        if not may_fork or early or _shadowed(python, workdir, locate):
             return Start("program", words)
         hidden = packages.hidden_in_fork() if packages else None
         source = installer(workdir)
@@ -133,11 +136,11 @@ def plan(
         return _with_hooks(entrypoint, words, hooks)
     if words is None:
         return Start("program", ["sh", "-c", str(entrypoint)])
-    found = _which(words[0], workdir, env)
+    found = _which(words[0], locate, env)
     if found:
         return Start("program", words)
     if isinstance(entrypoint, list) or "/" in words[0]:
-        raise EntrypointError(f"entrypoint not found: {_missing(words[0], workdir)}")
+        raise EntrypointError(f"entrypoint not found: {_missing(words[0], locate)}")
     builtin = words[0] in SHELL_BUILTINS
     return Start("program", ["sh", "-c", entrypoint], None if builtin else words[0])
 
@@ -243,10 +246,12 @@ def _is_this_python(word: str, env: Mapping[str, str], folders: Collection[Path]
     )
 
 
-def _check_python_target(start: Start, workdir: Path, packages: Packages | None) -> None:
+def _check_python_target(
+    start: Start, workdir: Path, packages: Packages | None, locate: Callable[[str], Path]
+) -> None:
     if start.form == "script":
-        if not (workdir / start.argv[0]).exists():
-            raise EntrypointError(f"entrypoint not found: {_missing(start.argv[0], workdir)}")
+        if not locate(start.argv[0]).exists():
+            raise EntrypointError(f"entrypoint not found: {_missing(start.argv[0], locate)}")
         return
     top = start.argv[0].partition(".")[0]
     if top in sys.modules or top in sys.builtin_module_names:
@@ -259,29 +264,29 @@ def _check_python_target(start: Start, workdir: Path, packages: Packages | None)
         )
 
 
-def _shadowed(start: Start, workdir: Path) -> bool:
+def _shadowed(start: Start, workdir: Path, locate: Callable[[str], Path]) -> bool:
     """Whether the user's files would hide a module that is already imported here.
 
     Also true for a script that is a directory or an archive: those have import rules of their own.
     """
     folder = workdir
     if start.form == "script":
-        script = workdir / start.argv[0]
+        script = locate(start.argv[0])
         if not script.is_file() or script.suffix not in ("", ".py"):
             return True
         folder = script.parent
     return safety.shadows_imports(folder)
 
 
-def _which(word: str, workdir: Path, env: Mapping[str, str]) -> str | None:
+def _which(word: str, locate: Callable[[str], Path], env: Mapping[str, str]) -> str | None:
     if "/" in word:
-        path = workdir / word
+        path = locate(word)
         return str(path) if path.is_file() and os.access(path, os.X_OK) else None
     return shutil.which(word, path=env.get("PATH"))
 
 
-def _missing(word: str, workdir: Path) -> str:
-    path = workdir / word
+def _missing(word: str, locate: Callable[[str], Path]) -> str:
+    path = locate(word)
     if "/" not in word and not word.endswith(".py"):
         return f"no command {word!r} on the PATH"
     if path.is_dir():

@@ -33,6 +33,7 @@ from determined_tasks import (
     exit_reason,
     experiment_dir,
     identity,
+    mounts,
     ports,
     process,
     restore_point,
@@ -46,6 +47,7 @@ from determined_tasks.identity import Identity, IdentityError
 from determined_tasks.leg_groups import LegGroup
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.limits import Limits, MemoryWatch, has_all_processes
+from determined_tasks.mounts import Mounts, MountsError
 from determined_tasks.service_link import ServiceLink
 from determined_tasks.streams import Streams
 from determined_tasks.supervision import KILL_SIGNAL, LegRecord, ProcessName, heeding, lock
@@ -182,6 +184,7 @@ class _Leg:
         self._doors: Any = None
         self._returns: tuple[Path, Identity | None] | None = None
         self._held = contextlib.ExitStack()
+        self._mounts: Mounts | None = None
         self.tmp = context_dir.choose_tmp()
         self.reporter = LegReporter(
             service, spec, place.agent_id, root / SPOOL, self._allocation_ended
@@ -308,6 +311,7 @@ class _Leg:
             if compiled is not None:
                 # What the user or the agent's own environment says comes first.
                 env = compiled_code.variables(compiled) | env
+            self._mounts = self._find_mounts(context, account)
             workdir = self._work_dir(context, account)
             if workdir != context.workdir:
                 env |= {"PWD": str(workdir), "DET_WORKDIR": str(workdir)}
@@ -320,6 +324,7 @@ class _Leg:
                 # A fork of this process has the agents' token somewhere in its memory.
                 may_fork=self.fork is not None and account is None and self.spec.nodes == 1,
                 packages=context.packages,
+                locate=self._mounts.on_machine if self._mounts else None,
             )
             if self.spec.nodes > 1:
                 plan = replace(plan, argv=entrypoint.after_meeting(plan.argv))
@@ -330,7 +335,7 @@ class _Leg:
                 return stopped
             oom_before = exit_reason.oom_kills()
             self._start(plan, env, workdir, context, account)
-        except (EntrypointError, ModelDefinitionError, IdentityError) as error:
+        except (EntrypointError, ModelDefinitionError, IdentityError, MountsError) as error:
             return exit_reason.failed_to_start(str(error))
         except ports.PortsError as error:
             return exit_reason.infrastructure(str(error))
@@ -420,11 +425,28 @@ class _Leg:
                     account,
                     self.limits or Limits(),
                     self.group,
+                    user.pid if self._mounts else None,
                 )
                 self._doors = doors.Doors(self.spec, self.place, entry, self.reporter.say)
             self._doors.rung()
 
         bell.listen(self.root, rung)
+
+    def _find_mounts(self, context: ContextDir, account: Identity | None) -> Mounts | None:
+        """What the process is to see under other paths. Raises MountsError."""
+        spec = self.spec
+        found = mounts.of(spec.config, spec.entrypoint, context.workdir, self.root / "layers")
+        if found is None:
+            return None
+        if self.fork is None:
+            self.reporter.say(
+                "bind_mounts and resources.shm_size are not heeded by a worker of Prefect's own: run the task"
+                " on an agent (python -m determined_deployments.agent)",
+                "WARNING",
+            )
+            return None
+        found.require(account, self.place.agent_id)
+        return found
 
     def _open_storage(self) -> None:
         """The cluster's own directory of checkpoints, and no other that a configuration may name."""
@@ -434,8 +456,9 @@ class _Leg:
     def _work_dir(self, context: ContextDir, account: Identity | None) -> Path:
         """Where the process starts. Raises EntrypointError for a directory that is not there."""
         found = task_environment.work_dir(self.spec, account, context.workdir)
+        there = self._mounts.on_machine(str(found)) if self._mounts else found
         with identity.files_of(account):
-            if not found.is_dir() or not os.access(found, os.X_OK, effective_ids=True):
+            if not there.is_dir() or not os.access(there, os.X_OK, effective_ids=True):
                 raise EntrypointError(
                     f"work_dir {str(found)!r}: there is no such directory on agent {self.place.agent_id} that"
                     " the task may enter: make it there, or leave work_dir out"
@@ -463,6 +486,7 @@ class _Leg:
             account=account,
             limits=self.limits,
             group=self.group,
+            mounts=self._mounts,
         )
         if self._stopped is not None:  # the signal came while there was nothing to kill
             self.user.kill()

@@ -24,6 +24,7 @@ from determined_tasks.entrypoint import EntrypointError, Start
 from determined_tasks.identity import Identity
 from determined_tasks.leg_groups import LegGroup
 from determined_tasks.limits import Limits
+from determined_tasks.mounts import Mounts
 from determined_tasks.packages import Packages
 
 _F_SETPIPE_SZ = 1031
@@ -118,6 +119,7 @@ def start(
     account: Identity | None = None,
     limits: Limits | None = None,
     group: LegGroup | None = None,
+    mounts: Mounts | None = None,
 ) -> UserProcess:
     """Starts what :func:`determined_tasks.entrypoint.plan` decided.
 
@@ -127,13 +129,22 @@ def start(
     ``account``: whose process it is, if not this one's owner's; only for the form ``program``. ``limits``:
     what it may use, with everything that it starts; needs one thread, too. ``group``: where it
     belongs. Under an account it is there before it begins, which takes the kernel some 10 ms; else the caller
-    is to put it there (:meth:`LegGroup.take`), as one without an account could leave anyway.
+    is to put it there (:meth:`LegGroup.take`), as one without an account could leave anyway. ``mounts``:
+    what it is to see; ``workdir`` is a path as it sees it. They need one thread, too.
 
     Raises EntrypointError when the program cannot be executed.
     """
     group = group or LegGroup([])
     own = LegGroup([]) if account is None else group
-    restrict = partial(_restrict, limits, own, account.uid if account else os.getuid())
+    uid = account.uid if account else os.getuid()
+
+    def restrict() -> None:
+        _restrict(limits, own, uid)
+        if mounts is not None:
+            mounts.enter(account, workdir)
+
+    # Where it begins, before there are mounts.
+    folder = workdir if mounts is None else mounts.on_machine(str(workdir))
     with forked.output_pipes(_pipe) as ((out_read, out_write), (err_read, err_write)):
         if plan.form == "program":
             if account is not None:
@@ -141,13 +152,13 @@ def start(
                 for descriptor in (out_write, err_write):
                     os.fchown(descriptor, account.uid, account.gid)
             pid = _execute(
-                plan.argv, env, workdir, out_write, err_write, single_threaded, account, restrict
+                plan.argv, env, folder, out_write, err_write, single_threaded, account, restrict
             )
         else:
             assert account is None, "the memory of a fork holds the agent's secrets"
             pid = _fork(
                 lambda: _become(plan, env, base_path or [], packages, learn_into),
-                workdir,
+                folder,
                 out_write,
                 err_write,
                 restrict,

@@ -107,7 +107,9 @@ class ExperimentConfig(Section):
     reproducibility: Reproducibility = Field(description="seeds")
     resources: Resources = Field(default_factory=Resources, description="slots and memory")
     environment: Environment = Field(default_factory=Environment, description="surroundings")
-    bind_mounts: list[BindMount] = Field([], description="host directories for the container")
+    bind_mounts: list[BindMount] = Field(
+        [], description="directories of the machine under other paths"
+    )
     optimizations: Optimizations = Field(
         default_factory=Optimizations, description="distributed training (deprecated)"
     )

@@ -35,6 +35,7 @@ class Surroundings:
 
     ``scheduler``: the type of the resource pool's. ``worker_type``: of its agents. ``is_task``: it is no
     experiment but a command, a notebook and so on. ``unmanaged``: its processes run outside of the cluster.
+    ``no_mounts``: why agents of the pool that run processes can mount nothing; None: they can.
     """
 
     pool: str = ""
@@ -42,6 +43,7 @@ class Surroundings:
     worker_type: str | None = None
     is_task: bool = False
     unmanaged: bool = False
+    no_mounts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,29 @@ def _no_containers(_: Mapping[str, Any], where: Surroundings) -> str | None:
         f"resource pool {where.pool!r} has agents that run processes, and only those that run containers do "
         "(docs/operate/agent.md)"
     )
+
+
+def _no_mounts(_: Mapping[str, Any], where: Surroundings) -> str | None:
+    if where.worker_type != PROCESSES or where.no_mounts is None:
+        return None
+    return (
+        f"resource pool {where.pool!r} has an agent that runs processes, on a machine that lets it mount"
+        f" nothing ({where.no_mounts}; docs/operate/agent.md)"
+    )
+
+
+def _shared(config: Mapping[str, Any]) -> list[str]:
+    return [
+        f"bind_mounts[{index}].propagation"
+        for index, mount in enumerate(config.get("bind_mounts") or ())
+        if mount.get("propagation") in ("shared", "rshared")
+    ]
+
+
+def _only_slaves(_: Mapping[str, Any], where: Surroundings) -> str | None:
+    if where.worker_type != PROCESSES:
+        return None
+    return "mounts of processes reach no other process; rslave shows what the machine mounts later"
 
 
 def _mounts(config: Mapping[str, Any]) -> str:
@@ -205,18 +230,17 @@ ROWS: tuple[Row, ...] = (
     Row(("resources.weight",), _weight),
     Row(
         (
-            "bind_mounts",
             "environment.image",
             "environment.force_pull_image",
             "environment.registry_auth",
             "environment.add_capabilities",
             "environment.drop_capabilities",
             "resources.devices",
-            "resources.shm_size",
         ),
         _no_containers,
-        _mounts,
     ),
+    Row(("bind_mounts", "resources.shm_size"), _no_mounts, _mounts),
+    Row(_shared, _only_slaves),
     Row(("checkpoint_storage.propagation",), _propagation),
     Row(
         tuple(

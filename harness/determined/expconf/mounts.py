@@ -1,4 +1,4 @@
-"""Host directories that are made visible inside the trial's container."""
+"""Directories of the machine that trials see under other paths."""
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ class BindMount(Section):
 
     host_path: AbsolutePath = Field(description="directory on the machine")
     container_path: Text = Field(
-        description="directory in the container; a relative path is under the working directory"
+        description="where the trial sees it; a relative path is under the working directory"
     )
     read_only: bool = Field(False, description="whether the trial may only read the directory")
     propagation: Propagation = Field("rprivate", description="mount propagation")

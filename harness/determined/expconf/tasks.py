@@ -89,7 +89,9 @@ class TaskConfig(Section):
     entrypoint: Words | None = Field(None, description="what to run: a list of words, or text")
     environment: Environment = Field(default_factory=Environment, description="surroundings")
     resources: TaskResources = Field(default_factory=TaskResources, description="slots and memory")
-    bind_mounts: list[BindMount] = Field([], description="host directories for the container")
+    bind_mounts: list[BindMount] = Field(
+        [], description="directories of the machine under other paths"
+    )
     work_dir: Text | None = Field(
         None,
         description="directory in which the task starts; may name $DET_USER and $AGENT_USER; not together "

@@ -60,7 +60,7 @@ def _with_number(name: str, value: Any) -> str:
 
 def unmounted(config: Mapping[str, Any], text: str, where: Surroundings) -> str | None:
     """In words, that a path in ``text`` (why a process failed) lies below a mount that is not there."""
-    if where.worker_type != PROCESSES:
+    if where.worker_type != PROCESSES or where.no_mounts is None:
         return None
     mounts = {
         posixpath.normpath(str(mount.get("container_path"))): mount
@@ -70,8 +70,8 @@ def unmounted(config: Mapping[str, Any], text: str, where: Surroundings) -> str 
         if path in mounts:
             host = mounts[path].get("host_path")
             return (
-                f"{shown(path)} of bind_mounts is not mounted: resource pool {where.pool!r} has agents "
-                f"that run processes, where the directory is {shown(host)}"
+                f"{shown(path)} of bind_mounts is not mounted, because the machine lets the agent mount "
+                f"nothing; there the directory is {shown(host)}"
             )
     return None
 

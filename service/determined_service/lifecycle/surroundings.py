@@ -11,14 +11,16 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig, restored
+from determined.common.wire.agents import MOUNTS
 from determined.expconf.doubts import doubts
 from determined.expconf.heeding import Surroundings
 from determined.expconf.unheeded import dropped, unheeded, unmounted
 
 # A pool that never had an agent has no type yet.
-_FACTS = """
+_FACTS = f"""
     (SELECT p.worker_type FROM pools p WHERE p.name = :pool
      AND EXISTS (SELECT FROM agents g WHERE g.resource_pool = p.name)) AS worker_type,
+    (SELECT max(g.lacks ->> '{MOUNTS}') FROM agents g WHERE g.resource_pool = :pool) AS no_mounts,
     (SELECT config FROM cluster) AS cluster
 """
 _POOL = sa.text(f"SELECT {_FACTS}")
@@ -40,7 +42,7 @@ def _of(row: sa.Row[Any], pool: str, is_task: bool = False) -> Surroundings:
     scheduler = None
     if row.cluster is not None:
         scheduler = _cluster(orjson.dumps(row.cluster)).scheduler_of(pool).type
-    return Surroundings(pool, scheduler, row.worker_type, is_task)
+    return Surroundings(pool, scheduler, row.worker_type, is_task, no_mounts=row.no_mounts)
 
 
 async def remarks(

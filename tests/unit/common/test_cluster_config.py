@@ -400,7 +400,6 @@ def test_what_only_containers_have_is_said() -> None:
     assert [str(remark).partition(" only: ")[0] for remark in remarks] == [
         "c.yaml:2: task_container_defaults.network_mode: of Docker agents",
         "c.yaml:3: task_container_defaults.work_dir: of Docker agents",
-        "c.yaml:5: task_container_defaults.shm_size_bytes: of Docker agents",
         "c.yaml:6: task_container_defaults.image: of Docker agents",
     ]
     assert problems("task_container_defaults: {work_dir: //}") == [

@@ -71,16 +71,33 @@ OF_CONTAINERS: dict[str, Any] = {
     "resources": {"devices": [{"host_path": "/dev/a"}], "shm_size": "4G"},
 }
 ON_PROCESSES = Surroundings("default", "priority", PROCESSES)
+WITHOUT_MOUNTS = Surroundings("default", "priority", PROCESSES, no_mounts="Operation not permitted")
 
 
 def test_processes_have_no_containers() -> None:
     assert unheeded(OF_CONTAINERS, ON_PROCESSES) == [
-        "bind_mounts, environment.image, environment.force_pull_image, environment.registry_auth, "
-        "environment.add_capabilities, environment.drop_capabilities, resources.devices, resources.shm_size "
+        "environment.image, environment.force_pull_image, environment.registry_auth, "
+        "environment.add_capabilities, environment.drop_capabilities, resources.devices "
         "are stored but not heeded: resource pool 'default' has agents that run processes, and only those "
-        "that run containers do (docs/operate/agent.md); /mnt/dataset (on the machine: /data/team) is not "
-        "mounted"
+        "that run containers do (docs/operate/agent.md)"
     ]
+
+
+def test_some_machines_let_processes_mount_nothing() -> None:
+    assert unheeded(OF_CONTAINERS, WITHOUT_MOUNTS)[1:] == [
+        "bind_mounts, resources.shm_size are stored but not heeded: resource pool 'default' has an agent "
+        "that runs processes, on a machine that lets it mount nothing (Operation not permitted; "
+        "docs/operate/agent.md); /mnt/dataset (on the machine: /data/team) is not mounted"
+    ]
+
+
+def test_mounts_of_processes_are_shared_with_nobody() -> None:
+    mount = {"host_path": "/a", "container_path": "/b", "propagation": "rshared"}
+    (found,) = unheeded({"bind_mounts": [mount]}, ON_PROCESSES)
+    assert found.startswith(
+        "bind_mounts[0].propagation is stored but not heeded: mounts of processes"
+    )
+    assert unheeded({"bind_mounts": [mount]}, Surroundings("a", None, "determined-docker")) == []
 
 
 @pytest.mark.parametrize("worker_type", ["determined-docker", None])
@@ -90,7 +107,7 @@ def test_containers_and_pools_without_agents_need_no_remark(worker_type: str | N
 
 def test_many_long_mounts_make_no_long_sentence() -> None:
     mounts = [{"host_path": "/h" * 5000, "container_path": f"/{one}"} for one in range(1000)]
-    (found,) = unheeded({"bind_mounts": mounts}, ON_PROCESSES)
+    (found,) = unheeded({"bind_mounts": mounts}, WITHOUT_MOUNTS)
     assert found.endswith(") and 997 more are not mounted")
     assert len(found) < 1200
 
@@ -113,25 +130,25 @@ STORAGE = {"checkpoint_storage": {"type": "directory", "container_path": "/x"}}
     ],
 )
 def test_a_failure_below_a_mount_names_it(reason: str) -> None:
-    assert unmounted(OF_CONTAINERS, reason, ON_PROCESSES) == (
-        "/mnt/dataset of bind_mounts is not mounted: resource pool 'default' has agents that run processes, "
-        "where the directory is /data/team"
+    assert unmounted(OF_CONTAINERS, reason, WITHOUT_MOUNTS) == (
+        "/mnt/dataset of bind_mounts is not mounted, because the machine lets the agent mount nothing; there "
+        "the directory is /data/team"
     )
-    assert (
-        unmounted(OF_CONTAINERS, reason, Surroundings("default", None, "determined-docker")) is None
-    )
+    assert unmounted(OF_CONTAINERS, reason, ON_PROCESSES) is None
+    docker = Surroundings("default", None, "determined-docker")
+    assert unmounted(OF_CONTAINERS, reason, docker) is None
 
 
 @pytest.mark.parametrize(
     "reason", ["No such file: '/mnt/dataset2/x.csv'", "'/other/mnt/dataset/x'", "ValueError: x"]
 )
 def test_other_failures_name_none(reason: str) -> None:
-    assert unmounted(OF_CONTAINERS, reason, ON_PROCESSES) is None
+    assert unmounted(OF_CONTAINERS, reason, WITHOUT_MOUNTS) is None
 
 
 def test_a_mount_below_the_working_directory() -> None:
     config = {"bind_mounts": [{"host_path": "/data", "container_path": "data"}]}
-    assert unmounted(config, "No such file or directory: 'data/x.csv'", ON_PROCESSES)
+    assert unmounted(config, "No such file or directory: 'data/x.csv'", WITHOUT_MOUNTS)
     assert unmounted(config, "No such file or directory: './data/x.csv'", ON_PROCESSES)
     assert unmounted(config, "the data are wrong", ON_PROCESSES) is None
 

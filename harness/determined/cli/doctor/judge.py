@@ -179,6 +179,7 @@ _PROGRAMS = {
     agents.JUPYTERLAB: "JupyterLab for det notebook",
     agents.TENSORBOARD: "TensorBoard for det tensorboard",
     agents.SSHD: "sshd for scp, rsync and VS Code in shells",
+    agents.MOUNTS: "right to mount bind_mounts and shm_size",
 }
 
 

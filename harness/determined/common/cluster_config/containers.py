@@ -27,7 +27,7 @@ _OF_ENVIRONMENT = (
 _AT_THE_TOP = ("bind_mounts", "log_policies", "preemption_timeout", "slurm", "pbs")
 _IMAGE = OnlyContainers("other trials run in the agent's own environment")
 _RIGHTS = OnlyContainers("other trials have the rights of their account")
-_FILES = OnlyContainers("other trials see the machine's own")
+_DEVICES = OnlyContainers("other trials see the machine's own")
 #: A kind of network, or a network's name; no other container's.
 NETWORK = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 _TEXT = {"type": "string"}
@@ -59,10 +59,10 @@ class TaskContainerDefaults(Section):
         None, description="Linux capabilities to remove"
     )
     devices: Annotated[
-        list[Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts(_TEXT)]] | None, _FILES
+        list[Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts(_TEXT)]] | None, _DEVICES
     ] = Field(None, description="devices, as mappings or 'host:container[:rwm]'")
-    bind_mounts: Annotated[list[BindMount] | None, _FILES] = Field(
-        None, description="host directories for the container"
+    bind_mounts: list[BindMount] | None = Field(
+        None, description="directories of the machine under other paths"
     )
     log_policies: list[LogPolicy] | None = Field(
         None, description="actions on log lines that match a pattern"
@@ -70,9 +70,7 @@ class TaskContainerDefaults(Section):
     preemption_timeout: Positive | None = Field(
         None, description="seconds that a trial has to save its state before it is killed"
     )
-    shm_size_bytes: Annotated[Natural | None, _FILES] = Field(
-        None, description="size of /dev/shm in bytes"
-    )
+    shm_size_bytes: Natural | None = Field(None, description="size of /dev/shm in bytes")
     network_mode: Annotated[
         str | None,
         Field(pattern=NETWORK, max_length=limits.NAME_CHARS),

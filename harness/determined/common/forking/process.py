@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -50,6 +51,12 @@ def no_new_privileges() -> None:
     """Have the kernel ignore set-uid bits for this process and whatever it starts (Linux)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def be_dumpable() -> None:
+    """Let the account's other processes read this one's memory, as before its rights changed (Linux)."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def set_title(title: str) -> None:

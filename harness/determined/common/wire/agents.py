@@ -11,6 +11,8 @@ from determined.common.wire.times import HEARTBEAT_S
 
 JUPYTERLAB, TENSORBOARD, SSHD = "jupyterlab", "tensorboard", "sshd"
 """Programs that this package does not bring: of notebooks, TensorBoards and shells."""
+MOUNTS = "mounts"
+"""What ``bind_mounts`` and ``shm_size`` need of the kernel, where tasks are processes of the machine."""
 
 
 @checked
@@ -55,7 +57,8 @@ class Registration(Message):
     :data:`~determined.common.wire.version.VERSION`. ``allocations``: those whose supervisors are alive.
     ``worker_type``: the type of its work pool in Prefect. ``labels``: what experiments may ask for.
     ``lacks``: of :data:`JUPYTERLAB`, :data:`TENSORBOARD` and :data:`SSHD` those that are not installed where
-    its tasks run, each with what installs it; of tasks in containers, nothing.
+    its tasks run, each with what installs it; :data:`MOUNTS`, with the kernel's reason; of tasks in
+    containers, nothing.
     ``containers``: None of an agent that starts none, or whose release does not say.
     """
 

@@ -1,0 +1,405 @@
+"""Shows a leg's processes directories of the machine under other paths (``bind_mounts``), on Linux.
+
+The process gets a mount namespace between its fork and its program; if it is not root, also a user namespace
+in which its ids stay as they are. A container path that the machine lacks is made in a *layer*: a directory
+of the leg, mounted over the nearest existing directory, with all entries of that directory mounted inside.
+So nothing is made on the machine. The root directory is replaced in the same way (as bubblewrap does).
+
+Paths are looked up with the rights of the leg's account, so a mount shows only what the account could open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import posixpath
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from determined.common.forking import process as forked
+from determined_tasks import identity
+from determined_tasks.containers.settings import WORKDIR
+from determined_tasks.containers.sizes import size_in_bytes
+from determined_tasks.identity import Identity
+
+SHARED_MEMORY = "/dev/shm"
+CLOSED = ("/proc", "/sys", "/dev")
+"""Directories of the kernel: nothing is mounted there."""
+MOST_ENTRIES = 4096
+"""Each entry of a directory under a layer is a mount."""
+TRY_SECONDS = 10.0
+
+_NEWNS, _NEWUSER = 0x00020000, 0x10000000
+_RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _MOVE = 0x1, 0x2, 0x4, 0x20, 0x1000, 0x2000
+_REC, _UNBINDABLE, _PRIVATE, _SLAVE = 0x4000, 1 << 17, 1 << 18, 1 << 19
+_DETACH = 2
+_MOUNT_SETATTR, _AT_RECURSIVE = 442, 0x8000
+_CAPABILITY_VERSION = 0x20080522
+_KEPT_FLAGS = {os.ST_NOSUID: _NOSUID, os.ST_NODEV: _NODEV, os.ST_NOEXEC: 0x8}
+_PROPAGATION = {
+    "private": _PRIVATE,
+    "rprivate": _PRIVATE | _REC,
+    "slave": _SLAVE,
+    "rslave": _SLAVE | _REC,
+}
+
+# Loaded once, before any fork.
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class MountsError(Exception):
+    """What the configuration wants mounted cannot be; the message names the field and the cause."""
+
+
+@dataclass(frozen=True)
+class Bind:
+    """``target``: an absolute path. ``field``: where the configuration has it."""
+
+    source: str
+    target: str
+    read_only: bool
+    propagation: str
+    field: str
+
+
+@dataclass(frozen=True)
+class Mounts:
+    """What a leg's processes get to see. ``layers``: the directory for layers, which need not be there.
+    ``shm_size``: bytes of ``/dev/shm``; None: the machine's.
+    """
+
+    workdir: Path
+    layers: Path
+    binds: tuple[Bind, ...] = ()
+    shm_size: int | None = None
+
+    def on_machine(self, path: str) -> Path:
+        """Where the machine has what the leg's processes find at ``path``; a relative one is below the
+        working directory.
+        """
+        found = posixpath.normpath(self.workdir / path)
+        if _is_within(found, WORKDIR):
+            found = str(self.workdir) + found.removeprefix(WORKDIR)
+        # The innermost is the last one.
+        for bind in reversed(self.binds):
+            if _is_within(found, bind.target):
+                return Path(bind.source + found.removeprefix(bind.target))
+        return Path(found)
+
+    def require(self, account: Identity | None, agent_id: str) -> None:
+        """Raises MountsError for a directory that is not there, or that the account may not enter."""
+        for bind in self.binds:
+            with identity.files_of(account):
+                try:
+                    os.close(os.open(bind.source, os.O_PATH | os.O_CLOEXEC))
+                except OSError as error:
+                    raise MountsError(
+                        f"{bind.field}.host_path: {bind.source!r} cannot be mounted on agent {agent_id}:"
+                        f" {error.strerror}"
+                    ) from None
+
+    def enter(self, account: Identity | None, folder: Path) -> None:
+        """Makes the mounts for this process, which has one thread, and everything that it starts, and changes
+        to ``folder``.
+
+        After it paths mean what the user wants: root becomes the account next, without an import before.
+        Where the kernel refuses namespaces, stderr says so and nothing is mounted; another failure ends the
+        process, with the reason on stderr.
+        """
+        try:
+            _own_namespace()
+        except MountsError as error:
+            _say(f"bind_mounts and resources.shm_size are not heeded: {error}")
+            return
+        before = os.umask(0o022)
+        try:
+            _Entering(self, account).run()
+            os.chdir(folder)
+            _drop_rights()
+        except (MountsError, OSError) as error:
+            _say(str(error))
+            os._exit(1)
+        os.umask(before)
+
+
+def of(
+    config: Mapping[str, Any], entrypoint: str | list[str], workdir: Path, layers: Path
+) -> Mounts | None:
+    """What a leg's configuration asks for; None: nothing.
+
+    The working directory is :data:`WORKDIR` as well if there are mounts, or if configuration or entrypoint
+    name that path. Raises MountsError.
+    """
+    shm_size = (config.get("resources") or {}).get("shm_size")
+    given = config.get("bind_mounts") or ()
+    if not given and shm_size is None and WORKDIR not in json.dumps([config, entrypoint]):
+        return None
+    workdir = Path(os.path.realpath(workdir))
+    binds = []
+    for number, mount in enumerate(given):
+        name = f"bind_mounts[{number}]"
+        target = posixpath.normpath(posixpath.join(WORKDIR, mount["container_path"]))
+        if target == "/" or any(_is_within(target, one) for one in CLOSED):
+            raise MountsError(
+                f"{name}.container_path: nothing can be mounted at {target!r}: choose another path, for"
+                " example one below /mnt"
+            )
+        if _is_within(target, WORKDIR):
+            target = posixpath.normpath(f"{workdir}/{posixpath.relpath(target, WORKDIR)}")
+        source, read_only = mount["host_path"], bool(mount.get("read_only"))
+        if posixpath.normpath(source) == target and not (read_only and Path(source).exists()):
+            continue  # it is there already
+        propagation = mount.get("propagation") or "rprivate"
+        binds.append(Bind(source, target, read_only, propagation, name))
+    # What lies below another one's path comes after it.
+    binds.sort(key=lambda bind: bind.target.count("/"))
+    return Mounts(
+        workdir, layers, tuple(binds), None if shm_size is None else size_in_bytes(shm_size)
+    )
+
+
+def _say(text: str) -> None:
+    os.write(2, f"{text}\n".encode(errors="backslashreplace"))
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+@dataclass
+class _Entering:
+    mounts: Mounts
+    account: Identity | None
+    is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
+    own: list[str] = field(default_factory=list)
+    """Directories in which paths may be made: layers, where these are mounted."""
+    bound: list[str] = field(default_factory=list)
+    """The targets that are mounted."""
+
+    def run(self) -> None:
+        _mount(None, "/", _REC | _SLAVE)
+        targets = [WORKDIR, *(bind.target for bind in self.mounts.binds)]
+        with _named("bind_mounts"):
+            if any(not os.path.lexists("/" + path.split("/")[1]) for path in targets):
+                self._cover("/")
+        # All before the first is mounted: each is the machine's, whatever the others hide.
+        sources = [self._open(bind) for bind in self.mounts.binds]
+        for bind, source in zip(self.mounts.binds, sources, strict=True):
+            with _named(f"{bind.field}.container_path: {bind.target!r}"):
+                self._make(bind.target, is_folder=stat.S_ISDIR(os.fstat(source).st_mode))
+                _mount(f"/proc/self/fd/{source}", bind.target, _BIND | _REC)
+                self.bound.append(bind.target)
+                if bind.propagation in _PROPAGATION:
+                    _mount(None, bind.target, _PROPAGATION[bind.propagation])
+                if bind.read_only:
+                    _make_read_only(bind.target)
+            os.close(source)
+        with _named(WORKDIR):
+            self._make(WORKDIR, is_folder=True)
+            _mount(str(self.mounts.workdir), WORKDIR, _BIND | _REC)
+        if self.mounts.shm_size is not None:
+            options = f"size={self.mounts.shm_size},mode=1777"
+            with _named("resources.shm_size"):
+                _mount("tmpfs", SHARED_MEMORY, _NOSUID | _NODEV, "tmpfs", options)
+
+    def _open(self, bind: Bind) -> int:
+        with _named(f"{bind.field}.host_path: {bind.source!r}"), identity.files_of(self.account):
+            return os.open(bind.source, os.O_PATH | os.O_CLOEXEC)
+
+    def _make(self, path: str, *, is_folder: bool) -> None:
+        """Has something to mount on at ``path``."""
+        with identity.files_of(self.account):
+            if Path(path).exists():
+                return
+            above = Path(path).parent
+            while not above.exists():
+                above = above.parent
+            real = os.path.realpath(above)
+        # What is written beside the place in the user's own directories stays there.
+        owners = [str(self.mounts.workdir), *self.bound]
+        if any(_is_within(real, one) for one in owners):
+            with contextlib.suppress(OSError), identity.files_of(self.account):
+                _make_place(path, is_folder)
+                return
+        if not any(_is_within(real, one) for one in self.own):
+            self._cover(real)
+        _make_place(path, is_folder)
+
+    def _cover(self, folder: str) -> None:
+        """Mounts a directory of the leg over ``folder``, with everything in it that is there."""
+        with identity.files_of(self.account):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            names = os.listdir(descriptor)  # noqa: PTH208
+        if len(names) > MOST_ENTRIES:
+            raise MountsError(
+                f"{folder} has {len(names)} entries, and a place can be made beside {MOST_ENTRIES} at most:"
+                " choose a path in another directory, or make this one on the machine"
+            )
+        layer = self.mounts.layers / str(len(self.own))
+        layer.mkdir(parents=True, mode=0o700)
+        _mount(str(layer), str(layer), _BIND)
+        # Else what is bound next may hold it again.
+        _mount(None, str(layer), _UNBINDABLE)
+        for name in names:
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                _show(descriptor, name, layer / name)
+        found = os.fstat(descriptor)
+        os.close(descriptor)
+        if self.is_root:
+            os.chown(layer, found.st_uid, found.st_gid)
+        layer.chmod(stat.S_IMODE(found.st_mode) | (0 if self.is_root else stat.S_IRWXU))
+        if folder == "/":
+            _replace_root(layer)
+        else:
+            _mount(str(layer), folder, _MOVE)
+        _mount(None, folder, _PRIVATE)
+        self.own.append(folder)
+
+
+def _show(folder: int, name: str, place: Path) -> None:
+    """The entry ``name`` of the open ``folder`` at ``place``: a link as a link, everything else mounted."""
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    if stat.S_ISLNK(mode):
+        place.symlink_to(os.readlink(name, dir_fd=folder))
+        return
+    _make_place(str(place), stat.S_ISDIR(mode))
+    _mount(f"/proc/self/fd/{folder}/{name}", str(place), _BIND | _REC)
+
+
+def _make_place(path: str, is_folder: bool) -> None:
+    place = Path(path)
+    (place if is_folder else place.parent).mkdir(parents=True, exist_ok=True)
+    if not is_folder:
+        place.touch()
+
+
+def _replace_root(layer: Path) -> None:
+    assert _libc is not None
+    os.chdir(layer)
+    # Both roots lie on each other then, and the one to be detached is on top.
+    _check(_libc.pivot_root(b".", b"."))
+    _check(_libc.umount2(b".", _DETACH))
+    os.chdir("/")
+
+
+def _make_read_only(path: str) -> None:
+    """With what is mounted below it, where the kernel can (5.12)."""
+    assert _libc is not None
+    set_readonly = (ctypes.c_uint64 * 4)(_RDONLY, 0, 0, 0)
+    done = _libc.syscall(
+        _MOUNT_SETATTR,
+        -100,
+        os.fsencode(path),
+        _AT_RECURSIVE,
+        ctypes.byref(set_readonly),
+        ctypes.c_size_t(ctypes.sizeof(set_readonly)),
+    )
+    if done == 0:
+        return
+    flags = os.statvfs(path).f_flag
+    kept = sum(ours for theirs, ours in _KEPT_FLAGS.items() if flags & theirs)
+    _mount(None, path, _REMOUNT | _BIND | _RDONLY | kept)
+
+
+def _own_namespace() -> None:
+    uid, gid, is_root = os.getuid(), os.getgid(), os.geteuid() == 0
+    assert _libc is not None, "only Linux has mount namespaces"
+    with _named("a mount namespace"):
+        _check(_libc.unshare(_NEWNS if is_root else _NEWNS | _NEWUSER))
+        if not is_root:
+            # Without it the kernel refuses the map of groups.
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+            Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def _drop_rights() -> None:
+    """Gives up the capabilities that a new user namespace has given this process."""
+    if os.getuid() == 0:
+        return
+    assert _libc is not None
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    _check(_libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
+    # The kernel has taken both back with the change of rights.
+    forked.be_dumpable()
+    forked.die_with_parent()
+
+
+def join(pid: int) -> None:
+    """Shows this process, which has one thread, what process ``pid`` sees after :meth:`Mounts.enter`.
+
+    Raises OSError.
+    """
+    assert _libc is not None
+    kinds = (_NEWNS,) if os.geteuid() == 0 else (_NEWUSER, _NEWNS)
+    names = {_NEWNS: "mnt", _NEWUSER: "user"}
+    opened = [(os.open(f"/proc/{pid}/ns/{names[kind]}", os.O_RDONLY), kind) for kind in kinds]
+    for descriptor, kind in opened:
+        _check(_libc.setns(descriptor, kind))
+        os.close(descriptor)
+
+
+def refused() -> str | None:
+    """Why the kernel does not let this account mount anything; None: it does. Tries it, in a process."""
+    if _libc is None:
+        return "only Linux can mount directories for one process"
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-I", "-m", "determined_tasks.mounts"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=TRY_SECONDS,
+            check=False,
+            text=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    if tried.returncode == 0:
+        return None
+    return tried.stdout.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
+
+
+def _try() -> None:
+    try:
+        _own_namespace()
+        _mount(None, "/", _REC | _SLAVE)
+        _mount("tmpfs", SHARED_MEMORY, _NOSUID | _NODEV, "tmpfs", "size=4096")
+    except MountsError as error:
+        sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"mount: {error.strerror}")
+
+
+def _mount(
+    source: str | None, target: str, flags: int, kind: str | None = None, options: str | None = None
+) -> None:
+    assert _libc is not None
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    extra = None if options is None else options.encode()
+    _check(_libc.mount(*texts, ctypes.c_ulong(flags), extra))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@contextlib.contextmanager
+def _named(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MountsError(f"{what} cannot be mounted: {error.strerror or error}") from error
+
+
+if __name__ == "__main__":
+    _try()
