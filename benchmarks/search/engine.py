@@ -43,7 +43,7 @@ from determined_searchers import (
     ValidationCompleted,
     create_searcher,
 )
-from determined_searchers.asha import Halving
+from determined_searchers.async_halving import AsyncHalving
 from determined_searchers.space import Space
 from determined_searchers.stream import RandomStream
 
@@ -146,7 +146,7 @@ def decide(trials: int) -> dict[str, Any]:
     chance = random.Random(0).random
     decisions = 0
     start = time.process_time()
-    method = Halving.from_config(context)
+    method = AsyncHalving.from_config(context)
     waiting = deque(method.initial_operations())
     while waiting:
         create = waiting.popleft()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from determined_searchers.asha import full_length, halving
+from determined_searchers.asha import full_length
+from determined_searchers.async_halving import rule
 from determined_searchers.brackets import MODES, bracket_rungs, lay_out
 from determined_searchers.errors import SearcherError
 from determined_searchers.method import SearchContext, SearchMethod
@@ -37,4 +38,5 @@ class AdaptiveASHA(Tournament):
                 )
             rungs = bracket_rungs(mode, most, length, trials, divisor)
         brackets = lay_out(rungs, trials, cap, divisor)
+        halving = rule(context)
         return cls([halving(context, bracket, divisor) for bracket in brackets])

@@ -58,8 +58,8 @@ class Halving(SearchMethod):
         self.invalid = 0
 
     @classmethod
-    def from_config(cls, context: SearchContext) -> SearchMethod:
-        """``async_halving``: one bracket of ``num_rungs``, by the rule of the section."""
+    def from_config(cls, context: SearchContext) -> Halving:
+        """One bracket of ``num_rungs``, by the rule of this class."""
         section = context.section
         divisor = read_divisor(section)
         rungs = read_whole(section, "num_rungs", 1)
@@ -67,7 +67,7 @@ class Halving(SearchMethod):
         cap = read_whole(section, "max_concurrent_trials", 0, default=16)
         # Without a cap: as many as make one trial reach the top.
         cap = cap or int(min(max(power(divisor, rungs - 1), 1), trials))
-        return halving(context, Bracket(rungs, trials, cap), divisor)
+        return cls(context, Bracket(rungs, trials, cap), divisor)
 
     @abstractmethod
     def record(self, trial: str, metric: float) -> list[Operation]:
@@ -202,16 +202,6 @@ class Halving(SearchMethod):
                 (trial, float(decode_metric(metric))) for trial, metric, _ in saved["metrics"]
             )
         self.completed, self.invalid = state["completed"], state["invalid"]
-
-
-def halving(context: SearchContext, bracket: Bracket, divisor: float) -> Halving:
-    """The bracket under the rule of the configuration: ``max_length`` without ``stop_once``
-    promotes, everything else stops."""
-    from determined_searchers.asha_promotion import PromotingHalving
-    from determined_searchers.asha_stopping import StoppingHalving
-
-    promotes = context.form is Form.OPERATIONS and not context.section.get("stop_once")
-    return (PromotingHalving if promotes else StoppingHalving)(context, bracket, divisor)
 
 
 def full_length(context: SearchContext) -> int:

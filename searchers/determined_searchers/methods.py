@@ -16,7 +16,7 @@ BUILT_IN = {
     "single": "determined_searchers.random_search:SingleSearch",
     "random": "determined_searchers.random_search:RandomSearch",
     "grid": "determined_searchers.grid_search:GridSearch",
-    "async_halving": "determined_searchers.asha:Halving",
+    "async_halving": "determined_searchers.async_halving:AsyncHalving",
     "adaptive_asha": "determined_searchers.adaptive_asha:AdaptiveASHA",
 }
 REMOVED = {

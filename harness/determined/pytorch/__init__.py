@@ -24,7 +24,6 @@ from determined.pytorch._callback import PyTorchCallback
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._data import DataLoader, TorchData, adapt_batch_sampler
 from determined.pytorch._device import data_length, to_device
-from determined.pytorch._experimental import PyTorchExperimentalContext
 from determined.pytorch._load import CheckpointLoadContext, load_trial_from_checkpoint_path
 from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._reducer import MetricReducer, Reducer, SimpleMetricReducer

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from determined import core, errors
 from determined.pytorch import _parallel, _precision
-from determined.pytorch._experimental import PyTorchExperimentalContext
 from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._training_context import TrainingContext
 
@@ -247,3 +246,30 @@ def _divide(optimizer: Optimizer, divisor: int) -> None:
     ]
     if gradients:
         torch._foreach_div_(gradients, float(divisor))
+
+
+class PyTorchExperimentalContext:
+    """``context.experimental``: switches that may change between releases, for the trial's ``__init__``."""
+
+    def __init__(self, parent: PyTorchTrialContext) -> None:
+        self._parent = parent
+
+    def use_amp(self) -> None:
+        """Mixed precision without further code: the forward pass of each wrapped model runs under
+        torch's autocast (float16 on GPUs, bfloat16 elsewhere) and returns float32, losses are scaled on
+        GPUs.
+        """
+        self._parent._use_amp()
+
+    def disable_dataset_reproducibility_checks(self) -> None:
+        """Allow data loaders other than ``pytorch.DataLoader``.
+
+        Every process of the trial reads all of their data, after a resume from the beginning.
+        """
+        self._parent._repro_checks_disabled = True
+
+    def disable_auto_to_device(self) -> None:
+        """Pass batches to the trial as the loader gives them; the trial calls ``context.to_device()``
+        itself.
+        """
+        self._parent._auto_to_device = False

@@ -6,6 +6,7 @@ launcher decides how it runs: as forks of a warm interpreter, in containers, as 
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from abc import ABC, abstractmethod
@@ -18,7 +19,6 @@ from determined_deployments.agent.config import AgentConfig
 if TYPE_CHECKING:
     from determined.common.wire.agents import ContainerRights
     from determined.common.wire.legs import LegSpec
-    from determined_deployments.agent.worker import AgentWorker
 
 Kind = Literal["leg", "flow_run", "errand"]
 
@@ -163,6 +163,9 @@ class Launcher(ABC):
     """The type of the work pool in Prefect, and of the worker that serves it. The agent tells it to the
     service when it registers."""
 
+    worker: ClassVar[str]
+    """``module:Class``: what :meth:`worker_class` imports."""
+
     limits_legs: ClassVar[bool] = False
     """Whether what legs run in holds the settings ``limits``; else their supervisors see to it."""
 
@@ -172,10 +175,13 @@ class Launcher(ABC):
         self.fetch = fetch
 
     @classmethod
-    @abstractmethod
-    def worker_class(cls) -> type[AgentWorker]:
-        """Prefect's side of ``worker_type``: the variables that deployments may set. Imports Prefect, which
-        takes a second; called in a thread."""
+    def worker_class(cls) -> Any:
+        """Prefect's side of ``worker_type``, with the variables that deployments may set: a subclass of
+        ``determined_deployments.agent.worker.AgentWorker``. Imports Prefect, which takes a second; called in
+        a thread.
+        """
+        module, _, name = cls.worker.partition(":")
+        return getattr(importlib.import_module(module), name)
 
     def lacks(self) -> dict[str, str]:
         """Programs of some kinds of tasks that are missing where its jobs run, each with what installs it

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from determined._info import ClusterInfo
 from determined.core import (
     CheckpointContext,
@@ -20,6 +22,7 @@ from determined.core import (
     TensorboardMode,
     TrainContext,
 )
+from determined.experimental.core_v2 import _context
 from determined.experimental.core_v2._config import Config, DefaultConfig, UnmanagedConfig
 from determined.experimental.core_v2._context import (
     close,
@@ -47,10 +50,16 @@ __all__ = [
     "url_reverse_webui_exp_view",
 ]
 
-# Set by init().
-train: TrainContext | None = None
-distributed: DistributedContext | None = None
-preempt: PreemptContext | None = None
-checkpoint: CheckpointContext | None = None
-searcher: SearcherContext | None = None
-info: ClusterInfo | None = None
+# Those of the context of init(); None before and after it.
+train: TrainContext | None
+distributed: DistributedContext | None
+preempt: PreemptContext | None
+checkpoint: CheckpointContext | None
+searcher: SearcherContext | None
+info: ClusterInfo | None
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("train", "distributed", "preempt", "checkpoint", "searcher", "info"):
+        return getattr(_context.current(), name, None)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -108,7 +108,6 @@ def init(
         context._reporter.closed_at_exit = False
     context.start()
     _current = context
-    _publish(context)
     _hook_exit()
 
 
@@ -121,7 +120,6 @@ def _close(error: BaseException | None = None) -> None:
     global _current
     context, _current = _current, None
     if context is not None:
-        _publish(None)
         context.close(None if error is None else type(error), error, None)
 
 
@@ -132,11 +130,9 @@ def url_reverse_webui_exp_view() -> str:
     return _plot_url
 
 
-def _publish(context: core.Context | None) -> None:
-    from determined.experimental import core_v2
-
-    for name in ("train", "distributed", "preempt", "checkpoint", "searcher", "info"):
-        setattr(core_v2, name, getattr(context, name, None))
+def current() -> core.Context | None:
+    """The context of :func:`init`, until it is closed."""
+    return _current
 
 
 def _hook_exit() -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from determined.common.wire.agents import ContainerRights
 from determined_deployments.agent.config import AgentConfig
@@ -31,9 +31,6 @@ from determined_tasks.containers.leg import ORDER
 from determined_tasks.context_dir import ALLOCATIONS
 from determined_tasks.supervision import LegRecord
 
-if TYPE_CHECKING:
-    from determined_deployments.agent.launchers.docker.worker import DeterminedDockerWorker
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -50,6 +47,7 @@ class DockerLauncher(ForkServerLauncher):
     """When a supervisor dies, the next one takes over: at once, or when an agent adopts the leg."""
 
     worker_type = "determined-docker"
+    worker = "determined_deployments.agent.launchers.docker.worker:DeterminedDockerWorker"
     limits_legs = True
 
     def __init__(self, config: AgentConfig, fetch: Callable[[str], Awaitable[bytes]]) -> None:
@@ -57,12 +55,6 @@ class DockerLauncher(ForkServerLauncher):
         self._settings = settings.of_agent(config)
         self._sent: dict[str, signal.Signals] = {}
         """The last signal to each leg: its supervisor may have died of it, or before it."""
-
-    @classmethod
-    def worker_class(cls) -> type[DeterminedDockerWorker]:
-        from determined_deployments.agent.launchers.docker.worker import DeterminedDockerWorker
-
-        return DeterminedDockerWorker
 
     @classmethod
     def leg_zygote(cls) -> ZygotePlan:

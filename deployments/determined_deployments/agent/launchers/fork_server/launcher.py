@@ -40,7 +40,6 @@ from determined_deployments.agent.launchers.processes import Child, watch
 
 if TYPE_CHECKING:
     from determined.common.wire.legs import LegSpec
-    from determined_deployments.agent.launchers.fork_server.worker import DeterminedProcessWorker
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +67,7 @@ class ForkServerLauncher(Launcher):
     """
 
     worker_type = "determined-process"
+    worker = "determined_deployments.agent.launchers.fork_server.worker:DeterminedProcessWorker"
 
     def __init__(self, config: AgentConfig, fetch: Callable[[str], Awaitable[bytes]]) -> None:
         super().__init__(config, fetch)
@@ -75,14 +75,6 @@ class ForkServerLauncher(Launcher):
         self._flow_runs = ProcessRecords(config.work_dir / "flow_runs")
         imported = [*plans.TRIAL_MODULES, *plans.trial_optional()]
         self._learning = Learning(self._forks, config.work_dir, fetch, imported)
-
-    @classmethod
-    def worker_class(cls) -> type[DeterminedProcessWorker]:
-        from determined_deployments.agent.launchers.fork_server.worker import (
-            DeterminedProcessWorker,
-        )
-
-        return DeterminedProcessWorker
 
     def lacks(self) -> dict[str, str]:
         return programs.lacking()
