@@ -435,7 +435,8 @@ class _Leg:
     def _find_mounts(self, context: ContextDir, account: Identity | None) -> Mounts | None:
         """What the process is to see under other paths. Raises MountsError."""
         spec = self.spec
-        found = mounts.of(spec.config, spec.entrypoint, context.workdir, self.root / "layers")
+        layer = self.root / "layer"
+        found = mounts.of(spec.config, spec.entrypoint, context.workdir, layer)
         if found is None:
             return None
         if self.fork is None:
@@ -446,6 +447,7 @@ class _Leg:
             )
             return None
         found.require(account, self.place.agent_id)
+        layer.mkdir()
         return found
 
     def _open_storage(self) -> None:

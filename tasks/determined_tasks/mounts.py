@@ -2,8 +2,8 @@
 
 The process gets a mount namespace between its fork and its program; if it is not root, also a user namespace
 in which its ids stay as they are. A container path that the machine lacks is made in a *layer*: a directory
-of the leg, mounted over the nearest existing directory, with all entries of that directory mounted inside.
-So nothing is made on the machine. The root directory is replaced in the same way (as bubblewrap does).
+in memory, mounted over the nearest existing directory, with all entries of that directory mounted inside. So
+nothing is made on the machine. The root directory is replaced in the same way (as bubblewrap does).
 
 Paths are looked up with the rights of the leg's account, so a mount shows only what the account could open.
 """
@@ -71,12 +71,12 @@ class Bind:
 
 @dataclass(frozen=True)
 class Mounts:
-    """What a leg's processes get to see. ``layers``: the directory for layers, which need not be there.
+    """What a leg's processes get to see. ``layer``: an empty directory, where layers are made.
     ``shm_size``: bytes of ``/dev/shm``; None: the machine's.
     """
 
     workdir: Path
-    layers: Path
+    layer: Path
     binds: tuple[Bind, ...] = ()
     shm_size: int | None = None
 
@@ -130,7 +130,7 @@ class Mounts:
 
 
 def of(
-    config: Mapping[str, Any], entrypoint: str | list[str], workdir: Path, layers: Path
+    config: Mapping[str, Any], entrypoint: str | list[str], workdir: Path, layer: Path
 ) -> Mounts | None:
     """What a leg's configuration asks for; None: nothing.
 
@@ -161,7 +161,7 @@ def of(
     # What lies below another one's path comes after it.
     binds.sort(key=lambda bind: bind.target.count("/"))
     return Mounts(
-        workdir, layers, tuple(binds), None if shm_size is None else size_in_bytes(shm_size)
+        workdir, layer, tuple(binds), None if shm_size is None else size_in_bytes(shm_size)
     )
 
 
@@ -233,7 +233,7 @@ class _Entering:
         _make_place(path, is_folder)
 
     def _cover(self, folder: str) -> None:
-        """Mounts a directory of the leg over ``folder``, with everything in it that is there."""
+        """Mounts a directory in memory over ``folder``, with everything in it that is there."""
         with identity.files_of(self.account):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             names = os.listdir(descriptor)  # noqa: PTH208
@@ -242,35 +242,39 @@ class _Entering:
                 f"{folder} has {len(names)} entries, and a place can be made beside {MOST_ENTRIES} at most:"
                 " choose a path in another directory, or make this one on the machine"
             )
-        layer = self.mounts.layers / str(len(self.own))
-        layer.mkdir(parents=True, mode=0o700)
-        _mount(str(layer), str(layer), _BIND)
+        layer = str(self.mounts.layer)
+        _mount("tmpfs", layer, _NOSUID | _NODEV, "tmpfs", "mode=755")
         # Else what is bound next may hold it again.
-        _mount(None, str(layer), _UNBINDABLE)
+        _mount(None, layer, _UNBINDABLE)
+        inside = os.open(layer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in names:
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                _show(descriptor, name, layer / name)
+                _show(descriptor, name, inside)
         found = os.fstat(descriptor)
         os.close(descriptor)
+        os.close(inside)
         if self.is_root:
             os.chown(layer, found.st_uid, found.st_gid)
-        layer.chmod(stat.S_IMODE(found.st_mode) | (0 if self.is_root else stat.S_IRWXU))
+        Path(layer).chmod(stat.S_IMODE(found.st_mode) | (0 if self.is_root else stat.S_IRWXU))
         if folder == "/":
             _replace_root(layer)
         else:
-            _mount(str(layer), folder, _MOVE)
+            _mount(layer, folder, _MOVE)
         _mount(None, folder, _PRIVATE)
         self.own.append(folder)
 
 
-def _show(folder: int, name: str, place: Path) -> None:
-    """The entry ``name`` of the open ``folder`` at ``place``: a link as a link, everything else mounted."""
+def _show(folder: int, name: str, layer: int) -> None:
+    """Shows the entry ``name`` of the open ``folder`` in the open ``layer``: links as links, others mounted."""
     mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
-        place.symlink_to(os.readlink(name, dir_fd=folder))
+        os.symlink(os.readlink(name, dir_fd=folder), name, dir_fd=layer)
         return
-    _make_place(str(place), stat.S_ISDIR(mode))
-    _mount(f"/proc/self/fd/{folder}/{name}", str(place), _BIND | _REC)
+    if stat.S_ISDIR(mode):
+        os.mkdir(name, 0o755, dir_fd=layer)
+    else:
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=layer))
+    _mount(f"/proc/self/fd/{folder}/{name}", f"/proc/self/fd/{layer}/{name}", _BIND | _REC)
 
 
 def _make_place(path: str, is_folder: bool) -> None:
@@ -280,7 +284,7 @@ def _make_place(path: str, is_folder: bool) -> None:
         place.touch()
 
 
-def _replace_root(layer: Path) -> None:
+def _replace_root(layer: str) -> None:
     assert _libc is not None
     os.chdir(layer)
     # Both roots lie on each other then, and the one to be detached is on top.

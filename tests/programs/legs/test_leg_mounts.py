@@ -251,11 +251,12 @@ def test_a_link_in_the_working_directory_makes_nothing_elsewhere(
     work = mine / "work"
     work.mkdir(parents=True)
     (work / "out").symlink_to(roots)
+    (open_folder / "layer").mkdir()
     for folder in (mine, work):
         os.chown(folder, account.pw_uid, account.pw_gid)
     linked = AgentUser(uid=account.pw_uid, user=None, gid=None, group=None)
     user = identity.resolve(linked, None, allow_root=False, agent_id="agent-1")
-    found = mounts.of(given(mine, "out/place"), "", work, open_folder / "layers")
+    found = mounts.of(given(mine, "out/place"), "", work, open_folder / "layer")
     assert found is not None
     child = os.fork()
     if child == 0:
@@ -273,7 +274,7 @@ import json, os, sys
 from pathlib import Path
 from determined_tasks import mounts
 given = json.load(sys.stdin)
-found = mounts.of(given["config"], "", Path(given["workdir"]), Path(given["layers"]))
+found = mounts.of(given["config"], "", Path(given["workdir"]), Path(given["layer"]))
 found.require(None, "agent-1")
 found.enter(None, Path(given["workdir"]))
 sys.argv[1:] = given["places"]
@@ -287,14 +288,14 @@ def test_an_ordinary_user_mounts_in_a_user_namespace(
 ) -> None:
     account = people[0]
     mine = open_folder / "mine"
-    for folder in (mine, mine / "data", mine / "work"):
+    for folder in (mine, mine / "data", mine / "work", mine / "layer"):
         folder.mkdir()
         os.chown(folder, account.pw_uid, account.pw_gid)
     places = ["/det-test-absent/data", "below", "/home/det-test-absent/x"]
     order = {
         "config": given(mine / "data", *places) | {"resources": {"shm_size": 1 << 20}},
         "workdir": str(mine / "work"),
-        "layers": str(mine / "layers"),
+        "layer": str(mine / "layer"),
         "places": places,
         "look": LOOK.replace("__file__", "''"),
     }

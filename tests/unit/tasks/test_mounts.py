@@ -9,11 +9,11 @@ import pytest
 
 from determined_tasks import mounts
 
-HERE, LAYERS = Path("/agent/workdir"), Path("/agent/layers")
+HERE, LAYER = Path("/agent/workdir"), Path("/agent/layer")
 
 
 def of(config: dict[str, Any], entrypoint: str = "python3 train.py") -> mounts.Mounts | None:
-    return mounts.of(config, entrypoint, HERE, LAYERS)
+    return mounts.of(config, entrypoint, HERE, LAYER)
 
 
 def bind(source: str, target: str, **more: Any) -> dict[str, Any]:
