@@ -435,8 +435,7 @@ class _Leg:
     def _find_mounts(self, context: ContextDir, account: Identity | None) -> Mounts | None:
         """What the process is to see under other paths. Raises MountsError."""
         spec = self.spec
-        layer = self.root / "layer"
-        found = mounts.of(spec.config, spec.entrypoint, context.workdir, layer)
+        found = mounts.of(spec.config, spec.entrypoint, context.workdir, self.root / "mounts")
         if found is None:
             return None
         if self.fork is None:
@@ -447,7 +446,6 @@ class _Leg:
             )
             return None
         found.require(account, self.place.agent_id)
-        layer.mkdir()
         return found
 
     def _open_storage(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import posixpath
@@ -19,7 +20,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,14 @@ from determined_tasks.identity import Identity
 SHARED_MEMORY = "/dev/shm"
 CLOSED = ("/proc", "/sys", "/dev")
 """Directories of the kernel: nothing is mounted there."""
+FOLDER, FILE = "folder", "file"
+"""Where a directory and a file are mounted before they are moved to their places."""
 MOST_ENTRIES = 4096
 """Each entry of a directory under a layer is a mount."""
 TRY_SECONDS = 10.0
 
+_PATH = os.O_PATH | os.O_CLOEXEC
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
 _RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _MOVE = 0x1, 0x2, 0x4, 0x20, 0x1000, 0x2000
 _REC, _UNBINDABLE, _PRIVATE, _SLAVE = 0x4000, 1 << 17, 1 << 18, 1 << 19
@@ -71,12 +76,13 @@ class Bind:
 
 @dataclass(frozen=True)
 class Mounts:
-    """What a leg's processes get to see. ``layer``: an empty directory, where layers are made.
+    """What a leg's processes get to see. ``stage``: a directory of the leg that :meth:`require` makes, and in
+    which mounts are made ready.
     ``shm_size``: bytes of ``/dev/shm``; None: the machine's.
     """
 
     workdir: Path
-    layer: Path
+    stage: Path
     binds: tuple[Bind, ...] = ()
     shm_size: int | None = None
 
@@ -94,11 +100,13 @@ class Mounts:
         return Path(found)
 
     def require(self, account: Identity | None, agent_id: str) -> None:
-        """Raises MountsError for a directory that is not there, or that the account may not enter."""
+        """Raises MountsError for a directory that is not there, or that the account cannot reach."""
+        (self.stage / FOLDER).mkdir(parents=True)
+        (self.stage / FILE).touch()
         for bind in self.binds:
             with identity.files_of(account):
                 try:
-                    os.close(os.open(bind.source, os.O_PATH | os.O_CLOEXEC))
+                    os.close(os.open(bind.source, _PATH))
                 except OSError as error:
                     raise MountsError(
                         f"{bind.field}.host_path: {bind.source!r} cannot be mounted on agent {agent_id}:"
@@ -121,7 +129,8 @@ class Mounts:
         before = os.umask(0o022)
         try:
             _Entering(self, account).run()
-            os.chdir(folder)
+            with identity.files_of(account):
+                os.chdir(folder)
             _drop_rights()
         except (MountsError, OSError) as error:
             _say(str(error))
@@ -130,7 +139,7 @@ class Mounts:
 
 
 def of(
-    config: Mapping[str, Any], entrypoint: str | list[str], workdir: Path, layer: Path
+    config: Mapping[str, Any], entrypoint: str | list[str], workdir: Path, stage: Path
 ) -> Mounts | None:
     """What a leg's configuration asks for; None: nothing.
 
@@ -146,7 +155,7 @@ def of(
     for number, mount in enumerate(given):
         name = f"bind_mounts[{number}]"
         target = posixpath.normpath(posixpath.join(WORKDIR, mount["container_path"]))
-        if target == "/" or any(_is_within(target, one) for one in CLOSED):
+        if _is_closed(target):
             raise MountsError(
                 f"{name}.container_path: nothing can be mounted at {target!r}: choose another path, for"
                 " example one below /mnt"
@@ -161,8 +170,12 @@ def of(
     # What lies below another one's path comes after it.
     binds.sort(key=lambda bind: bind.target.count("/"))
     return Mounts(
-        workdir, layer, tuple(binds), None if shm_size is None else size_in_bytes(shm_size)
+        workdir, stage, tuple(binds), None if shm_size is None else size_in_bytes(shm_size)
     )
+
+
+def _is_closed(path: str) -> bool:
+    return path == "/" or any(_is_within(path, one) for one in CLOSED)
 
 
 def _say(text: str) -> None:
@@ -173,37 +186,40 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-@dataclass
 class _Entering:
-    mounts: Mounts
-    account: Identity | None
-    is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
-    own: list[str] = field(default_factory=list)
-    """Directories in which paths may be made: layers, where these are mounted."""
-    bound: list[str] = field(default_factory=list)
-    """The targets that are mounted."""
+    """The mounts of one process, which may be root's for another account.
+
+    What this account could change at any time, the meaning of paths above all, decides nothing: the account's
+    own rights look things up, and mounts go from descriptor to descriptor, by way of :attr:`stage`.
+    """
+
+    def __init__(self, mounts: Mounts, account: Identity | None) -> None:
+        self.mounts = mounts
+        self.account = account
+        self.is_root = os.geteuid() == 0
+        self.stage = str(mounts.stage)
+        # Directories of layers, where places may be made, by their paths.
+        self.own: dict[str, int] = {}
+        # The user's own directories: what is written there stays there.
+        self.users = [str(mounts.workdir)]
 
     def run(self) -> None:
         _mount(None, "/", _REC | _SLAVE)
-        targets = [WORKDIR, *(bind.target for bind in self.mounts.binds)]
-        with _named("bind_mounts"):
-            if any(not os.path.lexists("/" + path.split("/")[1]) for path in targets):
+        paths = [WORKDIR, *(bind.target for bind in self.mounts.binds)]
+        if any(not os.path.lexists("/" + path.split("/")[1]) for path in paths):
+            with _named("a place in the root directory"):
                 self._cover("/")
+        # By a descriptor, because a mount may hide it; opened now, because the root directory is another.
+        self.stage = f"/proc/self/fd/{os.open(self.mounts.stage, _PATH | os.O_DIRECTORY)}"
         # All before the first is mounted: each is the machine's, whatever the others hide.
+        workdir = os.open(self.mounts.workdir, _PATH)
         sources = [self._open(bind) for bind in self.mounts.binds]
         for bind, source in zip(self.mounts.binds, sources, strict=True):
             with _named(f"{bind.field}.container_path: {bind.target!r}"):
-                self._make(bind.target, is_folder=stat.S_ISDIR(os.fstat(source).st_mode))
-                _mount(f"/proc/self/fd/{source}", bind.target, _BIND | _REC)
-                self.bound.append(bind.target)
-                if bind.propagation in _PROPAGATION:
-                    _mount(None, bind.target, _PROPAGATION[bind.propagation])
-                if bind.read_only:
-                    _make_read_only(bind.target)
-            os.close(source)
+                self._bind(source, bind.target, bind.read_only, bind.propagation)
+            self.users.append(bind.target)
         with _named(WORKDIR):
-            self._make(WORKDIR, is_folder=True)
-            _mount(str(self.mounts.workdir), WORKDIR, _BIND | _REC)
+            self._bind(workdir, WORKDIR, False, "rprivate")
         if self.mounts.shm_size is not None:
             options = f"size={self.mounts.shm_size},mode=1777"
             with _named("resources.shm_size"):
@@ -211,77 +227,107 @@ class _Entering:
 
     def _open(self, bind: Bind) -> int:
         with _named(f"{bind.field}.host_path: {bind.source!r}"), identity.files_of(self.account):
-            return os.open(bind.source, os.O_PATH | os.O_CLOEXEC)
+            return os.open(bind.source, _PATH)
 
-    def _make(self, path: str, *, is_folder: bool) -> None:
-        """Has something to mount on at ``path``."""
+    def _bind(self, source: int, target: str, read_only: bool, propagation: str) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(source).st_mode)
+        place = self._place(target, is_folder)
+        stage = f"{self.stage}/{FOLDER if is_folder else FILE}"
+        _mount(f"/proc/self/fd/{source}", stage, _BIND | _REC)
+        if propagation in _PROPAGATION:
+            _mount(None, stage, _PROPAGATION[propagation])
+        if read_only:
+            _make_read_only(stage)
+        _mount(stage, f"/proc/self/fd/{place}", _MOVE)
+        os.close(source)
+
+    def _place(self, path: str, is_folder: bool) -> int:
+        """An open directory or file to mount on, at ``path``."""
+        with contextlib.suppress(FileNotFoundError), identity.files_of(self.account):
+            return _checked(os.open(path, _PATH))
         with identity.files_of(self.account):
-            if Path(path).exists():
-                return
             above = Path(path).parent
             while not above.exists():
                 above = above.parent
             real = os.path.realpath(above)
-        # What is written beside the place in the user's own directories stays there.
-        owners = [str(self.mounts.workdir), *self.bound]
-        if any(_is_within(real, one) for one in owners):
+        if any(_is_within(real, one) for one in self.users):
             with contextlib.suppress(OSError), identity.files_of(self.account):
-                _make_place(path, is_folder)
-                return
-        if not any(_is_within(real, one) for one in self.own):
+                Path(path if is_folder else posixpath.dirname(path)).mkdir(
+                    parents=True, exist_ok=True
+                )
+                if not is_folder:
+                    Path(path).touch()
+                return _checked(os.open(path, _PATH))
+        if real not in self.own:
             self._cover(real)
-        _make_place(path, is_folder)
+        place = self.own[real]
+        *folders, last = Path(path).relative_to(above).parts
+        for name in [*folders, last] if is_folder else folders:
+            _make(name, place, is_folder=True)
+            place = os.open(name, _LISTED, dir_fd=place)
+            real = posixpath.join(real, name)
+            self.own[real] = place
+        if is_folder:
+            return place
+        _make(last, place, is_folder=False)
+        return os.open(last, _PATH, dir_fd=place)
 
     def _cover(self, folder: str) -> None:
         """Mounts a directory in memory over ``folder``, with everything in it that is there."""
         with identity.files_of(self.account):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            names = os.listdir(descriptor)  # noqa: PTH208
+            covered = os.open(folder, _LISTED)
+            names = os.listdir(covered)  # noqa: PTH208
+        if folder != "/":
+            _checked(covered)
         if len(names) > MOST_ENTRIES:
             raise MountsError(
                 f"{folder} has {len(names)} entries, and a place can be made beside {MOST_ENTRIES} at most:"
                 " choose a path in another directory, or make this one on the machine"
             )
-        layer = str(self.mounts.layer)
-        _mount("tmpfs", layer, _NOSUID | _NODEV, "tmpfs", "mode=755")
+        stage = f"{self.stage}/{FOLDER}"
+        _mount("tmpfs", stage, _NOSUID | _NODEV, "tmpfs", "mode=755")
         # Else what is bound next may hold it again.
-        _mount(None, layer, _UNBINDABLE)
-        inside = os.open(layer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _mount(None, stage, _UNBINDABLE)
+        layer = os.open(stage, _LISTED)
         for name in names:
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                _show(descriptor, name, inside)
-        found = os.fstat(descriptor)
-        os.close(descriptor)
-        os.close(inside)
+                _show(covered, name, layer)
+        found = os.fstat(covered)
         if self.is_root:
-            os.chown(layer, found.st_uid, found.st_gid)
-        Path(layer).chmod(stat.S_IMODE(found.st_mode) | (0 if self.is_root else stat.S_IRWXU))
+            os.fchown(layer, found.st_uid, found.st_gid)
+        os.fchmod(layer, stat.S_IMODE(found.st_mode) | (0 if self.is_root else stat.S_IRWXU))
+        _mount(None, stage, _PRIVATE)
         if folder == "/":
-            _replace_root(layer)
+            _replace_root(stage)
         else:
-            _mount(layer, folder, _MOVE)
-        _mount(None, folder, _PRIVATE)
-        self.own.append(folder)
+            _mount(stage, f"/proc/self/fd/{covered}", _MOVE)
+        os.close(covered)
+        self.own[folder] = layer
+
+
+def _checked(place: int) -> int:
+    """The open place, if something may be mounted there. A link may have led to it."""
+    found = os.readlink(f"/proc/self/fd/{place}")  # noqa: PTH115
+    if _is_closed(found):
+        raise PermissionError(errno.EPERM, f"nothing can be mounted at {found!r}")
+    return place
 
 
 def _show(folder: int, name: str, layer: int) -> None:
-    """Shows the entry ``name`` of the open ``folder`` in the open ``layer``: links as links, others mounted."""
+    """Shows the entry ``name`` of ``folder`` in ``layer``: a link as a link, everything else mounted."""
     mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
         os.symlink(os.readlink(name, dir_fd=folder), name, dir_fd=layer)
         return
-    if stat.S_ISDIR(mode):
-        os.mkdir(name, 0o755, dir_fd=layer)
-    else:
-        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=layer))
+    _make(name, layer, is_folder=stat.S_ISDIR(mode))
     _mount(f"/proc/self/fd/{folder}/{name}", f"/proc/self/fd/{layer}/{name}", _BIND | _REC)
 
 
-def _make_place(path: str, is_folder: bool) -> None:
-    place = Path(path)
-    (place if is_folder else place.parent).mkdir(parents=True, exist_ok=True)
-    if not is_folder:
-        place.touch()
+def _make(name: str, folder: int, *, is_folder: bool) -> None:
+    if is_folder:
+        os.mkdir(name, 0o755, dir_fd=folder)
+    else:
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder))
 
 
 def _replace_root(layer: str) -> None:

@@ -251,13 +251,13 @@ def test_a_link_in_the_working_directory_makes_nothing_elsewhere(
     work = mine / "work"
     work.mkdir(parents=True)
     (work / "out").symlink_to(roots)
-    (open_folder / "layer").mkdir()
     for folder in (mine, work):
         os.chown(folder, account.pw_uid, account.pw_gid)
     linked = AgentUser(uid=account.pw_uid, user=None, gid=None, group=None)
     user = identity.resolve(linked, None, allow_root=False, agent_id="agent-1")
-    found = mounts.of(given(mine, "out/place"), "", work, open_folder / "layer")
+    found = mounts.of(given(mine, "out/place"), "", work, open_folder / "stage")
     assert found is not None
+    found.require(user, "agent-1")
     child = os.fork()
     if child == 0:
         found.enter(user, work)
@@ -267,6 +267,36 @@ def test_a_link_in_the_working_directory_makes_nothing_elsewhere(
     assert names(roots) == []
 
 
+@pytest.mark.parametrize("place", ["out", "/run/determined"])
+def test_a_link_leads_no_mount_to_the_kernels_files(
+    open_folder: Path, people: list[pwd.struct_passwd], place: str
+) -> None:
+    """The attack: root would ask a directory of the account, instead of /proc, what is to be mounted next."""
+    account = people[0]
+    mine = open_folder / "mine"
+    work = mine / "work"
+    work.mkdir(parents=True)
+    (work / "out").symlink_to("/proc")
+    (mine / "workdir").symlink_to("/proc")
+    for folder in (mine, work):
+        os.chown(folder, account.pw_uid, account.pw_gid)
+    linked = AgentUser(uid=account.pw_uid, user=None, gid=None, group=None)
+    user = identity.resolve(linked, None, allow_root=False, agent_id="agent-1")
+    found = mounts.of(given(mine, place), "", work, open_folder / "stage")
+    assert found is not None
+    found.require(user, "agent-1")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(write, 2)
+        found.enter(user, work)
+        os._exit(17)
+    os.close(write)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    with os.fdopen(read) as said:
+        assert "nothing can be mounted at '/proc'" in said.read()
+
+
 # As an ordinary user: the agent is not root.
 
 AS_USER = """
@@ -274,7 +304,7 @@ import json, os, sys
 from pathlib import Path
 from determined_tasks import mounts
 given = json.load(sys.stdin)
-found = mounts.of(given["config"], "", Path(given["workdir"]), Path(given["layer"]))
+found = mounts.of(given["config"], "", Path(given["workdir"]), Path(given["stage"]))
 found.require(None, "agent-1")
 found.enter(None, Path(given["workdir"]))
 sys.argv[1:] = given["places"]
@@ -288,14 +318,14 @@ def test_an_ordinary_user_mounts_in_a_user_namespace(
 ) -> None:
     account = people[0]
     mine = open_folder / "mine"
-    for folder in (mine, mine / "data", mine / "work", mine / "layer"):
+    for folder in (mine, mine / "data", mine / "work"):
         folder.mkdir()
         os.chown(folder, account.pw_uid, account.pw_gid)
     places = ["/det-test-absent/data", "below", "/home/det-test-absent/x"]
     order = {
         "config": given(mine / "data", *places) | {"resources": {"shm_size": 1 << 20}},
         "workdir": str(mine / "work"),
-        "layer": str(mine / "layer"),
+        "stage": str(mine / "stage"),
         "places": places,
         "look": LOOK.replace("__file__", "''"),
     }

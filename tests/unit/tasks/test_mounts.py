@@ -9,11 +9,11 @@ import pytest
 
 from determined_tasks import mounts
 
-HERE, LAYER = Path("/agent/workdir"), Path("/agent/layer")
+HERE, STAGE = Path("/agent/workdir"), Path("/agent/mounts")
 
 
 def of(config: dict[str, Any], entrypoint: str = "python3 train.py") -> mounts.Mounts | None:
-    return mounts.of(config, entrypoint, HERE, LAYER)
+    return mounts.of(config, entrypoint, HERE, STAGE)
 
 
 def bind(source: str, target: str, **more: Any) -> dict[str, Any]:
