@@ -23,6 +23,7 @@ NAMES = [
     "week",
     "cluster_up",
     "first_line",
+    "mounts",
     "tasks.first_byte",
     "tasks.shell_prompt",
     "tasks.jupyterlab_page",
