@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
@@ -126,6 +127,8 @@ async def test_second_trial_of_an_experiment_starts_with_what_the_first_imported
     config: AgentConfig, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
+    monkeypatch.setattr(learning, "SECONDS_OF_MODULE", TIMEOUT_S)
+    monkeypatch.setattr(learning, "PATIENCE_SECONDS", TIMEOUT_S)
     script = """
 import sys
 print("wave" in sys.modules, "helper" in sys.modules, "sndhdr" in sys.modules)
@@ -157,6 +160,8 @@ async def test_a_zygote_is_dropped_after_its_last_leg(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
+    monkeypatch.setattr(learning, "SECONDS_OF_MODULE", TIMEOUT_S)
+    monkeypatch.setattr(learning, "PATIENCE_SECONDS", TIMEOUT_S)
     monkeypatch.setattr(learning, "KEEP_SECONDS", 0.2)
     async with ForkServer() as server:
         server.want(ZygotePlan(learning.TRIAL, "root"))
@@ -210,3 +215,84 @@ async def test_a_first_leg_does_not_wait_for_a_source_that_cannot_be_had(
         names, _ = learner.before_leg(leg)
         await asyncio.wait_for(learner.settle(leg), TIMEOUT_S)
         assert not any(server.is_ready(name) for name in names[:2])
+
+
+THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"
+
+
+async def learnt(learner: Learning, server: ForkServer, leg: LegSpec, names: list[str]) -> str:
+    """Has the learner take up what a leg has imported; the name of the zygote."""
+    _, path = learner.before_leg(leg)
+    assert path is not None
+    await asyncio.to_thread(Path(path).write_text, json.dumps(names))
+    learner.after_leg(leg)
+    return f"{learning.key_of(leg)}-learnt"
+
+
+async def test_a_package_that_must_not_be_imported_is_left_out_whole_and_for_good(
+    tmp_path: Path, modules: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
+    (modules / "opens").mkdir()
+    (modules / "opens" / "__init__.py").write_text("")
+    names = [f"opens.part{number}" for number in range(20)]
+    for number in range(20):
+        (modules / "opens" / f"part{number}.py").write_text(THREAD)
+    caplog.set_level("INFO")
+    async with ForkServer() as server:
+        server.want(ZygotePlan(learning.TRIAL, "root"))
+        await server.wait_ready([learning.TRIAL])
+        learner = Learning(server, tmp_path, no_source)
+        zygote = await learnt(learner, server, LegSpec.from_json(spec()), [*names, "wave"])
+        await asyncio.wait_for(server.wait_ready([zygote]), TIMEOUT_S)
+        known = "sorted({'opens', 'wave'} & set(__import__('sys').modules))"
+        assert await call(server, [zygote], modules, known) == "['wave']"
+        assert caplog.text.count("is not imported before forks") == 1
+        # Another agent on the machine, other code.
+        again = Learning(server, tmp_path, no_source)
+        other = LegSpec.from_json(spec(model_def_hash="d2"))
+        zygote = await learnt(again, server, other, [*names, "sndhdr"])
+        await asyncio.wait_for(server.wait_ready([zygote]), TIMEOUT_S)
+        assert caplog.text.count("is not imported before forks") == 1
+
+
+async def test_a_zygote_that_offends_again_and_again_is_given_up_and_nobody_waits(
+    tmp_path: Path, modules: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
+    monkeypatch.setattr(learning, "SECONDS_OF_MODULE", TIMEOUT_S)
+    monkeypatch.setattr(learning, "PATIENCE_SECONDS", TIMEOUT_S * 100)
+    names = [f"opens{number}" for number in range(9)]
+    for name in names:
+        (modules / f"{name}.py").write_text(THREAD)
+    caplog.set_level("INFO")
+    leg = LegSpec.from_json(spec())
+    async with ForkServer() as server:
+        server.want(ZygotePlan(learning.TRIAL, "root"))
+        await server.wait_ready([learning.TRIAL])
+        learner = Learning(server, tmp_path, no_source)
+        zygote = await learnt(learner, server, leg, [*names, "wave"])
+        learner.before_leg(leg)
+        await asyncio.wait_for(learner.settle(leg), TIMEOUT_S)
+        await until_async("it is given up", lambda: zygote not in server._wanted)
+        assert caplog.text.count("is not imported before forks") == learning.MOST_TRIES
+        await asyncio.wait_for(learner.settle(leg), TIMEOUT_S)
+
+
+async def test_imports_that_compute_for_ever_end_and_are_not_tried_again(
+    tmp_path: Path, modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
+    monkeypatch.setattr(learning, "IMPORT_CPU_SECONDS", 1)
+    (modules / "endless.py").write_text("while True:\n    pass\n")
+    leg = LegSpec.from_json(spec())
+    async with ForkServer() as server:
+        server.want(ZygotePlan(learning.TRIAL, "root"))
+        await server.wait_ready([learning.TRIAL])
+        learner = Learning(server, tmp_path, no_source)
+        zygote = await learnt(learner, server, leg, ["endless"])
+        assert zygote in server._wanted
+        await until_async("it is given up", lambda: zygote not in server._wanted)
+        again = Learning(server, tmp_path, no_source)
+        await learnt(again, server, leg, ["endless"])
+        assert zygote not in server._wanted

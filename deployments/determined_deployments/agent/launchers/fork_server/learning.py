@@ -5,15 +5,22 @@ other modules that the leg imported are added for the legs after it. Only instal
 user code. The zygotes are forks of the ``trial`` zygote with the experiment's own environment variables
 set, because packages read those at import. They serve every experiment with the same code, entrypoint and
 variables, and end a while after the last leg that uses them.
+
+What opens an accelerator or starts a thread must not be imported before a fork, and only the try shows that.
+So a whole package is left out at the first offence, tries and their CPU time are bounded, and what was found
+out is kept (:class:`Unforkable`): no leg waits for it, and no code pays for it twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection
+import sys
+import sysconfig
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +42,10 @@ FEWEST_MODULES = 5
 # So long a leg waits for a zygote that is being made: to import the same meanwhile, next to it, would
 # make both slower.
 PATIENCE_SECONDS = 10.0
+SECONDS_OF_MODULE = 0.003
+"""What a leg saves for each module that it finds imported, about: it waits no longer than that."""
+MOST_TRIES = 3
+IMPORT_CPU_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,26 @@ class _Foresight:
 
 
 @dataclass
+class _CodePlan(ZygotePlan):
+    """A zygote of some code. ``has``: top-level packages that its parent has imported."""
+
+    unforkable: Unforkable = field(kw_only=True)
+    has: Collection[str] = ()
+    tries: int = 0
+
+    def leave_out(self, module: str) -> bool:
+        self.tries += 1
+        parts = module.split(".")
+        package = ".".join(parts[: 2 if parts[0] in self.has else 1])
+        self.unforkable.add(package)
+        self.optional = self.unforkable.without(self.optional)
+        return self.tries < MOST_TRIES and bool(self.optional)
+
+    def crashed(self) -> None:
+        self.unforkable.add(self.name)
+
+
+@dataclass
 class _Code:
     env: dict[str, str] = field(default_factory=dict)
     legs: int = 0
@@ -58,6 +89,8 @@ class _Code:
     taught: bool = False
     """A zygote with what was learnt is wanted."""
     expiry: asyncio.TimerHandle | None = None
+    plans: dict[str, _CodePlan] = field(default_factory=dict)
+    """The zygotes that are or were wanted."""
 
 
 def key_of(spec: LegSpec) -> str:
@@ -78,6 +111,50 @@ def _learnt(key: str) -> str:
     return f"{key}-learnt"
 
 
+class Unforkable:
+    """Packages that must not be imported before a fork, and zygotes that their imports have ended.
+
+    They are kept in ``path`` for as long as the same packages are installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._packages = _installed_packages()
+        self._names: set[str] = set()
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(path.read_text())
+            if kept["packages"] == self._packages:
+                self._names = set(map(str, kept["names"]))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> None:
+        self._names.add(name)
+        aside = self._path.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            content = {"packages": self._packages, "names": sorted(self._names)}
+            aside.write_text(json.dumps(content))
+            aside.rename(self._path)
+
+    def without(self, modules: Iterable[str]) -> list[str]:
+        """Those of ``modules`` that are not in one of the packages."""
+        return [name for name in modules if not self._names & set(_with_parents(name))]
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _installed_packages() -> str:
+    """Differs when another package or release is installed, or the interpreter is another."""
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    found = sorted(path.name for folder in folders for path in Path(folder).glob("*.dist-info"))
+    return hashlib.sha256("\n".join([sys.version, *found]).encode()).hexdigest()
+
+
 class Learning:
     """Which zygote a trial's next leg is forked from.
 
@@ -96,6 +173,7 @@ class Learning:
         self._work_dir = work_dir
         self._fetch = fetch
         self._imported = {name.partition(".")[0] for name in imported} - {"determined"}
+        self._unforkable = Unforkable(work_dir / "unforkable.json")
         self._folder = work_dir / FOLDER
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in self._folder.iterdir():  # of an earlier agent: packages may have changed
@@ -131,8 +209,31 @@ class Learning:
         foresight = _told(code)
         if foresight.waits or foresight.zygote or code.taught:
             await self._forks.wait_started(TRIAL, PATIENCE_SECONDS)
-        for name in (key, _learnt(key)):
-            await self._forks.wait_started(name, PATIENCE_SECONDS)
+        for name, plan in list(code.plans.items()):
+            # What the source names takes long to import; of what was learnt this is not known.
+            saved = (
+                SECONDS_OF_MODULE * len(plan.optional) if name == _learnt(key) else PATIENCE_SECONDS
+            )
+            if plan.tries == 0:
+                patience = min(saved, PATIENCE_SECONDS)
+                await self._forks.wait_started(name, patience, lambda: plan.tries > 0)  # noqa: B023
+
+    def _want(self, code: _Code, name: str, parent: str, modules: list[str]) -> bool:
+        """Asks for a zygote of the code. False: nothing of the modules may be imported."""
+        wanted = [] if name in self._unforkable else self._unforkable.without(modules)
+        if wanted:
+            plan = _CodePlan(
+                name,
+                parent,
+                optional=wanted,
+                env=code.env,
+                cpu_seconds=IMPORT_CPU_SECONDS,
+                unforkable=self._unforkable,
+                has=self._imported,
+            )
+            code.plans[name] = plan
+            self._forks.want(plan)
+        return bool(wanted)
 
     async def _foresee(self, key: str, code: _Code, spec: LegSpec) -> _Foresight:
         """Asks for a zygote that imports the packages that the source names."""
@@ -154,9 +255,8 @@ class Learning:
             return _Foresight()
         tops = {name: name.partition(".")[0] for name in named}
         modules = [name for name in named if tops[name] not in {"determined", *self._imported}]
-        if modules and self._codes.get(key) is code:
-            self._forks.want(ZygotePlan(key, TRIAL, optional=modules, env=code.env))
-        return _Foresight(not self._imported.isdisjoint(tops.values()), bool(modules))
+        is_wanted = self._codes.get(key) is code and self._want(code, key, TRIAL, modules)
+        return _Foresight(not self._imported.isdisjoint(tops.values()), is_wanted)
 
     def after_leg(self, spec: LegSpec) -> None:
         """A leg has ended: learns from it, if there is anything to learn yet."""
@@ -181,9 +281,8 @@ class Learning:
         if len(modules) < FEWEST_MODULES:
             return
         logger.info("%s: %d modules learnt", key, len(modules))
-        code.taught = True
         parent = key if _told(code).zygote else TRIAL
-        self._forks.want(ZygotePlan(_learnt(key), parent, optional=modules, env=code.env))
+        code.taught = self._want(code, _learnt(key), parent, modules)
 
     def _forget(self, key: str) -> None:
         self._forks.drop(_learnt(key))

@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class ZygotePlan:
     """A zygote that is wanted: what it imports on top of its parent.
 
     ``optional`` modules are skipped when they are not installed; ``env`` is set before the imports.
+    ``cpu_seconds``: how much CPU time the imports may take (None: any amount).
     """
 
     name: str
@@ -49,6 +50,16 @@ class ZygotePlan:
     modules: list[str] = field(default_factory=list)
     optional: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    cpu_seconds: int | None = None
+
+    def leave_out(self, module: str) -> bool:
+        """Takes back a module that must not be imported before a fork. False: the zygote is given up."""
+        self.modules = [item for item in self.modules if item != module]
+        self.optional = [item for item in self.optional if item != module]
+        return True
+
+    def crashed(self) -> None:
+        """Called when the imports have ended the zygote, which is given up."""
 
 
 class _Zygote:
@@ -140,13 +151,15 @@ class ForkServer:
         async with self._changed:
             await self._changed.wait_for(lambda: any(name in self._ready for name in names))
 
-    async def wait_started(self, name: str, timeout: float) -> None:
-        """Returns when the zygote ``name`` is ready or not (any more) being started, or after
-        ``timeout`` seconds."""
+    async def wait_started(
+        self, name: str, timeout: float, until: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Returns when the zygote ``name`` is ready or not (any more) being started, after ``timeout``
+        seconds, or when ``until``, which is asked at each change, is true."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout), self._changed:
                 await self._changed.wait_for(
-                    lambda: name in self._ready or name not in self._starting
+                    lambda: name in self._ready or name not in self._starting or until()
                 )
 
     async def fork(self, names: Sequence[str], call: str, arg: dict[str, Any]) -> Child:
@@ -206,6 +219,7 @@ class ForkServer:
                     "modules": plan.modules,
                     "optional": plan.optional,
                     "env": plan.env,
+                    "cpu_seconds": plan.cpu_seconds,
                 }
             )
 
@@ -271,7 +285,9 @@ class ForkServer:
         if self._starting.get(name) != pid:
             return
         del self._starting[name]
-        self._wanted.pop(name, None)
+        plan = self._wanted.pop(name, None)
+        if plan is not None:
+            plan.crashed()
         self._spawn(self._tell_waiting())
         code = os.waitstatus_to_exitcode(status)
         logger.warning("the fork server %s ended with %s during its imports", name, code)
@@ -302,5 +318,6 @@ class ForkServer:
         if plan is None:
             return
         logger.info("%s is not imported before forks of %s: %s", module, name, reason)
-        plan.modules = [item for item in plan.modules if item != module]
-        plan.optional = [item for item in plan.optional if item != module]
+        if not plan.leave_out(module):
+            del self._wanted[name]
+        self._spawn(self._tell_waiting())

@@ -7,7 +7,7 @@ accelerator, connects to the agent's socket and then speaks JSON lines:
 to the zygote
     ``{"op": "fork", "id", "call": "module:function", "arg"}``: run ``function(arg)`` in a fork, with the
     environment, umask and locale that the root began with
-    ``{"op": "zygote", "name", "modules", "optional", "env"}``: fork a zygote that imports more
+    ``{"op": "zygote", "name", "modules", "optional", "env", "cpu_seconds"}``: fork a zygote that imports more
 from the zygote
     ``{"event": "ready", "name", "pid", "base_path"}``: first line; imports are done
     ``{"event": "broken", "name", "module", "reason"}``: first and last line; an import failed
@@ -24,13 +24,14 @@ import gc
 import importlib
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from determined.common.forking import safety
@@ -162,7 +163,8 @@ def _warm(parent: Zygote, order: dict[str, Any]) -> None:
     except (ConnectionError, FileNotFoundError):  # the agent is gone
         os._exit(0)
     try:
-        import_modules(order["modules"], order.get("optional") or ())
+        with _cpu_limit(order.get("cpu_seconds")):
+            import_modules(order["modules"], order.get("optional") or ())
     except BrokenImportError as error:
         module, reason = error.args
         event = {"event": "broken", "name": order["name"], "module": module, "reason": reason}
@@ -172,6 +174,21 @@ def _warm(parent: Zygote, order: dict[str, Any]) -> None:
     safety.settle()
     zygote.serve()
     os._exit(0)
+
+
+@contextlib.contextmanager
+def _cpu_limit(seconds: int | None) -> Iterator[None]:
+    """The kernel ends this process, a new fork, after so many seconds of CPU in the block."""
+    if seconds is None:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if hard == resource.RLIM_INFINITY or seconds < hard:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 def import_modules(modules: list[str], optional: tuple[str, ...] | list[str] = ()) -> None:
