@@ -1,8 +1,8 @@
-"""What it costs that the fork server learns from a trial that compiles: ``python -m benchmarks.gpu.learning``.
+"""What the fork server's learning costs after a trial that compiles: ``python -m benchmarks.gpu.learning``.
 
-Three legs of the same code, which uses ``torch.compile`` (and imports DeepSpeed where it is installed). After
-the first one the fork server tries to import what the leg had imported. Printed are the seconds from the order
-to each leg's first line, and the CPU time that the fork server takes in a minute for what it has learnt.
+Three legs of the same code, which uses ``torch.compile`` (and imports DeepSpeed where it is installed).
+After the first one the fork server tries to import what the leg had imported. Printed are the seconds from
+the order to each leg's first line, and the CPU time that the fork server takes for it in a minute.
 """
 
 from __future__ import annotations
