@@ -62,18 +62,20 @@ class ContextDir:
     def run_dir(self) -> Path:
         return self.root / RUN_DIR
 
-    def remove(self) -> None:
-        """Deletes everything; files the user made undeletable stay."""
-        # The record of `tmp` is in `root`: it goes last.
-        shutil.rmtree(self.tmp, ignore_errors=True)
-        shutil.rmtree(self.root, ignore_errors=True)
-
 
 def allocation_dir(work_dir: Path, allocation_id: str) -> Path:
     """``<work_dir>/allocations/<allocation id>``; raises ValueError for an id that is a path."""
     if "/" in allocation_id or allocation_id in ("", ".", ".."):
         raise ValueError(f"not an allocation id: {allocation_id!r}")
     return work_dir / ALLOCATIONS / allocation_id
+
+
+def remove(root: Path) -> None:
+    """Deletes an allocation's directory; files that the user made undeletable stay."""
+    # The record last: until then whoever finds it ends what is left of the leg.
+    for name in (WORKDIR, RUN_DIR):
+        shutil.rmtree(root / name, ignore_errors=True)
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def choose_tmp() -> Path:

@@ -18,7 +18,6 @@ class LegResult:
     """The end of a leg; ``reason``: what the exit code or signal does not say by itself.
 
     ``printed``: the reason is what the process printed itself, so the task's log has it already.
-    ``is_limit``: the leg was ended because it went beyond what it may use.
     """
 
     exit_code: int | None
@@ -26,7 +25,6 @@ class LegResult:
     kind: ExitKind
     reason: str | None = None
     printed: bool = False
-    is_limit: bool = False
 
     @property
     def report(self) -> Exited:

@@ -14,7 +14,7 @@ from pathlib import Path
 from determined.common.api import errors
 from determined.common.backoff import Backoff
 from determined.common.wire import paths
-from determined.common.wire.legs import LegSpec, Port, PortState, Started
+from determined.common.wire.legs import LegSpec, LogOwner, Port, PortState, Started
 from determined.common.wire.message import Message
 from determined_tasks.exit_reason import LegResult
 from determined_tasks.log_lines import ParsedLine
@@ -27,12 +27,13 @@ RETRY_SECONDS = (0.1, 5.0)
 
 
 class LegReporter:
-    """Reports one leg. Nothing here waits for the network except :meth:`finish`.
+    """Reports one leg. Nothing here waits for the network except :meth:`finish`, and :meth:`start` after
+    :meth:`begin`.
 
-    Order of calls: :meth:`start` at most once, when the process runs; :meth:`put` and :meth:`say` any
-    number of times; :meth:`finish` once. No thread is started before ``start`` or ``finish``:
-    forks come before. ``on_ended`` is called (in the thread) when the service says
-    that the allocation has ended.
+    Order of calls: :meth:`begin` at most once; :meth:`start` at most once, when the process runs;
+    :meth:`put` and :meth:`say` any number of times; :meth:`finish` once. No thread is started before the
+    first of ``begin``, ``start`` and ``finish``: forks come before. ``on_ended`` is called when the service
+    says that the allocation has ended, in a thread or in ``start``.
     """
 
     def __init__(
@@ -48,15 +49,12 @@ class LegReporter:
         # One-node legs have no need to say where they run.
         self._node = agent_id if spec.nodes > 1 else None
         self._on_ended = on_ended
-        self._shipper = LogShipper(
-            service,
-            {
-                "task_id": spec.task_id,
-                "allocation_id": spec.allocation_id,
-                "agent_id": agent_id,
-            },
-            spool,
-        )
+        self.owner: LogOwner = {
+            "task_id": spec.task_id,
+            "allocation_id": spec.allocation_id,
+            "agent_id": agent_id,
+        }
+        self._shipper = LogShipper(service, self.owner, spool)
         self._thread: threading.Thread | None = None
 
     @property
@@ -64,26 +62,25 @@ class LegReporter:
         """Whether the service is away and there is no more room: then the process must wait."""
         return self._shipper.is_full
 
-    def start(self, pid: int, ports: Sequence[Port] = (), address: str = "") -> None:
-        """Reports the process as running, its ports at ``address``, then ships logs as they come."""
-        self._begin(self._started(pid, ports, address))
-
-    def _started(self, pid: int | None, ports: Sequence[Port], address: str) -> Started:
-        return Started(pid, socket.gethostname(), self._node, address, list(ports))
-
     def begin(self) -> None:
-        """Ships what is said from now on, long before the process runs; then :meth:`running`."""
+        """Ships what is said from now on, long before the process runs."""
         self._begin(None)
 
-    def running(
+    def start(
         self,
         service: ServiceLink,
         pid: int | None,
         ports: Sequence[Port] = (),
         address: str = "",
     ) -> None:
-        """After :meth:`begin`: reports the process as running, on a connection of the caller's own."""
-        if not self._post(paths.RUNNING, self._started(pid, ports, address), service):
+        """Reports the process as running, its ports at ``address``, and ships logs as they come.
+
+        After :meth:`begin` it waits for the service, on a connection of the caller's own.
+        """
+        started = Started(pid, socket.gethostname(), self._node, address, list(ports))
+        if self._thread is None:
+            self._begin(started)
+        elif not self._post(paths.RUNNING, started, service):
             self._on_ended()
 
     def port(self, service: ServiceLink, state: PortState) -> bool:

@@ -22,12 +22,24 @@ import psutil
 
 from determined_tasks.leg_groups import LegGroup
 
+SUPERVISE = "determined_tasks.leg:supervise"
+"""What becomes a leg's supervisor: its name is here, because to import it takes a while."""
 RECORD = "leg.json"
+ORDER = "order.json"
+"""The order of a leg whose training process outlives its supervisor, for the next one."""
 KILL_SIGNAL = signal.SIGUSR1
 """The service's order, passed on to a supervisor: the leg is to end at once."""
 DEATH_SECONDS = 2.0
 """How long a killed process is waited for: until then it may still write."""
 LOCK = "lock"
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a file that nobody else reads, and that is there as a whole or not at all. Raises OSError."""
+    aside = path.with_name(f"{path.name}.part")
+    aside.touch(mode=0o600)
+    aside.write_bytes(content)
+    aside.rename(path)
 
 
 @dataclass(frozen=True)
@@ -77,10 +89,7 @@ class LegRecord:
     groups: list[str] = field(default_factory=list)
 
     def write(self, root: Path) -> None:
-        aside = root / f"{RECORD}.part"
-        aside.touch(mode=0o600)
-        aside.write_text(json.dumps(asdict(self)))
-        aside.rename(root / RECORD)
+        write_private(root / RECORD, json.dumps(asdict(self)).encode())
 
     @classmethod
     def read(cls, root: Path) -> LegRecord | None:

@@ -27,11 +27,10 @@ from determined_deployments.agent.service_client import ServiceClient
 # Not from `leg`: a starting agent would import all that a supervisor needs.
 from determined_tasks import bell, context_dir
 from determined_tasks.limits import Limits
-from determined_tasks.supervision import KILL_SIGNAL
+from determined_tasks.supervision import KILL_SIGNAL, SUPERVISE
 
 logger = logging.getLogger(__name__)
 
-SUPERVISE = "determined_tasks.leg:supervise"
 STOP_SECONDS = 10.0
 LAUNCH_AGAIN_SECONDS = 1.0
 """After a start that failed: the service, told that the leg does not run, orders it again."""

@@ -26,6 +26,7 @@ from determined_tasks.containers.frames import Frame
 from determined_tasks.log_lines import LineSplitter, parse
 from determined_tasks.log_shipping import deliver
 from determined_tasks.service_link import ServiceLink
+from determined_tasks.supervision import write_private
 from determined_tasks.why_ended import WhyEnded
 
 logger = logging.getLogger(__name__)
@@ -50,10 +51,7 @@ class Place:
 
     def write(self, path: Path) -> None:
         held = {name: base64.b64encode(data).decode() for name, data in self.held.items()}
-        aside = path.with_suffix(".part")
-        aside.touch(mode=0o600)
-        aside.write_bytes(orjson.dumps({**self.__dict__, "held": held}))
-        aside.rename(path)
+        write_private(path, orjson.dumps({**self.__dict__, "held": held}))
 
     @classmethod
     def read(cls, path: Path) -> Place:

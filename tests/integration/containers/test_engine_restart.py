@@ -13,7 +13,7 @@ import pytest
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.held import Held
 from determined_deployments.agent.launchers.docker.launcher import DockerLauncher
-from determined_deployments.agent.launchers.fork_server.launcher import Forked
+from determined_deployments.agent.launchers.fork_server.forking import Forked
 from determined_deployments.agent.launchers.testing_agent import no_model_definition
 from tests import container_engine
 from tests.container_engine import Engine
@@ -88,7 +88,7 @@ async def test_the_engines_end_is_no_fault_of_the_trial(
 async def test_a_leg_waits_for_an_engine_that_is_away(legs: ContainerLegs, engine: Engine) -> None:
     await asyncio.to_thread(engine.stop)
     held = await legs.start({}, entrypoint="echo here")
-    await until(legs, lambda: "it is tried again in 1 s" in legs.said())
+    await until(legs, lambda: "it is tried again in 1 s" in legs.words())
     await asyncio.to_thread(engine.start)
     assert (await asyncio.wait_for(held.ended, TIMEOUT_S)).in_order
     await held.clean_up()

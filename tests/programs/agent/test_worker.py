@@ -18,10 +18,8 @@ from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.held import Held
 from determined_deployments.agent.launchers.base import Exit, Running
 from determined_deployments.agent.launchers.commands import run_command
-from determined_deployments.agent.launchers.fork_server.launcher import (
-    Forked,
-    ForkServerLauncher,
-)
+from determined_deployments.agent.launchers.fork_server.forking import Forked
+from determined_deployments.agent.launchers.fork_server.launcher import ForkServerLauncher
 from determined_deployments.agent.launchers.fork_server.worker import (
     DeterminedProcessWorker,
     ProcessJobConfiguration,

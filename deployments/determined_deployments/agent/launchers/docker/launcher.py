@@ -11,39 +11,33 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from determined.common.wire.agents import ContainerRights
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Call, Exit, Job, Running, Unusable
 from determined_deployments.agent.launchers.docker import settings
-from determined_deployments.agent.launchers.fork_server.launcher import (
-    Forked,
-    ForkServerLauncher,
-    identify,
-)
+from determined_deployments.agent.launchers.fork_server.forking import Forked, ForkingLauncher
 from determined_deployments.agent.launchers.fork_server.server import ZygotePlan
 from determined_deployments.agent.launchers.fork_server.zygote import ROOT
 from determined_deployments.agent.outage import Outage
 from determined_tasks.containers import engine, plan
 from determined_tasks.containers.engine import EngineUnavailable
-from determined_tasks.containers.leg import ORDER
 from determined_tasks.context_dir import ALLOCATIONS
-from determined_tasks.supervision import LegRecord
+from determined_tasks.supervision import ORDER, SUPERVISE, LegRecord
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SUPERVISE = "determined_tasks.containers.leg:supervise"
 ZYGOTE = "container-leg"
-MODULES = ["docker", "determined_tasks.containers.leg"]
+MODULES = ["docker", "determined_tasks.containers.carrier"]
 RETRY_SECONDS = 2.0
 TAKE_OVERS = 5
 """A leg whose supervisors died so often, one after the other, is given up."""
 
 
-class DockerLauncher(ForkServerLauncher):
+class DockerLauncher(ForkingLauncher):
     """When a supervisor dies, the next one takes over: at once, or when an agent adopts the leg."""
 
     worker_type = "determined-docker"
@@ -59,9 +53,6 @@ class DockerLauncher(ForkServerLauncher):
     @classmethod
     def leg_zygote(cls) -> ZygotePlan:
         return ZygotePlan(ZYGOTE, ROOT, MODULES)
-
-    def lacks(self) -> dict[str, str]:
-        return {}  # its jobs have what their images have
 
     def rights(self) -> ContainerRights:
         return settings.rights(self.config)
@@ -80,7 +71,7 @@ class DockerLauncher(ForkServerLauncher):
         return await super().__aenter__()
 
     async def ready(self) -> None:
-        await self._forks.wait_ready([ZYGOTE])
+        await self.forks.wait_ready([ZYGOTE])
 
     async def adopt(self) -> list[Running]:
         found = await super().adopt()
@@ -101,11 +92,9 @@ class DockerLauncher(ForkServerLauncher):
         except EngineUnavailable as error:
             logger.warning("containers that nobody knows are left for the next start: %s", error)
 
-    async def _start_leg(self, job: Job, program: Call) -> Forked:
-        if job.leg is not None:
-            program = Call(SUPERVISE, {**program.argument, "container": self._settings})
-        child = await self._fork([ZYGOTE], program, program.argument)
-        return Forked(job.kind, job.id, identify(child), job.note, child)
+    async def start_leg(self, job: Job, program: Call) -> Forked:
+        more = {} if job.leg is None else {"container": self._settings}
+        return await self.forked(job, [ZYGOTE], program, **more)
 
     async def wait(self, running: Running) -> Exit:
         assert isinstance(running, Forked)
@@ -127,9 +116,9 @@ class DockerLauncher(ForkServerLauncher):
     async def _take_over(self, running: Forked) -> None:
         logger.warning("%s: its supervisor is gone, another one takes over", running.id)
         root = self.config.work_dir / ALLOCATIONS / running.id
-        argument: dict[str, Any] = {"allocation": str(root), "stop": self._sent.get(running.id)}
+        argument = {"allocation": str(root), "stop": self._sent.get(running.id)}
         running.adopted = False
-        running.child = await self._fork([ZYGOTE], Call(SUPERVISE, argument), argument)
+        running.child = await self.fork([ZYGOTE], SUPERVISE, argument)
 
     async def signal(self, running: Running, number: signal.Signals) -> None:
         assert isinstance(running, Forked)
