@@ -54,8 +54,8 @@ async def test_an_image_is_pulled_once_and_again_by_force(
         # It has one file, which is no program.
         assert "entrypoint not found in image" in ended["reason"], ended
         assert image in ended["reason"]
-    assert legs.said().count(f"pulling image {image}\n") == 2
-    assert legs.said().count(f"pulled image {image} in") == 2
+    assert legs.words().count(f"pulling image {image}\n") == 2
+    assert legs.words().count(f"pulled image {image} in") == 2
 
 
 async def test_a_tag_that_the_registry_does_not_have_is_not_tried_again(

@@ -31,7 +31,8 @@ def archive(files: dict[str, str | bytes]) -> bytes:
 
 
 class FakeService:
-    """Records requests; ``answers`` overrides the answer to a path."""
+    """Records requests; ``answers`` overrides the answer to a path's last word, ``gets`` gives what is at a
+    path (and may wait). ``puts``: what was put, by path."""
 
     def __init__(self) -> None:
         self.model_defs: dict[str, bytes] = {}
@@ -40,6 +41,8 @@ class FakeService:
         self.seen: set[tuple[str, int]] = set()
         self.exits: dict[str, dict[str, Any]] = {}
         self.answers: dict[str, Callable[[Any], Answer]] = {}
+        self.gets: dict[str, Callable[[], bytes]] = {}
+        self.puts: dict[str, bytes] = {}
         self.changed = threading.Condition()
         service = self
 
@@ -54,6 +57,11 @@ class FakeService:
                 body = json.loads(self.rfile.read(length) or b"{}")
                 status, answer = service._post(self.path, body)
                 service._answer(self, status, json.dumps(answer).encode())
+
+            def do_PUT(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                service._put(self.path, self.rfile.read(length))
+                service._answer(self, 200, b"{}")
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -73,10 +81,16 @@ class FakeService:
         handler.wfile.write(head.encode() + body)
 
     def _get(self, handler: BaseHTTPRequestHandler) -> None:
-        found = self.model_defs.get(handler.path.rpartition("/")[2])
         with self.changed:
             self.calls.append((time.time(), handler.path, None))
+        given = self.gets.get(handler.path)
+        found = given() if given else self.model_defs.get(handler.path.rpartition("/")[2])
         self._answer(handler, 200 if found else 404, found or b"{}")
+
+    def _put(self, path: str, content: bytes) -> None:
+        with self.changed:
+            self.calls.append((time.time(), path, None))
+            self.puts[path] = content
 
     def _post(self, path: str, body: Any) -> Answer:
         override = self.answers.get(path.rpartition("/")[2])

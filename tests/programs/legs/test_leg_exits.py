@@ -273,34 +273,6 @@ def test_leg_in_a_process_of_a_stock_worker(legs: LegRunner, service: FakeServic
     assert service.text("stdout") == "hello\n"
 
 
-def test_allocation_that_has_ended_is_not_trained(legs: LegRunner, service: FakeService) -> None:
-    service.answers["running"] = lambda body: (409, {"error": {"error": "allocation has ended"}})
-    supervisor = legs.start({"train.py": "import time\ntime.sleep(600)"})
-    assert supervisor.wait(TIMEOUT_S) == 0
-    assert service.exits["7.abc.1"]["kind"] == "infrastructure"
-
-
-def test_an_order_that_comes_twice_runs_once(
-    legs: LegRunner, service: FakeService, tmp_path: Path
-) -> None:
-    go = tmp_path / "go"
-    script = f"""
-import os, time
-print('run')
-while not os.path.exists({str(go)!r}):
-    time.sleep(0.02)
-"""
-    first = legs.start({"train.py": script})
-    service.wait(lambda: service.text("stdout"))
-    second = legs.start({"train.py": script})
-    assert second.wait(TIMEOUT_S) == 0
-    assert first.poll() is None
-    go.touch()
-    assert first.wait(TIMEOUT_S) == 0
-    assert service.text("stdout") == "run\n"
-    assert len([path for path in service.paths() if path.endswith("/exit")]) == 1
-
-
 def test_what_a_killed_supervisor_left_can_be_ended(legs: LegRunner, service: FakeService) -> None:
     script = "import os, time\nprint(os.getpid())\ntime.sleep(600)"
     supervisor = legs.start({"train.py": script}, stock=True)
@@ -338,13 +310,6 @@ def test_what_left_the_session_of_a_killed_leg_is_ended_too(
     assert is_alive(left)
     record.clear_up()
     assert not is_alive(left)
-
-
-def test_debug_keeps_the_directory(legs: LegRunner) -> None:
-    legs.run({"train.py": "open('made', 'w')"}, config={"debug": True})
-    root = legs.work_dir / "allocations" / "7.abc.1"
-    assert (root / "workdir" / "made").exists()
-    assert not Path(root / "leg.json").exists()
 
 
 def test_disk_that_cannot_be_written_is_told(legs: LegRunner, tmp_path: Path) -> None:
